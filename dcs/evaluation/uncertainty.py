@@ -1,8 +1,7 @@
-"""Bootstrap intervals and paired tests of metrics from counts, and their formatting.
+"""Confidence intervals and paired tests of metrics, and their formatting.
 
 Accuracy, class accuracies and COBias depend on the rows only through the numbers of correct and
-wrong rows per class. Drawing these counts from a multinomial distribution is equivalent to a
-bootstrap over rows.
+wrong rows per class, so that these are resampled instead of the rows.
 """
 
 from __future__ import annotations
@@ -15,14 +14,20 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr
+from scipy.optimize import isotonic_regression
+from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri
 
 from dcs.data.checks import whole_number
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance, rates
 
+Array = NDArray[np.float64]
+
 _RESAMPLES: Final = 2000
 
-#: Smallest p-value shown: the resolution of a bootstrap of 2,000 samples.
+#: Number of simulated samples of COBias, of which only two moments are used.
+_SIMULATED: Final = 400
+
+#: Smallest p-value shown.
 _MIN_P: Final = 0.002
 
 #: Coverage of the intervals.
@@ -30,8 +35,17 @@ _LEVEL: Final = 0.95
 
 #: Smaller differences of class accuracies are rounding errors.
 _ROUNDING: Final = 1e-9
-#: Number of bisection steps: they locate the end of an interval to 1/1000 of the search range.
-_BISECTIONS: Final = 10
+
+#: Number of bisection steps of a p-value.
+_BISECTIONS: Final = 20
+
+#: Smaller probabilities are not distinguished.
+_LEAST_P: Final = 1e-9
+
+#: Positions at which COBias is simulated: shares of the way from no COBias to the observed one, and
+#: standard deviations beyond it.
+_INWARD: Final = np.linspace(0.0, 1.0, 9)
+_OUTWARD: Final = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +75,13 @@ class MetricIntervals:
     accuracy, cobias, score : Interval
         Accuracy, COBias, and accuracy minus COBias, as fractions.
     balanced_accuracy, macro_f1, weakest_class : Interval
-        As in :class:`ClassificationMetrics`. The interval of the weakest class is that of the
-        class that is weakest in these rows.
+        As in :class:`ClassificationMetrics`. The interval of the weakest class is for the lowest
+        of the true class accuracies, whichever class has it.
     class_accuracies : tuple of Interval
         One per class.
+    corrected_cobias : float
+        COBias without the part that sampling adds on average: the value at which an estimate as
+        high as the observed one is as likely as a lower one; 0 if sampling explains all of it.
     """
 
     accuracy: Interval
@@ -74,6 +91,7 @@ class MetricIntervals:
     macro_f1: Interval
     weakest_class: Interval
     class_accuracies: tuple[Interval, ...]
+    corrected_cobias: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +101,13 @@ class PairedComparison:
     Attributes
     ----------
     accuracy, cobias, score : Interval
-        Differences of accuracy, COBias, and accuracy minus COBias.
+        Differences of accuracy, COBias, and accuracy minus COBias. That of COBias is the plain
+        difference, and its interval is for the true values.
     accuracy_p : float
         p-value of the exact McNemar test of equal accuracy.
     cobias_p : float
-        Two-sided bootstrap p-value of equal COBias, at least 1 / (resamples + 1).
+        p-value of equal true COBias: one minus the largest confidence at which the interval
+        excludes 0.
     """
 
     accuracy: Interval
@@ -97,15 +117,35 @@ class PairedComparison:
     cobias_p: float
 
 
-def bootstrap_intervals(
+@dataclass(frozen=True, slots=True)
+class PairedErrors:
+    """Standard errors of differences between two sets of predictions on the same rows.
+
+    Attributes
+    ----------
+    accuracy, cobias, score : float
+        Of accuracy, COBias, and accuracy minus COBias.
+    """
+
+    accuracy: float
+    cobias: float
+    score: float
+
+
+def metric_intervals(
     confusion: NDArray[Any], *, resamples: int = _RESAMPLES, seed: int = 0
 ) -> MetricIntervals:
-    """Return 95 % bootstrap intervals of all metrics of a confusion matrix.
+    """Return 95 % confidence intervals of all metrics of a confusion matrix.
 
-    Bias-corrected percentile intervals (Efron 1987) for all metrics except COBias. By chance
-    alone class accuracies differ, so that small values of COBias are overestimated, and again by
-    resampling. Its interval contains the true values for which the observed one is likely (an
-    inverted parametric bootstrap), including 0 if chance explains all of it.
+    Exact intervals (Clopper and Pearson 1934) for class accuracies; for the weakest class, the
+    smallest of their lower ends, and the smallest of the upper ends at a level corrected for the
+    number of classes (Sidak 1967). Bias-corrected bootstrap intervals (Efron 1987) for accuracy,
+    balanced accuracy and macro-F1.
+
+    By chance alone class accuracies differ, so that COBias is overestimated. Its interval contains
+    the values at which the observed one is not unlikely, simulated for the most likely class
+    accuracies of each value; that of accuracy minus COBias combines it with the interval of
+    accuracy (Zou and Donner 2008). `benchmarks/calibration.py` simulates the coverage.
 
     Parameters
     ----------
@@ -124,35 +164,50 @@ def bootstrap_intervals(
     whole_number(resamples, "resamples", least=1)
     estimate = ClassificationMetrics.from_confusion(confusion)
     counts = np.asarray(confusion, dtype=np.int64)
-    right = counts.diagonal()
-    cells = np.stack([right, counts.sum(axis=1) - right])
-    drawn = _resample(cells, resamples, seed)
-    shares, accuracy, bias = _metrics(drawn[:, 0], drawn.sum(axis=1))
+    right, rows = counts.diagonal(), counts.sum(axis=1)
+    drawn = _resample(np.stack([right, rows - right]), resamples, seed)
+    shares, accuracies, biases = _metrics(drawn[:, 0], drawn.sum(axis=1))
+    ends = zip(*_exact_ends(right, rows, _LEVEL), strict=True)
+    deviations = np.sqrt(np.nanmean((shares - np.nanmean(shares, axis=0)) ** 2, axis=0)).tolist()
     by_class = tuple(
-        _bootstrap(value, shares[:, j]) for j, value in enumerate(estimate.class_accuracies)
+        Interval(value, *map(float, pair), deviation)
+        for value, pair, deviation in zip(
+            estimate.class_accuracies, ends, deviations, strict=True
+        )
     )
-    low, high = _cobias_bounds(right, cells.sum(axis=0), estimate.cobias, resamples, seed)
+    accuracy = _bootstrap(estimate.accuracy, accuracies)
+    curve = _CobiasCurve.of(right, rows)
+    low, high = curve.ends(_LEVEL)
+    _, accuracies_there, biases_there = _metrics(
+        curve.draw(curve.truth(curve.centre), seed), curve.rows
+    )
+    score = _difference(
+        (estimate.accuracy, accuracy.low, accuracy.high),
+        (curve.centre, low, high),
+        _correlation(accuracies_there, biases_there),
+    )
+    plain = estimate.accuracy - estimate.cobias
+    weakest = _weakest(right, rows)
     return MetricIntervals(
-        accuracy=_bootstrap(estimate.accuracy, accuracy),
-        cobias=Interval(estimate.cobias, low, high, float(bias.std())),
-        score=_bootstrap(estimate.accuracy - estimate.cobias, accuracy - bias),
+        accuracy=accuracy,
+        cobias=_around(estimate.cobias, (low, high), biases),
+        score=_around(plain, score, accuracies - biases),
         balanced_accuracy=_bootstrap(estimate.balanced_accuracy, np.nanmean(shares, axis=1)),
         macro_f1=_bootstrap(estimate.macro_f1, _resample_f1(counts, resamples, seed)),
-        weakest_class=min(by_class, key=lambda each: (math.isnan(each.estimate), each.estimate)),
+        weakest_class=_around(estimate.weakest_class, weakest, np.nanmin(shares, axis=1)),
         class_accuracies=by_class,
+        corrected_cobias=curve.centre,
     )
 
 
 def compare_predictions(
-    labels: ArrayLike,
-    before: ArrayLike,
-    after: ArrayLike,
-    n_classes: int,
-    *,
-    parts: ArrayLike | None = None,
-    resamples: int = _RESAMPLES,
+    labels: ArrayLike, before: ArrayLike, after: ArrayLike, n_classes: int
 ) -> PairedComparison:
     """Compare two sets of predictions on the same rows, e.g. uncorrected and corrected.
+
+    COBias is overestimated by an amount that depends on the noise of the predictions, so that the
+    plain difference can differ from 0 although the true values are equal. Interval and p-value of
+    COBias are therefore derived from the intervals of both values (Zou and Donner 2008).
 
     Parameters
     ----------
@@ -160,47 +215,101 @@ def compare_predictions(
         True classes and the two predictions.
     n_classes : int
         Number of classes N.
-    parts : array of int, shape [M], optional
-        Part of each row. If given, COBias is the mean over the parts, as in cross-validation.
-    resamples : int, optional
-        Number of bootstrap samples.
 
     Raises
     ------
     InvalidInputError
         If an argument is invalid.
     """
-    whole_number(resamples, "resamples", least=1)
+    cells = _paired_counts(labels, before, after, n_classes)[0]
+    n_rows, rows = int(cells.sum()), cells.sum(axis=0)
+    drawn = _resample(cells, _RESAMPLES, 0)
+    (accuracy1, bias1), (accuracy2, bias2) = _both_metrics(drawn)
+    curves = [_CobiasCurve.of(cells[first] + cells[3], rows) for first in (2, 1)]
+    correlation = _correlation(bias1, bias2)
+
+    def ends(level: float) -> tuple[float, float]:
+        one, two = ((curve.centre, *curve.ends(level)) for curve in curves)
+        return _difference(two, one, correlation)
+
+    low, high = ends(_LEVEL)
+    gain = float(cells[1].sum() - cells[2].sum()) / n_rows
+    change = curves[1].observed - curves[0].observed
+    accuracy = _bootstrap(gain, accuracy2 - accuracy1)
+    centre = curves[1].centre - curves[0].centre
+    score = _difference(
+        (gain, accuracy.low, accuracy.high),
+        (centre, low, high),
+        _correlation(accuracy2 - accuracy1, bias2 - bias1),
+    )
+    changes = bias2 - bias1
+    return PairedComparison(
+        accuracy=accuracy,
+        cobias=_around(change, (low, high), changes),
+        score=_around(gain - change, score, accuracy2 - accuracy1 - changes),
+        accuracy_p=mcnemar_p(int(cells[1].sum()), int(cells[2].sum())),
+        cobias_p=_inverted_p(ends) if change else 1.0,
+    )
+
+
+def paired_errors(
+    labels: ArrayLike,
+    before: ArrayLike,
+    after: ArrayLike,
+    n_classes: int,
+    *,
+    parts: ArrayLike,
+    resamples: int = 200,
+) -> PairedErrors:
+    """Return bootstrap standard errors of the differences between two sets of predictions.
+
+    Parameters
+    ----------
+    labels, before, after : array of int, shape [M]
+        True classes and the two predictions.
+    n_classes : int
+        Number of classes N.
+    parts : array of int, shape [M]
+        Part of each row. COBias is the mean over the parts, as in cross-validation.
+    resamples : int, optional
+        Number of bootstrap samples; 200 have a relative error of about 5 %.
+    """
+    tables = _paired_counts(labels, before, after, n_classes, parts)
+    accuracy, bias = np.zeros(resamples), np.zeros(resamples)
+    for i, table in enumerate(tables):
+        (accuracy1, bias1), (accuracy2, bias2) = _both_metrics(_resample(table, resamples, i))
+        accuracy += (accuracy2 - accuracy1) * (table.sum() / tables.sum())
+        bias += (bias2 - bias1) / len(tables)
+    deviations = (float(each.std()) for each in (accuracy, bias, accuracy - bias))
+    return PairedErrors(*deviations)
+
+
+def _paired_counts(
+    labels: ArrayLike,
+    before: ArrayLike,
+    after: ArrayLike,
+    n_classes: int,
+    parts: ArrayLike | None = None,
+) -> NDArray[np.int64]:
+    """Count rows by part, correctness (neither, only after, only before, both) and class."""
     for values in (before, after):
         # Validates labels and predictions.
         confusion_matrix(labels, values, n_classes)
     true = np.asarray(labels, dtype=np.int64)
-    ok = [np.asarray(values) == true for values in (before, after)]
+    first, second = (np.asarray(each) == true for each in (before, after))
     # Parts without rows are dropped.
     part = np.unique(np.zeros_like(true) if parts is None else parts, return_inverse=True)[1]
-    key = true + n_classes * (2 * ok[0].astype(np.int64) + ok[1].astype(np.int64) + 4 * part)
+    key = true + n_classes * (2 * first.astype(np.int64) + second + 4 * part)
     counts = np.bincount(key, minlength=4 * n_classes * (int(part.max()) + 1))
-    tables = counts.reshape(-1, 4, n_classes)
-    cells = tables.sum(axis=0)
-    accuracy, bias, change = np.zeros(resamples), np.zeros(resamples), 0.0
-    for i, table in enumerate(tables):
-        # The observed counts, followed by the resampled ones.
-        drawn = np.concatenate([table[None], _resample(table, resamples, i)])
-        rows = drawn.sum(axis=1)
-        _, accuracy1, bias1 = _metrics(drawn[:, 2] + drawn[:, 3], rows)
-        _, accuracy2, bias2 = _metrics(drawn[:, 1] + drawn[:, 3], rows)
-        accuracy += (accuracy2 - accuracy1)[1:] * (table.sum() / true.size)
-        differences = (bias2 - bias1) / len(tables)
-        bias += differences[1:]
-        change += float(differences[0])
-    gain = float(cells[1].sum() - cells[2].sum()) / true.size
-    return PairedComparison(
-        accuracy=_bootstrap(gain, accuracy),
-        cobias=_bootstrap(change, bias),
-        score=_bootstrap(gain - change, accuracy - bias),
-        accuracy_p=_mcnemar_p(int(cells[1].sum()), int(cells[2].sum())),
-        cobias_p=_bootstrap_p(bias),
-    )
+    return counts.reshape(-1, 4, n_classes)
+
+
+def _both_metrics(drawn: NDArray[np.int64]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return accuracy [R] and COBias [R] of both predictions from R tables of paired counts."""
+    rows = drawn.sum(axis=1)
+    _, *before = _metrics(drawn[:, 2] + drawn[:, 3], rows)
+    _, *after = _metrics(drawn[:, 1] + drawn[:, 3], rows)
+    return (before[0], before[1]), (after[0], after[1])
 
 
 def _resample(cells: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.int64]:
@@ -211,7 +320,7 @@ def _resample(cells: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np
     return drawn.reshape(resamples, *cells.shape)
 
 
-def _resample_f1(counts: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.float64]:
+def _resample_f1(counts: NDArray[np.int64], resamples: int, seed: int) -> Array:
     """Return macro-F1 [R] of R resamples of a confusion matrix [N, N]."""
     # Empty cells, most of them with many classes, remain empty and are skipped.
     true, predicted = np.nonzero(counts)
@@ -222,88 +331,200 @@ def _resample_f1(counts: NDArray[np.int64], resamples: int, seed: int) -> NDArra
     return np.asarray(np.nanmean(scores, axis=1), dtype=np.float64)
 
 
-def _metrics(
-    right: NDArray[np.int64], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _metrics(right: NDArray[Any], rows: NDArray[Any]) -> tuple[Array, Array, Array]:
     """Return class accuracies [R, N], accuracy [R] and COBias [R] of R tables of counts."""
+    rows = np.broadcast_to(rows, right.shape)
     shares = rates(right, rows)
     return shares, right.sum(axis=1) / rows.sum(axis=1), mean_distance(shares)
 
 
-def _cobias_bounds(
-    right: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    estimate: float,
-    resamples: int,
-    seed: int,
+@dataclass(frozen=True, slots=True)
+class _CobiasCurve:
+    """How likely an observed COBias is for each true one.
+
+    For each true value, the class accuracies are the most likely ones with that COBias. In the
+    order of the observed accuracies COBias is linear, so that they are an isotonic regression of
+    the observed ones, shifted towards each other, or apart, in proportion to their variances.
+    """
+
+    observed: float
+    right: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    #: True values, ascending, and the position of their class accuracies on the path.
+    values: Array
+    positions: Array
+    #: Normal quantiles of the probabilities of a COBias at least, and at most, as large as the
+    #: observed one: smoother than the probabilities themselves, between which they interpolate.
+    above: Array
+    below: Array
+
+    @classmethod
+    def of(cls, right: NDArray[np.int64], rows: NDArray[np.int64]) -> _CobiasCurve:
+        known = rows > 0
+        right, rows = right[known], rows[known]
+        observed = float(mean_distance(right / rows))
+        empty = np.zeros(1)
+        curve = cls(observed, right, rows, empty, empty, np.ones(1), np.ones(1))
+        if rows.size < 2:
+            return curve
+        end = 1.0
+        while mean_distance(curve._at(end)) > _ROUNDING:
+            end *= 2.0
+        found: list[tuple[float, float, float, float]] = []
+        # An observed COBias below that of chance alone is luck or the result of tuning on the
+        # rows; it is no evidence against larger values than chance allows.
+        luck = curve._sample(end)
+        least = max(observed, float(np.median(luck)))
+        # COBias is largest if half of the classes are always correct and half never.
+        for position in (*(end * (1.0 - _INWARD)), *(-each for each in _OUTWARD)):
+            above, below = _tails(curve._sample(position), observed, least)
+            found.append((float(mean_distance(curve._at(position))), position, above, below))
+            if position < 0.0 and below < _ROUNDING:
+                break
+        values, positions, above, below = np.array(sorted(found)).T
+        # The moments are simulated; the probabilities are monotone.
+        rising, falling = np.maximum.accumulate(above), np.minimum.accumulate(below)
+        quantiles = (ndtri(np.clip(each, _LEAST_P, 1.0 - _LEAST_P)) for each in (rising, falling))
+        return cls(observed, right, rows, values, positions, *quantiles)
+
+    def _at(self, position: float) -> Array:
+        """Return the class accuracies at a position: 0 for the observed ones, above 0 fairer."""
+        n, shares = self.rows.size, self.right / self.rows
+        # One variance for all classes, so that the mean over the rows does not change; with a row
+        # more of each kind, since classes that are always correct may differ in other rows.
+        mean = (self.right.sum() + 1) / (self.rows.sum() + 2)
+        variances = mean * (1.0 - mean) / self.rows
+        order = np.argsort(shares, kind="stable")
+        slope = (2.0 * np.arange(n) - (n - 1)) / (n * (n - 1) / 2)
+        step = variances[order] * slope / math.sqrt(float((variances[order] * slope**2).sum()))
+        fitted = isotonic_regression(shares[order] - position * step, weights=self.rows[order]).x
+        accuracies = np.empty(n)
+        accuracies[order] = np.clip(fitted, 0.0, 1.0)
+        return accuracies
+
+    def truth(self, value: float) -> Array:
+        """Return the most likely class accuracies with a COBias of `value`."""
+        return self._at(float(np.interp(value, self.values, self.positions)))
+
+    def draw(self, accuracies: Array, seed: int = 0) -> NDArray[np.int64]:
+        """Draw numbers of correct rows [R, N]."""
+        size = (_SIMULATED, self.rows.size)
+        return np.random.default_rng(seed).binomial(self.rows, accuracies, size=size)
+
+    def _sample(self, position: float) -> Array:
+        return mean_distance(self.draw(self._at(position)) / self.rows)
+
+    @property
+    def centre(self) -> float:
+        """The value at which a larger observed COBias is as likely as a smaller one."""
+        return self._crossing(self.above, 0.0)
+
+    def ends(self, level: float) -> tuple[float, float]:
+        """Return the ends of the confidence interval at a level."""
+        tail = float(ndtri((1.0 - level) / 2))
+        low, high = self._crossing(self.above, tail), self._crossing(-self.below, -tail)
+        return low, max(high, low)
+
+    def _crossing(self, rising: Array, target: float) -> float:
+        """Return the value at which a rising curve reaches a target, or the nearer end."""
+        if rising[0] >= target:
+            return float(self.values[0])
+        return float(np.interp(target, rising, self.values))
+
+
+def _tails(sample: Array, least: float, most: float) -> tuple[float, float]:
+    """Return the probabilities of a value of at least `least`, and of at most `most`.
+
+    The squares have a gamma distribution for two classes of equal accuracy, and nearly a normal
+    one, which it approaches, if COBias is large; their moments determine it.
+    """
+    squares = sample**2
+    mean, variance = float(squares.mean()), float(squares.var())
+    if variance <= 0.0:
+        return float(mean >= least**2), float(mean <= most**2)
+    shape, scale = mean**2 / variance, variance / mean
+    return float(gammaincc(shape, least**2 / scale)), float(gammainc(shape, most**2 / scale))
+
+
+def _correlation(a: Array, b: Array) -> float:
+    spread = float(a.std() * b.std())
+    return float(np.mean((a - a.mean()) * (b - b.mean())) / spread) if spread > 0.0 else 0.0
+
+
+def _difference(
+    first: tuple[float, float, float], second: tuple[float, float, float], correlation: float
 ) -> tuple[float, float]:
-    """Return the ends of the COBias interval, values that rarely give one so large or so small."""
-    known = rows > 0
-    right, rows = right[known], rows[known]
-    n = rows.size
-    if n < 2:
-        return estimate, estimate
-    shares = right / rows
-    # The relative spread of the classes is taken from the data; its scale is the unknown.
-    shape = (shares - shares.mean()) / max(estimate, _ROUNDING)
-    if estimate < _ROUNDING:
-        shape = np.linspace(-0.5, 0.5, n) * 3 * (n - 1) / (n + 1)
-    # Smoothing: classes that are always or never correct may differ in other rows.
-    likely = (right + 1) / (rows + 2)
-    errors = np.sqrt(likely * (1.0 - likely) / rows)
-    noise = np.random.default_rng(seed).standard_normal((resamples, n)) * errors
+    """Return the interval of a difference from two estimates with their intervals.
 
-    def observed(true: float, quantile: float) -> float:
-        return float(np.quantile(mean_distance(true * shape + noise), quantile))
+    Source: Zou and Donner 2008, Construction of confidence limits about effect measures.
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = first, second
 
-    tail = (1.0 - _LEVEL) / 2
-    # COBias below that of chance alone is luck or the result of tuning on these rows.
-    least = max(estimate, observed(0.0, 0.5))
-    low = _bisect(lambda true: observed(true, 1.0 - tail), estimate, least)
-    high = _bisect(lambda true: observed(true, tail), least, least + 4.0 * float(errors.max()))
-    # COBias is largest if half of the classes are always correct and half never.
-    most = 2 * (n // 2) * (n - n // 2) / (n * (n - 1))
-    return min(low, estimate), max(min(high, most), estimate)
+    def reach(x: float, y: float) -> float:
+        return math.sqrt(max(0.0, x * x + y * y - 2.0 * correlation * x * y))
+
+    return a - b - reach(a - a_low, b_high - b), a - b + reach(a_high - a, b - b_low)
 
 
-def _bisect(rising: Callable[[float], float], value: float, high: float) -> float:
-    """Return the root of ``rising(x) = value`` in 0..high by bisection, or the nearer end."""
-    low = 0.0
-    if rising(low) >= value:
-        return low
+def _inverted_p(ends: Callable[[float], tuple[float, float]]) -> float:
+    """Return the largest p at which the interval at the level 1 - p contains 0, by bisection."""
+    low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        if rising(middle) < value:
-            low = middle
-        else:
-            high = middle
+        first, last = ends(1.0 - middle)
+        low, high = (middle, high) if first <= 0.0 <= last else (low, middle)
     return (low + high) / 2
 
 
-def _bootstrap(estimate: float, drawn: NDArray[np.float64]) -> Interval:
-    known = drawn[~np.isnan(drawn)]
-    if math.isnan(estimate) or known.size == 0:
-        return Interval(estimate, math.nan, math.nan, math.nan)
+def _exact_ends(right: NDArray[Any], rows: NDArray[Any], level: float) -> tuple[Array, Array]:
+    """Return the exact confidence limits of the success rates of binomial counts."""
+    tail = (1.0 - level) / 2
+    low = betaincinv(np.maximum(right, 1), rows - right + 1, tail)
+    high = betaincinv(right + 1, np.maximum(rows - right, 1), 1.0 - tail)
+    low, high = np.where(right == 0, 0.0, low), np.where(right == rows, 1.0, high)
+    absent = rows == 0
+    return np.where(absent, np.nan, low), np.where(absent, np.nan, high)
+
+
+def _weakest(right: NDArray[Any], rows: NDArray[Any]) -> tuple[float, float]:
+    """Return the confidence limits of the lowest of the true class accuracies."""
+    known = rows > 0
+    right, rows = right[known], rows[known]
+    tail = (1.0 - _LEVEL) / 2
+    # The true minimum is below the lower limit of its class with the probability of that class
+    # alone, and above one of the upper limits only if all classes are above it.
+    corrected = 1.0 - (1.0 - tail) ** (1.0 / rows.size)
+    low = _exact_ends(right, rows, _LEVEL)[0].min()
+    return float(low), float(_exact_ends(right, rows, 1.0 - 2.0 * corrected)[1].min())
+
+
+def _around(estimate: float, ends: tuple[float, float], drawn: Array) -> Interval:
+    """Return an interval that contains its estimate."""
+    low, high = ends
+    return Interval(estimate, min(low, estimate), max(high, estimate), float(drawn.std()))
+
+
+def _bootstrap(estimate: float, drawn: Array) -> Interval:
     normal = NormalDist()
     # Ties count half, so that a metric that hardly varies is not considered biased.
-    below = ((known < estimate).sum() + 0.5 * (known == estimate).sum()) / known.size
-    edge = 1.0 / (known.size + 1)
+    below = ((drawn < estimate).sum() + 0.5 * (drawn == estimate).sum()) / drawn.size
+    edge = 1.0 / (drawn.size + 1)
     shift = normal.inv_cdf(float(np.clip(below, edge, 1.0 - edge)))
     reach = normal.inv_cdf((1.0 + _LEVEL) / 2)
     low, high = np.quantile(
-        known, [normal.cdf(2 * shift - reach), normal.cdf(2 * shift + reach)]
+        drawn, [normal.cdf(2 * shift - reach), normal.cdf(2 * shift + reach)]
     ).tolist()
-    return Interval(estimate, min(low, estimate), max(high, estimate), float(known.std()))
+    return _around(estimate, (low, high), drawn)
 
 
-def _bootstrap_p(differences: NDArray[np.float64]) -> float:
-    n = differences.size
-    smaller = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
-    return min(1.0, 2.0 * (smaller + 1) / (n + 1))
+def mcnemar_p(gained: int, lost: int) -> float:
+    """Return the p-value of McNemar's test, a sign test on the rows where one is correct.
 
-
-def _mcnemar_p(gained: int, lost: int) -> float:
-    """Return the p-value of a two-sided sign test on the rows where one prediction is correct."""
+    Parameters
+    ----------
+    gained, lost : int
+        Numbers of rows that only the second or only the first set of predictions has right.
+    """
     return min(1.0, 2.0 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
 
 

@@ -4,10 +4,10 @@ All calibrations have the form ::
 
     calibrated = softmax(matrix @ log(max(probabilities, floor)) + offset)
 
-Batch and contextual calibration and class-prior reweighting set the offset, temperature and vector
-scaling the diagonal, logistic regression the full matrix. A correction scheme may apply one before
-its corrections. For K tables of the same rows the logarithms are concatenated by columns, and a
-wider matrix combines them into one table.
+Batch calibration and class-prior reweighting set the offset, vector scaling the diagonal, logistic
+regression the full matrix; a surrogate may add the products of the logarithms. A correction scheme
+may apply one before its corrections. For K tables of the same rows the logarithms are concatenated
+by columns, and a wider matrix combines them into one table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 #: Kinds of calibrations for `fit_calibration`.
 CalibrationKind: TypeAlias = Literal[
-    "none", "batch", "prior", "temperature", "vector", "logistic", "balanced", "shrunk"
+    "none", "batch", "prior", "vector", "logistic", "balanced", "shrunk", "surrogate"
 ]
 
 #: Smaller probabilities are replaced by this value, because zero has no finite logarithm.
@@ -53,11 +53,13 @@ class Calibration:
         Name of the method, e.g. ``"vector"``.
     matrix : tuple of tuple of float
         N x N, or N x (K * N) to combine K tables of the same rows; row j gives the calibrated
-        logit of class j.
+        logit of class j. With `products`, N x N (N + 3) / 2.
     offset : tuple of float
         N offsets of the logits.
     floor : float, optional
         Smaller probabilities are replaced by this value, ``0 < floor <= 0.01``.
+    products : bool, optional
+        Whether the logarithms are followed by their products in pairs, squares included.
 
     Raises
     ------
@@ -69,6 +71,7 @@ class Calibration:
     matrix: tuple[tuple[float, ...], ...]
     offset: tuple[float, ...]
     floor: float = DEFAULT_FLOOR
+    products: bool = False
 
     def __post_init__(self) -> None:
         subject = f"calibration {self.name!r}"
@@ -80,10 +83,12 @@ class Calibration:
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"{subject}: matrix and offset must be numbers") from error
         square = offset.ndim == 1 and matrix.ndim == 2 and len(matrix) == offset.size > 0
-        if not square or matrix.shape[1] % offset.size or not matrix.size:
+        n = offset.size
+        width = n * (n + 3) // 2
+        if not square or not matrix.size or matrix.shape[1] % (width if self.products else n):
             raise InvalidInputError(
-                f"{subject}: matrix has shape {matrix.shape} and offset {offset.shape}; "
-                "expected [N, N] (or [N, K * N] for K tables) and [N]"
+                f"{subject}: matrix has shape {matrix.shape} and offset {offset.shape}; expected "
+                "[N, N] (or [N, K * N] for K tables, [N, N (N + 3) / 2] with products) and [N]"
             )
         if not (np.abs(np.append(matrix, offset)) <= _MAX_COEFFICIENT).all():
             raise InvalidInputError(
@@ -101,7 +106,7 @@ class Calibration:
     @property
     def n_tables(self) -> int:
         """The number of tables K."""
-        return len(self.matrix[0]) // len(self.offset)
+        return 1 if self.products else len(self.matrix[0]) // len(self.offset)
 
     def apply(self, probs: ArrayLike) -> Array:
         """Return calibrated probabilities, shape [M, N]; every row sums to 1.
@@ -120,18 +125,23 @@ class Calibration:
             values = checked_probabilities(probs, n_classes=self.n_classes)
         else:
             values = side_by_side(probs, n_tables=self.n_tables, n_classes=self.n_classes)
-        logs = np.log(np.maximum(values, self.floor))
-        return softmax(_product(logs, np.array(self.matrix).T) + self.offset)
+        terms = _terms(values, products=self.products, floor=self.floor)
+        return softmax(_product(terms, np.array(self.matrix).T) + self.offset)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the representation in scheme files."""
         lists = {"matrix": [list(row) for row in self.matrix], "offset": list(self.offset)}
-        return {"name": self.name, **lists, "floor": self.floor}
+        own = {"products": True} if self.products else {}
+        return {"name": self.name, **lists, "floor": self.floor, **own}
 
     def permuted(self, order: list[int]) -> Calibration:
         """Return the calibration with class ``order[j]`` at position j."""
         n = self.n_classes
         columns = [k * n + j for k in range(self.n_tables) for j in order]
+        if self.products:
+            pairs = [*zip(*_pairs(n), strict=True)]
+            places = {frozenset(pair): n + i for i, pair in enumerate(pairs)}
+            columns += [places[frozenset((order[i], order[j]))] for i, j in pairs]
         matrix = tuple(tuple(self.matrix[i][j] for j in columns) for i in order)
         return replace(self, matrix=matrix, offset=tuple(self.offset[i] for i in order))
 
@@ -141,9 +151,26 @@ def from_offset(name: str, offset: Array) -> Calibration:
     return from_arrays(name, np.eye(offset.size), offset)
 
 
-def from_arrays(name: str, matrix: Array, offset: Array) -> Calibration:
-    """Return the calibration with a matrix [N, N] or [N, K * N] and an offset [N]."""
-    return Calibration(name, tuple(map(tuple, matrix.tolist())), tuple(offset.tolist()))
+def from_arrays(
+    name: str, matrix: Array, offset: Array, *, products: bool = False
+) -> Calibration:
+    """Return the calibration with a matrix [N, N] or wider and an offset [N]."""
+    rows, offsets = tuple(map(tuple, matrix.tolist())), tuple(offset.tolist())
+    return Calibration(name, rows, offsets, products=products)
+
+
+def _pairs(n_classes: int) -> list[list[int]]:
+    """Return the first and the second class of every product of logarithms."""
+    return [each.tolist() for each in np.triu_indices(n_classes)]
+
+
+def _terms(values: Array, *, products: bool, floor: float = DEFAULT_FLOOR) -> Array:
+    """Return the logarithms of probabilities [M, N], followed by their products if requested."""
+    logs = np.log(np.maximum(values, floor))
+    if not products:
+        return np.asarray(logs)
+    first, second = _pairs(logs.shape[1])
+    return np.hstack([logs, logs[:, first] * logs[:, second]])
 
 
 def side_by_side(
@@ -213,22 +240,6 @@ def batch_calibration(probs: ArrayLike) -> Calibration:
     return from_offset("batch", -_log_means(checked_probabilities(probs)))
 
 
-def contextual_calibration(content_free: ArrayLike) -> Calibration:
-    """Divide by the probabilities that the model assigns to content-free inputs.
-
-    Parameters
-    ----------
-    content_free : array of float, shape [N] or [K, N]
-        Class probabilities of one or more inputs such as ``"N/A"``, which are averaged.
-
-    Notes
-    -----
-    Source: contextual calibration, Zhao et al. 2021, arXiv 2102.09690.
-    """
-    values = checked_probabilities(np.atleast_2d(content_free))
-    return from_offset("contextual", -_log_means(values))
-
-
 def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
     """Multiply each class by its label frequency divided by its mean probability.
 
@@ -257,6 +268,7 @@ def fit_calibration(
     *,
     kind: CalibrationKind,
     ridge: float = 10.0,
+    beta: float = 1.0,
 ) -> Calibration | None:
     """Fit a calibration by maximum likelihood, with an L2 penalty towards the identity.
 
@@ -269,14 +281,16 @@ def fit_calibration(
         Class probabilities.
     labels : array of int, shape [M]
         True class indices, -1 for unlabelled rows; mean probabilities are those of all rows.
-    kind : {"none", "batch", "prior", "temperature", "vector", "logistic", "balanced", "shrunk"}
+    kind : {"none", "batch", "prior", "vector", "logistic", "balanced", "shrunk", "surrogate"}
         No calibration, division by the mean probabilities, adjustment to the shares of the
-        labels, a single scale, a scale and an offset per class, the full matrix and an offset,
-        the same with equal weight of all classes, or the latter shrunk towards ``"batch"``; see
-        :func:`shrunk_calibration`.
+        labels, a scale and an offset per class, the full matrix and an offset, the same with equal
+        weight of all classes, or the latter shrunk towards ``"batch"``; see
+        :func:`shrunk_calibration` and :func:`surrogate_calibration`.
     ridge : float, optional
-        Strength of the penalty, 0 or more; not used by ``"batch"``, ``"prior"``,
-        ``"temperature"`` and ``"shrunk"``.
+        Strength of the penalty, 0 or more; only used by ``"vector"``, ``"logistic"`` and
+        ``"balanced"``.
+    beta : float, optional
+        Weight of COBias; only used by ``"surrogate"``.
 
     Returns
     -------
@@ -298,6 +312,8 @@ def fit_calibration(
     labelled = indices >= 0
     if not labelled.any():
         raise InvalidInputError(f"no row has a label; calibration {kind!r} requires labels")
+    if kind == "surrogate":
+        return surrogate_calibration(values[labelled], indices[labelled], beta=beta)
     return _fit(kind, values[labelled], indices[labelled], np.eye(len(names)), ridge)
 
 
@@ -313,9 +329,6 @@ def _fit(
     row_weights = _balance(labels) if kind == "balanced" else np.ones(labels.size)
     space = _space(kind, logs, row_weights, ridge)
     departure = _minimise_loss(logs, _product(logs, start.T), labels, row_weights, space)
-    if kind == "temperature":
-        # The loss is convex in this scalar: the nearest allowed value is the best.
-        departure = np.maximum(departure, (_MIN_SCALE - 1.0) * np.eye(*departure.shape))
     matrix = start + departure[:-1].T
     return from_arrays(kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
 
@@ -388,6 +401,105 @@ def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
     return from_arrays("shrunk", fitted[:-1].T.round(_DIGITS), fitted[-1].round(_DIGITS))
 
 
+#: Number of classes up to which a surrogate has products of logarithms.
+_MOST_PRODUCT_CLASSES: Final = 10
+
+#: Temperatures of the predictions of a surrogate, steps of the optimiser at each, L2 penalty, and
+#: difference of class accuracies below which COBias is smoothed, squared.
+_SURROGATE_TEMPERATURES: Final = (1.0, 0.5, 0.25)
+_SURROGATE_STEPS: Final = 30
+_SURROGATE_PENALTY: Final = 1e-3
+_SURROGATE_SMOOTHING: Final = 1e-3
+
+
+def surrogate_calibration(
+    probs: ArrayLike, labels: ArrayLike, *, beta: float = 1.0
+) -> Calibration:
+    """Minimise a smooth surrogate of the error rate plus `beta` times COBias.
+
+    The class accuracies are those of softmax predictions, which approach the predicted classes as
+    the temperature is lowered, and absolute differences are smoothed. The logits are linear in
+    the log-probabilities and, up to 10 classes, their products. L-BFGS starts from logistic
+    regression with equal weight of all classes.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices.
+    beta : float, optional
+        Weight of COBias, 0 or more.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is invalid.
+
+    Notes
+    -----
+    The smooth counterpart of the annealing search; compare Menon et al. 2021 (arXiv 2007.07314)
+    for its start, and Cotter et al. 2019 (arXiv 1809.04198) for surrogates of rate constraints.
+    """
+    # Imported here, because calibrations are mostly applied, not fitted.
+    from scipy.optimize import minimize
+
+    values, indices, names = checked_rows(probs, labels)
+    beta = finite_number(beta, "beta", least=0.0)
+    n_rows, n = indices.size, len(names)
+    products = n <= _MOST_PRODUCT_CLASSES
+    terms = _terms(values, products=products)
+    means, scales = terms.mean(axis=0), terms.std(axis=0)
+    # Terms that hardly vary carry no information.
+    scales = np.where(scales > _TOLERANCE, scales, np.inf)
+    design = np.column_stack([(terms - means) / scales, np.ones(n_rows)])
+    rows, counts = np.arange(n_rows), np.bincount(indices, minlength=n)
+    present = np.flatnonzero(counts)
+    balance, pairs = _balance(indices), max(1.0, present.size * (present.size - 1) / 2)
+
+    def predict(x: Array, temperature: float) -> Array:
+        return softmax(design @ x.reshape(-1, n) / temperature)
+
+    def penalised(loss: float, residual: Array, x: Array) -> tuple[float, Array]:
+        slope = (design.T @ residual).ravel() + _SURROGATE_PENALTY * x
+        return loss + 0.5 * _SURROGATE_PENALTY * float(x @ x), slope
+
+    def likelihood(x: Array) -> tuple[float, Array]:
+        residual = predict(x, 1.0)
+        loss = -float((balance * np.log(np.maximum(residual[rows, indices], 1e-300))).mean())
+        residual[rows, indices] -= 1.0
+        return penalised(loss, residual * (balance / n_rows)[:, None], x)
+
+    def surrogate(x: Array, temperature: float) -> tuple[float, Array]:
+        soft = predict(x, temperature)
+        right = soft[rows, indices]
+        accuracies = np.bincount(indices, right, n)[present] / counts[present]
+        gaps = accuracies[:, None] - accuracies
+        distances = np.sqrt(gaps**2 + _SURROGATE_SMOOTHING)
+        loss = 1.0 - float(right.mean()) + beta * float(np.triu(distances, 1).sum()) / pairs
+        pull = np.full(n, -1.0 / n_rows)
+        pull[present] += beta * (gaps / distances).sum(axis=1) / pairs / counts[present]
+        weights = pull[indices] * right / temperature
+        residual = -soft * weights[:, None]
+        residual[rows, indices] += weights
+        return penalised(loss, residual, x)
+
+    options = {"maxiter": _SURROGATE_STEPS}
+    zero = np.zeros(design.shape[1] * n)
+    x = minimize(likelihood, zero, jac=True, method="L-BFGS-B", options=options).x
+    for temperature in _SURROGATE_TEMPERATURES:
+        arguments = {"args": (temperature,), "jac": True, "options": options}
+        x = minimize(surrogate, x, method="L-BFGS-B", **arguments).x
+    coefficients = x.reshape(-1, n)
+    matrix = coefficients[:-1] / scales[:, None]
+    offset = coefficients[-1] - means @ matrix
+    # Logits of the lowest temperature, at which the predictions were fitted.
+    matrix, offset = matrix.T / temperature, offset / temperature
+    return from_arrays(
+        "surrogate", matrix.round(_DIGITS), offset.round(_DIGITS), products=products
+    )
+
+
 #: Calibrations that also use unlabelled rows.
 _USING_ALL_ROWS: Final[dict[str, Callable[[Array, NDArray[np.int64]], Calibration]]] = {
     "batch": lambda probs, labels: batch_calibration(probs),
@@ -398,9 +510,6 @@ _USING_ALL_ROWS: Final[dict[str, Callable[[Array, NDArray[np.int64]], Calibratio
 #: Decimals of coefficients: the optimiser's BLAS adds in an order that depends on the processor,
 #: which changes much later digits and must not change predictions.
 _DIGITS: Final = 6
-
-#: Minimum scale of a temperature: zero or a negative scale would change predictions.
-_MIN_SCALE: Final = 1e-3
 
 #: Convergence threshold of the largest entry of the gradient of the mean loss.
 _TOLERANCE: Final = 1e-6
@@ -432,11 +541,8 @@ def _space(kind: CalibrationKind, logs: Array, row_weights: Array, ridge: float)
     n_rows, n = logs.shape
     # The ridge of the offset is a tenth.
     ridges = np.append(np.full(n, ridge), ridge / 10)
-    scales = np.eye(n + 1, n)
-    if kind == "temperature":
-        zero = np.zeros((n + 1, n + 1))
-        return _Space(zero, np.eye(n + 1), lambda departure: np.trace(departure[:n]) / n * scales)
     if kind == "vector":
+        scales = np.eye(n + 1, n)
         scales[n] = 1.0
         return _Space(np.diag(ridges), np.eye(n + 1), lambda departure: departure * scales)
     # Use coordinates in which the curvature of the loss is similar in all directions. The

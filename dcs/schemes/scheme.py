@@ -61,17 +61,18 @@ class _Calibration(_FilePart):
     matrix: list[list[float]]
     offset: list[float]
     floor: float
+    products: bool = False
 
 
 class _File(_FilePart):
     """A scheme file.
 
     Version 2 added the calibration and weights above 1, version 3 the combination of several
-    tables and their names.
+    tables and their names, version 4 calibrations with products.
     """
 
     format: Literal["dcs-scheme"]
-    version: Literal[1, 2, 3]
+    version: Literal[1, 2, 3, 4]
     inputs: list[str] = []
     combination: _Calibration | None = None
     calibration: _Calibration | None = None
@@ -378,6 +379,8 @@ class CorrectionScheme:
             data |= {"version": 3, "inputs": list(self.inputs)}
         if self.combination is not None:
             data["combination"] = self.combination.to_dict()
+        if self.calibration is not None and self.calibration.products:
+            data["version"] = 4
         return data | {
             "corrections": [
                 {"class": name, **correction.to_dict()}

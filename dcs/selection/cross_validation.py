@@ -22,7 +22,7 @@ from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
 from dcs.data.splits import identical_rows, stratified_split
 from dcs.errors import InvalidInputError, show
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
-from dcs.evaluation.uncertainty import compare_predictions
+from dcs.evaluation.uncertainty import mcnemar_p, paired_errors
 from dcs.schemes.calibration import FEWEST_FITTED, batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
@@ -38,9 +38,6 @@ from dcs.selection.settings import (
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-#: Gives standard errors with a relative error of about 5 %.
-_RESAMPLES: Final = 200
 
 #: Minimum number of rows per class for an informative COBias of each fold.
 _FEW_ROWS: Final = 200
@@ -352,7 +349,7 @@ class Folds:
         mapper: Mapper,
         progress: Callable[[float], None] | None,
     ) -> list[tuple[CorrectionScheme, ...]]:
-        by_calibration = groupby(settings, key=lambda each: (each.calibration, each.ridge))
+        by_calibration = groupby(settings, key=lambda each: each.calibrated)
         groups = [tuple(group) for _, group in by_calibration]
         items = [(fold, group) for fold in held_out for group in groups]
         fitted: list[CorrectionScheme] = []
@@ -399,17 +396,19 @@ class Folds:
 
     def change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> Change:
         """Compare two sets of predictions of all rows; COBias is computed within the parts."""
-        pair = compare_predictions(
-            self.truth, before, after, self.probs.shape[1], parts=self.part, resamples=_RESAMPLES
+        errors = paired_errors(
+            self.truth, before, after, self.probs.shape[1], parts=self.part
         )
+        right, wrong = after == self.truth, before != self.truth
+        gained, lost = int((right & wrong).sum()), int((~right & ~wrong).sum())
         return Change(
-            accuracy=pair.accuracy.estimate,
-            accuracy_p=pair.accuracy_p,
-            accuracy_error=pair.accuracy.standard_error,
-            cobias_error=pair.cobias.standard_error,
-            score_error=pair.score.standard_error,
-            gained=int(((after == self.truth) & (before != self.truth)).sum()),
-            lost=int(((after != self.truth) & (before == self.truth)).sum()),
+            accuracy=(gained - lost) / self.truth.size,
+            accuracy_p=mcnemar_p(gained, lost),
+            accuracy_error=errors.accuracy,
+            cobias_error=errors.cobias,
+            score_error=errors.score,
+            gained=gained,
+            lost=lost,
             changed=int((before != after).sum()),
         )
 
@@ -451,6 +450,8 @@ _CANDIDATES: Final = (
     Hyperparameters(calibration="balanced"),
     # The prior has more weight because it uses all rows, and labelled rows are few.
     Hyperparameters(calibration="shrunk", prior_rows=400.0),
+    Hyperparameters(calibration="surrogate", corrections="none"),
+    Hyperparameters(calibration="surrogate"),
 )
 
 #: Calibrations with at most one parameter per class, for small numbers of rows.
@@ -472,6 +473,9 @@ _FULL_CLASSES: Final = 20
 
 #: Maximum number of sampled settings that are compared with a standard one.
 _MOST_CHALLENGERS: Final = 5
+
+#: Smallest beta at which a surrogate is tried: without COBias it is a logistic regression.
+_SURROGATE_BETA: Final = 0.5
 
 #: Beta of the default point if there are too few rows to select one.
 _MIDDLE_BETA: Final = 0.3
@@ -638,8 +642,12 @@ def standard_settings(settings: SelectionSettings, folds: Folds) -> list[Hyperpa
             lambda1=each.schedule.lambda1 * share,
             lambda2=each.schedule.lambda2 * share,
         )
-        grid += [_at(replace(each, schedule=schedule), beta) for beta in settings.betas]
-    return list(dict.fromkeys(grid))
+        least = _SURROGATE_BETA if each.calibration == "surrogate" else 0.0
+        betas = [beta for beta in settings.betas if beta >= least] or settings.betas[-1:]
+        grid += [replace(each, schedule=schedule).at(beta) for beta in betas]
+    # Those that share a calibration are fitted together.
+    shared = {each.calibrated: i for i, each in reversed([*enumerate(grid)])}
+    return sorted(dict.fromkeys(grid), key=lambda each: shared[each.calibrated])
 
 
 def front_of(
@@ -879,11 +887,6 @@ class _Front:
         yield from self._line(first, second, low, (share, middle))
         yield middle
         yield from self._line(first, second, (share, middle), high)
-
-
-def _at(candidate: Hyperparameters, beta: float) -> Hyperparameters:
-    """Return a candidate with the given beta, which is unused without a search."""
-    return candidate if candidate.corrections == "none" else replace(candidate, beta=beta)
 
 
 def _prune(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hyperparameters, ...]:

@@ -65,8 +65,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     beta : float, optional
         Fixed weight of COBias, for instance for ``GridSearchCV``. By default, several are compared
         by cross-validation.
-    calibration : {"auto", "none", "batch", "temperature", "vector", "logistic", "balanced"}
-        Calibration before the correction; "auto" selects it by cross-validation.
+    calibration : str, default="auto"
+        Calibration before the correction, one of :func:`dcs.schemes.calibration.fit_calibration`;
+        "auto" selects it by cross-validation.
     folds : int, default=5
         Number of cross-validation folds.
     keep_uncorrected : bool, default=True

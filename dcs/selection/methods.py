@@ -25,11 +25,11 @@ from dcs.schemes.calibration import (
     DEFAULT_FLOOR,
     Calibration,
     batch_calibration,
-    contextual_calibration,
     fit_calibration,
     from_arrays,
     from_offset,
     prior_reweighting,
+    surrogate_calibration,
 )
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
@@ -182,7 +182,6 @@ class Method:
         *,
         classes: Sequence[str] | None = None,
         seed: int = 0,
-        content_free: ArrayLike | None = None,
         known: dict[Any, Any] | None = None,
     ) -> Fitted:
         """Fit the method as :meth:`fit` does, and also return the trials.
@@ -198,8 +197,6 @@ class Method:
             Class names, by default ``"class_0", "class_1", ...``.
         seed : int, optional
             Seed of randomised methods.
-        content_free : array of float, shape [N] or [K, N], optional
-            Probabilities of content-free inputs; required by contextual calibration only.
         known : dict, optional
             Cache of trials, initially empty. Pass the same dictionary to all methods fitted on the
             same rows, so that methods with the same trials run them only once.
@@ -235,7 +232,7 @@ class Method:
             return fit_published(values, indices, classes=names, seed=seed, **options)
         if name not in _CALIBRATIONS:
             raise InvalidInputError(f"method {name!r} has no fitter; specify one")
-        calibration = _CALIBRATIONS[name](values, indices, content_free)
+        calibration = _CALIBRATIONS[name](values, indices)
         return Fitted(
             CorrectionScheme.identity(names, provenance={"method": name}, calibration=calibration)
         )
@@ -275,13 +272,13 @@ METHODS: Final = (
 #: Common alternatives for comparison.
 BASELINES: Final = (
     Method("batch", "Batch calibration", "Divides by the mean probability of every class."),
-    Method("contextual", "Contextual calibration", "Divides by content-free probabilities."),
     Method("prior", "Prior reweighting", "Adjusts mean probabilities to the class proportions."),
-    Method("temperature", "Temperature scaling", "One temperature; predictions are unchanged."),
     Method("vector", "Vector scaling", "A scale and an offset per log-probability."),
     Method("logistic", "Logistic regression", "Logistic regression on log-probabilities."),
     Method("logistic-balanced", "Balanced logistic regression", "The same with class weights."),
     Method("thresholds", "Thresholds", "Thresholds that equalise the true positive rates."),
+    Method("drops", "DROPS", "Class weights on logistic regression for the worst class accuracy."),
+    Method("surrogate", "Smooth surrogate", "Gradient descent on soft error rate and COBias."),
     Method("published", "Published DCS", "Schedule, grid and selection of the paper's code."),
     Method(
         "published-balanced",
@@ -297,15 +294,6 @@ BASELINES: Final = (
         shares="published-long",
     ),
 )
-
-
-def _contextual(probs: _Probs, labels: _Labels, content_free: ArrayLike | None) -> Calibration:
-    if content_free is None:
-        raise InvalidInputError(
-            "contextual calibration requires content_free: the class probabilities of "
-            'content-free inputs such as "N/A"; batch calibration does not'
-        )
-    return contextual_calibration(content_free)
 
 
 def _regression(probs: _Probs, labels: _Labels, *, balanced: bool) -> Calibration:
@@ -343,23 +331,47 @@ def _thresholds(probs: _Probs, labels: _Labels) -> Calibration:
     return from_offset("thresholds", -np.log(cuts[np.argmax(hits)]))
 
 
-#: Methods whose fit uses unlabelled rows, at least in part.
-_LABEL_FREE: Final = ("icl", "batch", "contextual", "prior")
+_DROPS_STEPS: Final = 200
+_DROPS_RATE: Final = 0.3
 
-#: Methods that are only a calibration of probabilities, labels and content-free inputs.
-_CALIBRATIONS: Final[
-    dict[str, Callable[[_Probs, _Labels, ArrayLike | None], Calibration | None]]
-] = {
-    "icl": lambda probs, labels, free: None,
-    "batch": lambda probs, labels, free: batch_calibration(probs),
-    "contextual": _contextual,
-    "prior": lambda probs, labels, free: prior_reweighting(probs, labels),
-    "temperature": lambda probs, labels, free: fit_calibration(probs, labels, kind="temperature"),
+
+def _drops(probs: _Probs, labels: _Labels) -> Calibration:
+    """Fit class weights that maximise the worst class accuracy of logistic regression.
+
+    Source: distributionally robust post-hoc classifiers, Wei et al. 2023, arXiv 2309.08825, for
+    all shifts of the class shares: exponentiated gradient steps on the weights of the class
+    errors, each followed by the optimal classifier for these weights.
+    """
+    posterior = _regression(probs, labels, balanced=False)
+    logs = np.log(np.maximum(posterior.apply(probs), DEFAULT_FLOOR))
+    counts = np.bincount(labels, minlength=probs.shape[1])
+    present = counts > 0
+    prior = np.log(np.maximum(counts, 1) / labels.size)
+    weights, best, offset = np.zeros(counts.size), -1.0, np.zeros(counts.size)
+    for _ in range(_DROPS_STEPS):
+        right = (logs + weights - prior).argmax(axis=1) == labels
+        accuracies = np.bincount(labels, right, counts.size)[present] / counts[present]
+        if accuracies.min() > best:
+            best, offset = accuracies.min(), weights - prior
+        weights[present] += _DROPS_RATE * (accuracies.mean() - accuracies)
+    return from_arrays("drops", np.array(posterior.matrix), np.array(posterior.offset) + offset)
+
+
+#: Methods whose fit uses unlabelled rows, at least in part.
+_LABEL_FREE: Final = ("icl", "batch", "prior")
+
+#: Methods that are only a calibration.
+_CALIBRATIONS: Final[dict[str, Callable[[_Probs, _Labels], Calibration | None]]] = {
+    "icl": lambda probs, labels: None,
+    "batch": lambda probs, labels: batch_calibration(probs),
+    "prior": prior_reweighting,
     # A ridge of about one row only keeps classes without rows finite.
-    "vector": lambda probs, labels, free: fit_calibration(probs, labels, kind="vector", ridge=1.0),
-    "logistic": lambda probs, labels, free: _regression(probs, labels, balanced=False),
-    "logistic-balanced": lambda probs, labels, free: _regression(probs, labels, balanced=True),
-    "thresholds": lambda probs, labels, free: _thresholds(probs, labels),
+    "vector": lambda probs, labels: fit_calibration(probs, labels, kind="vector", ridge=1.0),
+    "logistic": lambda probs, labels: _regression(probs, labels, balanced=False),
+    "logistic-balanced": lambda probs, labels: _regression(probs, labels, balanced=True),
+    "thresholds": _thresholds,
+    "drops": _drops,
+    "surrogate": surrogate_calibration,
 }
 
 #: Error weight, beta, tau and D_W.

@@ -88,7 +88,7 @@ _FEWEST_HALVED: Final = 40
 _FEWEST_AVERAGED: Final = 4
 
 #: Calibrations whose output is the posterior of every class.
-_POSTERIOR: Final = ("temperature", "vector", "logistic")
+_POSTERIOR: Final = ("vector", "logistic")
 
 #: Number of rows above which the ridge penalty decreases.
 _RIDGE_ROWS: Final = 500
@@ -177,6 +177,16 @@ class Hyperparameters:
             object.__setattr__(self, name, getattr(self.objective, name))
 
     @property
+    def calibrated(self) -> tuple[CalibrationKind, float, float]:
+        """Kind, ridge and beta of the calibration, which settings can share."""
+        return self.calibration, self.ridge, self.beta if self.calibration == "surrogate" else 0.0
+
+    def at(self, beta: float) -> Hyperparameters:
+        """Return the setting with another weight of COBias, if that has an effect."""
+        unused = self.corrections == "none" and self.calibration != "surrogate"
+        return self if unused else replace(self, beta=beta)
+
+    @property
     def objective(self) -> Objective:
         """The objective of every search."""
         names = ("beta", "tau", "error_weight", "pseudo_count", "pmi")
@@ -187,7 +197,9 @@ class Hyperparameters:
         values: dict[str, Any] = asdict(self)
         schedule = values.pop("schedule")
         if self.corrections == "none":
-            return {"calibration": self.calibration, "ridge": self.ridge, "corrections": "none"}
+            beta = {"beta": self.beta} if self.calibration == "surrogate" else {}
+            own = {"calibration": self.calibration, "ridge": self.ridge, "corrections": "none"}
+            return own | beta
         ratio = self.schedule.final_temperature / self.schedule.initial_temperature
         values |= schedule
         values["temperature_ratio"] = ratio
@@ -281,11 +293,16 @@ def between(
     if calibration != second.calibration:
         none = from_offset("none", np.zeros(len(first.classes)))
         a, b = (scheme.calibration or none for scheme in ends)
+        products = a.products or b.products
+        matrices = [np.array(each.matrix) for each in (a, b)]
+        width = max(each.shape[1] for each in matrices)
+        # Without products, their coefficients are 0.
+        wide = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in matrices]
         matrix, offset = (
             (1.0 - share) * np.array(x) + share * np.array(y)
-            for x, y in ((a.matrix, b.matrix), (a.offset, b.offset))
+            for x, y in (wide, (a.offset, b.offset))
         )
-        calibration = from_arrays("interpolated", matrix, offset)
+        calibration = from_arrays("interpolated", matrix, offset, products=products)
     logs = [_logarithms(scheme.corrections) for scheme in ends]
     chosen = _to_weights((1.0 - share) * logs[0] + share * logs[1])
     return CorrectionScheme(first.classes, chosen, first.provenance, calibration)
@@ -309,7 +326,7 @@ def fit_settings(
         True class indices, -1 for unlabelled rows, which take part in the calibration and in
         the mean of the calibrated probabilities.
     path : sequence of Hyperparameters
-        Settings to fit, with the same calibration and ridge.
+        Settings to fit, whose calibration is the same.
     seed : int, optional
         Random seed; the same arguments give the same schemes.
     classes : sequence of str, optional
@@ -327,9 +344,10 @@ def fit_settings(
         If an argument is invalid.
     """
     values, indices, names = checked_rows(probs, labels, classes, missing=True)
-    labelled, kind = indices >= 0, path[0].calibration
-    ridge = path[0].ridge * min(1.0, _RIDGE_ROWS / max(1, labelled.sum()))
-    calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
+    labelled = indices >= 0
+    kind, ridge, beta = path[0].calibrated
+    ridge *= min(1.0, _RIDGE_ROWS / max(1, labelled.sum()))
+    calibration = fit_calibration(values, indices, kind=kind, ridge=ridge, beta=beta)
     calibrated = values if calibration is None else calibration.apply(values)
     rows = _Calibrated(calibrated[labelled], indices[labelled], calibrated.mean(axis=0), kind)
     schemes: list[CorrectionScheme] = []
@@ -400,7 +418,7 @@ class _Calibrated:
         shares = np.bincount(self.labels, minlength=self.means.size) + 1.0
         if self.kind in ("none", "batch"):
             shares = np.maximum(self.means, 1e-6)
-        elif self.kind in ("balanced", "shrunk"):
+        elif self.kind in ("balanced", "shrunk", "surrogate"):
             shares = np.ones(self.means.size)
         logs: NDArray[np.float64] = -np.log(shares)
         return logs

@@ -12,7 +12,7 @@ import pytest
 from dcs.data.splits import stratified_choice
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
-from dcs.evaluation.uncertainty import bootstrap_intervals
+from dcs.evaluation.uncertainty import metric_intervals
 from dcs.schemes.calibration import fit_calibration, fit_stack
 from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.scoring.openai import OpenAIScorer
@@ -83,7 +83,7 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "pmi": ["other"],
         },
     ),
-    (partial(bootstrap_intervals, [[3, 1], [1, 3]]), {"resamples": [0]}),
+    (partial(metric_intervals, [[3, 1], [1, 3]]), {"resamples": [0]}),
     (partial(fit_calibration, _PROBS, _LABELS, kind="vector"), {"ridge": [-1.0]}),
     (
         partial(fit_stack, [_PROBS], labels=_LABELS),

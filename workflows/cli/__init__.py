@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 _FORMATS = installation.listing("FORMAT is one of:", "dcs.importers")
-_METHODS = installation.listing("--method is one of:", "dcs.methods", omit=("icl", "contextual"))
+_METHODS = installation.listing("--method is one of:", "dcs.methods", omit=("icl",))
 _ENGINES = installation.listing("--engine is one of:", "dcs.engines")
 
 app.command()(sweeps.quickstart)

@@ -21,7 +21,7 @@ from dcs.errors import last_line
 from dcs.evaluation.metrics import FIGURES, confusion_matrix
 from dcs.evaluation.uncertainty import (
     Interval,
-    bootstrap_intervals,
+    metric_intervals,
     chance,
     compare_predictions,
     percent,
@@ -332,7 +332,7 @@ def judged_tables(
     }
     columns: dict[str, list[str]] = {}
     for name, predicted in predictions.items():
-        found = bootstrap_intervals(confusion_matrix(labels, predicted, n_classes))
+        found = metric_intervals(confusion_matrix(labels, predicted, n_classes))
         pairs = {
             reference: compare_predictions(labels, predictions[reference], predicted, n_classes)
             for reference in against
@@ -395,7 +395,7 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
         point = next((p for p in own if p is fitted.chosen), own[0])
         names = list(dict.fromkeys(name for p in own for name in picked.get(id(p), ())))
         names = names or [_limiting_option(fitted, point)]
-        found = bootstrap_intervals(np.array(point.confusion), resamples=500)
+        found = metric_intervals(np.array(point.confusion), resamples=500)
         margins = (_Z_95 * getattr(found, name).standard_error for name in FIGURES)
         # Limits apply to the COBias that is not caused by small folds.
         estimate = replace(point.estimate, cobias=point.lasting_cobias)

@@ -275,11 +275,6 @@ class SweepConfig(PromptsConfig, TuneConfig):
     def _known_methods(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         for value in values:
             as_value_error(get_method, value)
-        if "contextual" in values:
-            raise ValueError(
-                "'contextual' requires the probabilities of content-free inputs, which sweeps do "
-                "not score; use dcs.get_method('contextual').fit(..., content_free=...)"
-            )
         return values
 
     @model_validator(mode="after")

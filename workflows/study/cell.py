@@ -15,7 +15,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
 from dcs.evaluation.drift import summarized
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics, confusion_matrix
-from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
+from dcs.evaluation.uncertainty import metric_intervals, compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
@@ -234,7 +234,7 @@ def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict
         uncorrected = mean_of(test)
     first, second = (each.predict(inputs_of(each, test)) for each in (uncorrected, scheme))
     before = ClassificationMetrics.from_predictions(test.labels, first, test.n_classes)
-    figures = bootstrap_intervals(confusion_matrix(test.labels, second, test.n_classes))
+    figures = metric_intervals(confusion_matrix(test.labels, second, test.n_classes))
     change = compare_predictions(test.labels, first, second, test.n_classes)
     metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
     for name in FIGURES:

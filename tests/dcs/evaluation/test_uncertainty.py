@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
+from dcs.evaluation.uncertainty import metric_intervals, compare_predictions
 from tests.dcs.refusals import refuses
 
 _CONFUSION = np.array([[80, 15, 5], [30, 60, 10], [20, 20, 60]])
@@ -28,14 +28,14 @@ def test_agrees_with_resampling_the_rows() -> None:
         m = ClassificationMetrics.from_predictions(labels[rows], predictions[rows], 3)
         drawn.append((m.accuracy, m.cobias, m.balanced_accuracy, m.macro_f1, *m.class_accuracies))
     spread = np.std(drawn, axis=0)
-    found = bootstrap_intervals(_CONFUSION)
+    found = metric_intervals(_CONFUSION)
     whole = (found.accuracy, found.cobias, found.balanced_accuracy, found.macro_f1)
     errors = [item.standard_error for item in (*whole, *found.class_accuracies)]
     np.testing.assert_allclose(errors, spread, rtol=0.12)
 
 
 def test_intervals_hold_their_estimate_and_narrow_with_rows() -> None:
-    small, large = bootstrap_intervals(_CONFUSION), bootstrap_intervals(_CONFUSION * 100)
+    small, large = metric_intervals(_CONFUSION), metric_intervals(_CONFUSION * 100)
     metrics = ClassificationMetrics.from_confusion(_CONFUSION)
     assert small.score.estimate == pytest.approx(metrics.accuracy - metrics.cobias)
     for a, b in ((small.accuracy, large.accuracy), (small.cobias, large.cobias)):
@@ -54,18 +54,18 @@ def test_covers_the_true_cobias_where_the_bootstrap_does_not(spread: float) -> N
     for i in range(60):
         right = rng.binomial(400, true)
         confusion = np.diag(right) + np.roll(np.diag(400 - right), 1, 1)
-        found = bootstrap_intervals(confusion, seed=i, resamples=500).cobias
+        found = metric_intervals(confusion, seed=i, resamples=500).cobias
         covered += found.low <= truth <= found.high
     assert covered >= 55
 
 
 def test_what_chance_explains_reaches_down_to_no_bias() -> None:
-    noisy = bootstrap_intervals(np.array([[52, 48], [50, 50]])).cobias
+    noisy = metric_intervals(np.array([[52, 48], [50, 50]])).cobias
     assert noisy.low == 0.0 < noisy.estimate < noisy.high
-    even = bootstrap_intervals(np.array([[50, 50, 0], [0, 50, 50], [50, 0, 50]])).cobias
+    even = metric_intervals(np.array([[50, 50, 0], [0, 50, 50], [50, 0, 50]])).cobias
     assert even.low == even.estimate == 0.0
     assert 0.05 < even.high < 0.2, "more even than chance allows says nothing more"
-    assert bootstrap_intervals(np.array([[9, 1], [0, 0]])).cobias.high == 0.0
+    assert metric_intervals(np.array([[9, 1], [0, 0]])).cobias.high == 0.0
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 4, 5])
@@ -73,12 +73,12 @@ def test_no_interval_holds_more_cobias_than_there_can_be(n_classes: int) -> None
     confusion = np.zeros((n_classes, n_classes), np.int64)
     # Half of the classes are always right, the others never.
     confusion[np.arange(n_classes), (np.arange(n_classes) | 1) % n_classes] = 3
-    found = bootstrap_intervals(confusion).cobias
+    found = metric_intervals(confusion).cobias
     assert found.high == pytest.approx(found.estimate)
 
 
 def test_class_without_rows_has_no_interval() -> None:
-    found = bootstrap_intervals(np.array([[5, 1, 0], [0, 0, 0], [2, 0, 9]]))
+    found = metric_intervals(np.array([[5, 1, 0], [0, 0, 0], [2, 0, 9]]))
     assert math.isnan(found.class_accuracies[1].low) and not math.isnan(found.cobias.high)
     assert found.weakest_class == found.class_accuracies[2]
 

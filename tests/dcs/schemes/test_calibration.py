@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import (
     Calibration,
     batch_calibration,
-    contextual_calibration,
     fit_calibration,
     prior_reweighting,
+    surrogate_calibration,
 )
+from dcs.schemes.scheme import CorrectionScheme
 from tests.dcs.biased import biased_table
 
 _PROBS, _LABELS = biased_table(400, 4)
@@ -38,7 +41,6 @@ def test_offsets_multiply() -> None:
     shares = (np.bincount(_LABELS) + 1) / (_LABELS.size + 4)
     for found, expected in (
         (batch_calibration(_PROBS), even),
-        (contextual_calibration(_PROBS), even),
         (prior_reweighting(_PROBS, _LABELS), even * shares),
     ):
         expected = expected / expected.sum(axis=1, keepdims=True)
@@ -61,14 +63,29 @@ def test_more_ridge_changes_less(kind: str) -> None:
     assert far[2] < 1e-4
 
 
-def test_temperature_is_one_number_whatever_the_ridge() -> None:
-    found = _fit("temperature")
-    assert found == _fit("temperature", ridge=1e6)
-    np.testing.assert_array_equal(found.matrix, np.eye(4) * found.matrix[0][0])
-    # Of a model that guesses worse than by chance too.
-    for probs, labels in ((_PROBS, _LABELS), (_PROBS, _PROBS.argmin(axis=1))):
-        found = _fit("temperature", probs, labels)
-        assert np.array_equal(found.apply(probs).argmax(axis=1), probs.argmax(axis=1))
+@pytest.mark.parametrize("n_classes", [2, 3, 12])
+def test_more_beta_gives_less_cobias(n_classes: int) -> None:
+    probs, labels = biased_table(1500, n_classes, seed=3)
+    found = [surrogate_calibration(probs, labels, beta=beta) for beta in (0.0, 2.0)]
+    accurate, fair = (
+        ClassificationMetrics.from_predictions(labels, each.apply(probs).argmax(1), n_classes)
+        for each in found
+    )
+    assert fair.cobias < accurate.cobias
+    assert accurate.accuracy >= fair.accuracy - 0.01
+    assert found[0].products == (n_classes <= 10)
+
+
+def test_products_follow_their_classes() -> None:
+    found = surrogate_calibration(_PROBS, _LABELS)
+    order = [2, 0, 3, 1]
+    turned = found.permuted(order).apply(_PROBS[:, order])
+    np.testing.assert_allclose(turned, found.apply(_PROBS)[:, order], rtol=1e-9)
+    scheme = CorrectionScheme.identity(tuple("abcd"), calibration=found)
+    assert scheme.to_dict()["version"] == 4
+    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+    with pytest.raises(InvalidInputError):
+        Calibration("x", found.matrix, found.offset)
 
 
 def test_exact_zeros_stay_finite() -> None:

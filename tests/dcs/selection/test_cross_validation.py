@@ -214,7 +214,7 @@ def test_numpy_scalars_are_saved_as_numbers(tmp_path: Path) -> None:
 
 def test_probabilities_stay_as_they_are_when_nothing_is_gained() -> None:
     probs, labels = biased_table(200, 3)
-    useless = Hyperparameters(calibration="temperature", corrections="none")
+    useless = Hyperparameters(calibration="batch", corrections="none")
     found = fit_scheme(probs, labels, settings=replace(_QUICK, candidates=(useless,)))
     assert found.chosen.setting is None
     assert found.scheme.calibration is None
@@ -227,7 +227,7 @@ def test_a_sampled_setting_needs_a_significant_advantage() -> None:
     folds = Folds(probs, labels, 3, seed=0)
     useless, good = folds.judge(
         [
-            Hyperparameters(calibration="temperature", corrections="none"),
+            Hyperparameters(calibration="batch", corrections="none"),
             replace(_VECTOR, beta=1.0),
         ]
     )

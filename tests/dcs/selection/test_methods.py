@@ -48,7 +48,7 @@ _CHEAP = [name for name in _NAMES if name not in ("dnip", "furud", "dcs")]
 @pytest.mark.parametrize("name", _NAMES)
 def test_one_protocol(name: str) -> None:
     names = ("a", "b", "c")
-    scheme = get_method(name).fit(_PROBS, _LABELS, classes=names, content_free=[0.2, 0.3, 0.5])
+    scheme = get_method(name).fit(_PROBS, _LABELS, classes=names)
     assert (scheme.classes, scheme.provenance["method"]) == (names, name)
     assert CorrectionScheme.from_json(scheme.to_json()) == scheme
     if name == "icl":
@@ -70,7 +70,7 @@ def test_logistic_is_scikit_learns(n_classes: int, name: str, class_weight: str 
 @pytest.mark.parametrize("name", _CHEAP)
 def test_missing_classes_are_survived(name: str) -> None:
     for keep in (_LABELS < 2, _LABELS < 1):
-        scheme = get_method(name).fit(_PROBS[keep], _LABELS[keep], content_free=[0.2, 0.3, 0.5])
+        scheme = get_method(name).fit(_PROBS[keep], _LABELS[keep])
         assert np.isfinite(scheme.apply(_PROBS)).all()
 
 
@@ -85,12 +85,16 @@ def test_thresholds_meet_one_true_positive_rate() -> None:
     assert after.accuracy >= before.accuracy
 
 
-def test_contextual_needs_content_free_probabilities() -> None:
-    with pytest.raises(InvalidInputError, match="content_free"):
-        get_method("contextual").fit(_PROBS, _LABELS)
-    scheme = get_method("contextual").fit(_PROBS, _LABELS, content_free=[[0.2, 0.3, 0.5]] * 2)
-    expected = (_PROBS / [0.2, 0.3, 0.5]).argmax(axis=1)
-    assert np.array_equal(scheme.predict(_PROBS), expected)
+@pytest.mark.parametrize("name", ["drops", "surrogate"])
+def test_peers_reduce_the_bias_of_rows_they_have_not_seen(name: str) -> None:
+    probs, labels = biased_table(2000, 4, seed=2)
+    scheme = get_method(name).fit(probs[:1200], labels[:1200])
+    before, after = (
+        ClassificationMetrics.from_predictions(labels[1200:], predictions, 4)
+        for predictions in (probs[1200:].argmax(axis=1), scheme.predict(probs[1200:]))
+    )
+    assert after.cobias < 0.6 * before.cobias
+    assert after.weakest_class > before.weakest_class
 
 
 def test_the_grid_is_what_the_four_rules_leave() -> None:

@@ -82,7 +82,7 @@ def test_help_of_every_command_teaches(name, dcs):
 
 
 def test_help_and_version_name_what_there_is(dcs):
-    methods = [method.name for method in BASELINES if method.name != "contextual"]
+    methods = [method.name for method in BASELINES]
     formats = [importer.name for importer in IMPORTERS]
     top = {name.split()[0] for name in COMMANDS}
     assert dcs("--version").out.startswith(f"dcs {version('dcs-debias')}")
@@ -380,7 +380,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune", table, "--test", bare], [str(bare), "label"]),
         (["tune", table, "--method", "dsc"], ["dsc", "dcs"]),
         (["tune", table, "--set", "tuner.betta=1"], ["betta", "space"]),
-        (["tune", table, "--compare", "contextual"], ["contextual"]),
         (["apply", gone, table], [str(gone)]),
         (["apply", other, table], [str(other), "Anger"]),
         (["import", "npz", gone], [str(gone)]),
