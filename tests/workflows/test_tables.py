@@ -14,6 +14,7 @@ from dcs.errors import ConfigError, TableError
 from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table, refused
+from tracking.results.cells import Cells
 from tracking.results.sweep_tables import all_tables
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell, called, cells_of, variants_of
