@@ -458,10 +458,15 @@ def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
         # Read once: looking for changes of the files takes longer than the rest.
         task = get_task(*texts)
         task = replace(task, source=cache(task.source))
-        known[texts] = task, {
-            split: content_key({"rows": [[e.id, e.text, e.label] for e in task.examples(split)]})
-            for split in SPLITS
-        }
+        known[texts] = (
+            task,
+            {
+                split: content_key(
+                    {"rows": [[e.id, e.text, e.label] for e in task.examples(split)]}
+                )
+                for split in SPLITS
+            },
+        )
     task, examples = known[texts]
     if prompt not in known:
         demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
