@@ -42,7 +42,7 @@ _BISECTIONS: Final = 20
 #: Smaller probabilities are not distinguished.
 _LEAST_P: Final = 1e-9
 
-#: Positions at which COBias is simulated: shares of the way from no COBias to the observed one, and
+#: Positions at which COBias is simulated: shares of the way from none to the observed one, and
 #: standard deviations beyond it.
 _INWARD: Final = np.linspace(0.0, 1.0, 9)
 _OUTWARD: Final = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
@@ -167,12 +167,11 @@ def metric_intervals(
     right, rows = counts.diagonal(), counts.sum(axis=1)
     drawn = _resample(np.stack([right, rows - right]), resamples, seed)
     shares, accuracies, biases = _metrics(drawn[:, 0], drawn.sum(axis=1))
-    ends = zip(*_exact_ends(right, rows, _LEVEL), strict=True)
-    deviations = np.sqrt(np.nanmean((shares - np.nanmean(shares, axis=0)) ** 2, axis=0)).tolist()
+    lows, highs = (each.tolist() for each in _exact_ends(right, rows, _LEVEL))
     by_class = tuple(
-        Interval(value, *map(float, pair), deviation)
-        for value, pair, deviation in zip(
-            estimate.class_accuracies, ends, deviations, strict=True
+        Interval(value, low, high, _spread(column))
+        for value, low, high, column in zip(
+            estimate.class_accuracies, lows, highs, shares.T, strict=True
         )
     )
     accuracy = _bootstrap(estimate.accuracy, accuracies)
@@ -395,8 +394,9 @@ class _CobiasCurve:
         mean = (self.right.sum() + 1) / (self.rows.sum() + 2)
         variances = mean * (1.0 - mean) / self.rows
         order = np.argsort(shares, kind="stable")
-        slope = (2.0 * np.arange(n) - (n - 1)) / (n * (n - 1) / 2)
-        step = variances[order] * slope / math.sqrt(float((variances[order] * slope**2).sum()))
+        slope = (2.0 * np.arange(n) - (n - 1)) / max(1.0, n * (n - 1) / 2)
+        spread = math.sqrt(float((variances[order] * slope**2).sum()))
+        step = variances[order] * slope / max(spread, _LEAST_P)
         fitted = isotonic_regression(shares[order] - position * step, weights=self.rows[order]).x
         accuracies = np.empty(n)
         accuracies[order] = np.clip(fitted, 0.0, 1.0)
@@ -444,6 +444,11 @@ def _tails(sample: Array, least: float, most: float) -> tuple[float, float]:
         return float(mean >= least**2), float(mean <= most**2)
     shape, scale = mean**2 / variance, variance / mean
     return float(gammaincc(shape, least**2 / scale)), float(gammainc(shape, most**2 / scale))
+
+
+def _spread(drawn: Array) -> float:
+    known = drawn[~np.isnan(drawn)]
+    return float(known.std()) if known.size else math.nan
 
 
 def _correlation(a: Array, b: Array) -> float:

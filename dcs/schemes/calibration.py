@@ -151,9 +151,7 @@ def from_offset(name: str, offset: Array) -> Calibration:
     return from_arrays(name, np.eye(offset.size), offset)
 
 
-def from_arrays(
-    name: str, matrix: Array, offset: Array, *, products: bool = False
-) -> Calibration:
+def from_arrays(name: str, matrix: Array, offset: Array, *, products: bool = False) -> Calibration:
     """Return the calibration with a matrix [N, N] or wider and an offset [N]."""
     rows, offsets = tuple(map(tuple, matrix.tolist())), tuple(offset.tolist())
     return Calibration(name, rows, offsets, products=products)

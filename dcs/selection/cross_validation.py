@@ -26,7 +26,14 @@ from dcs.evaluation.uncertainty import mcnemar_p, paired_errors
 from dcs.schemes.calibration import FEWEST_FITTED, batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
-from dcs.selection.front import Change, FittedScheme, FrontPoint, Preference, pareto_front
+from dcs.selection.front import (
+    Change,
+    FittedScheme,
+    FrontPoint,
+    Preference,
+    is_smooth,
+    pareto_front,
+)
 from dcs.selection.settings import (
     CorrectionFamily,
     Hyperparameters,
@@ -396,9 +403,7 @@ class Folds:
 
     def change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> Change:
         """Compare two sets of predictions of all rows; COBias is computed within the parts."""
-        errors = paired_errors(
-            self.truth, before, after, self.probs.shape[1], parts=self.part
-        )
+        errors = paired_errors(self.truth, before, after, self.probs.shape[1], parts=self.part)
         right, wrong = after == self.truth, before != self.truth
         gained, lost = int((right & wrong).sum()), int((~right & ~wrong).sum())
         return Change(
@@ -450,8 +455,7 @@ _CANDIDATES: Final = (
     Hyperparameters(calibration="balanced"),
     # The prior has more weight because it uses all rows, and labelled rows are few.
     Hyperparameters(calibration="shrunk", prior_rows=400.0),
-    Hyperparameters(calibration="surrogate", corrections="none"),
-    Hyperparameters(calibration="surrogate"),
+    Hyperparameters(calibration="surrogate", corrections="none", beta=1.0),
 )
 
 #: Calibrations with at most one parameter per class, for small numbers of rows.
@@ -473,9 +477,6 @@ _FULL_CLASSES: Final = 20
 
 #: Maximum number of sampled settings that are compared with a standard one.
 _MOST_CHALLENGERS: Final = 5
-
-#: Smallest beta at which a surrogate is tried: without COBias it is a logistic regression.
-_SURROGATE_BETA: Final = 0.5
 
 #: Beta of the default point if there are too few rows to select one.
 _MIDDLE_BETA: Final = 0.3
@@ -643,9 +644,7 @@ def standard_settings(settings: SelectionSettings, folds: Folds) -> list[Hyperpa
             lambda1=each.schedule.lambda1 * share,
             lambda2=each.schedule.lambda2 * share,
         )
-        least = _SURROGATE_BETA if each.calibration == "surrogate" else 0.0
-        betas = [beta for beta in settings.betas if beta >= least] or settings.betas[-1:]
-        grid += [replace(each, schedule=schedule).at(beta) for beta in betas]
+        grid += [replace(each, schedule=schedule).at(beta) for beta in settings.betas]
     # Those that share a calibration are fitted together.
     shared = {each.calibrated: i for i, each in reversed([*enumerate(grid)])}
     return sorted(dict.fromkeys(grid), key=lambda each: shared[each.calibrated])
@@ -696,19 +695,28 @@ def front_of(
     best = [(min(fits, key=lambda fit: (fit.z(beta), fit.moves)), beta) for beta in settings.betas]
     # Include all Pareto-optimal settings, each at the beta at which it is closest to the best.
     chosen = {id(fit) for fit, _ in best}
+    smooth = [fit for fit in fits if is_smooth(fit.setting) and id(fit) not in chosen]
     best += [
         (fit, min(best, key=lambda each: fit.z(each[1]) - each[0].z(each[1]))[1])
         for fit in pareto_front(fits)
         if id(fit) not in chosen
     ]
+    # The reference of "balance" is on the front in any case.
+    on_front = {id(fit) for fit, _ in best}
+    best += [(fit, 1.0) for fit in smooth if id(fit) not in on_front]
     if sampled:
         challenge = _Challenge(folds, sampled, mapper)
-        best = [(challenge.winner(fit, beta), beta) for fit, beta in best]
+        best = [
+            (fit if is_smooth(fit.setting) else challenge.winner(fit, beta), beta)
+            for fit, beta in best
+        ]
     # In an order that shares calibrations, and each once.
     distinct = {fit.setting: fit for fit, _ in best}
     whole = {fit.setting: fit for fit in folds.fit_whole([*distinct.values()], mapper)}
     best = [(whole[fit.setting], beta) for fit, beta in best]
-    middle, _ = min(best, key=lambda each: abs(each[1] - _MIDDLE_BETA))
+    middle, _ = min(
+        best, key=lambda each: (not is_smooth(each[0].setting), abs(each[1] - _MIDDLE_BETA))
+    )
     plain = folds.judged(None, [CorrectionScheme.identity(classes)] * (folds.n_folds + 1))
     before = plain.predictions
     if reference is not None:
@@ -904,7 +912,10 @@ def _prune(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hyper
         c
         for c in candidates
         if (c not in shrunk or folds.unlabelled)
-        and not (c.calibration in ("logistic", "balanced") and n_classes > _MOST_LOGISTIC_CLASSES)
+        and not (
+            c.calibration in ("logistic", "balanced", "surrogate")
+            and n_classes > _MOST_LOGISTIC_CLASSES
+        )
         and not (
             c.corrections in ("memberships", "both") and n_rows < _MEMBERSHIP_ROWS * n_classes
         )

@@ -30,7 +30,13 @@ from dcs.evaluation.noninferiority import NonInferiority, count_passed
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
-from dcs.selection.settings import Interpolated, Setting, between, fit_settings
+from dcs.selection.settings import (
+    Hyperparameters,
+    Interpolated,
+    Setting,
+    between,
+    fit_settings,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -247,6 +253,11 @@ def _picked(pool: list[Figures], preference: Preference) -> Figures:
     return max(front, key=lambda p: rates[0] * p.accuracy - rates[1] * p.cobias)
 
 
+def is_smooth(setting: Setting | None) -> bool:
+    """Whether a setting is the smooth surrogate, the reference of ``"balance"``."""
+    return isinstance(setting, Hyperparameters) and setting.calibration == "surrogate"
+
+
 #: Number of rows at which the caution in deviating from the point of middle beta is halved.
 _CAUTIOUS_ROWS: Final = 300.0
 
@@ -314,7 +325,7 @@ class FrontPoint:
     change : Change
         Changes relative to the uncorrected probabilities.
     doubt : float
-        Standard error of accuracy minus COBias, relative to the point of middle beta.
+        Standard error of accuracy minus COBias, relative to the reference of ``"balance"``.
     unlabelled : int
         Number of unlabelled rows in the fit.
     """
@@ -432,8 +443,10 @@ class FittedScheme:
         """Return a front with the point that a preference selects.
 
         The selection is conservative where cross-validation cannot distinguish points. With few
-        rows the best of many estimates is mostly chance: under ``"balance"`` the point of middle
-        beta is selected unless another is better by more than the noise of the difference. The
+        rows the best of many estimates is mostly chance: under ``"balance"`` a reference is
+        selected unless another point is better by more than the noise of the difference. It is the
+        smooth surrogate, from which annealing must differ by a standard error, or the point of
+        middle beta if the surrogate is no candidate. The
         uncorrected probabilities are kept unless the improvement exceeds half a standard error of
         the preferred quantity, or a whole one if accuracy decreases. Shrinkage towards batch
         calibration, on 25 rows per class or more, labelled or not, is assumed to be fairer: it can
@@ -603,10 +616,12 @@ def _chosen(
         return rates[0] * (a.accuracy - b.accuracy) - rates[1] * (a.cobias - b.cobias)
 
     if preference.rule == "balance":
-        # The point of middle beta has the smallest doubt, since doubt is relative to it.
+        # The reference has the smallest doubt, since doubt is relative to it.
         middle = min(corrected, key=lambda p: p.doubt)
-        share = _CAUTIOUS_ROWS / (_CAUTIOUS_ROWS + plain.estimate.n_rows)
-        if gain(best, middle) <= 3.0 * share * best.doubt:
+        least = 3.0 * _CAUTIOUS_ROWS / (_CAUTIOUS_ROWS + plain.estimate.n_rows)
+        if is_smooth(middle.setting):
+            least = max(least, 1.0)
+        if gain(best, middle) <= least * best.doubt:
             best = middle
     if not keep_uncorrected:
         return best

@@ -182,9 +182,8 @@ class Hyperparameters:
         return self.calibration, self.ridge, self.beta if self.calibration == "surrogate" else 0.0
 
     def at(self, beta: float) -> Hyperparameters:
-        """Return the setting with another weight of COBias, if that has an effect."""
-        unused = self.corrections == "none" and self.calibration != "surrogate"
-        return self if unused else replace(self, beta=beta)
+        """Return the setting with another weight of COBias in its search, if it has one."""
+        return self if self.corrections == "none" else replace(self, beta=beta)
 
     @property
     def objective(self) -> Objective:

@@ -21,9 +21,9 @@ from dcs.errors import last_line
 from dcs.evaluation.metrics import FIGURES, confusion_matrix
 from dcs.evaluation.uncertainty import (
     Interval,
-    metric_intervals,
     chance,
     compare_predictions,
+    metric_intervals,
     percent,
     sentence_of_chance,
 )

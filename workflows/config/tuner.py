@@ -215,7 +215,7 @@ class TunerSettings(Strict):
     Attributes
     ----------
     trials : int
-        Number of trials. The standard settings are the first, at most 26 and always tried; the
+        Number of trials. The standard settings are the first, at most 27 and always tried; the
         sampler suggests the others.
     sampler : str
         ``tpe``, ``nsga2``, ``gp`` or ``random`` of Optuna, a class as ``package.module:Class``, or

@@ -15,7 +15,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
 from dcs.evaluation.drift import summarized
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics, confusion_matrix
-from dcs.evaluation.uncertainty import metric_intervals, compare_predictions
+from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of

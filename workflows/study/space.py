@@ -82,7 +82,10 @@ class SearchSpace:
         if calibration in _PENALISED:
             ridge = trial.suggest_float("ridge", 1.0, 200.0, log=True)
         if UNSEARCHED in trial.user_attrs:
-            return Hyperparameters(calibration=calibration, ridge=ridge, corrections="none")
+            own = Hyperparameters(calibration=calibration, ridge=ridge, corrections="none")
+            return (
+                replace(own, beta=self._draw(trial, "beta")) if calibration == "surrogate" else own
+            )
         corrections = self._draw(trial, "corrections")
         chosen = Hyperparameters(calibration=calibration, ridge=ridge, corrections=corrections)
         if corrections == "none":

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.uncertainty import metric_intervals, compare_predictions
+from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
 from tests.dcs.refusals import refuses
 
 _CONFUSION = np.array([[80, 15, 5], [30, 60, 10], [20, 20, 60]])
@@ -80,7 +80,7 @@ def test_no_interval_holds_more_cobias_than_there_can_be(n_classes: int) -> None
 def test_class_without_rows_has_no_interval() -> None:
     found = metric_intervals(np.array([[5, 1, 0], [0, 0, 0], [2, 0, 9]]))
     assert math.isnan(found.class_accuracies[1].low) and not math.isnan(found.cobias.high)
-    assert found.weakest_class == found.class_accuracies[2]
+    assert found.weakest_class.estimate == found.class_accuracies[2].estimate
 
 
 def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
@@ -104,6 +104,6 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
 def test_the_tail_of_many_differences_is_exact() -> None:
     labels, before, after = np.zeros((3, 2400), np.int64)
     before[:560], after[560:1060] = 1, 1
-    pair = compare_predictions(labels, before, after, 2, resamples=10)
+    pair = compare_predictions(labels, before, after, 2)
     exact = 2 * sum(math.comb(1060, k) for k in range(501)) / 2**1060
     assert pair.accuracy_p == pytest.approx(exact)

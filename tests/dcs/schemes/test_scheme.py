@@ -122,7 +122,7 @@ def test_version_1_files_load_and_stay_version_1() -> None:
     ("change", "key"),
     [
         ({"format": "other"}, "format"),
-        ({"version": 4}, "version"),
+        ({"version": 99}, "version"),
         ({"inputs": ["x", "y"]}, "inputs"),
         ({"corrections": {}}, "corrections"),
         ({"corrections": [{"kind": "weight", "value": 0.5}]}, "class"),
