@@ -24,11 +24,9 @@ from dcs.data.checks import (
     normalised_rows,
     refuse_too_large,
 )
+from dcs.data.columns import PREFIX, Reading
 from dcs.errors import TableError, escaped, listing, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, validated
-
-PREFIX: Final = "p:"
-"""Prefix of the columns that hold class probabilities."""
 
 #: Minimum size of the sample of rows with which overlap between tables is detected.
 _SAMPLE: Final = 64
@@ -55,7 +53,11 @@ class Provenance:
     scorer, scorer_version : str, optional
         Engine that computed the probabilities.
     source : str, optional
-        File from which the table was imported.
+        File from which the table was read.
+    reading : Reading, optional
+        How the file was read.
+    corrected_by : str, optional
+        The scheme by which the probabilities have been corrected.
     """
 
     model: str | None = None
@@ -68,10 +70,15 @@ class Provenance:
     scorer: str | None = None
     scorer_version: str | None = None
     source: str | None = None
+    reading: Reading | None = None
+    corrected_by: str | None = None
 
-    def to_dict(self) -> dict[str, int | str]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the known fields by name, ready for JSON."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        known = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.reading is not None:
+            known["reading"] = self.reading.model_dump(mode="json", exclude_none=True)
+        return known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
