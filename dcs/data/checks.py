@@ -329,6 +329,20 @@ def normalised_rows(
     return probs
 
 
+def checked_counts(counts: ArrayLike, names: Named) -> NDArray[np.int64]:
+    """Return votes as a new int64 array [M, N].
+
+    Raises
+    ------
+    TableError
+        If the shape is invalid, or a count is not a whole number from 0 to 2**53.
+    """
+    values = checked_shape(counts, source=names.source)
+    whole = (values >= 0.0) & (values <= 2.0**53) & (values == np.floor(values))
+    names.refuse(~whole, values, "must be a whole number of votes")
+    return values.astype(np.int64)
+
+
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return probabilities [M, N] of logits; ``-inf`` gives 0, each row needs a finite value."""
     with np.errstate(over="ignore"):
@@ -415,6 +429,10 @@ def checked_classes(
         if not isinstance(name, str) or not name.strip():
             raise TableError(
                 f"{source}: class {k} has the name {show(name)}; must be a non-empty string"
+            )
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise TableError(
+                f"{source}: class {k} has the name {show(name)}, which is not text; rename it"
             )
     _refuse_repeated(names, "classes", source)
     return tuple(str(name) for name in names)

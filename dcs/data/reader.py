@@ -142,7 +142,7 @@ def open_source(
             refuse_too_large(file.metadata.num_rows, file.metadata.num_columns, source=name)
             own = b"dcs" in (file.schema_arrow.metadata or {})
             frame = _parquet_frame(file)
-        if own and given == Reading():
+        if own:
             table = ProbabilityTable.read(path)
             columns = tuple(PREFIX + each for each in table.classes)
             reading = Reading(
@@ -218,7 +218,11 @@ def _interpret(
     corrected = reading.columns and all(each.startswith(CORRECTED) for each in reading.columns)
     origin = replace(origin, reading=reading, corrected_by="a scheme" if corrected else None)
     parts: dict[str, Any] = {"classes": classes, "ids": names.ids, "provenance": origin}
-    table = ProbabilityTable.from_arrays(probs, labels, source=source, **parts)
+    if kind == "votes":
+        counts = np.nan_to_num(numbers, nan=0.0)
+        table = ProbabilityTable.from_counts(counts, labels, source=source, **parts)
+    else:
+        table = ProbabilityTable.from_arrays(probs, labels, source=source, **parts)
     remarks[0] += f", {remarks.pop(1)}"
     return Source(table, frame, reading, "; ".join(remarks))
 
@@ -482,7 +486,9 @@ def source_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     raise TableError(f"{escaped(root)}: contains no tables; {READABLE}")
 
 
-def open_sources(path: str | os.PathLike[str], given: Reading | None = None) -> dict[str, Source]:
+def open_sources(
+    path: str | os.PathLike[str], given: Reading | None = None, known: Reading | None = None
+) -> dict[str, Source]:
     """Read the optimization rows of a source, and its test rows if they are separate.
 
     Parameters
@@ -491,8 +497,8 @@ def open_sources(path: str | os.PathLike[str], given: Reading | None = None) -> 
         A file, or a folder with two: ``optimization``, ``train`` or ``opt``, and ``test``, as
         written by `dcs generate` or as published, where the name of the folder,
         ``<task>_<model>_shot<k>_seed<s>``, specifies the provenance.
-    given : Reading, optional
-        What the user specifies.
+    given, known : Reading, optional
+        As in :func:`open_source`.
 
     Returns
     -------
@@ -506,8 +512,8 @@ def open_sources(path: str | os.PathLike[str], given: Reading | None = None) -> 
     """
     pair = parts_of(path) if Path(path).is_dir() else {}
     if not pair:
-        return {"optimization": open_source(path, given)}
-    first = open_source(pair["optimization"], given)
+        return {"optimization": open_source(path, given, known=known)}
+    first = open_source(pair["optimization"], given, known=known)
     second = open_source(pair["test"], given, known=first.reading)
     if first.table.classes != second.table.classes:
         raise TableError(
@@ -518,8 +524,6 @@ def open_sources(path: str | os.PathLike[str], given: Reading | None = None) -> 
     return {"optimization": first, "test": second}
 
 
-def read_tables(
-    path: str | os.PathLike[str], given: Reading | None = None
-) -> dict[str, ProbabilityTable]:
+def read_tables(path: str | os.PathLike[str]) -> dict[str, ProbabilityTable]:
     """Return the tables of :func:`open_sources`."""
-    return {part: source.table for part, source in open_sources(path, given).items()}
+    return {part: source.table for part, source in open_sources(path).items()}

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from dcs.prompting.files import described_task_names, get_task, task_names
+from dcs.prompting.prompts import (
+    AnswerPrefix,
+    PromptPrefix,
+    chat_messages,
+    prompt_hash,
+    render_prefix,
+    render_query,
+)
 from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
@@ -11,19 +19,19 @@ from dcs.prompting.tasks import (
     Split,
     Task,
     parse_shots,
-    prompt_hash,
-    render_prefix,
-    render_query,
     select_demonstrations,
 )
 
 __all__ = [
     "SPLITS",
+    "AnswerPrefix",
     "Demonstrations",
     "Example",
+    "PromptPrefix",
     "Shots",
     "Split",
     "Task",
+    "chat_messages",
     "described_task_names",
     "get_task",
     "parse_shots",

@@ -180,8 +180,9 @@ class TaskFile(Prompt):
         Maximum number of texts per split, drawn with `seed`; by default all texts.
     seed : int
         Seed of the draw.
-    disjoint : bool
-        Whether to exclude optimization texts that are also test texts.
+    disjoint : bool, optional
+        Whether to exclude optimization texts that are also test texts, or to keep them; by
+        default they are refused.
     obtain : str
         Instructions for obtaining the files, for messages.
     files, hub : TextLocation or None
@@ -198,7 +199,7 @@ class TaskFile(Prompt):
     )
     sizes: dict[Split, PositiveInt] = Field(default_factory=dict)
     seed: NonNegativeInt = 0
-    disjoint: StrictBool = False
+    disjoint: StrictBool | None = None
     obtain: str = ""
     files: FileLocation | None = None
     hub: HubLocation | None = None
@@ -393,9 +394,16 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
             raise ConfigError(f"{where}: row {row}: {error}") from None
     if not examples:
         raise ConfigError(f"{where}: contains no texts")
-    if file.disjoint and split == "optimization":
+    if file.disjoint is not False and split == "optimization":
         shown = {example.text for example in _load(file, "test", data, stamp)}
-        examples = [example for example in examples if example.text not in shown]
+        rest = [example for example in examples if example.text not in shown]
+        if len(rest) < len(examples) and file.disjoint is None:
+            raise ConfigError(
+                f"{where}: {len(examples) - len(rest)} of {len(examples)} texts are also test "
+                "texts, so that results would not be on unseen texts; set `disjoint: true` to "
+                "leave them out, or `disjoint: false` to keep them"
+            )
+        examples = rest
     size = file.sizes.get(split, len(examples))
     if size < len(examples):
         rng = derive_generator(file.seed, "texts", file.name, split)

@@ -17,6 +17,7 @@ from dcs.errors import ConfigError, MissingDependencyError, check_choice
 from dcs.plugins import find_named, plugin_names
 from dcs.scoring.base import LabelRule, Progress, Scorer
 from dcs.scoring.cache import StoredScorer, score_settings
+from dcs.scoring.chat import PromptStyle
 from dcs.scoring.models import PACKAGED_MODELS, ModelReference, resolve_model
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "LabelRule",
     "ModelReference",
     "Progress",
+    "PromptStyle",
     "Scorer",
     "StoredScorer",
     "check_engine",

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import softmax
 from dcs.errors import ScoringError
+from dcs.prompting import AnswerPrefix, PromptPrefix
+from dcs.scoring.chat import ChatTemplate, PromptStyle, find_template
 
 SCORING_VERSION = 1
 """Increment when the engines return different numbers for the same model, to invalidate caches."""
@@ -44,7 +46,8 @@ class Scorer(Protocol):
     model, revision : str
         The model name as specified, and the exact version of its weights.
     settings : mapping of str to str
-        Other settings that determine the numbers, e.g. the precision and the label rule.
+        Other settings that determine the numbers, e.g. the precision and the label rule;
+        ``prompt`` is ``completion`` (assumed if it is missing), or begins with ``chat``.
 
     A class may also define ``packages``, the names of the installed packages whose versions
     determine its numbers; ``served``, which is true if a server hosts its models, so that it
@@ -60,17 +63,20 @@ class Scorer(Protocol):
 
     def score(
         self,
-        prefix: str,
+        prefix: str | PromptPrefix,
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
         progress: Progress | None = None,
     ) -> NDArray[np.float64]:
-        """Return the class probabilities of the prompts ``prefix + query``.
+        """Return the class probabilities of prompts.
+
+        A prompt is the text ``f"{prefix}{query}"``, or the chat messages
+        ``dcs.prompting.chat_messages(prefix, query)``.
 
         Parameters
         ----------
-        prefix : str
+        prefix : PromptPrefix or str
             Common beginning of all prompts: instruction and demonstrations. May be empty.
         queries : sequence of str, length M
             The rest of each prompt, up to where the label word follows.
@@ -105,22 +111,18 @@ class Engine(ABC):
 
     def score(
         self,
-        prefix: str,
+        prefix: str | PromptPrefix,
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
         progress: Progress | None = None,
     ) -> NDArray[np.float64]:
-        """Return the class probabilities of the prompts ``prefix + query``.
-
-        See :meth:`dcs.scoring.Scorer.score`.
-        """
+        """Return the class probabilities of prompts; see :meth:`dcs.scoring.Scorer.score`."""
         if self._closed:
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
-        prompts = [prefix + query for query in queries]
-        return self._score(prompts, label_words, progress or (lambda count: None))
+        return self._score(prefix, queries, label_words, progress or (lambda count: None))
 
     def close(self) -> None:
         """Free the model's memory. The scorer cannot be used afterwards."""
@@ -130,7 +132,11 @@ class Engine(ABC):
 
     @abstractmethod
     def _score(
-        self, prompts: list[str], label_words: Sequence[str], progress: Progress
+        self,
+        prefix: str | PromptPrefix,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        progress: Progress,
     ) -> NDArray[np.float64]:
         """Return the class probabilities of one or more prompts [M, N]."""
 
@@ -145,15 +151,42 @@ class TokenEngine(Engine):
     _label_rule: LabelRule
     _limit: int | None
     """Maximum number of tokens of a prompt and its continuation; None if unknown."""
+    _template: ChatTemplate | None
+    """Renders the prompts; None for plain text."""
+
+    def _use_tokenizer(
+        self, tokenizer: Any, prompt: PromptStyle, answer_prefix: AnswerPrefix
+    ) -> dict[str, str]:
+        """Set the tokenizer and the chat template; return the settings that describe them."""
+        self._tokenizer = tokenizer
+        self._template = find_template(
+            tokenizer, self.model, prompt=prompt, answer_prefix=answer_prefix
+        )
+        if self._template is None:
+            return {"prompt": "completion"}
+        return {"prompt": f"chat {self._template.digest}", "answer_prefix": answer_prefix}
+
+    def render(self, prefix: str | PromptPrefix, queries: Sequence[str]) -> tuple[list[str], str]:
+        """Return the exact text of one or more prompts, and what separates it from the answer."""
+        if self._template is not None:
+            return self._template.render(prefix, queries)
+        texts = [f"{prefix}{query}" for query in queries]
+        return texts, "" if texts[0][-1:].isspace() else " "
 
     def _score(
-        self, prompts: list[str], label_words: Sequence[str], progress: Progress
+        self,
+        prefix: str | PromptPrefix,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        progress: Progress,
     ) -> NDArray[np.float64]:
+        prompts, space = self.render(prefix, queries)
         tokenizer = Tokenizer(
             lambda text: self._encode([text])[0],
             lambda token: str(self._tokenizer.decode([token])),
         )
-        token_ids, rule = read_label_words(tokenizer, prompts[0], label_words, self._label_rule)
+        words = [space + word.strip() for word in label_words]
+        token_ids, rule = read_label_words(tokenizer, prompts[0], words, self._label_rule)
         # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.
         tokens = self._encode(prompts)
         self.tokens_read += sum(map(len, tokens))
@@ -177,7 +210,11 @@ class TokenEngine(Engine):
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         """Return the token ids of texts, each with one start token if the model requires it."""
-        ids: list[list[int]] = self._tokenizer(texts, verbose=False)["input_ids"]
+        # A chat template writes the special tokens itself.
+        special = self._template is None
+        ids: list[list[int]] = self._tokenizer(texts, verbose=False, add_special_tokens=special)[
+            "input_ids"
+        ]
         return ids
 
     @abstractmethod
@@ -221,7 +258,7 @@ def read_label_words(
     prompt : str
         A prompt, up to where the label word follows.
     label_words : sequence of str
-        The answer of each class.
+        The answer of each class, with the space between it and the prompt, if any.
     rule : {"auto", "mean", "first", "joint"}
         How the tokens are scored.
 
@@ -246,25 +283,25 @@ def read_label_words(
         except ScoringError:
             rule = "joint"
     encode, base = tokenizer.encode, tokenizer.encode(prompt)
-    space = "" if prompt[-1:].isspace() else " "
     found = []
     for word in label_words:
-        joined = encode(f"{prompt}{space}{word.strip()}")
+        joined = encode(prompt + word)
         if joined[: len(base)] == base and len(joined) > len(base):
             tokens = joined[len(base) :]
         else:
             # The tokenizer merges across the boundary: encode the word alone.
-            tokens = [i for i in encode(f"{space}{word.strip()}") if i not in encode("")]
+            tokens = [i for i in encode(word) if i not in encode("")]
         if not tokens:
             raise ScoringError(
-                f"label word {word!r} has no token in the model's tokenizer; choose another word"
+                f"label word {word.strip()!r} has no token in the model's tokenizer; choose "
+                "another word"
             )
         found.append(tuple(tokens if rule == "joint" else dict.fromkeys(tokens)))
     for pair in combinations(zip(label_words, found, strict=True), 2):
         (_, ids), (_, other) = pair
         if _collide(ids, other, rule):
             words = " and ".join(
-                f"{word!r} ({', '.join(repr(tokenizer.describe(token)) for token in tokens)})"
+                f"{word.strip()!r} ({', '.join(map(repr, map(tokenizer.describe, tokens)))})"
                 for word, tokens in pair
             )
             raise ScoringError(

@@ -30,7 +30,7 @@ _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*)
 
 # Files that determine the numbers of a model; others, such as README.md, are not hashed.
 _HASHED_FILES = re.compile(
-    r".*\.(safetensors|bin|model)|config\.json|tokenizer.*\.json|vocab\..*|merges\.txt"
+    r".*\.(safetensors|bin|model)|config\.json|tokenizer.*\.json|chat_template.*|vocab\..*|merges\.txt"
 )
 
 _WHOLE_FILE_LIMIT = 64 * 2**20  # bytes; larger files are hashed by samples

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError, check_choice
+from dcs.prompting import AnswerPrefix, PromptPrefix
 from dcs.scoring.base import LabelRule, Progress, TokenEngine
+from dcs.scoring.chat import PromptStyle
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -84,6 +86,10 @@ class TransformersScorer(TokenEngine):
         Maximum number of tokens per batch; fewer use less memory. Halved when out of memory.
     label_rule : {"auto", "mean", "first", "joint"}
         How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
+    prompt : {"auto", "completion", "chat"}
+        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
+    answer_prefix : {"user", "assistant", "none"}
+        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
     reuse_prefix : bool
         Whether to run the shared prefix once; if false, every prompt is run in full.
 
@@ -106,13 +112,17 @@ class TransformersScorer(TokenEngine):
         dtype: str | None = None,
         token_budget: int | None = None,
         label_rule: LabelRule = "auto",
+        prompt: PromptStyle = "auto",
+        answer_prefix: AnswerPrefix = "user",
         reuse_prefix: bool = True,
     ) -> None:
         check_choice("label_rule", label_rule, get_args(LabelRule))
+        check_choice("prompt", prompt, get_args(PromptStyle))
+        check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
         if not isinstance(model, LoadedModel):
             model = load_model(resolve_model(model), device=device, dtype=dtype)
         self._torch, transformers = require("torch"), require("transformers")
-        self._model, self._tokenizer = model.weights.eval(), model.tokenizer
+        self._model = model.weights.eval()
         self._device = self._model.device
         self._budget: float = token_budget or _TOKEN_BUDGET.get(self._device.type, 1536)
         self._label_rule, self._reuse = label_rule, reuse_prefix
@@ -123,14 +133,19 @@ class TransformersScorer(TokenEngine):
         self.settings: Mapping[str, str] = {
             "dtype": str(self._model.dtype).removeprefix("torch."),
             "label_rule": label_rule,
+            **self._use_tokenizer(model.tokenizer, prompt, answer_prefix),
         }
 
     def _score(
-        self, prompts: list[str], label_words: Sequence[str], progress: Progress
+        self,
+        prefix: str | PromptPrefix,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        progress: Progress,
     ) -> NDArray[np.float64]:
         try:
             with self._torch.inference_mode():
-                return super()._score(prompts, label_words, progress)
+                return super()._score(prefix, queries, label_words, progress)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, check_choice, named
+from dcs.prompting import AnswerPrefix
 from dcs.scoring.base import LabelRule, Progress, TokenEngine
+from dcs.scoring.chat import PromptStyle
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
@@ -37,6 +39,10 @@ class VLLMScorer(TokenEngine):
         Number of GPUs that share the model. A Ray actor must reserve as many.
     label_rule : {"auto", "mean", "first", "joint"}
         How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
+    prompt : {"auto", "completion", "chat"}
+        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
+    answer_prefix : {"user", "assistant", "none"}
+        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
     memory : float, optional
         Fraction of the memory of each GPU for weights and cache.
     max_length : int, optional
@@ -62,10 +68,14 @@ class VLLMScorer(TokenEngine):
         dtype: str | None = None,
         tensor_parallel: int = 1,
         label_rule: LabelRule = "auto",
+        prompt: PromptStyle = "auto",
+        answer_prefix: AnswerPrefix = "user",
         memory: float | None = None,
         max_length: int | None = None,
     ) -> None:
         check_choice("label_rule", label_rule, get_args(LabelRule))
+        check_choice("prompt", prompt, get_args(PromptStyle))
+        check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
         whole_number(tensor_parallel, "tensor_parallel", least=1)
         reference = resolve_model(model)
         self._vllm = require("vllm", "'dcs-debias[vllm]', or use the engine transformers")
@@ -100,14 +110,17 @@ class VLLMScorer(TokenEngine):
                 f"({named(error)}); check its memory (tensor_parallel, memory, "
                 "max_length) and whether vllm supports its architecture"
             ) from error
-        self._tokenizer = self._engine.get_tokenizer()
         config = self._engine.llm_engine.model_config
         self._limit = int(config.max_model_len) - 1  # one more token is generated
         self._label_rule = label_rule
         self.model = reference.name
         self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
-        self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": label_rule}
+        self.settings: Mapping[str, str] = {
+            "dtype": precision,
+            "label_rule": label_rule,
+            **self._use_tokenizer(self._engine.get_tokenizer(), prompt, answer_prefix),
+        }
 
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress

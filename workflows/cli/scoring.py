@@ -190,7 +190,7 @@ def show(
     if row >= len(texts):
         raise ConfigError(f"--row {row}: task {task.name!r} has test texts 0 to {len(texts) - 1}")
     prefix = prompting.render_prefix(task, demonstrations)
-    prompt = prefix + prompting.render_query(task, texts[row].text)
+    prompt = f"{prefix}{prompting.render_query(task, texts[row].text)}"
     typer.echo(prompt)
     console.rule(style="dim")
     for line in (
@@ -214,8 +214,9 @@ def _describe_tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> l
     start = "" if not ids or prompt.startswith(first) else f", including start token {first!r}"
     length = f"tokens of {model}: {len(ids)} in the prompt{start}"
     try:
-        found, rule = read_label_words(tokenizer, prompt, label_words, "auto")
+        words = [f" {word}" for word in label_words]
+        found, rule = read_label_words(tokenizer, prompt, words, "auto")
     except ScoringError as error:
         return [length, f"label tokens: no rule applies: {error}"]
-    words = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
-    return [length, f"label tokens ({rule}): {', '.join(words)}"]
+    shown = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
+    return [length, f"label tokens ({rule}): {', '.join(shown)}"]

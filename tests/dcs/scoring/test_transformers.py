@@ -11,7 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting import Shots, get_task, render_prefix, render_query, select_demonstrations
+from dcs.prompting import (
+    PromptPrefix,
+    Shots,
+    get_task,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
 from dcs.scoring import LabelRule, load_scorer, resolve_model
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer
@@ -31,7 +38,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def prefix_of(shots: Shots) -> str:
+def prefix_of(shots: Shots) -> PromptPrefix:
     return render_prefix(TASK, select_demonstrations(TASK, shots, seed=1))
 
 
@@ -67,8 +74,8 @@ def plain_forward(
     return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
-def check(folder: str, prefix: str, words: Sequence[str], rule: LabelRule) -> None:
-    expected = plain_forward(folder, [prefix + q for q in QUERIES], words, rule)
+def check(folder: str, prefix: str | PromptPrefix, words: Sequence[str], rule: LabelRule) -> None:
+    expected = plain_forward(folder, [f"{prefix}{q}" for q in QUERIES], words, rule)
     for settings in SETTINGS:
         scorer = load_scorer(folder, device="cpu", label_rule=rule, **settings)
         probs = scorer.score(prefix, QUERIES, words)
