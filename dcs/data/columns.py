@@ -143,8 +143,8 @@ def infer(
     remarks = [f"classes {listing(classes)} from {_shown(columns, names)} ({kind})"]
     remarks.append(f"labels from {show(label)}" if label else "no labels")
     remarks += [f"ids from {show(row_id)}"] if row_id else []
-    labels = [None] * len(frame) if label is None else frame[label].tolist()
-    ids = None if row_id is None else frame[row_id].tolist()
+    labels = [None] * len(frame) if label is None else cells_of(frame[label])
+    ids = None if row_id is None else cells_of(frame[row_id])
     return Content(reading, numbers, labels, ids, remarks)
 
 
@@ -267,7 +267,7 @@ class _Finder:
             raise self._ask("which column holds the labels", "label=COLUMN", found)
         if found and not np.isnan(top).any():
             best = [fold(classes[k]) for k in top.argmax(axis=1)]
-            if len(best) >= 20 and [fold(cell) for cell in self.frame[found[0]]] == best:
+            if len(best) >= 20 and [*map(fold, cells_of(self.frame[found[0]]))] == best:
                 raise self._ask(
                     f"column {show(found[0])} names the most probable class of every row: are "
                     "these labels or predictions",
@@ -450,10 +450,12 @@ class _Finder:
         negative = wrong & (np.nan_to_num(numbers).min(axis=1) < 0.0)
         if kind in ("probabilities", "percent", "votes", "scores") and negative.any():
             names.refuse(negative, numbers.min(axis=1), "must be a number at least 0")
-        what = "the sum of the " + ("probabilities" if kind in rules else "exponentials")
-        sums = np.exp(np.nan_to_num(numbers, nan=-np.inf)).sum(axis=1)
         if kind in rules:
-            sums = np.nansum(numbers, axis=1)
+            sums, what = np.nansum(numbers, axis=1), "the sum of the probabilities"
+        else:
+            with np.errstate(over="ignore"):
+                sums = np.exp(np.nan_to_num(numbers, nan=-np.inf)).sum(axis=1)
+            what = "the sum of the exponentials"
         names.refuse(wrong, sums, rules.get(kind, "must be 1"), what=what)
 
     def _refuse_totals(self, columns: tuple[str, ...], numbers: NDArray[np.float64]) -> None:
@@ -503,6 +505,12 @@ def to_shares(numbers: NDArray[np.float64], kind: Values) -> NDArray[np.float64]
         total = filled.sum(axis=1, keepdims=True)
         return np.asarray(np.where(np.abs(total - 1.0) > 1e-12, filled / total, filled))
     return softmax(np.nan_to_num(numbers * scale[kind], nan=-np.inf, neginf=-np.inf))
+
+
+def cells_of(column: pd.Series[Any]) -> list[Any]:
+    """Return the cells of a column, with None for missing ones."""
+    plain: list[Any] = column.astype(object).where(column.notna(), None).tolist()
+    return plain
 
 
 def as_text(cell: Any) -> str:
@@ -566,7 +574,11 @@ def _refuse_from_one(labels: NDArray[np.int64], probs: NDArray[np.float64], name
     """Refuse numbers that fit the probabilities better when counted from 1."""
     known = labels >= 0
     top = probs.argmax(axis=1)[known]
-    if 0 not in labels and np.mean(top == labels[known] - 1) > np.mean(top == labels[known]):
+    if (
+        0 not in labels
+        and top.size >= 20
+        and np.mean(top == labels[known] - 1) > np.mean(top == labels[known])
+    ):
         raise TableError(
             f"{names.source}: no label is 0, and labels fit the probabilities better if they "
             f"count from 1; write class names, or numbers from 0 to {len(names.classes) - 1}"
