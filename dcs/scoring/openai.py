@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from dcs.data.checks import softmax, whole_number
 from dcs.errors import ScoringError, check_choice, named, origin, plain_address, show
 from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages
-from dcs.scoring.base import Engine, LabelRule, Progress
+from dcs.scoring.base import Engine, Progress
 from dcs.scoring.chat import PromptStyle
+from dcs.scoring.labels import LabelRule
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
