@@ -290,8 +290,9 @@ class SweepRuns:
             if group not in best or _score(cell) > _score(best[group]):
                 best[group] = cell
         for cell in best.values():
-            run_id = self.reconcile(cell.key, cell.digest)
-            if run_id is None or self._has_model(run_id):
+            runs = self._found.get(cell.key, [])
+            written = [run.id for run in runs if run.status in _COMPLETE and not run.deleted]
+            if not written or self._has_model(run_id := written[0]):
                 continue
             data = next(iter(_dataset_inputs(cell)[-1:]), None)
             log_model(
