@@ -104,6 +104,13 @@ def import_(
     targets: Annotated[
         Literal["auto", "index", "text"], typer.Option(help="lm-eval: type of targets.")
     ] = "auto",
+    choice_score: Annotated[
+        Literal["sum", "mean", "unconditional"],
+        typer.Option(
+            help="lm-eval: score choices by the sum of log-likelihoods, per character, or minus "
+            "that without the prompt."
+        ),
+    ] = "sum",
     model: Annotated[
         str | None, typer.Option("--origin-model", help="Model to record as origin.")
     ] = None,
