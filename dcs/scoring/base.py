@@ -51,8 +51,9 @@ class Scorer(Protocol):
 
     A class may also define ``packages``, the names of the installed packages whose versions
     determine its numbers; ``served``, which is true if a server hosts its models, so that it
-    receives a name instead of a :class:`~dcs.scoring.ModelReference`; and a method ``report()``
-    that returns lines to print at the end.
+    receives a name instead of a :class:`~dcs.scoring.ModelReference`; ``votes``, the number of
+    answers sampled for each prompt, in which case ``score`` returns the number of votes for each
+    class; and a method ``report()`` that returns lines to print at the end.
     """
 
     name: str

@@ -198,6 +198,7 @@ class StoredScorer:
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
+        self.votes: int | None = getattr(scorer, "votes", None)
         self.scored = 0
         """Number of queries scored by the model so far."""
         self._scorer, self._shard_size = scorer, shard_size

@@ -63,7 +63,10 @@ def generate_tables(
     tables = {}
     for split, examples in _select_queries(task, demonstrations, limit).items():
         queries = [render_query(task, example.text) for example in examples]
-        tables[str(split)] = ProbabilityTable.from_arrays(
+        # A scorer of votes returns their number for each class.
+        voted = getattr(scorer, "votes", None) is not None
+        build = ProbabilityTable.from_counts if voted else ProbabilityTable.from_arrays
+        tables[str(split)] = build(
             scorer.score(prefix, queries, task.label_words, progress=progress),
             [example.label for example in examples],
             classes=task.classes,

@@ -133,7 +133,9 @@ def announce(requests: Iterable[TableRequest]) -> None:
         if is_served(request.scoring.engine):
             address = request.scoring.base_url
             address = origin(address) if address else request.scoring.engine
-            counts[request.model, address] += count_queries(**request.prompted)
+            # A server may return one sample per request.
+            samples = request.scoring.votes or 1
+            counts[request.model, address] += samples * count_queries(**request.prompted)
     for (model, address), number in counts.items():
         console.print(f"{model} at {address}: at most {number} requests")
 
