@@ -29,14 +29,11 @@ class PromptPrefix:
         Query and label word of each demonstration, in order.
     separator : str
         Text after each demonstration.
-    answer_prefix : str
-        The last line of every query.
     """
 
     instruction: str = ""
     turns: tuple[tuple[str, str], ...] = ()
     separator: str = "\n\n"
-    answer_prefix: str = ""
 
     def __str__(self) -> str:
         head = f"{self.instruction}\n\n" if self.instruction else ""
@@ -70,12 +67,13 @@ def chat_messages(
         Messages with the keys ``role`` and ``content``.
     """
     if isinstance(prefix, str):
-        return [{"role": "user", "content": prefix + query}]
-    removed = "" if answer_prefix == "user" else prefix.answer_prefix
-    lead = f"{removed} " if answer_prefix == "assistant" and removed else ""
+        query, prefix = prefix + query, PromptPrefix()
+    last = last_line(query)
+    removed = "" if answer_prefix == "user" or not last else f"\n{last}"
+    lead = f"{last} " if answer_prefix == "assistant" and last else ""
     messages = []
     for text, word in (*prefix.turns, (query, "")):
-        messages.append({"role": "user", "content": text.removesuffix(removed).rstrip()})
+        messages.append({"role": "user", "content": text.removesuffix(removed)})
         messages.append({"role": "assistant", "content": lead + word})
     del messages[-1]
     if prefix.instruction and system:
@@ -83,6 +81,11 @@ def chat_messages(
     elif prefix.instruction:
         messages[0]["content"] = f"{prefix.instruction}\n\n{messages[0]['content']}"
     return messages
+
+
+def last_line(query: str) -> str:
+    """Return the last line of a query, its answer prefix; empty if it is the only one."""
+    return query.rpartition("\n")[2] if "\n" in query else ""
 
 
 def render_prefix(task: Task, demonstrations: Demonstrations) -> PromptPrefix:
@@ -102,7 +105,6 @@ def render_prefix(task: Task, demonstrations: Demonstrations) -> PromptPrefix:
             for example in demonstrations.examples
         ),
         separator=task.separator,
-        answer_prefix=task.answer_prefix.rstrip(" "),
     )
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from dcs.errors import ScoringError, named
-from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages
+from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages, last_line
 
 PromptStyle = Literal["auto", "completion", "chat"]
 """How a model is prompted: with plain text it continues (``completion``), as in the paper, or with
@@ -45,7 +45,7 @@ class ChatTemplate:
     def __init__(
         self, tokenizer: Any, model: str, *, answer_prefix: AnswerPrefix = "user"
     ) -> None:
-        self._tokenizer, self._model, self._answer_prefix = tokenizer, model, answer_prefix
+        self._tokenizer, self._model, self.answer_prefix = tokenizer, model, answer_prefix
 
     @property
     def digest(self) -> str:
@@ -62,9 +62,7 @@ class ChatTemplate:
             If the template cannot render the prompt.
         """
         turns = [
-            chat_messages(
-                prefix, query, system=self._has_system, answer_prefix=self._answer_prefix
-            )
+            chat_messages(prefix, query, system=self._has_system, answer_prefix=self.answer_prefix)
             for query in queries
         ]
         answered = [*turns[0], {"role": "assistant", "content": "x"}]
@@ -84,9 +82,8 @@ class ChatTemplate:
         else:
             start = _FINAL_CHANNEL if texts[0].endswith("<|start|>assistant") else ""
         space = "" if start or not closed.startswith(f"{texts[0]} x") else " "
-        if self._answer_prefix == "assistant" and isinstance(prefix, PromptPrefix):
-            start += space + prefix.answer_prefix
-            space = " "
+        if self.answer_prefix == "assistant" and (last := last_line(queries[0])):
+            start, space = start + space + last, " "
         return [text + start for text in texts], space
 
     @cached_property

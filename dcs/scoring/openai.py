@@ -45,15 +45,9 @@ from dcs.errors import (
 )
 from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import MissingRule, count_votes, fill_missing, label_masses
-from dcs.scoring.base import (
-    Engine,
-    LabelRule,
-    Progress,
-    Tokenizer,
-    class_probabilities,
-    read_label_words,
-)
+from dcs.scoring.base import Engine, Progress
 from dcs.scoring.chat import PromptStyle
+from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -464,7 +458,7 @@ class OpenAIScorer(Engine):
         start = prompt if isinstance(prompt, str) else "\0"
         known = dict(zip([start, *(start + word for word in words)], found, strict=True))
         known |= dict(zip(words, alone, strict=True))
-        tokenizer = Tokenizer(lambda text: known.get(text, []), str)
+        tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
         return read_label_words(tokenizer, start, words, self._label_rule)
 
     async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:

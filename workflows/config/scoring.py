@@ -12,6 +12,7 @@ from dcs.errors import origin, plain_address, served_revision
 from dcs.io import Strict, as_value_error
 from dcs.prompting import AnswerPrefix
 from dcs.scoring import (
+    JointScore,
     LabelRule,
     PromptStyle,
     Scorer,
@@ -35,7 +36,12 @@ INDECISIVE = frozenset(
 )
 
 #: Options that only the engines with the default of another value need to have.
-_DEFAULTS = (("label_rule", "auto"), ("prompt", "auto"), ("answer_prefix", "user"))
+_DEFAULTS = (
+    ("label_rule", "auto"),
+    ("joint", "sum"),
+    ("prompt", "auto"),
+    ("answer_prefix", "user"),
+)
 
 
 def _check_address(address: str) -> str:
@@ -53,6 +59,8 @@ class ScoringSettings(Strict):
         Runs the models; ``openai`` is any server with an OpenAI-compatible API.
     label_rule : "auto", "mean", "first" or "joint"
         How label words of several tokens are scored; see :data:`dcs.scoring.LabelRule`.
+    joint : "sum", "mean" or "unconditional"
+        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
     prompt : "auto", "completion" or "chat"
         Plain text, or chat messages by the chat template of the model; ``auto`` is ``chat`` if
         the model has a template. See :data:`dcs.scoring.PromptStyle`.
@@ -81,6 +89,7 @@ class ScoringSettings(Strict):
 
     engine: str = "transformers"
     label_rule: LabelRule = "auto"
+    joint: JointScore = "sum"
     prompt: PromptStyle = "auto"
     answer_prefix: AnswerPrefix = "user"
     dtype: str | None = None

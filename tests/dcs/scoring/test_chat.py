@@ -18,8 +18,8 @@ from dcs.prompting import (
 )
 from dcs.scoring import load_scorer, resolve_model, score_settings
 from dcs.scoring.cache import group_key
-from dcs.scoring.chat import ChatTemplate, find_template
-from dcs.scoring.transformers import TransformersScorer
+from dcs.scoring.chat import ChatTemplate
+from dcs.scoring.models import load_tokenizer
 
 TASK = get_task("reviews")
 SHOWN = select_demonstrations(TASK, 2, seed=0)
@@ -112,7 +112,7 @@ def test_the_answer_prefix_begins_the_answer(family: str) -> None:
 )
 def test_a_thought_is_closed(opening: str, closed: str) -> None:
     template = "{{ messages[-1].content }}{% if add_generation_prompt %}" + opening + "{% endif %}"
-    texts, space = find_template(tokenizer_with(template), "m").render("", ["Q"])  # type: ignore[union-attr]
+    texts, space = ChatTemplate(tokenizer_with(template), "m").render("", ["Q"])
     assert (texts, space) == (["Q" + closed], "")
 
 
@@ -143,9 +143,9 @@ class TestScorer:
 
     def test_reads_the_labels_where_the_answer_begins(self, folder: Path) -> None:
         scorer = load_scorer(folder, device="cpu")
-        assert isinstance(scorer, TransformersScorer)
         probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
-        texts, space = scorer.render(PREFIX, QUERIES)
+        tokenizer = load_tokenizer(folder)
+        texts, space = tokenizer.render(PREFIX, QUERIES)
         # The same text as a completion, without the start token that the template wrote.
         plain = load_scorer(folder, device="cpu", prompt="completion")
         bare = [text.removeprefix("<s>") for text in texts]

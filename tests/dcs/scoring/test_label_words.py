@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from dcs.errors import ScoringError
-from dcs.scoring.base import LabelRule, Tokenizer, class_probabilities, read_label_words
+from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
 from tests.dcs.refusals import refuses
 
 
 def read(words: Sequence[str], rule: LabelRule) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
     # A tokenizer of one token per character, 1 at the start of every text.
-    characters = Tokenizer(encode=lambda text: [1, *map(ord, text)], describe=chr)
+    characters = Tokenizer(
+        encode=lambda texts: [[1, *map(ord, text)] for text in texts], describe=chr
+    )
     return read_label_words(characters, "\n", words, rule)
 
 
