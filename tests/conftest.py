@@ -17,6 +17,8 @@ os.environ.update(
     RAY_AUTH_TOKEN=secrets.token_hex(32),
     # Its workers step back for other processes, here for the tests that run at the same time.
     RAY_worker_niceness="0",
+    # A busy machine takes longer than the 30 s of the default to start it.
+    RAY_raylet_start_wait_time_s="120",
 )
 
 # A run that fails can be repeated. HYPOTHESIS_PROFILE=search looks for new examples.
