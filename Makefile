@@ -6,6 +6,7 @@ GPU := .venv-gpu
 PACKAGE := .venv-package
 MINIMUM := .venv-minimum
 BASE := .venv-base
+LOCK := .venv-lock
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Most installed modules are never imported: compiling at import is faster, if the bytecode is
@@ -14,7 +15,7 @@ PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo findings docs package check audit clean
+.PHONY: help install lock demo findings docs package check audit clean
 .PHONY: test test-slow test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
 
 help:  ## list the targets
@@ -22,10 +23,26 @@ help:  ## list the targets
 
 install: $(INSTALLED)  ## create .venv with the tested versions
 
-$(INSTALLED): pyproject.toml constraints.txt
+# The hashes of every package are checked, except of torch and its CUDA libraries, which the second
+# command adds: a machine may have its own build of torch.
+$(INSTALLED): pyproject.toml constraints.txt requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python $(PIP) --require-hashes --no-deps --requirement requirements.txt
+	$(BIN)/python $(PIP) --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+# To upgrade a package, change or remove its line in constraints.txt first.
+LOCKED = printf 'setuptools>=80\nsetuptools-scm>=8\n' | $(LOCK)/bin/uv pip compile --quiet \
+	--no-annotate --no-header --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	--constraint constraints.txt pyproject.toml -
+UNHASHED := ^(torch|triton|cuda-|nvidia-)
+lock:  ## update constraints.txt and the hashes of requirements*.txt from pyproject.toml
+	$(PYTHON) -m venv $(LOCK)
+	$(LOCK)/bin/python $(PIP) uv
+	$(LOCKED) --generate-hashes --extra dev | awk '/^[^ ]/ {keep = !/$(UNHASHED)/} keep' > requirements.txt
+	$(LOCKED) --generate-hashes --extra cluster --extra s3 > requirements-cluster.txt
+	$(LOCKED) --extra all --extra bench --extra dev > $(LOCK)/constraints.txt
+	mv $(LOCK)/constraints.txt constraints.txt
 
 demo: $(INSTALLED)  ## run the main job on the embedded model and tasks
 	$(BIN)/dcs quickstart
@@ -146,4 +163,4 @@ audit: $(INSTALLED)  ## check for known vulnerabilities; fail if PyPI is unreach
 	$(BIN)/python scripts/audit.py constraints.txt
 
 clean:  ## remove the environments and the output of the demo
-	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) $(BASE) build dist dcs-runs docs/reference
+	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) $(BASE) $(LOCK) build dist dcs-runs docs/reference

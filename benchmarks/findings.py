@@ -22,9 +22,17 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.uncertainty import percent
 from dcs.io import atomic_write_bytes
 from tracking import Archive, CellRecord
-from tracking.results import frames, style
+from tracking.results import style
+from tracking.results.cells import (
+    Cells,
+    changes_nothing,
+    groups_of,
+    is_missing,
+    method_title,
+    sorted_by,
+)
 from tracking.results.formats import ResultTable, filled
-from tracking.results.settings import Axis, axes_of
+from tracking.results.settings import Axis
 from tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
@@ -74,18 +82,16 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
     axes : list of Axis
         Without settings that follow from the source.
     """
-    cells = frames.finished_cells(records)
-    axes = axes_of(cells)
-    frame = frames.cells_frame(cells)
-    corrections = frames.corrections_frame(cells)
-    used = (corrections["kind"] == "membership") & ~frames.changes_nothing(corrections)
-    classes = frames.classes_frame(cells)
+    cells = Cells.of(records)
+    axes, corrections, classes = cells.axes, cells.corrections, cells.classes
+    used = (corrections["kind"] == "membership") & ~changes_nothing(corrections)
     rank = classes.groupby("key")["before"].rank(pct=True)
     weak = corrections.assign(used=used).merge(
         classes.assign(weak=rank <= 0.5)[["key", "class", "weak"]], on=["key", "class"]
     )
     served = weak[weak["used"]].groupby("key")["weak"].mean()
-    found = frames.by_source(frame).assign(
+    frame = cells.judged
+    found = frame.assign(
         z=frame.get("opt/z"),
         membership_share=frame["key"].map(used.groupby(corrections["key"]).mean()),
         weak=frame["key"].map(served).astype(float),
@@ -111,7 +117,7 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         cells do not differ in any setting, or if there are fewer than two sources.
     """
     frame, axes = findings_frame(records)
-    frame = frame[frame["accuracy"].notna() & (frame["method"] != "icl")]
+    frame = frame[frame["method"] != "icl"]
     for axis in axes:
         # Leave out cells of methods that do not have the setting.
         frame = frame[[value in axis.values for value in frame[axis.name]]]
@@ -160,12 +166,12 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
         raise InvalidInputError(
             "findings need cells that differ in a setting, of at least two sources"
         )
-    frame, axes = tables[-1].frame, axes_of(frames.finished_cells(cells))
+    frame, axes = tables[-1].frame, Cells.of(cells).axes
     across, *others = sorted(axes, key=lambda axis: -len(axis.values))
     series = []
     for row in frame.to_dict("records"):
         words = [axis.words(_restore_none(row[axis.name])) for axis in others]
-        series.append(", ".join([frames.method_title(row["method"]), *words]))
+        series.append(", ".join([method_title(row["method"]), *words]))
     titles = {title: title for title in series}
     looks = dict(zip(series, _assign_looks(frame["method"], series), strict=True))
     places = _sort_values(across)
@@ -236,9 +242,9 @@ def _build_table(
     paired["change"] = (paired["score"] - paired["score_"]).mask(paired["key"] == paired["key_"])
     methods = list(dict.fromkeys(frame["method"]))
     orders = {"method": methods} | {axis.name: _sort_values(axis) for axis in axes}
-    paired = frames.sorted_by(paired, orders)
+    paired = sorted_by(paired, orders)
     rows, lines = [], []
-    for where, group in frames.groups_of(paired, ["method", *names]):
+    for where, group in groups_of(paired, ["method", *names]):
         sources = group.groupby("source", sort=False)
         means = sources[[*FIGURES]].mean()
         row: dict[Any, Any] = {**where, "sources": len(means), "cells": len(group)}
@@ -247,7 +253,7 @@ def _build_table(
         rows.append(row)
         head = {axis.title: axis.short(where[axis.name]) for axis in axes}
         figures = {title: _format_figure(figure, row[figure]) for figure, title in FIGURES.items()}
-        lines.append({"method": frames.method_title(where["method"]), **head, **figures})
+        lines.append({"method": method_title(where["method"]), **head, **figures})
         lines[-1] |= _format_change(row)
     return ResultTable(
         name=f"findings_{name}",
@@ -261,11 +267,11 @@ def _build_table(
 
 def _restore_none(value: Any) -> Any:
     """Return the value of a setting, with None restored where pandas converted it to NaN."""
-    return None if frames.is_missing(value) else value
+    return None if is_missing(value) else value
 
 
 def _format_figure(figure: str, value: float) -> str:
-    if frames.is_missing(value):
+    if is_missing(value):
         return ""
     return f"{value:.4f}" if figure == "z" else percent(value)
 

@@ -160,13 +160,13 @@ def main() -> None:
     shown = select_demonstrations(task, parse_shots(options.shots), seed=0)
     prefix = render_prefix(task, shown)
     queries = [render_query(task, e.text) for e in task.examples("test")[: options.prompts]]
-    prompts = [prefix + query for query in queries]
+    prompts = [f"{prefix}{query}" for query in queries]
 
     model, tokenizer = load(options.model, device)
     loaded = LoadedModel(model, tokenizer, options.model)
     scorer = TransformersScorer(loaded)
     lengths = [len(ids) for ids in tokenizer(prompts)["input_ids"]]
-    shared = len(tokenizer(prefix)["input_ids"]) - 1
+    shared = len(tokenizer(str(prefix))["input_ids"]) - 1
     parameters, weights = sum(p.numel() for p in model.parameters()), operations(model)
     synchronise = torch.cuda.synchronize if on_gpu else (lambda: None)
     # CPU time of a single thread, which other load on the machine hardly affects.

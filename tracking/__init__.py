@@ -1,7 +1,8 @@
 """MLflow: runs, queries and tables of sweeps.
 
 `Archive` saves every finished cell on disk, `Recorder` writes the runs of a sweep, `sync` sends
-missing runs to a store, `queries` reads cells back and `tables` formats them.
+missing runs to a store and `queries` reads cells back; `Cells` are what tables and figures are
+made of (`tracking.results`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from tracking.archive import Archive, Sweep
 from tracking.environment import collect_provenance
 from tracking.records import CellRecord, ScoringRecord, TrialRecord, trace_rows
-from tracking.results import tables
+from tracking.results.cells import Cells
 from tracking.store import queries
 from tracking.store.client import default_tracking_uri, resolve_tracking_uri, ui_arguments
 from tracking.store.recorder import Recorder, RecorderReport, sync
@@ -17,6 +18,7 @@ from tracking.store.recorder import Recorder, RecorderReport, sync
 __all__ = [
     "Archive",
     "CellRecord",
+    "Cells",
     "Recorder",
     "RecorderReport",
     "ScoringRecord",
@@ -27,7 +29,6 @@ __all__ = [
     "queries",
     "resolve_tracking_uri",
     "sync",
-    "tables",
     "trace_rows",
     "ui_arguments",
 ]

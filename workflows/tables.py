@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -452,17 +453,25 @@ def texts_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> 
 
 def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
     prompt = (request.task, request.data, request.shots, request.seed)
-    task = get_task(request.task, request.data)
+    texts = (request.task, request.data)
+    if texts not in known:
+        # Read once: looking for changes of the files takes longer than the rest.
+        task = get_task(*texts)
+        task = replace(task, source=cache(task.source))
+        known[texts] = (
+            task,
+            {
+                split: content_key(
+                    {"rows": [[e.id, e.text, e.label] for e in task.examples(split)]}
+                )
+                for split in SPLITS
+            },
+        )
+    task, examples = known[texts]
     if prompt not in known:
         demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
         known[prompt] = prompt_hash(task, demonstrations)
-    texts = (request.task, request.data)
-    if texts not in known:
-        known[texts] = {
-            split: content_key({"rows": [[e.id, e.text, e.label] for e in task.examples(split)]})
-            for split in SPLITS
-        }
-    return {"prompt": known[prompt], "limit": request.limit, "examples": known[texts]}
+    return {"prompt": known[prompt], "limit": request.limit, "examples": examples}
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,17 +158,94 @@ def checked_rows(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
     """Return validated probabilities [M, N], labels [M] and N class names.
 
-    Labels may be missing as in :func:`checked_labels`.
+    The columns of a data frame are put in the order of `classes`, or name the classes. Labels can
+    be class names, and be missing as in :func:`checked_labels`.
 
     Raises
     ------
     TableError
-        If one of them is invalid, or their shapes are inconsistent.
+        If one of them is invalid, or their shapes or names are inconsistent.
     """
+    given = _as_array(labels, "labels")
+    names = column_names(probs)
+    if names is not None and classes is not None:
+        probs = np.asarray(probs)[:, column_order(names, classes, "classes=")]
+    elif names is not None:
+        labelled = [*dict.fromkeys(each for each in given.tolist() if isinstance(each, str))]
+        start, end = next(iter(_affixes(names, labelled)), ("", ""))
+        classes = [name.removeprefix(start).removesuffix(end) for name in names]
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
-    indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes, missing=missing)
+    if given.ndim == 1 and any(isinstance(each, str) for each in given.tolist()):
+        if classes is None:
+            raise TableError(
+                f"labels are names such as {show(given[0])}; give the names of the columns with "
+                "classes=, or a data frame whose columns are named by the classes"
+            )
+        given = label_indices(given.tolist(), Named("labels", checked_classes(classes)))
+    indices = checked_labels(given, n_rows=n_rows, n_classes=n_classes, missing=missing)
     return values, indices, checked_classes(classes, n_classes=n_classes)
+
+
+def label_indices(labels: Sequence[Any], names: Named) -> NDArray[np.int64]:
+    """Return the indices of labels [M] that are class names; None, NaN and "" become -1.
+
+    Raises
+    ------
+    TableError
+        If a label is not a class name.
+    """
+    index = {name: k for k, name in enumerate(names.classes)}
+    texts = ["" if each is None or each != each else str(each) for each in labels]
+    wrong = np.array([text != "" and text not in index for text in texts])
+    names.refuse(wrong, texts, f"must be one of {listing(names.classes)}", what="label")
+    return np.array([index.get(text, -1) for text in texts], dtype=np.int64)
+
+
+def column_names(values: Any) -> list[str] | None:
+    """Return the column names of a data frame; None for an array, or for numbered columns."""
+    names = getattr(values, "columns", None)
+    if names is None or all(isinstance(name, Integral) for name in names):
+        return None
+    return [str(name) for name in names]
+
+
+def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> list[int]:
+    """Return the place of the column of every class, given one column per class.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Column names: the classes, perhaps all with the same prefix or suffix.
+    classes : sequence of str
+        Class names.
+    option : str
+        Argument that gives the classes of the columns, for the message.
+
+    Raises
+    ------
+    TableError
+        If the names are other ones.
+    """
+    affixes = _affixes(names, classes) if len(names) == len(classes) else []
+    if not affixes:
+        raise TableError(
+            f"columns {listing(names)} are not named by the classes {listing(classes)}; give one "
+            f"column per class, named by it, or an array without names, whose order {option} gives"
+        )
+    start, end = affixes[0]
+    return [list(names).index(f"{start}{name}{end}") for name in classes]
+
+
+def _affixes(names: Sequence[str], classes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each prefix and suffix with which all classes are names of columns."""
+    there, found = set(names), []
+    longest = max(classes, key=len, default="")
+    for name in names if longest else ():
+        start, match, end = name.partition(longest)
+        if match and all(f"{start}{each}{end}" in there for each in classes):
+            found.append((start, end))
+    return sorted(found, key=lambda pair: len("".join(pair)))
 
 
 def checked_shape(
@@ -250,6 +327,20 @@ def normalised_rows(
     return probs
 
 
+def checked_counts(counts: ArrayLike, names: Named) -> NDArray[np.int64]:
+    """Return votes as a new int64 array [M, N].
+
+    Raises
+    ------
+    TableError
+        If the shape is invalid, or a count is not a whole number from 0 to 2**53.
+    """
+    values = checked_shape(counts, source=names.source)
+    whole = (values >= 0.0) & (values <= 2.0**53) & (values == np.floor(values))
+    names.refuse(~whole, values, "must be a whole number of votes")
+    return values.astype(np.int64)
+
+
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return probabilities [M, N] of logits; ``-inf`` gives 0, each row needs a finite value."""
     with np.errstate(over="ignore"):
@@ -315,7 +406,7 @@ def _fill_missing(labels: NDArray[Any], source: str) -> NDArray[Any]:
 
 
 def checked_classes(
-    classes: Iterable[Any] | None, *, n_classes: int, source: str = "classes"
+    classes: Iterable[Any] | None, *, n_classes: int | None = None, source: str = "classes"
 ) -> tuple[str, ...]:
     """Return N unique class names, by default ``class_0, class_1, ...``.
 
@@ -325,9 +416,9 @@ def checked_classes(
         If their number is not N, or a name is not a string, is empty or is repeated.
     """
     if classes is None:
-        return tuple(f"class_{k}" for k in range(n_classes))
+        return tuple(f"class_{k}" for k in range(n_classes or 0))
     names = () if isinstance(classes, str) else tuple(classes)
-    if len(names) != n_classes:
+    if n_classes is not None and len(names) != n_classes:
         raise TableError(
             f"{source}: {show(classes)} has {len(names)} class names; must be a list of "
             f"{n_classes}, one for each column of probabilities"

@@ -18,9 +18,11 @@ from pydantic import BaseModel
 from dcs.data.checks import (
     Named,
     checked_classes,
+    checked_counts,
     checked_ids,
     checked_labels,
     checked_shape,
+    finite_number,
     normalised_rows,
     refuse_too_large,
 )
@@ -29,6 +31,12 @@ from dcs.io import atomic_path, existing_file, parse_json, validated
 
 PREFIX: Final = "p:"
 """Prefix of the columns that hold class probabilities."""
+
+COUNT_PREFIX: Final = "n:"
+"""Prefix of the columns that hold votes."""
+
+SMOOTHING: Final = 1.0
+"""Votes that are added to each row of counts, spread evenly over the classes."""
 
 #: Minimum size of the sample of rows with which overlap between tables is detected.
 _SAMPLE: Final = 64
@@ -93,6 +101,8 @@ class ProbabilityTable:
         M unique row names.
     provenance : Provenance
         Origin of the table.
+    counts : int64 array [M, N], optional
+        Numbers of votes, if the probabilities were estimated from them; see :meth:`from_counts`.
     normalise : bool
         Divide each row by its sum instead of refusing rows that do not sum to 1.
     source : str
@@ -109,6 +119,7 @@ class ProbabilityTable:
     classes: tuple[str, ...]
     ids: Sequence[str]
     provenance: Provenance = Provenance()
+    counts: NDArray[np.int64] | None = None
     normalise: InitVar[bool] = False
     source: InitVar[str] = "probability table"
 
@@ -122,9 +133,13 @@ class ProbabilityTable:
             self.labels, n_rows=n_rows, n_classes=n_classes, names=names, missing=True
         )
         probs = normalised_rows(values, names, normalise=normalise)
-        for array in (probs, labels):
+        counts = None if self.counts is None else checked_counts(self.counts, names)
+        if counts is not None and counts.shape != probs.shape:
+            raise TableError(f"{source}: votes have shape {counts.shape}, rows {probs.shape}")
+        for array in (probs, labels, *([] if counts is None else [counts])):
             array.flags.writeable = False
         checked = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
+        checked["counts"] = counts
         for field, value in checked.items():
             object.__setattr__(self, field, value)
 
@@ -176,6 +191,43 @@ class ProbabilityTable:
         )
 
     @classmethod
+    def from_counts(
+        cls,
+        counts: ArrayLike,
+        labels: ArrayLike | None,
+        *,
+        smoothing: float = SMOOTHING,
+        source: str | os.PathLike[str] = "probability table",
+        **parts: Any,
+    ) -> ProbabilityTable:
+        """Create a table from votes, such as the parsed answers of several samples.
+
+        The probabilities are the means of the posterior under a symmetric Dirichlet prior,
+        ``(count + smoothing / N) / (votes + smoothing)``: those of a class without votes have a
+        logarithm, and the order of the classes is that of the counts.
+
+        Parameters
+        ----------
+        counts : array-like [M, N]
+            Number of votes for each class; whole numbers. A row without votes is uniform.
+        labels : array-like of int [M], or None
+            True classes, as in :meth:`from_arrays`.
+        smoothing : float, optional
+            Strength of the prior, in votes; positive.
+        source, **parts
+            As in :meth:`from_arrays`.
+
+        Raises
+        ------
+        TableError
+            If a count is negative or not a whole number, or another part is invalid.
+        """
+        votes = checked_counts(counts, Named(escaped(os.fspath(source))))
+        prior = finite_number(smoothing, "smoothing", positive=True)
+        probs = (votes + prior / votes.shape[1]) / (votes.sum(axis=1, keepdims=True) + prior)
+        return replace(cls.from_arrays(probs, labels, source=source, **parts), counts=votes)
+
+    @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ProbabilityTable:
         """Read a table from a Parquet file.
 
@@ -199,9 +251,11 @@ class ProbabilityTable:
             classes = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
             header = _Header.of(file.schema_arrow.metadata or {}, classes, source)
             columns = ["id", "label", *(PREFIX + name for name in header.classes)]
-            counts = Counter(names)
+            voted = [COUNT_PREFIX + name for name in header.classes]
+            columns += voted if set(voted) <= set(names) else []
+            found = Counter(names)
             wrong = {PREFIX + name for name in classes}.difference(columns)
-            wrong |= {name for name in columns if counts[name] != 1}
+            wrong |= {name for name in columns if found[name] != 1}
             if wrong:
                 raise TableError(
                     f"{source}: columns {listing(sorted(wrong))} are missing, repeated or not a "
@@ -211,15 +265,18 @@ class ProbabilityTable:
                 )
             refuse_too_large(file.metadata.num_rows, len(columns), source=source)
             table = file.read(columns=columns)
-        probs = [_numbers(table.column(name), name, source) for name in columns[2:]]
-        return cls.from_arrays(
-            np.array(probs).reshape(len(probs), table.num_rows).T,
+        numbers = [_numbers(table.column(name), name, source) for name in columns[2:]]
+        values = np.array(numbers).reshape(len(numbers), table.num_rows).T
+        probs, votes = np.split(values, [len(header.classes)], axis=1)
+        read = cls.from_arrays(
+            probs,
             table.column("label").to_numpy(),
             classes=header.classes,
             ids=table.column("id").to_pylist(),
             provenance=header.provenance,
             source=path,
         )
+        return replace(read, counts=checked_counts(votes, Named(source))) if votes.size else read
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a Parquet file atomically.
@@ -242,8 +299,10 @@ class ProbabilityTable:
         header = _Header(classes=list(self.classes), provenance=self.provenance)
         columns = {"id": pa.array(list(self.ids), pa.string())}
         columns["label"] = pa.array(self.labels, mask=~self.labelled)
-        for name, column in zip(self.classes, self.probs.T, strict=True):
-            columns[PREFIX + name] = pa.array(np.ascontiguousarray(column))
+        for prefix, values in ((PREFIX, self.probs), (COUNT_PREFIX, self.counts)):
+            if values is not None:
+                for k, name in enumerate(self.classes):
+                    columns[prefix + name] = pa.array(np.ascontiguousarray(values[:, k]))
         metadata = json.dumps(header.model_dump(exclude_none=True), sort_keys=True)
         table = pa.table(columns).replace_schema_metadata({_KEY: metadata})
         try:
@@ -291,6 +350,7 @@ class ProbabilityTable:
             probs=self.probs[index],
             labels=self.labels[index],
             ids=tuple(self.ids[row] for row in index.tolist()),
+            counts=None if self.counts is None else self.counts[index],
             provenance=provenance,
         )
 
@@ -335,6 +395,7 @@ class ProbabilityTable:
             probs=np.concatenate([self.probs, others.probs]),
             labels=np.concatenate([self.labels, np.full(others.n_rows, -1)]),
             ids=(*self.ids, *(f"unlabelled/{each}" for each in others.ids)),
+            counts=None,
         )
 
     def with_classes(self, classes: Sequence[str]) -> ProbabilityTable:
@@ -355,8 +416,13 @@ class ProbabilityTable:
                 f"classes of the table are {listing(self.classes)}; expected {listing(classes)}"
             )
         columns = [self.classes.index(name) for name in classes]
-        labels = np.where(self.labelled, np.argsort(columns)[self.labels], -1)
-        return replace(self, probs=self.probs[:, columns], labels=labels, classes=tuple(classes))
+        return replace(
+            self,
+            probs=self.probs[:, columns],
+            labels=np.where(self.labelled, np.argsort(columns)[self.labels], -1),
+            classes=tuple(classes),
+            counts=None if self.counts is None else self.counts[:, columns],
+        )
 
     def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
         """Return the table with other probabilities for the same rows and classes.
@@ -371,7 +437,7 @@ class ProbabilityTable:
         TableError
             If they are not M rows of N probabilities.
         """
-        return replace(self, probs=np.asarray(probs))
+        return replace(self, probs=np.asarray(probs), counts=None)
 
     @property
     def n_rows(self) -> int:

@@ -1,9 +1,7 @@
-"""Tasks and their prompts: instruction, demonstrations, query."""
+"""Tasks, their texts and the demonstrations of a prompt."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -192,54 +190,3 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
         )
     drawn = rng.permutation(len(pool))[: len(pool) if shots == "N" else shots]
     return Demonstrations(tuple(pool[int(row)] for row in drawn), shots, seed)
-
-
-def render_prefix(task: Task, demonstrations: Demonstrations) -> str:
-    r"""Return the common prefix of the prompts: the instruction and the demonstrations.
-
-    Parameters
-    ----------
-    task : Task
-        The task.
-    demonstrations : Demonstrations
-        The demonstrations in order; may be empty (0-shot).
-
-    Returns
-    -------
-    str
-        ``instruction``, a blank line, then per demonstration
-        ``"<input_prefix> text\n<answer_prefix> label<separator>"``.
-    """
-    blocks = [f"{task.instruction}\n\n"] if task.instruction else []
-    blocks += [
-        f"{render_query(task, example.text)} {task.label_words[example.label]}{task.separator}"
-        for example in demonstrations.examples
-    ]
-    return "".join(blocks)
-
-
-def render_query(task: Task, text: str) -> str:
-    """Return the last part of a prompt: the text, and the answer prefix the model continues.
-
-    Trailing spaces are removed, because most tokenizers merge the space into the label word.
-    """
-    head = f"{task.input_prefix} " if task.input_prefix else ""
-    return f"{head}{text.strip()}\n{task.answer_prefix}".rstrip(" ")
-
-
-def prompt_hash(task: Task, demonstrations: Demonstrations) -> str:
-    """Return a hash of everything in the prompts except the query texts.
-
-    Tables with the same hash have the same instruction, demonstrations, template, classes and
-    label words.
-    """
-    content: dict[str, object] = {
-        "prefix": render_prefix(task, demonstrations),
-        "query": render_query(task, "{text}"),
-        "classes": task.classes,
-        "label_words": task.label_words,
-    }
-    if task.template:
-        content["template"] = task.template
-    canonical = json.dumps(content, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(canonical.encode("utf-8")).hexdigest()

@@ -15,15 +15,19 @@ from typing import Any, Final
 
 from dcs.errors import ConfigError, MissingDependencyError, check_choice
 from dcs.plugins import find_named, plugin_names
-from dcs.scoring.base import LabelRule, Progress, Scorer
+from dcs.scoring.base import Progress, Scorer
 from dcs.scoring.cache import StoredScorer, score_settings
+from dcs.scoring.chat import PromptStyle
+from dcs.scoring.labels import JointScore, LabelRule
 from dcs.scoring.models import PACKAGED_MODELS, ModelReference, resolve_model
 
 __all__ = [
     "PACKAGED_MODELS",
+    "JointScore",
     "LabelRule",
     "ModelReference",
     "Progress",
+    "PromptStyle",
     "Scorer",
     "StoredScorer",
     "check_engine",

@@ -1,36 +1,32 @@
-"""Common parts of the engines that compute class probabilities with a language model.
-
-Contains the protocol, shared validation, and the rules for label words. The class probability of
-the paper is read at one position: the next-token softmax after the answer prefix. A label word of
-several tokens takes the mean of their probabilities at that same position, as in the published
-code; the classes are then normalised. Two other rules are available: the first token alone, and
-the joint probability of the whole word.
-"""
+"""The protocol of the engines that compute class probabilities, and their common parts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import softmax
-from dcs.errors import ScoringError
+from dcs.errors import ScoringError, check_choice
+from dcs.prompting import AnswerPrefix, PromptPrefix, last_line
+from dcs.scoring.chat import PromptStyle
+from dcs.scoring.labels import (
+    JointScore,
+    LabelRule,
+    Tokenizer,
+    check_finite,
+    class_probabilities,
+    read_label_words,
+)
 
 SCORING_VERSION = 1
 """Increment when the engines return different numbers for the same model, to invalidate caches."""
 
 Progress = Callable[[int], None]
 """Callback that receives the number of queries just finished."""
-
-LabelRule = Literal["auto", "mean", "first", "joint"]
-"""How a label word of several tokens is scored: the mean of their probabilities at the answer
-position (as published), the first token alone, or the probability of the whole word. ``auto`` uses
-the mean if the first tokens of the words differ, and the whole word otherwise."""
 
 
 @runtime_checkable
@@ -44,7 +40,8 @@ class Scorer(Protocol):
     model, revision : str
         The model name as specified, and the exact version of its weights.
     settings : mapping of str to str
-        Other settings that determine the numbers, e.g. the precision and the label rule.
+        Other settings that determine the numbers, e.g. the precision and the label rule;
+        ``prompt`` is ``completion`` (assumed if it is missing), or begins with ``chat``.
 
     A class may also define ``packages``, the names of the installed packages whose versions
     determine its numbers; ``served``, which is true if a server hosts its models, so that it
@@ -60,17 +57,20 @@ class Scorer(Protocol):
 
     def score(
         self,
-        prefix: str,
+        prefix: str | PromptPrefix,
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
         progress: Progress | None = None,
     ) -> NDArray[np.float64]:
-        """Return the class probabilities of the prompts ``prefix + query``.
+        """Return the class probabilities of prompts.
+
+        A prompt is the text ``f"{prefix}{query}"``, or the chat messages
+        ``dcs.prompting.chat_messages(prefix, query)``.
 
         Parameters
         ----------
-        prefix : str
+        prefix : PromptPrefix or str
             Common beginning of all prompts: instruction and demonstrations. May be empty.
         queries : sequence of str, length M
             The rest of each prompt, up to where the label word follows.
@@ -105,22 +105,18 @@ class Engine(ABC):
 
     def score(
         self,
-        prefix: str,
+        prefix: str | PromptPrefix,
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
         progress: Progress | None = None,
     ) -> NDArray[np.float64]:
-        """Return the class probabilities of the prompts ``prefix + query``.
-
-        See :meth:`dcs.scoring.Scorer.score`.
-        """
+        """Return the class probabilities of prompts; see :meth:`dcs.scoring.Scorer.score`."""
         if self._closed:
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
-        prompts = [prefix + query for query in queries]
-        return self._score(prompts, label_words, progress or (lambda count: None))
+        return self._score(prefix, queries, label_words, progress or (lambda count: None))
 
     def close(self) -> None:
         """Free the model's memory. The scorer cannot be used afterwards."""
@@ -130,7 +126,11 @@ class Engine(ABC):
 
     @abstractmethod
     def _score(
-        self, prompts: list[str], label_words: Sequence[str], progress: Progress
+        self,
+        prefix: str | PromptPrefix,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        progress: Progress,
     ) -> NDArray[np.float64]:
         """Return the class probabilities of one or more prompts [M, N]."""
 
@@ -139,30 +139,69 @@ class Engine(ABC):
 
 
 class TokenEngine(Engine):
-    """Base class of engines that run the model in this process and operate on token ids."""
+    """Base class of engines that run the model in this process and operate on token ids.
 
-    _tokenizer: Any
-    _label_rule: LabelRule
+    Parameters
+    ----------
+    label_rule, joint, prompt, answer_prefix : str
+        See :class:`dcs.scoring.transformers.TransformersScorer`.
+    """
+
+    _tokenizer: Tokenizer
     _limit: int | None
     """Maximum number of tokens of a prompt and its continuation; None if unknown."""
 
-    def _score(
-        self, prompts: list[str], label_words: Sequence[str], progress: Progress
-    ) -> NDArray[np.float64]:
-        tokenizer = Tokenizer(
-            lambda text: self._encode([text])[0],
-            lambda token: str(self._tokenizer.decode([token])),
+    def __init__(
+        self,
+        *,
+        label_rule: LabelRule,
+        joint: JointScore,
+        prompt: PromptStyle,
+        answer_prefix: AnswerPrefix,
+    ) -> None:
+        check_choice("label_rule", label_rule, get_args(LabelRule))
+        check_choice("joint", joint, get_args(JointScore))
+        check_choice("prompt", prompt, get_args(PromptStyle))
+        check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
+        self._label_rule, self._joint = label_rule, joint
+        self._prompt, self._answer_prefix = prompt, answer_prefix
+
+    def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
+        """Set the tokenizer, and all settings that determine the numbers."""
+        self._tokenizer = Tokenizer.of(
+            tokenizer, self.model, prompt=self._prompt, answer_prefix=self._answer_prefix
         )
-        token_ids, rule = read_label_words(tokenizer, prompts[0], label_words, self._label_rule)
+        rules = {"label_rule": self._label_rule, "joint": self._joint}
+        self.settings = {**settings, **rules, **self._tokenizer.settings}
+
+    def _score(
+        self,
+        prefix: str | PromptPrefix,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        progress: Progress,
+    ) -> NDArray[np.float64]:
+        prompts, space = self._tokenizer.render(prefix, queries)
+        words = [space + word.strip() for word in label_words]
+        token_ids, rule = read_label_words(self._tokenizer, prompts[0], words, self._label_rule)
         # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.
-        tokens = self._encode(prompts)
+        tokens = self._tokenizer.encode(prompts)
         self.tokens_read += sum(map(len, tokens))
         # The joint rule also runs all tokens of the word except the last.
         self._check_lengths(tokens, max(map(len, token_ids)) - 1 if rule == "joint" else 0)
-        if rule == "joint":
-            return softmax(_check_finite(self._word_scores(tokens, token_ids, progress)))
-        wanted = sorted({*sum(token_ids, ())})
-        return class_probabilities(self._next_scores(tokens, wanted, progress), token_ids)
+        if rule != "joint":
+            wanted = sorted({*sum(token_ids, ())})
+            return class_probabilities(self._next_scores(tokens, wanted, progress), token_ids)
+        scores = check_finite(self._word_scores(tokens, token_ids, progress))
+        if self._joint == "mean":
+            scores /= [len(ids) for ids in token_ids]
+        elif self._joint == "unconditional":
+            # The answer prefix alone, as in the domain-conditional PMI of Holtzman et al. (2021).
+            bare, _ = self._tokenizer.render("", [last_line(queries[0])])
+            context = self._tokenizer.encode(bare)
+            self._check_lengths(context, 0)
+            scores -= check_finite(self._word_scores(context, token_ids, lambda count: None))
+        return softmax(scores)
 
     def _check_lengths(self, tokens: list[list[int]], word: int) -> None:
         for row, ids in enumerate(tokens):
@@ -175,11 +214,6 @@ class TokenEngine(Engine):
                     f"{self.model!r} is limited to {self._limit}; use fewer shots or shorter texts"
                 )
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of texts, each with one start token if the model requires it."""
-        ids: list[list[int]] = self._tokenizer(texts, verbose=False)["input_ids"]
-        return ids
-
     @abstractmethod
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress
@@ -191,136 +225,3 @@ class TokenEngine(Engine):
         self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
     ) -> NDArray[np.float64]:
         """Return the log-probabilities of whole words after each prompt [M, N]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenizer:
-    """The functions of a model's tokenizer that label words require.
-
-    Attributes
-    ----------
-    encode : callable
-        Returns the token ids of a text, including the special tokens of a prompt.
-    describe : callable
-        Returns the text of a token, for messages.
-    """
-
-    encode: Callable[[str], list[int]]
-    describe: Callable[[int], str]
-
-
-def read_label_words(
-    tokenizer: Tokenizer, prompt: str, label_words: Sequence[str], rule: LabelRule
-) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
-    """Return the tokens of each label word as they follow a prompt, and resolve ``auto``.
-
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-        The tokenizer of the model.
-    prompt : str
-        A prompt, up to where the label word follows.
-    label_words : sequence of str
-        The answer of each class.
-    rule : {"auto", "mean", "first", "joint"}
-        How the tokens are scored.
-
-    Returns
-    -------
-    token_ids : tuple of tuples of int
-        The token ids of each label word in order: the distinct ones (mean), the first alone
-        (first), or all of them (joint).
-    rule : {"mean", "first", "joint"}
-        The rule that was applied.
-
-    Raises
-    ------
-    ScoringError
-        If two label words begin with the same token or have the same set of tokens, so that the
-        model's answers to them cannot be distinguished. With the rule ``joint``, if the tokens
-        of one word are a prefix of those of another, which could then never win.
-    """
-    if rule == "auto":
-        try:
-            return read_label_words(tokenizer, prompt, label_words, "mean")
-        except ScoringError:
-            rule = "joint"
-    encode, base = tokenizer.encode, tokenizer.encode(prompt)
-    space = "" if prompt[-1:].isspace() else " "
-    found = []
-    for word in label_words:
-        joined = encode(f"{prompt}{space}{word.strip()}")
-        if joined[: len(base)] == base and len(joined) > len(base):
-            tokens = joined[len(base) :]
-        else:
-            # The tokenizer merges across the boundary: encode the word alone.
-            tokens = [i for i in encode(f"{space}{word.strip()}") if i not in encode("")]
-        if not tokens:
-            raise ScoringError(
-                f"label word {word!r} has no token in the model's tokenizer; choose another word"
-            )
-        found.append(tuple(tokens if rule == "joint" else dict.fromkeys(tokens)))
-    for pair in combinations(zip(label_words, found, strict=True), 2):
-        (_, ids), (_, other) = pair
-        if _collide(ids, other, rule):
-            words = " and ".join(
-                f"{word!r} ({', '.join(repr(tokenizer.describe(token)) for token in tokens)})"
-                for word, tokens in pair
-            )
-            raise ScoringError(
-                f"label words {words} have colliding tokens and cannot be distinguished by this "
-                "model; choose words with different first tokens"
-            )
-    return tuple(ids[:1] for ids in found) if rule == "first" else tuple(found), rule
-
-
-def _collide(ids: tuple[int, ...], other: tuple[int, ...], rule: LabelRule) -> bool:
-    if rule == "joint":
-        return all(a == b for a, b in zip(ids, other, strict=False))
-    # Later tokens may be shared: their probability at the answer position is negligible.
-    return ids[0] == other[0] or (rule == "mean" and set(ids) == set(other))
-
-
-def class_probabilities(
-    logits: NDArray[np.floating], token_ids: Sequence[tuple[int, ...]]
-) -> NDArray[np.float64]:
-    """Convert next-token logits (or log-probabilities) to class probabilities.
-
-    Parameters
-    ----------
-    logits : float array [M, K]
-        Values of the tokens ``sorted(set of all token ids)`` at the answer position, in that
-        order. The result is invariant to a constant added to a row.
-    token_ids : sequence of N tuples of int
-        The tokens of each label word.
-
-    Returns
-    -------
-    float64 array [M, N]
-        Mean probability of each label word's tokens, normalised over the classes.
-
-    Raises
-    ------
-    ScoringError
-        If a value is not finite.
-    """
-    values = _check_finite(logits)
-    columns = {token: column for column, token in enumerate(sorted({*sum(token_ids, ())}))}
-    # The normaliser of the softmax is one factor per row, which the normalisation over classes
-    # cancels. Subtracting the largest logit suffices, and the winner cannot underflow.
-    weights = np.exp(values - values.max(axis=1, keepdims=True))
-    means = np.stack(
-        [weights[:, [columns[t] for t in ids]].mean(axis=1) for ids in token_ids], axis=1
-    )
-    return np.asarray(means / means.sum(axis=1, keepdims=True), dtype=np.float64)
-
-
-def _check_finite(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    values = np.asarray(logits, dtype=np.float64)
-    if not np.isfinite(values).all():
-        row, column = np.argwhere(~np.isfinite(values))[0]
-        raise ScoringError(
-            f"query {row}: the model returned {values[row, column]} for a label token; "
-            "try another precision or device"
-        )
-    return values

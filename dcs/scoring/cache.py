@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +25,37 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError, reason
 from dcs.io import atomic_write_bytes, atomic_write_text, content_key
+from dcs.prompting import PromptPrefix
 from dcs.scoring.base import SCORING_VERSION, Progress, Scorer
 
 _log = logging.getLogger(__name__)
+
+#: Values of settings that earlier versions did not have, whose stored prompts stay valid.
+_FIRST = {("prompt", "completion"), ("joint", "sum")}
 
 SHARD_SIZE = 256
 """Queries per shard: the maximum that has to be scored again after a killed run."""
 
 
-def score_settings(scorer: Scorer, prefix: str, label_words: Sequence[str]) -> dict[str, Any]:
+def score_settings(
+    scorer: Scorer, prefix: str | PromptPrefix, label_words: Sequence[str]
+) -> dict[str, Any]:
     """Return everything except the query that determines its probabilities.
 
     A local model is identified by the hash of its content; other models by name and revision.
     ``_model`` is the name as specified, for information only.
     """
     is_content = scorer.revision.startswith("sha256:")
+    is_chat = scorer.settings.get("prompt", "completion") != "completion"
     return {
         "model": None if is_content else scorer.model,
         "revision": scorer.revision,
         "scorer": scorer.name,
         "scorer_version": scorer.version,
         "scoring": SCORING_VERSION,
-        "settings": dict(scorer.settings),
-        "prefix": prefix,
+        "settings": {k: v for k, v in scorer.settings.items() if (k, v) not in _FIRST},
+        # The text alone does not tell the turns of a chat.
+        "prefix": str(prefix) if isinstance(prefix, str) or not is_chat else asdict(prefix),
         "label_words": list(label_words),
         "_model": scorer.model,
     }
@@ -210,16 +219,13 @@ class StoredScorer:
 
     def score(
         self,
-        prefix: str,
+        prefix: str | PromptPrefix,
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
         progress: Progress | None = None,
     ) -> NDArray[np.float64]:
-        """Return the class probabilities of the prompts ``prefix + query``.
-
-        See :meth:`dcs.scoring.Scorer.score`.
-        """
+        """Return the class probabilities of prompts; see :meth:`dcs.scoring.Scorer.score`."""
         if not queries:
             return self._scorer.score(prefix, [], label_words)
         report = progress or (lambda count: None)

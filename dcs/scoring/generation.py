@@ -14,6 +14,7 @@ from dcs.prompting import (
     SPLITS,
     Demonstrations,
     Example,
+    PromptPrefix,
     Shots,
     Split,
     Task,
@@ -103,7 +104,7 @@ class PromptSet:
 
     def prompts(
         self, start: int = 0, stop: int | None = None
-    ) -> tuple[str, list[str], tuple[str, ...]]:
+    ) -> tuple[PromptPrefix, list[str], tuple[str, ...]]:
         """Return the arguments of :meth:`dcs.scoring.Scorer.score` for ``texts[start:stop]``."""
         queries = [render_query(self.task, text) for text in self.texts[start:stop]]
         return render_prefix(self.task, self.demonstrations), queries, self.task.label_words

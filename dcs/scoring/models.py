@@ -20,7 +20,9 @@ from dcs.errors import (
     named,
     suggest,
 )
-from dcs.scoring.base import Tokenizer
+from dcs.prompting import AnswerPrefix
+from dcs.scoring.chat import PromptStyle
+from dcs.scoring.labels import Tokenizer
 
 PACKAGED_MODELS = ("tiny_lm",)
 
@@ -30,7 +32,7 @@ _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*)
 
 # Files that determine the numbers of a model; others, such as README.md, are not hashed.
 _HASHED_FILES = re.compile(
-    r".*\.(safetensors|bin|model)|config\.json|tokenizer.*\.json|vocab\..*|merges\.txt"
+    r".*\.(safetensors|bin|model)|config\.json|tokenizer.*\.json|chat_template.*|vocab\..*|merges\.txt"
 )
 
 _WHOLE_FILE_LIMIT = 64 * 2**20  # bytes; larger files are hashed by samples
@@ -153,8 +155,20 @@ def _find_device(torch: Any, device: str | None) -> Any:
     return found
 
 
-def load_tokenizer(model: str | os.PathLike[str]) -> Tokenizer:
+def load_tokenizer(
+    model: str | os.PathLike[str],
+    *,
+    prompt: PromptStyle = "auto",
+    answer_prefix: AnswerPrefix = "user",
+) -> Tokenizer:
     """Load only the tokenizer of a model.
+
+    Parameters
+    ----------
+    model : str or path-like
+        See :func:`resolve_model`.
+    prompt, answer_prefix : str
+        See :class:`dcs.scoring.transformers.TransformersScorer`.
 
     Raises
     ------
@@ -164,12 +178,12 @@ def load_tokenizer(model: str | os.PathLike[str]) -> Tokenizer:
         If transformers is not installed.
     """
     reference = resolve_model(model)
-    if reference.name in PACKAGED_MODELS:
+    if reference.name in PACKAGED_MODELS and prompt != "chat":
         # Avoid transformers, which takes seconds to import.
         path = os.path.join(reference.location, "tokenizer.json")
         plain = require("tokenizers").Tokenizer.from_file(path)
         return Tokenizer(
-            lambda text: list(plain.encode(text).ids),
+            lambda texts: [list(each.ids) for each in plain.encode_batch(list(texts))],
             lambda token: str(plain.decode([token], skip_special_tokens=False)),
         )
     transformers = require("transformers")
@@ -177,7 +191,7 @@ def load_tokenizer(model: str | os.PathLike[str]) -> Tokenizer:
         loaded = transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
-    return Tokenizer(loaded.encode, lambda token: str(loaded.decode([token])))
+    return Tokenizer.of(loaded, reference.name, prompt=prompt, answer_prefix=answer_prefix)
 
 
 def loaded_revision(reference: ModelReference) -> str:

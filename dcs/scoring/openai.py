@@ -25,12 +25,18 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import softmax, whole_number
 from dcs.errors import ScoringError, check_choice, named, origin, plain_address, show
-from dcs.scoring.base import Engine, LabelRule, Progress
+from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages
+from dcs.scoring.base import Engine, Progress
+from dcs.scoring.chat import PromptStyle
+from dcs.scoring.labels import LabelRule
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 Api = Literal["completions", "chat"]
+
+Prompt = str | list[dict[str, str]]
+"""A text, or chat messages."""
 
 MissingRule = Literal["error", "bound", "zero"]
 """How to handle a label that the server does not return: raise an error; use the probability of
@@ -60,7 +66,12 @@ class OpenAIScorer(Engine):
     base_url : str
         URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
     api : {"completions", "chat"}
-        Which API to use: plain completion, as in the paper, or a chat message.
+        Which API to use: plain completion, as in the paper, or chat.
+    prompt : {"auto", "completion", "chat"}
+        For ``api="chat"``: one message with the whole text (``completion``), or the instruction
+        and the demonstrations as messages (``chat``, also ``auto``).
+    answer_prefix : {"user", "none"}
+        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
     label_rule : {"auto", "first"}
         Both use the token that begins the label word: servers return no others.
     top_logprobs : int
@@ -99,6 +110,8 @@ class OpenAIScorer(Engine):
         *,
         base_url: str = "https://api.openai.com/v1",
         api: Api = "completions",
+        prompt: PromptStyle = "auto",
+        answer_prefix: AnswerPrefix = "user",
         label_rule: LabelRule = "auto",
         top_logprobs: int = 20,
         missing: MissingRule = "error",
@@ -109,6 +122,8 @@ class OpenAIScorer(Engine):
         revision: str | None = None,
     ) -> None:
         check_choice("api", api, get_args(Api))
+        check_choice("prompt", prompt, get_args(PromptStyle)[: 3 if api == "chat" else 2])
+        check_choice("answer_prefix", answer_prefix, ("user", "none"))
         check_choice("missing", missing, get_args(MissingRule))
         check_choice("label_rule", label_rule, ("auto", "first"))
         whole_number(top_logprobs, "top_logprobs", least=1)
@@ -118,12 +133,15 @@ class OpenAIScorer(Engine):
         # Only this is recorded and shown: the path may contain a key.
         self.base_url = origin(self._address)
         self.revision = revision or self.base_url
-        self.settings: Mapping[str, str] = {
+        self.settings: dict[str, str] = {
             "api": api,
             "label_rule": "first",
             "top_logprobs": str(top_logprobs),
             "missing": missing,
+            "prompt": "chat" if api == "chat" and prompt != "completion" else "completion",
         }
+        if self.settings["prompt"] == "chat":
+            self.settings["answer_prefix"] = answer_prefix
         self.missing: Counter[str] = Counter()
         """Number of responses from which each label word was missing."""
         self.answered = 0
@@ -131,6 +149,7 @@ class OpenAIScorer(Engine):
         self.refused = 0
         """Number of requests rejected by a busy or failing server so far."""
         self._last_warning = -math.inf
+        self._answer_prefix = answer_prefix
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
         self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
         # Retries and waits included: a server that drips would take `timeout` for each of them.
@@ -150,8 +169,13 @@ class OpenAIScorer(Engine):
         return lines
 
     def _score(
-        self, prompts: list[str], label_words: Sequence[str], progress: Progress
+        self,
+        prefix: str | PromptPrefix,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        progress: Progress,
     ) -> NDArray[np.float64]:
+        prompts = [self._render(prefix, query) for query in queries]
         _check_prefixes(label_words)
         work = self._score_all(prompts, label_words, progress)
         try:
@@ -162,8 +186,14 @@ class OpenAIScorer(Engine):
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, work).result()
 
+    def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
+        if self.settings["prompt"] == "chat":
+            return chat_messages(prefix, query, answer_prefix=self._answer_prefix)
+        text = f"{prefix}{query}"
+        return [{"role": "user", "content": text}] if self._api == "chat" else text
+
     async def _score_all(
-        self, prompts: list[str], label_words: Sequence[str], progress: Progress
+        self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
         import openai
 
@@ -203,7 +233,7 @@ class OpenAIScorer(Engine):
             await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
         return probs
 
-    async def _next_tokens(self, client: AsyncOpenAI, prompt: str) -> dict[str, float]:
+    async def _next_tokens(self, client: AsyncOpenAI, prompt: Prompt) -> dict[str, float]:
         """Request the most probable next tokens of a prompt and their log-probabilities."""
         body: dict[str, Any] = {"model": self.model, "max_tokens": 1, "temperature": 0}
         if self._api == "completions":
@@ -211,8 +241,7 @@ class OpenAIScorer(Engine):
             body |= {"prompt": prompt, "logprobs": self._top}
         else:
             path = "/chat/completions"
-            body |= {"messages": [{"role": "user", "content": prompt}]}
-            body |= {"logprobs": True, "top_logprobs": self._top}
+            body |= {"messages": prompt, "logprobs": True, "top_logprobs": self._top}
         answer: Any = await client.post(path, cast_to=object, body=body)
         read = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
         (choice,) = answer["choices"]
@@ -265,7 +294,7 @@ class OpenAIScorer(Engine):
         )
 
     def _to_probs(
-        self, row: int, shown: Mapping[str, float], prompt: str, label_words: Sequence[str]
+        self, row: int, shown: Mapping[str, float], prompt: Prompt, label_words: Sequence[str]
     ) -> NDArray[np.float64]:
         """Convert the returned tokens to class probabilities [N]."""
         most = max(shown.values(), default=0.0)
@@ -274,7 +303,7 @@ class OpenAIScorer(Engine):
                 f"query {row}: {self.base_url} returned values that are no log-probabilities (up "
                 f"to {most:g}); use another api or server"
             )
-        spaced = self._api == "completions" and not prompt[-1:].isspace()
+        spaced = isinstance(prompt, str) and not prompt[-1:].isspace()
         found = [best_token(shown, word, label_words, spaced) for word in label_words]
         absent = [word for word, value in zip(label_words, found, strict=True) if value is None]
         self.missing.update(absent)

@@ -6,16 +6,19 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import ScoringError, check_choice
-from dcs.scoring.base import LabelRule, Progress, TokenEngine
+from dcs.errors import ScoringError
+from dcs.prompting import AnswerPrefix, PromptPrefix
+from dcs.scoring.base import Progress, TokenEngine
+from dcs.scoring.chat import PromptStyle
+from dcs.scoring.labels import JointScore, LabelRule
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -84,6 +87,12 @@ class TransformersScorer(TokenEngine):
         Maximum number of tokens per batch; fewer use less memory. Halved when out of memory.
     label_rule : {"auto", "mean", "first", "joint"}
         How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
+    joint : {"sum", "mean", "unconditional"}
+        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
+    prompt : {"auto", "completion", "chat"}
+        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
+    answer_prefix : {"user", "assistant", "none"}
+        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
     reuse_prefix : bool
         Whether to run the shared prefix once; if false, every prompt is run in full.
 
@@ -106,31 +115,37 @@ class TransformersScorer(TokenEngine):
         dtype: str | None = None,
         token_budget: int | None = None,
         label_rule: LabelRule = "auto",
+        joint: JointScore = "sum",
+        prompt: PromptStyle = "auto",
+        answer_prefix: AnswerPrefix = "user",
         reuse_prefix: bool = True,
     ) -> None:
-        check_choice("label_rule", label_rule, get_args(LabelRule))
+        super().__init__(
+            label_rule=label_rule, joint=joint, prompt=prompt, answer_prefix=answer_prefix
+        )
         if not isinstance(model, LoadedModel):
             model = load_model(resolve_model(model), device=device, dtype=dtype)
         self._torch, transformers = require("torch"), require("transformers")
-        self._model, self._tokenizer = model.weights.eval(), model.tokenizer
+        self._model = model.weights.eval()
         self._device = self._model.device
         self._budget: float = token_budget or _TOKEN_BUDGET.get(self._device.type, 1536)
-        self._label_rule, self._reuse = label_rule, reuse_prefix
+        self._reuse = reuse_prefix
         self._limit = getattr(self._model.config, "max_position_embeddings", None)
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)
         self.model, self.revision = model.name, model.revision
         self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
-        self.settings: Mapping[str, str] = {
-            "dtype": str(self._model.dtype).removeprefix("torch."),
-            "label_rule": label_rule,
-        }
+        self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
 
     def _score(
-        self, prompts: list[str], label_words: Sequence[str], progress: Progress
+        self,
+        prefix: str | PromptPrefix,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        progress: Progress,
     ) -> NDArray[np.float64]:
         try:
             with self._torch.inference_mode():
-                return super()._score(prompts, label_words, progress)
+                return super()._score(prefix, queries, label_words, progress)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -10,15 +10,18 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
-from dcs.errors import ScoringError, check_choice, named
-from dcs.scoring.base import LabelRule, Progress, TokenEngine
+from dcs.errors import ScoringError, named
+from dcs.prompting import AnswerPrefix
+from dcs.scoring.base import Progress, TokenEngine
+from dcs.scoring.chat import PromptStyle
+from dcs.scoring.labels import JointScore, LabelRule
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
@@ -37,6 +40,12 @@ class VLLMScorer(TokenEngine):
         Number of GPUs that share the model. A Ray actor must reserve as many.
     label_rule : {"auto", "mean", "first", "joint"}
         How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
+    joint : {"sum", "mean", "unconditional"}
+        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
+    prompt : {"auto", "completion", "chat"}
+        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
+    answer_prefix : {"user", "assistant", "none"}
+        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
     memory : float, optional
         Fraction of the memory of each GPU for weights and cache.
     max_length : int, optional
@@ -62,10 +71,15 @@ class VLLMScorer(TokenEngine):
         dtype: str | None = None,
         tensor_parallel: int = 1,
         label_rule: LabelRule = "auto",
+        joint: JointScore = "sum",
+        prompt: PromptStyle = "auto",
+        answer_prefix: AnswerPrefix = "user",
         memory: float | None = None,
         max_length: int | None = None,
     ) -> None:
-        check_choice("label_rule", label_rule, get_args(LabelRule))
+        super().__init__(
+            label_rule=label_rule, joint=joint, prompt=prompt, answer_prefix=answer_prefix
+        )
         whole_number(tensor_parallel, "tensor_parallel", least=1)
         reference = resolve_model(model)
         self._vllm = require("vllm", "'dcs-debias[vllm]', or use the engine transformers")
@@ -100,47 +114,47 @@ class VLLMScorer(TokenEngine):
                 f"({named(error)}); check its memory (tensor_parallel, memory, "
                 "max_length) and whether vllm supports its architecture"
             ) from error
-        self._tokenizer = self._engine.get_tokenizer()
         config = self._engine.llm_engine.model_config
         self._limit = int(config.max_model_len) - 1  # one more token is generated
-        self._label_rule = label_rule
         self.model = reference.name
         self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
-        self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": label_rule}
+        self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision)
 
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress
     ) -> NDArray[np.float64]:
-        values = self._generate(prompts, wanted)
+        parts = [self._generate(prompts, part) for part in _chunks(wanted)]
         progress(len(prompts))
-        return values
+        return np.concatenate(parts, axis=1)
 
     def _word_scores(
         self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
     ) -> NDArray[np.float64]:
+        # The tokens that follow each beginning of a word, which is appended to the prompts.
         following: dict[tuple[int, ...], set[int]] = {}
         for word in words:
             for length, token in enumerate(word):
                 following.setdefault(word[:length], set()).add(token)
-        # Sum the log-probabilities of each word's tokens, each given the preceding ones.
-        total = np.zeros((len(prompts), len(words)))
-        for head, nexts in sorted(following.items()):
-            wanted = sorted(nexts)
-            values = self._generate([[*prompt, *head] for prompt in prompts], wanted)
-            for column, word in enumerate(words):
-                if len(word) > len(head) and word[: len(head)] == head:
-                    total[:, column] += values[:, wanted.index(word[len(head)])]
+        found: dict[tuple[int, ...], NDArray[np.float64]] = {}
+        tokens = dict.fromkeys(token for head in following for token in sorted(following[head]))
+        for wanted in _chunks(list(tokens)):
+            heads = [head for head in following if not following[head].isdisjoint(wanted)]
+            # One call, so that the engine is always busy. Prompts come first: the continuations
+            # of one follow each other while it is cached.
+            requests = [[*prompt, *head] for prompt in prompts for head in heads]
+            values = self._generate(requests, wanted).reshape(len(prompts), len(heads), -1)
+            for index, head in enumerate(heads):
+                found |= {
+                    (*head, token): values[:, index, column] for column, token in enumerate(wanted)
+                }
         progress(len(prompts))
-        return total
+        # Sum the log-probabilities of each word's tokens, each given the preceding ones.
+        scores = [sum(found[word[:end]] for end in range(1, len(word) + 1)) for word in words]
+        return np.stack(scores, axis=1)
 
     def _generate(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
-        """Return the log-probabilities of some tokens after each prompt [M, K]."""
-        if len(wanted) > _MAX_TOKEN_IDS:
-            raise ScoringError(
-                f"{len(wanted)} label tokens: vllm allows at most {_MAX_TOKEN_IDS}; use "
-                "label_rule=first or fewer classes"
-            )
+        """Return the log-probabilities of at most 128 tokens after each prompt [M, K]."""
         # One object for all prompts: vLLM silently returns wrong values for mixed batches.
         sampling = self._vllm.SamplingParams(
             temperature=0,
@@ -167,3 +181,8 @@ class VLLMScorer(TokenEngine):
         torch = importlib.import_module("torch")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _chunks(tokens: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(tokens), _MAX_TOKEN_IDS):
+        yield tokens[start : start + _MAX_TOKEN_IDS]

@@ -571,10 +571,11 @@ def fit_scheme(
 
     Parameters
     ----------
-    probs : array of float, shape [M, N]
-        Class probabilities.
-    labels : array of int, shape [M]
-        True class indices, -1 for unlabelled rows. At least two rows must be labelled; these are
+    probs : array of float, shape [M, N], or data frame
+        Class probabilities. The columns of a data frame are matched to `classes` by name.
+    labels : array of int or str, shape [M]
+        True class indices, -1 for unlabelled rows; or class names, "" or None for unlabelled
+        rows. At least two rows must be labelled; these are
         used for search and evaluation, whereas mean probabilities and
         :func:`dcs.schemes.calibration.shrunk_calibration` use all rows.
     settings : SelectionSettings, optional

@@ -20,6 +20,7 @@ from sklearn.utils.validation import (
 )
 from threadpoolctl import threadpool_limits
 
+from dcs.data.checks import column_names, column_order
 from dcs.errors import InvalidInputError, check_choice, listing, show
 from dcs.schemes.calibration import CalibrationKind
 from dcs.selection.cross_validation import (
@@ -72,8 +73,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     keep_uncorrected : bool, default=True
         Whether to keep the uncorrected probabilities unless the gain exceeds the noise.
     labels : array of N class labels, optional
-        Class of every column of P. By default the sorted classes of y, whose number must then
-        equal the number of columns of P.
+        Class of every column of P. By default the columns of a data frame are matched to the
+        classes of y by their names, with or without a common prefix; those of an array are the
+        sorted classes of y, whose number must then equal the number of columns.
     effort : {"full", "fast"}, default="full"
         ``"fast"`` searches fewer weights of COBias and averages fewer searches on small data sets:
         it takes about a third of the time and is slightly noisier.
@@ -163,6 +165,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         settings = self._make_settings()
         seed = self._draw_seed()
+        names = column_names(X) if self.estimator is None else None
         if self.estimator is None:
             X, y = validate_data(  # noqa: N806
                 self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_min_features=2
@@ -191,15 +194,16 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         indices = np.full(known.size, -1)
         indices[known] = self._to_indices(targets[known].tolist(), "y")
+        classes = tuple(f"{label}" for label in self.classes_.tolist())
+        self._order = self._order_of(names, classes)
         if self.estimator is None:
             probs = self._normalise(X)
         else:
             rows = np.flatnonzero(known)
             self.estimator_ = clone(self.estimator).fit(_take_rows(X, rows), targets[known])
             probs = self._predict_held_out(X, targets, indices, seed)
-        names = tuple(f"{label}" for label in self.classes_.tolist())
         if known.sum() < FEWEST_LABELS:
-            self.result_, self.scheme_ = None, label_free_scheme(probs, indices, classes=names)
+            self.result_, self.scheme_ = None, label_free_scheme(probs, indices, classes=classes)
             return self
         # The matrices are small, so that multi-threaded linear algebra would only add overhead.
         with threadpool_limits(limits=1):
@@ -208,7 +212,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 indices,
                 settings=settings,
                 seed=seed,
-                classes=names,
+                classes=classes,
                 progress=self._print_progress if self.verbose else None,
                 mapper=Threads(effective_n_jobs(self.n_jobs)),
             )
@@ -315,7 +319,24 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         totals = probs.sum(axis=1, keepdims=True)
         # Rows of zeros remain zero, so that the validation of probabilities names them.
         normalised: NDArray[np.float64] = probs / np.where(totals > 0.0, totals, 1.0)
-        return normalised
+        return normalised[:, self._order]
+
+    def _order_of(self, names: list[str] | None, classes: tuple[str, ...]) -> Any:
+        """Return the order of the columns that puts them in that of the classes."""
+        if names is None:
+            return slice(None)
+        try:
+            order = column_order(names, classes, "labels=")
+        except InvalidInputError as error:
+            raise InvalidInputError(
+                f"X: {error} (one column per class, and labels= for an array)"
+            ) from None
+        if self.labels is not None and order != sorted(order):
+            raise InvalidInputError(
+                f"labels {show(list(classes))} are in another order than the columns of X, "
+                f"{listing(names)}; leave labels= out, or reorder the columns"
+            )
+        return order
 
     def _predict_held_out(self, X: Any, y: Any, indices: Any, seed: int) -> NDArray[np.float64]:  # noqa: N803
         """Return the probabilities of the classifier; those of labelled rows are held-out."""

@@ -8,12 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.comparison import front_comparison, transfer_tables
+from benchmarks.comparison import (
+    ensemble_tables,
+    front_comparison,
+    label_tables,
+    transfer_tables,
+)
 from dcs.data.table import ProbabilityTable
 from dcs.io import content_key
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import make_cell
+from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord
 
 #: Accuracy and COBias by source and method, the mean of three seeds.
@@ -119,3 +125,59 @@ def test_tables_that_are_called_alike_are_identified_by_their_cells() -> None:
 def test_one_table_has_nothing_to_transfer_to() -> None:
     cells = [_scheme_cell(0.4), _scheme_cell(0.4, task="other")]
     assert transfer_tables(cells, {cell.key: _table(0) for cell in cells}) == []
+
+
+def _labelled(methods: tuple[str, ...], size: int | None, kept: bool | None) -> list[CellRecord]:
+    """Cells of two sources; accuracy is a tenth of the digits of the number of labels."""
+    tuner = None if kept is None else {"keep_unlabelled": kept}
+    found = paper_cells(
+        tasks=("a", "b"), methods=methods, seeds=(0, 1), optimization_size=size, tuner=tuner
+    )
+    accuracy = len(str(size or 1000)) / 10
+    bias = {"a": 0.1, "b": 0.1} if kept else {"a": 0.2, "b": 0.3}
+    return [
+        replace(c, metrics={"test/accuracy": accuracy, "test/cobias": bias[c.who["task"]]})
+        for c in found
+    ]
+
+
+def test_methods_by_labelled_rows_with_and_without_the_others() -> None:
+    cells = _labelled(("icl", "batch"), None, None) + _labelled(("dcs", "dnip"), None, False)
+    for size in (10, 100):
+        cells += _labelled(("batch",), size, None)
+        cells += _labelled(("dcs",), size, False) + _labelled(("dcs",), size, True)
+    scores, gains = label_tables(cells)
+    assert scores.columns == ("method", "rows used", "10", "100", "all")
+    rows = {row[:2]: row[2:] for row in scores.rows}
+    assert {method for method, _ in rows} == {"uncorrected", "Batch calibration", "DCS"}
+    # Over sources 0.2 - 0.2 and 0.2 - 0.3; the rows without labels bring COBias to 0.1.
+    assert rows["DCS", "labelled rows alone"] == ("-5.0 ± 5.0", "5.0 ± 5.0", "15.0 ± 5.0")
+    assert rows["DCS", "with unlabelled rows"][:2] == ("10.0 ± 0.0", "20.0 ± 0.0")
+    assert set(rows["Batch calibration", "all, without labels"]) == {"15.0 ± 5.0"}
+    gained = {row[:2]: row[2:] for row in gains.rows}
+    assert gained["DCS", "with unlabelled rows"][1] == "+5.0 ± 5.0"
+    whole = [c for c in cells if c.identity["optimization_size"] is None]
+    assert label_tables(whole) == []
+
+
+def test_an_ensemble_is_compared_with_the_best_of_its_tables(cells: list[CellRecord]) -> None:
+    def judged(score: float, seed: int, *tables: str) -> CellRecord:
+        origins = {name: {"model": name, "split": "optimization"} for name in tables}
+        metrics = {"test/accuracy": score + 0.1, "test/cobias": 0.1}
+        cell = _cell(metrics=metrics, model=" + ".join(tables), seed=seed)
+        if len(tables) == 1:
+            told = {"optimization": origins[tables[0]] | {"rows": 10, "labelled": 10}}
+            return replace(cell, provenance={"tables": told})
+        return replace(cell, scheme={**(cell.scheme or {}), "provenance": {"tables": origins}})
+
+    alone = {"m": (0.5, 0.7), "n": (0.6, 0.6), "o": (0.9, 0.9)}
+    records = [judged(own[seed], seed, m) for m, own in alone.items() for seed in range(2)]
+    records += [judged(0.62, 0, "m", "n"), judged(0.66, 1, "m", "n")]
+    (table,) = ensemble_tables(records)
+    row = table.frame.iloc[0]
+    # Both have 0.6 on the mean; the first of them is taken. What is not in the group is not.
+    assert (row["best"], row["seeds"]) == ("m", 2)
+    assert row["gain"] == pytest.approx((0.12 - 0.04) / 2)
+    assert row["gain_error"] == pytest.approx(0.08)
+    assert table.rows[0][1:5] == ("DCS", "74.0 / 10.0", "70.0 / 10.0", "m")
+    assert ensemble_tables(cells) == []

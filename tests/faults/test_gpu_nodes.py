@@ -36,7 +36,7 @@ def _noting_actor(notes: Path) -> type[ScoringActor]:
         """Says where it scores; the second table waits for a cell of the first."""
 
         def score(self, prefix, queries, label_words, progress=None):
-            table = hashlib.sha256(prefix.encode()).hexdigest()
+            table = hashlib.sha256(str(prefix).encode()).hexdigest()
             (notes / f"table-{table}-{_node_id()}").touch()
             if len(list(notes.glob("table-*"))) > 1:
                 wait_for(lambda: list(notes.glob("cell-*")), "a cell beside the scoring")

@@ -14,7 +14,8 @@ from dcs.errors import ConfigError, TableError
 from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table, refused
-from tracking.results.tables import all_tables
+from tracking.results.cells import Cells
+from tracking.results.sweep_tables import all_tables
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell, called, cells_of, variants_of
 from workflows.study.cell import compute_cell, optimization_rows
@@ -183,7 +184,7 @@ def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
     assert [(record.metrics, record.class_accuracies) for record in records] == [({}, {})] * 2
     scheme = CorrectionScheme.from_dict(records[1].scheme)
     assert scheme.calibration == batch_calibration(table.probs)
-    assert {made.name for made in all_tables(records)} <= {"schemes", "annealing_time"}
+    assert {made.name for made in all_tables(Cells.of(records))} <= {"schemes", "annealing_time"}
 
 
 def test_unlabelled_rows_join_those_to_tune_on(tmp_path):

@@ -1,16 +1,15 @@
-"""Matplotlib figures from cell records, not attached to any window.
+"""Matplotlib figures of cells, not attached to any window.
 
 For a sweep: results of corrections, ablations and the search. For a cell: the effect of its scheme
-on each class, and how it was found. `figure_bytes` converts a figure to PNG or SVG.
+on each class, and how it was found. `figure_files` draws them as PNG and SVG.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,10 +21,21 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme, pareto_front
 from tracking import schema
 from tracking.records import CellRecord
-from tracking.results import frames, style
-from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates
-from tracking.results.paper import task_rank, task_title
-from tracking.results.settings import axes_of
+from tracking.results import style
+from tracking.results.cells import (
+    LABELLED_ALONE,
+    MEASURES,
+    Cells,
+    Estimate,
+    fullest,
+    groups_of,
+    has_chosen,
+    is_missing,
+    method_title,
+    name_of,
+    words_of,
+)
+from tracking.results.paper import task_title
 from tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
@@ -40,47 +50,34 @@ ABLATION = "ablation"
 _MAX_GROUPS = 6
 _LEVELS = {"dnip": "class level only", "furud": "sample level only", "dcs": "both levels"}
 _MEASURE_TITLES = {"accuracy": "accuracy", "cobias": "COBias"}
-#: Metric and axis label of the second objective of a study.
-_COSTS = {
-    "moves": ("opt/evaluations", "candidate solutions judged"),
-    "seconds": ("opt/seconds", "seconds of annealing"),
-}
 #: Maximum number of characters per line of a panel title.
 _MAX_TITLE_WIDTH = 56
-#: Dots are rasterized if there are more.
-_MAX_VECTOR_DOTS = 2000
-_FIRST_TRIAL_COLOR = "#f0c9d5"
-
-_MAX_RESTART_LINES = 60
 #: The color limits keep shades of shares up to 100 % light enough for dark text. Shades are a
 #: bitmap, so their text has a color that a dark page does not change.
 _SHADE_LIMITS, _SHADE_TEXT = (0, 180), "#1b2730"
-#: A temperature this many times the previous one starts a restart.
-_JUMP = 3.0
+
+
+class _Point(NamedTuple):
+    """A point in the plane of accuracy and COBias."""
+
+    accuracy: float
+    cobias: float
 
 
 @style.styled
-def class_accuracy_figure(records: Iterable[CellRecord]) -> Figure:
+def class_accuracy_figure(cells: Cells) -> Figure:
     """Draw the class accuracies before and after DCS, one panel per model and task.
 
-    Parameters
-    ----------
-    records : iterable of CellRecord
-        Finished cells. Averages are over the seeds of the largest number of shots given.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not attached to any window; the caller saves it.
+    Averages are over the seeds of the largest number of shots.
 
     Raises
     ------
     InvalidInputError
         Raised if there is no finished cell of DCS.
     """
-    cells = frames.main_finished(records, method="dcs")
-    panels = _split_panels(_require(frames.classes_frame(cells), "class accuracies of DCS"))
-    frame = cells_frame(cells)
+    own = cells.main.of_method("dcs")
+    panels = _split_panels(_require(own.classes, "class accuracies of DCS"))
+    frame = own.frame
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
     figure, axes = style.grid_of(len(panels), width=4.6, height=heights)
     for panel, group in zip(axes, panels, strict=True):
@@ -105,9 +102,9 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     axes.tick_params(left=False)
     axes.grid(axis="x")
     axes.grid(visible=False, axis="y")
-    figures = cells.mean(numeric_only=True).map(partial(percent, digits=0))
+    shown = cells.mean(numeric_only=True).map(partial(percent, digits=0))
     changes = ", ".join(
-        f"{_MEASURE_TITLES[m]} {figures[f'uncorrected/test/{m}']} → {figures[f'test/{m}']}"
+        f"{_MEASURE_TITLES[m]} {shown[f'uncorrected/test/{m}']} → {shown[f'test/{m}']}"
         for m in MEASURES
     )
     axes.set(
@@ -120,29 +117,24 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
 
 
 @style.styled
-def class_group_figure(records: Iterable[CellRecord]) -> Figure:
+def class_group_figure(cells: Cells) -> Figure:
     """Draw the accuracy of the weakest to the strongest classes by method (paper, Appendix F).
 
     Classes are ranked in every cell by their accuracy before correction, so that a bar is the
     mean over cells and over the classes of a rank. DNIP corrects at the class level only, FuRud
-    at the sample level only, DCS at both.
-
-    Parameters
-    ----------
-    records : iterable of CellRecord
-        Finished cells of several methods; drawn for the largest number of shots.
+    at the sample level only, DCS at both. Drawn for the largest number of shots.
 
     Raises
     ------
     InvalidInputError
         Raised if there is no cell with class accuracies.
     """
-    frame = _require(frames.classes_frame(frames.main_finished(records)), "class accuracies")
+    frame = _require(cells.main.classes, "class accuracies")
     panels = _split_panels(frame)
     figure, axes = style.grid_of(len(panels), width=4.8, height=3.2)
-    looks = style.looks(frame["method"])
+    looks = cells.looks_of(frame)
     titles = {
-        name: frames.method_title(name) + (f" ({_LEVELS[name]})" if name in _LEVELS else "")
+        name: method_title(name) + (f" ({_LEVELS[name]})" if name in _LEVELS else "")
         for name in looks
     }
     for panel, group in zip(axes, panels, strict=True):
@@ -165,33 +157,24 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
 
 
 @style.styled
-def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
+def tradeoff_figure(cells: Cells) -> Figure:
     """Draw every method in the plane of COBias and accuracy, with the Pareto front.
 
-    Parameters
-    ----------
-    records : iterable of CellRecord
-        Finished cells; those of ablations are left out. A panel per model and task, a point per
-        method and number of shots: the mean over seeds with its standard deviations, or the
-        figures of a single seed with their 95 % intervals.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Better points are up and to the left; the line joins the points that no other point
-        dominates, and the area below and to the right of it is dominated.
+    A panel per model and task, a point per method and number of shots: the mean over seeds with
+    its standard deviations, or the values of a single seed with their 95 % intervals. Better
+    points are up and to the left; the line joins the points that no other point dominates, and
+    the area below and to the right of it is dominated.
 
     Raises
     ------
     InvalidInputError
         Raised if there is no cell with test metrics.
     """
-    frame = cells_frame(frames.main_finished(records))
-    frame = _require(frame.dropna(subset=["test/accuracy", "test/cobias"]), "accuracy and COBias")
-    found = estimates(frame, ("model", "task", "method", "shots"))
+    found = cells.main.estimates(("model", "task", "method", "shots"))
+    found = _require(found.dropna(subset="cobias_mean"), "accuracy and COBias")
     panels = _split(found, ("model", "task"))
     figure, axes = style.grid_of(len(panels), width=4.4, height=3.7)
-    looks = style.looks(frame["method"])
+    looks = cells.looks_of(found)
     for panel, group in zip(axes, panels, strict=True):
         _draw_plane(panel, group.to_dict("records"), looks)
         panel.set_title(_panel_title(group, with_shots=False))
@@ -205,17 +188,17 @@ def _draw_plane(
     points = []
     for row in rows:
         cobias, accuracy = (Estimate.of(row, m) for m in ("cobias", "accuracy"))
-        points.append(frames.Point(100 * accuracy.mean, 100 * cobias.mean))
+        points.append(_Point(100 * accuracy.mean, 100 * cobias.mean))
         at = (points[-1].cobias, points[-1].accuracy)
         xerr, yerr = ([[100 * part] for part in each.reach] for each in (cobias, accuracy))
-        look, label = looks[row["method"]], frames.method_title(row["method"])
+        look, label = looks[row["method"]], method_title(row["method"])
         axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.45)
         (dot,) = axes.plot(
             *at, look.marker, color=look.color, markersize=12, label=label, zorder=4
         )
-        name = frames.name_of(row, "method", "shots")
+        name = name_of(row, "method", "shots")
         style.tip(dot, f"{name}: accuracy {accuracy.percent()}, COBias {cobias.percent()}")
-        if not frames.is_missing(row["shots"]):
+        if not is_missing(row["shots"]):
             inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
             axes.annotate(str(row["shots"]), at, **inside, fontsize=7, weight="bold", zorder=5)
     axes.margins(0.12)
@@ -234,7 +217,7 @@ def _draw_plane(
 
 
 @style.styled
-def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -> Figure:
+def ablation_figure(cells: Cells, axis_name: str = OBJECTIVE) -> Figure:
     """Draw accuracy and COBias by the values of a setting.
 
     For the objective, a row of panels per model and shots with bars of DCS for each task; for
@@ -243,8 +226,8 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
 
     Parameters
     ----------
-    records : iterable of CellRecord
-        Finished cells; drawn as mean and deviation over seeds.
+    cells : Cells
+        Drawn as mean and deviation over seeds.
     axis_name : str
         The setting, for example ``weight_scale``.
 
@@ -254,12 +237,12 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
         Raised if the cells do not differ in the setting.
     """
     of_terms = axis_name == OBJECTIVE
-    cells = frames.main_finished(records, method="dcs" if of_terms else None, but=(axis_name,))
-    axis = next((axis for axis in axes_of(cells) if axis.name == axis_name), None)
+    own = cells.main_but((axis_name,))
+    own = own.of_method("dcs") if of_terms else own
+    axis = next((axis for axis in own.axes if axis.name == axis_name), None)
     if axis is None:
         raise InvalidInputError(f"an ablation needs cells of at least two values of {axis_name!r}")
-    frame = cells_frame(cell for cell in cells if axis.varies(cell))
-    frame = frame.dropna(subset="test/accuracy")
+    frame = own.where(axis.varies).judged
     kind: Literal["bars", "points", "lines"]
     if of_terms:
         by, across, series, kind = ["model", "shots"], "task", OBJECTIVE, "bars"
@@ -267,7 +250,7 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
     else:
         by, across, series = ["model", "task", "shots"], axis_name, "method"
         kind = "lines" if axis.is_scale else "points"
-        titles = {method: frames.method_title(method) for method in axis.methods}
+        titles = {method: method_title(method) for method in axis.methods}
     panels = [(group, m) for group in _split(frame, by) for m in MEASURES]
     figure, axes = style.grid_of(len(panels), width=5.0, height=2.8, columns=2)
     for panel, (group, measure) in zip(axes, panels, strict=True):
@@ -300,12 +283,12 @@ def _require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
 
 
 def _split(frame: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
-    return [group for _, group in frames.groups_of(frame, by)]
+    return [group for _, group in groups_of(frame, by)]
 
 
 def _split_panels(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the rows of each model and task with the largest number of shots."""
-    return _split(frames.fullest(frame), ("model", "task"))
+    return _split(fullest(frame), ("model", "task"))
 
 
 def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
@@ -316,56 +299,13 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     shots = group["shots"].unique()
     if with_shots and len(shots) == 1:
         common["shots"] = shots[0]
-    task, *about = frames.words_of(common, *common)
+    task, *about = words_of(common, *common)
     # The names of ensembles are long.
     return fill(f"{task} ({', '.join(about)})" if about else task, _MAX_TITLE_WIDTH)
 
 
 @style.styled
-def time_figure(records: Iterable[CellRecord]) -> Figure:
-    """Draw the time and the outer loops of annealing runs by task (paper, Figure 3).
-
-    A row of panels per model, a point per task and method: mean and standard deviation over all
-    cells. The axis on the right is the size of the search, N * D: number of classes times number
-    of available corrections, maximum over methods.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if no annealing run was timed.
-    """
-    frame = cells_frame(frames.main_finished(records))
-    timed = (frame["opt/seconds"] > 0) & frame["search_space"].notna()
-    frame = _require(frame[timed], "annealing runs")
-    models = _split(frame, ["model"])
-    figure, axes = style.grid_of(2 * len(models), width=5.4, height=3.0, columns=2)
-    looks = style.looks(frame["method"])
-    titles = {method: frames.method_title(method) for method in looks}
-    for left, right, group in zip(axes[::2], axes[1::2], models, strict=True):
-        tasks = sorted(group["task"].unique(), key=task_rank)
-        behind = left.twinx()
-        sizes = group.groupby("task")["search_space"].max().reindex(tasks)
-        behind.bar(range(len(tasks)), sizes, color=style.LIGHT, width=0.6, label="N·D")
-        behind.set_ylabel("search space N·D")
-        behind.grid(visible=False)
-        # Draw the bars behind the points of the other axis.
-        left.set_zorder(behind.get_zorder() + 1)
-        left.patch.set_visible(False)
-        at = group["task"].map(tasks.index)
-        for panel, column in ((left, "opt/seconds"), (right, "temperatures")):
-            means, spreads = _aggregate_seeds(group[column] / 100, at, group["method"])
-            style.series(panel, means, looks, titles, spreads=spreads)
-            panel.set_xticks(range(len(tasks)), [task_title(task) for task in tasks])
-            panel.set(title=_panel_title(group, with_shots=False), xlim=(-0.6, len(tasks) - 0.4))
-            panel.set_ylim(bottom=0)
-        left.set_ylabel("seconds of one annealing run")
-        right.set_ylabel("outer loops (temperatures)")
-    style.legend(figure)
-    return figure
-
-
-@style.styled
-def learning_curve_figure(records: Iterable[CellRecord], *, method: str | None = None) -> Figure:
+def learning_curve_figure(cells: Cells, *, method: str | None = None) -> Figure:
     """Draw accuracy and COBias against labelled rows, the mean over tables and seeds.
 
     A line for each method, or for one; dashed if rows without labels are used too.
@@ -375,16 +315,15 @@ def learning_curve_figure(records: Iterable[CellRecord], *, method: str | None =
     InvalidInputError
         Raised if no cells differ in the number of labelled rows.
     """
-    frame = frames.learning_curve_frame(records, method=method)
+    frame = cells.learning_curve(method)
     plain = 100 * frame[[f"uncorrected_{measure}" for measure in MEASURES]].mean()
     frame = frame[frame["method"] != "icl"]
     frame["line"] = list(zip(frame["method"], frame["rows_used"], strict=True))
-    hues = style.looks(frame["method"])
+    hues = cells.looks_of(frame)
     looks = {line: hues[line[0]] for line in frame["line"].unique()}
-    dashed = [line for line in looks if line[1] != frames.LABELLED_ALONE]
+    dashed = [line for line in looks if line[1] != LABELLED_ALONE]
     titles = {
-        line: frames.method_title(line[0]) + (f", {line[1]}" if line in dashed else "")
-        for line in looks
+        line: method_title(line[0]) + (f", {line[1]}" if line in dashed else "") for line in looks
     }
     figure, panels = style.grid_of(2, width=4.8, height=3.6)
     for panel, (measure, title) in zip(panels, _MEASURE_TITLES.items(), strict=True):
@@ -401,7 +340,7 @@ def learning_curve_figure(records: Iterable[CellRecord], *, method: str | None =
 
 
 @style.styled
-def importance_figure(records: Iterable[CellRecord]) -> Figure:
+def importance_figure(cells: Cells) -> Figure:
     """Draw the importance of each hyperparameter, a panel per method that was tuned.
 
     Importances are means over cells of those recorded by each study.
@@ -411,9 +350,8 @@ def importance_figure(records: Iterable[CellRecord]) -> Figure:
     InvalidInputError
         Raised if no cell has importances.
     """
-    frame = frames.importances_frame(frames.main_finished(records))
-    frame = _require(frame, "importances of hyperparameters")
-    looks = style.looks(frame["method"])
+    frame = _require(cells.main.importances, "importances of hyperparameters")
+    looks = cells.looks_of(frame)
     means = frame.groupby(["method", "parameter"])["importance"].mean()
     height = 1.0 + 0.3 * frame["parameter"].nunique()
     figure, panels = style.grid_of(len(looks), width=4.2, height=height)
@@ -422,108 +360,11 @@ def importance_figure(records: Iterable[CellRecord]) -> Figure:
         names = [str(name).replace("_", " ") for name in own.index]
         drawn = panel.barh(names, own, color=look.color, hatch=look.hatch, edgecolor="white")
         panel.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8)
-        panel.set(xlabel="importance, %", title=frames.method_title(method))
+        panel.set(xlabel="importance, %", title=method_title(method))
         panel.margins(x=0.15)
         panel.grid(axis="x")
         panel.grid(visible=False, axis="y")
     return figure
-
-
-@style.styled
-def cost_figure(records: Iterable[CellRecord]) -> Figure:
-    """Draw score against cost of the trials of studies with both objectives, a panel per cell.
-
-    A line joins Optuna's Pareto front, recorded in the metric ``pareto``.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if no finished cell has such a study.
-    """
-    cells = [
-        c for c in frames.main_finished(records) if any("pareto" in t.metrics for t in c.trials)
-    ]
-    if not cells:
-        raise InvalidInputError("no finished cell has a study with a second objective")
-    figure, panels = style.grid_of(len(cells), width=3.2, height=2.6)
-    looks = style.looks(cell.identity["method"] for cell in cells)
-    for panel, cell in zip(panels, cells, strict=True):
-        metric, title = _COSTS[cell.identity["tuner"]["cost"]]
-        points = sorted(
-            (trial.metrics[metric], 100 * score, trial.metrics["pareto"])
-            for trial in cell.trials
-            if (score := frames.trial_score(trial)) is not None
-        )
-        color = looks[cell.identity["method"]].color
-        costs, scores, _ = np.transpose(points)
-        panel.scatter(costs, scores, s=13, color=style.LIGHT, edgecolor=style.GREY)
-        front = np.transpose([point for point in points if point[2]])
-        panel.plot(front[0], front[1], marker="o", markersize=4, color=color, label="Pareto front")
-        panel.set(xscale="log", xlabel=title, ylabel="score, points")
-        panel.set_title(frames.name_of(cell.identity, "method", "task", "shots", "seed"))
-    style.legend(figure)
-    return figure
-
-
-@style.styled
-def slice_figure(records: Iterable[CellRecord]) -> Figure:
-    """Draw scores against the values of each hyperparameter of DCS, a panel per hyperparameter.
-
-    A dot per trial; later trials of a study are darker. Trials of all cells are pooled, because a
-    single study has too few. Scores are relative to the mean of their cell, because some tables
-    are harder than others.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if DCS has no trials.
-    """
-    frame = frames.trials_frame(frames.main_finished(records, method="dcs"))
-    columns = list(map(str, frame))
-    tuned = columns[columns.index("score") + 1 :]
-    # Skip hyperparameters that most trials lack or that do not vary.
-    names = [n for n in tuned if frame[n].notna().mean() > 0.5 and frame[n].nunique() > 1]
-    if not names:
-        raise InvalidInputError("no trials of DCS to draw")
-    from matplotlib.colors import LinearSegmentedColormap
-
-    by_cell = frame.groupby("key")
-    gains = 100 * (frame["score"] - by_cell["score"].transform("mean"))
-    ages = frame["trial"] / by_cell["trial"].transform("max").clip(lower=1)
-    figure, panels = style.grid_of(len(names), width=2.7, height=2.3, columns=4)
-    color = style.looks(["dcs"])["dcs"].color
-    dots: dict[str, Any] = {
-        "cmap": LinearSegmentedColormap.from_list("later", [_FIRST_TRIAL_COLOR, color]),
-        "vmin": 0.0,
-        "vmax": 1.0,
-        "s": 13,
-        "alpha": 0.8,
-        "linewidth": 0,
-        "rasterized": len(frame) > _MAX_VECTOR_DOTS,
-    }
-    for panel, name in zip(panels, names, strict=True):
-        panel.axhline(0.0, color=style.GREY, linewidth=0.8)
-        known = frame[name].dropna()
-        if all(isinstance(value, int | float) for value in known):
-            values = known.astype(float)
-            if _is_logarithmic(values):
-                panel.set_xscale("log")
-        else:
-            # Categories are in alphabetical order.
-            choices = sorted(set(map(str, known)))
-            values = known.map(str).map(choices.index)
-            panel.set_xticks(range(len(choices)), choices)
-            panel.margins(x=0.2)
-        panel.scatter(values, gains[values.index], c=ages[values.index], **dots)
-        panel.set_title(name.replace("_", " "))
-    panels[0].set_ylabel("score against the\ncell's mean, points")
-    return figure
-
-
-def _is_logarithmic(values: pd.Series[float]) -> bool:
-    """Guess whether values were sampled on a logarithmic scale: most of them are small."""
-    low, high = values.min(), values.max()
-    return bool(low > 0 and high / low > 30 and values.median() < low + 0.25 * (high - low))
 
 
 @style.styled
@@ -569,7 +410,7 @@ def front_figure(record: CellRecord) -> Figure:
     if record.front is None:
         raise InvalidInputError(f"cell {record.key} has no front to draw")
     figure = FittedScheme.from_dict(record.front, source=f"cell {record.key}").plot_front()
-    figure.axes[0].set_title(frames.name_of(record.who, "method", "task", "shots", "seed"))
+    figure.axes[0].set_title(name_of(record.who, "method", "task", "shots", "seed"))
     return figure
 
 
@@ -593,7 +434,7 @@ def scheme_figure(record: CellRecord) -> Figure:
     InvalidInputError
         Raised if the cell has no chosen scheme.
     """
-    if not frames.has_chosen(record):
+    if not has_chosen(record):
         raise InvalidInputError(f"cell {record.key} has no scheme to draw")
     scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
     counts, figure = record.histograms, scheme.plot()
@@ -606,7 +447,7 @@ def scheme_figure(record: CellRecord) -> Figure:
         )
         panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         panel.grid(visible=False)
-    named = frames.name_of(record.who, "method", "task", "shots", "seed")
+    named = name_of(record.who, "method", "task", "shots", "seed")
     figure.suptitle(named, x=0.01, ha="left", fontsize=10, weight="bold")
     return figure
 
@@ -627,54 +468,6 @@ def _describe(correction: Correction) -> str:
     return correction.name
 
 
-@style.styled
-def trace_figure(records: Iterable[CellRecord]) -> Figure:
-    """Draw one annealing run, of DCS if available: Z, temperature and accepted moves.
-
-    A light line marks each restart, where the temperature rises again.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if no cell has a trace.
-    """
-    traced = [cell for cell in frames.main_finished(records) if cell.trace]
-    if not traced:
-        raise InvalidInputError("no finished cell has an annealing trace to draw")
-    from matplotlib.figure import Figure
-
-    record = min(traced, key=lambda cell: cell.identity.get("method") != "dcs")
-    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
-    panels = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
-    upper, middle, lower = panels
-    steps = range(len(record.trace))
-    temperature, current, best, acceptance = np.transpose(record.trace)
-    upper.plot(steps, current, color=style.GREY, linewidth=1, label="current")
-    upper.plot(steps, best, color=style.ACCENT, linewidth=2.2, label="best so far")
-    upper.legend(ncols=2, loc="upper right")
-    name = frames.name_of(record.who, "method", "task", "shots", "seed")
-    upper.set(title=f"{name}: best Z {best[-1]:.4f}", ylabel="objective Z")
-    # Leave room for the legend above the lines.
-    upper.set_ylim(top=max(current) + 0.22 * (max(current) - min(best) or 1.0))
-    middle.plot(steps, temperature, color=style.BLUE, linewidth=1.4)
-    middle.set(ylabel="temperature", yscale="log")
-    middle.yaxis.set_major_formatter("{x:g}")
-    middle.yaxis.set_minor_formatter("")
-    lower.fill_between(steps, 100 * acceptance, color=style.LIGHT, linewidth=0)
-    lower.plot(steps, 100 * acceptance, color=style.INK, linewidth=1)
-    lower.set(xlabel="temperature step", ylabel="accepted, %", ylim=(0, 104))
-    lower.set_xlim(0, max(1, len(record.trace) - 1))
-    rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _JUMP * a]
-    for axes in panels:
-        # Too many lines would hide everything else.
-        if len(rises) <= _MAX_RESTART_LINES:
-            # From the bottom to the top of the panel, independent of its scale.
-            whole = axes.get_xaxis_transform()
-            axes.vlines(rises, 0, 1, transform=whole, color=style.LIGHT, linewidth=0.9, zorder=0)
-    figure.align_ylabels(panels)
-    return figure
-
-
 _CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
     "scheme": (
         "Corrected probability by class. Bars, if drawn: histogram of the probability "
@@ -688,7 +481,7 @@ _CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
         front_figure,
     ),
 }
-_FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
+_FIGURES: dict[str, tuple[str, Callable[[Cells], Figure]]] = {
     "class_accuracies": (
         "Class accuracies before and after correction by DCS, mean over seeds: predictions are "
         "fairer if the filled dots of a panel are closer to a vertical line",
@@ -710,57 +503,26 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "(err), COBias and pointwise mutual information (pmi)",
         ablation_figure,
     ),
-    "annealing_time": (
-        "Time of one annealing run, with the size of its search in grey on the right axis, and "
-        "its number of temperatures",
-        time_figure,
-    ),
     "learning_curve": (
         "Learning curves: accuracy and COBias by number of labelled rows, mean over tables and "
         "seeds; dashed if rows without labels are used too",
         learning_curve_figure,
     ),
-    "annealing": (
-        "The annealing run whose scheme was chosen: the objective, the temperature and the share "
-        "of accepted moves. Light lines are restarts",
-        trace_figure,
-    ),
     "importances": (
         "Importance of each hyperparameter for the score of trials, mean over cells",
         importance_figure,
     ),
-    "costs": (
-        "Score on development rows against the cost of a trial; the line is Optuna's Pareto front",
-        cost_figure,
-    ),
-    "slices": (
-        "Scores by value of each hyperparameter of DCS, a dot per trial, later trials darker: in "
-        "a level cloud, the value hardly matters",
-        slice_figure,
-    ),
 }
 
 
-def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figure]]:
-    """Return the figures of a sweep by name, each with its caption.
-
-    Parameters
-    ----------
-    records : iterable of CellRecord
-        The cells; failed ones are left out.
-
-    Returns
-    -------
-    dict of str to (str, matplotlib.figure.Figure)
-        Figures without data are left out.
-    """
-    cells = frames.finished_cells(records)
+def overview_figures(cells: Cells) -> dict[str, tuple[str, Figure]]:
+    """Return the figures of a sweep that have data, by name and with their captions."""
     drawn = _FIGURES | {
         f"{ABLATION}_{axis.name}": (
             f"Accuracy and COBias by {axis.title}, mean and standard deviation over seeds",
             partial(ablation_figure, axis_name=axis.name),
         )
-        for axis in axes_of(cells)
+        for axis in cells.axes
         if axis.name != OBJECTIVE
     }
     return _draw_all(drawn, cells)

@@ -11,19 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import pandas as pd
 
-GENERAL: Final = ("agnews", "dbpedia", "sst5", "trec", "rte")
-"""The paper's general-domain tasks, in the paper's order."""
-
-BIOMEDICAL: Final = ("ddi", "pubmedqa")
-"""The paper's biomedical tasks, in the paper's order."""
-
-AVERAGES: Final = {
-    "average_all": (*GENERAL, *BIOMEDICAL),
-    "average_general": GENERAL,
-    "average_biomedical": BIOMEDICAL,
-}
-"""The tasks of each average in the paper."""
-
 #: Short titles in the paper's tables.
 _TITLES: Final = {
     "agnews": "AGN",
@@ -34,8 +21,14 @@ _TITLES: Final = {
     "ddi": "DDI",
     "pubmedqa": "PMQA",
 }
+TASKS: Final = tuple(_TITLES)
+"""The paper's tasks, in the paper's order."""
+
+AVERAGE: Final = "average_all"
+"""The paper's name of the average over its tasks."""
+
 #: Names of tasks in lower case, letters and digits only.
-_TASKS: Final = {
+_NAMES: Final = {
     **{name: name for name in _TITLES},
     **{title.lower(): name for name, title in _TITLES.items()},
     "dbpedia14": "dbpedia",
@@ -56,7 +49,7 @@ def paper_model(model: object) -> str | None:
 
 def paper_task(task: object) -> str | None:
     """Return the paper's name of a task (``SST-5``, ``ag_news``, ``trec@published``), or None."""
-    return _TASKS.get(re.sub(r"@.*|[^a-z0-9]", "", str(task).lower()))
+    return _NAMES.get(re.sub(r"@.*|[^a-z0-9]", "", str(task).lower()))
 
 
 def task_title(task: object) -> str:
@@ -66,9 +59,8 @@ def task_title(task: object) -> str:
 
 def task_rank(task: object) -> int:
     """Return the position of a task in the paper's order; other tasks come last."""
-    names = list(_TITLES)
     known = paper_task(task)
-    return len(names) if known is None else names.index(known)
+    return len(TASKS) if known is None else TASKS.index(known)
 
 
 @cache
@@ -109,23 +101,14 @@ def paper_results() -> pd.DataFrame:
 
 @cache
 def paper_schemes() -> pd.DataFrame:
-    """Return the published schemes of each seed: counts of corrections, and the weakest class.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``model``, ``shots``, ``task``, ``seed``; ``weights`` and ``memberships``, numbers of
-        classes; ``weakest_class``, ``weakest_kind``, ``before`` and ``after``, where published.
-    """
+    """Return the published numbers of ``weights`` and ``memberships`` of each seed's scheme."""
     frame = paper_frame("paper_schemes")
     counts = frame["memberships_by_seed"].str.split("/")
     frame = frame.assign(memberships=counts, seed=counts.map(lambda own: [*"012"[: len(own)]]))
     frame = frame.explode(["memberships", "seed"])
     frame["memberships"] = frame["memberships"].astype(int)
     frame["weights"] = frame["classes"].astype(int) - frame["memberships"]
-    weakest = paper_frame("paper_weakest_classes").rename(columns={"class": "weakest_class"})
-    weakest = weakest.assign(weakest_kind="membership").astype({"before": float, "after": float})
-    return frame.merge(weakest, how="left")
+    return frame
 
 
 def paper_beside(theirs: pd.DataFrame, ours: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -142,6 +125,6 @@ def paper_beside(theirs: pd.DataFrame, ours: pd.DataFrame, columns: Sequence[str
     """
     keys = ours[list(columns)].astype(object).map(str)
     keys["model"] = ours["model"].map(paper_model)
-    keys["task"] = ours["task"].where(ours["task"].isin(AVERAGES), ours["task"].map(paper_task))
+    keys["task"] = ours["task"].where(ours["task"] == AVERAGE, ours["task"].map(paper_task))
     found = keys.merge(theirs, how="left").drop(columns=[*keys])
     return found.add_prefix("paper_").set_axis(ours.index)

@@ -6,7 +6,7 @@ import base64
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,23 @@ from dcs.errors import InvalidInputError, last_line
 from dcs.evaluation.uncertainty import percent, sentence_of_chance
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
-from tracking.results import frames, settings, style, tables
-from tracking.results.comparison import label_tables, method_tables
+from tracking.results import settings, style, sweep_tables
+from tracking.results.cells import (
+    MEASURES,
+    SOURCE,
+    Cells,
+    Estimate,
+    fullest,
+    groups_of,
+    has_chosen,
+    is_missing,
+    method_title,
+    name_of,
+    shots_rank,
+    text_of,
+)
 from tracking.results.figures import ABLATION, cell_pictures
 from tracking.results.formats import difference, filled
-from tracking.results.frames import MEASURES, Estimate, cells_frame
-from tracking.results.settings import Axis, axes_of
 from tracking.results.style import figure_bytes
 
 if TYPE_CHECKING:
@@ -47,17 +58,11 @@ _FIGURE_TEXT = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
 _MAX_OPEN_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 #: Figures by section of the report.
-_RESULT_FIGURES = (
-    "class_accuracies",
-    "accuracy_cobias",
-    "class_groups",
-    "learning_curve",
-)
-_SEARCH_FIGURES = ("annealing_time", "importances", "costs", "slices", "annealing")
+_RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "class_groups", "learning_curve")
 
 
 def render_report(
-    cells: Sequence[StoredCell],
+    stored: Sequence[StoredCell],
     figures: Mapping[str, tuple[str, Figure]],
     *,
     title: str,
@@ -68,7 +73,7 @@ def render_report(
 
     Parameters
     ----------
-    cells : sequence of StoredCell
+    stored : sequence of StoredCell
         The sweep's cells, from `tracking.store.queries.stored_cells`.
     figures : mapping of str to (str, matplotlib.figure.Figure)
         Figures of the sweep, from `tracking.results.figures.overview_figures`.
@@ -91,10 +96,11 @@ def render_report(
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    records = frames.finished_cells(cell.record for cell in cells)
-    if not records:
+    cells = Cells.of(each.record for each in stored)
+    failures = [_get_failure(each, link(each)) for each in stored if not each.record.finished]
+    if not cells.records:
         why = "{} failed with: {}; run the sweep again with --retry-failed"
-        failed = f"; {why.format(*_get_failure(cells[0], ''))}" if cells else ""
+        failed = f"; {why.format(*failures[0])}" if failures else ""
         raise InvalidInputError(
             f"{title}: no cell is finished, so there is nothing to report{failed}"
         )
@@ -106,10 +112,8 @@ def render_report(
         lstrip_blocks=True,
     )
     environment.filters["measured"] = _mark_up_figure
-    axes = axes_of(records)
-    main = settings.main_cells(records)
-    of_main = {record.key for record in main}
-    schemes = _build_schemes([cell for cell in cells if cell.record.key in of_main], link)
+    main = {record.key for record in cells.main.records}
+    schemes = _build_schemes([each for each in stored if each.record.key in main], link)
     pictures = {name: _embed_figure(*each) for name, each in figures.items()}
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
@@ -117,43 +121,43 @@ def render_report(
         store=store,
         style=static.joinpath("report.css").read_text(encoding="utf-8"),
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
-        facts=_collect_facts(records, axes),
-        cards=_build_cards(main),
-        over_seeds=len({record.identity.get("seed") for record in records}) > 1,
-        main=tables.main_results(records),
+        facts=_collect_facts(cells),
+        cards=_build_cards(cells.main.of_method(_DRAWN_METHOD)),
+        over_seeds=cells.frame["seed"].nunique() > 1,
+        main=sweep_tables.main_results(cells),
         result_figures=[pictures[name] for name in _RESULT_FIGURES if name in pictures],
-        comparisons=[*method_tables(records), *label_tables(records)],
-        ablations=tables.ablation_tables(records),
+        comparisons=sweep_tables.method_tables(cells),
+        ablations=sweep_tables.ablation_tables(cells),
         ablation_figures=[each for name, each in pictures.items() if name.startswith(ABLATION)],
-        scheme_summary=tables.scheme_summary(records),
+        scheme_summary=sweep_tables.scheme_summary(cells),
         schemes=schemes,
         # A hundred open schemes would hide the following sections.
         folded=len(schemes) > _MAX_OPEN_SCHEMES,
-        timing=tables.timing_table(records),
-        search_figures=[pictures[name] for name in _SEARCH_FIGURES if name in pictures],
-        class_tables=tables.class_accuracies_by_seed(records),
-        cells=_build_cell_table(cells, axes),
-        links={cell.run_id: link(cell) for cell in cells},
-        failures=[_get_failure(cell, link(cell)) for cell in cells if not cell.record.finished],
-        packages=_collect_packages(records),
+        timing=sweep_tables.timing_table(cells),
+        search_figures=[pictures[name] for name in ("importances",) if name in pictures],
+        class_tables=sweep_tables.class_accuracies_by_seed(cells),
+        cells=_build_cell_table(stored, cells),
+        links={each.run_id: link(each) for each in stored},
+        failures=failures,
+        packages=_collect_packages(cells.records),
     )
     return page
 
 
-def _collect_facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[str, str]]:
+def _collect_facts(cells: Cells) -> list[tuple[str, str]]:
     def different(name: str) -> list[str]:
-        return list(dict.fromkeys(str(cell.who[name]) for cell in records))
+        return list(dict.fromkeys(map(str, cells.frame[name])))
 
     shots = ", ".join(name for name in different("shots") if name != "None")
     return [
-        ("cells", str(len(records))),
+        ("cells", str(len(cells.records))),
         ("models", ", ".join(different("model"))),
         ("tasks", ", ".join(different("task"))),
         *([("shots", shots)] if shots else []),
-        ("methods", ", ".join(frames.method_title(name) for name in different("method"))),
+        ("methods", ", ".join(method_title(name) for name in different("method"))),
         ("seeds", ", ".join(sorted(different("seed"), key=lambda seed: (len(seed), seed)))),
-        *((axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in axes),
-        ("computed", _format_period(records)),
+        *((axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in cells.axes),
+        ("computed", _format_period(cells.records)),
     ]
 
 
@@ -180,18 +184,17 @@ def _collect_packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
     return [(name, ", ".join(versions)) for name, versions in sorted(found.items())]
 
 
-def _build_cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
+def _build_cards(cells: Cells) -> list[dict[str, Any]]:
     """Return the effect of DCS on each model and task at the largest number of shots.
 
-    Each card has a ``name``, a ``detail``, and ``lines``: the name of each figure, its value
+    Each card has a ``name``, a ``detail``, and ``lines``: the name of each metric, its value
     before and after correction, and the change.
     """
-    cells = [cell for cell in records if cell.identity.get("method") == _DRAWN_METHOD]
     needed = [f"{when}test/{m}" for when in ("", "uncorrected/") for m in MEASURES]
-    frame = frames.fullest(cells_frame(cells).dropna(subset=needed))
-    classes = frames.classes_frame(cells)
+    frame = fullest(cells.frame.dropna(subset=needed))
+    classes = cells.classes
     cards = []
-    for where, group in frames.groups_of(frame, ("model", "task", "shots")):
+    for where, group in groups_of(frame, SOURCE):
         lines = [_build_card_line(group, name) for name in ("accuracy", "COBias")]
         of_group = classes[classes["key"].isin(group["key"])].groupby("class", sort=False)
         means = of_group[["before", "after"]].mean().dropna()
@@ -202,19 +205,19 @@ def _build_cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
                 for when in ("before", "after")
             )
             lines.append(("weakest class", before, after, ""))
-        detail = frames.name_of(where | {"method": _DRAWN_METHOD}, "model", "shots", "method")
+        detail = name_of(where | {"method": _DRAWN_METHOD}, "model", "shots", "method")
         cards.append({"name": str(where["task"]), "detail": detail, "lines": lines})
     return cards
 
 
 def _build_card_line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
-    """Return a figure and its change, with the deviation over seeds or the p-value of one seed."""
+    """Return a metric and its change, with the deviation over seeds or the p-value of one seed."""
     metric = f"test/{name.lower()}"
     before, after = cells[f"uncorrected/{metric}"], cells[metric]
     gap = 100 * (after - before)
     p = float(cells[f"{metric}_p"].iloc[0])
     change = difference(gap.mean(), gap.std())
-    if len(cells) == 1 and not frames.is_missing(p):
+    if len(cells) == 1 and not is_missing(p):
         change += f", {sentence_of_chance(p)}"
     return name, percent(before.mean()), percent(after.mean()), change
 
@@ -231,9 +234,9 @@ def _build_schemes(
 
     def merit(cell: StoredCell) -> tuple[float, float]:
         who, metrics = cell.record.identity, cell.record.metrics
-        return frames.shots_rank(who.get("shots")), metrics.get("dev/score", 0.0)
+        return shots_rank(who.get("shots")), metrics.get("dev/score", 0.0)
 
-    tuned = [cell for cell in cells if cell.record.finished and frames.has_chosen(cell.record)]
+    tuned = [cell for cell in cells if cell.record.finished and has_chosen(cell.record)]
     shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
     best: dict[tuple[object, object], str] = {}
     for cell in sorted(shown, key=merit, reverse=True):
@@ -246,7 +249,7 @@ def _build_schemes(
         drawn = cell_pictures(record).values() if cell.run_id in best.values() else ()
         schemes.append(
             {
-                "name": frames.name_of(record.who, "task", "model", "shots", "seed", "method"),
+                "name": name_of(record.who, "task", "model", "shots", "seed", "method"),
                 "link": link(cell),
                 "calibration": scheme.calibration.name if scheme.calibration else "",
                 "classes": [(name, each.kind, each.effect) for name, each in corrections],
@@ -278,31 +281,30 @@ def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
     return caption, head.format(caption, size, width) + Markup(svg + "</svg>")
 
 
-def _build_cell_table(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
+def _build_cell_table(stored: Sequence[StoredCell], cells: Cells) -> pd.DataFrame:
     """Return the table of all cells as text, without empty columns."""
     import pandas as pd
 
-    frame = cells_frame(cell.record for cell in cells)
-    found = {row["key"]: row for row in frames.estimates(frame, ("key",)).to_dict("records")}
+    found = {row["key"]: row for row in cells.estimates(("key",)).to_dict("records")}
     rows = []
-    for cell in cells:
+    for cell in stored:
         record, row = cell.record, found.get(cell.record.key)
         measures = {}
         for measure, title in {"accuracy": "accuracy", "cobias": "COBias"}.items():
             after = Estimate(math.nan) if row is None else Estimate.of(row, measure)
             measures[title] = after.marked()
             measures[f"{title} was"] = percent(record.metrics.get(f"uncorrected/test/{measure}"))
-        who = {name: frames.text_of(value) for name, value in record.who.items()}
+        who = {name: text_of(value) for name, value in record.who.items()}
         seconds = record.metrics.get("opt/seconds")
         rows.append(
             {
                 "run": cell.run_id,
-                "method": frames.method_title(who["method"]),
+                "method": method_title(who["method"]),
                 "task": who["task"],
                 **measures,
                 "shots": who["shots"],
                 "seed": who["seed"],
-                "setting": settings.setting(record, axes),
+                "setting": settings.setting(record, cells.axes),
                 "seconds": "" if seconds is None else f"{seconds:.2f}",
                 "model": who["model"],
                 "status": "" if record.finished else "failed",
@@ -312,7 +314,7 @@ def _build_cell_table(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.D
 
 
 def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
-    name = frames.name_of(cell.record.who, "method", "task", "shots", "seed")
+    name = name_of(cell.record.who, "method", "task", "shots", "seed")
     return name, last_line(cell.record.error or "") or "no traceback recorded", link
 
 

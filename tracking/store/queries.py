@@ -14,7 +14,7 @@ from dcs.errors import ConfigError, TrackingError, listing, one_line, unknown
 from tracking import schema
 from tracking.archive import Archive
 from tracking.records import CellRecord, StoredCell
-from tracking.results.frames import ordered
+from tracking.results.cells import ordered
 from tracking.store.client import cells_link, open_experiment, open_store, search_runs
 
 if TYPE_CHECKING:

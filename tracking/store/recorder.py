@@ -21,6 +21,7 @@ from dcs.errors import ConfigError, TrackingError, named, one_line
 from dcs.io import validated
 from tracking.archive import Archive, Sweep
 from tracking.records import CellRecord, ScoringRecord, SweepStatus
+from tracking.results.cells import Cells
 from tracking.results.figures import figure_files, overview_figures
 from tracking.store.client import (
     default_tracking_uri,
@@ -367,12 +368,13 @@ class Recorder:
             self.idle = self._ended = True
             return
         keys = self.archive.keys(self._sweep.sweep_key)
-        records = list(self.archive.load(keys).values())
+        records = self.archive.load(keys).values()
+        cells = Cells.of(records)
         try:
             runs.write_scorings(self._sweep.scorings)
             runs.remove_doubles()
-            runs.write_summary(records)
-            runs.write_models(records)
+            runs.write_summary(cells, sum(not record.finished for record in records))
+            runs.write_models(cells)
         except Exception as error:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
@@ -385,7 +387,7 @@ class Recorder:
         # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
         if deadline == math.inf and self._sweep.figures != "none":
             try:
-                runs.write_figures(figure_files(overview_figures(records)))
+                runs.write_figures(figure_files(overview_figures(cells)))
             except Exception as error:
                 # The recording is complete without figures.
                 _log.warning("the figures of the sweep could not be written (%s)", one_line(error))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,14 @@ from tracking.records import (
     sealed,
     text_digest,
 )
-from tracking.results.frames import has_chosen
+from tracking.results.cells import Cells, has_chosen
 from tracking.results.settings import objective_label, own_setting
-from tracking.results.tables import leaderboard, leaderboard_metrics, table_files
+from tracking.results.sweep_tables import (
+    leaderboard,
+    leaderboard_metrics,
+    main_results,
+    table_files,
+)
 from tracking.store.client import log_files, make_experiment, search_runs
 from tracking.store.serving import log_model
 
@@ -240,25 +245,24 @@ class SweepRuns:
         self._log_batch(made.run_id, metrics, {**who, **scoring.params})
         self._client.set_terminated(made.run_id, end_time=scoring.finished_ms)
 
-    def write_summary(self, cells: Sequence[CellRecord]) -> None:
+    def write_summary(self, cells: Cells, failed: int) -> None:
         """Write the tables and metrics of the parent run, replacing earlier ones."""
         from mlflow.entities import Metric, RunTag
 
         self._join_earlier_parent()
-        board = leaderboard(cells)
-        files = table_files(cells, board)
+        files = table_files(cells)
         log_files(self._client, self.parent_id, files)
         now = time.time_ns() // 1_000_000
-        figures = {
-            "cells/finished": sum(cell.finished for cell in cells),
-            "cells/failed": sum(not cell.finished for cell in cells),
-            **leaderboard_metrics(board),
+        metrics = {
+            "cells/finished": len(cells.records),
+            "cells/failed": failed,
+            **leaderboard_metrics(leaderboard(cells)),
         }
-        note = schema.shorten(files[schema.LEADERBOARD_TEXT], schema.TAG_LIMIT)
+        note = schema.shorten(main_results(cells).to_markdown(), schema.TAG_LIMIT)
         listed = schema.logged_tables(name for name in files if name.endswith(".json"))
         self._client.log_batch(
             self.parent_id,
-            [Metric(*metric) for metric in _metrics(figures, now)[:_MAX_METRICS]],
+            [Metric(*metric) for metric in _metrics(metrics, now)[:_MAX_METRICS]],
             tags=[RunTag(name, value) for name, value in {schema.NOTE: note, **listed}.items()],
         )
 
@@ -266,15 +270,13 @@ class SweepRuns:
         """Log figures to the parent run, replacing earlier ones."""
         log_files(self._client, self.parent_id, figures)
 
-    def write_models(self, cells: Sequence[CellRecord]) -> None:
+    def write_models(self, cells: Cells) -> None:
         """Log the best scheme of each model and task as a model, unless it is one already.
 
         The best scheme has the highest accuracy minus COBias on the test rows.
         """
         best: dict[tuple[Any, ...], CellRecord] = {}
-        for cell in cells:
-            if not cell.finished or cell.scheme is None or not has_chosen(cell):
-                continue
+        for cell in filter(has_chosen, cells.records):
             group = tuple(cell.who[name] for name in ("model", "task"))
             if group not in best or _score(cell) > _score(best[group]):
                 best[group] = cell

@@ -16,7 +16,7 @@ from dcs.errors import ConfigError, TrackingError, one_line
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import StoredCell
-from tracking.results.frames import has_chosen
+from tracking.results.cells import has_chosen
 from tracking.store.client import make_experiment, open_store
 
 if TYPE_CHECKING:

@@ -73,9 +73,10 @@ def report(
     Example: `dcs report quickstart -o report.html --files figures`
     """
     from dcs.io import atomic_write_bytes, atomic_write_text
+    from tracking.results.cells import Cells
     from tracking.results.figures import figure_files, overview_figures
     from tracking.results.report import render_report
-    from tracking.results.tables import all_tables
+    from tracking.results.sweep_tables import all_tables
     from tracking.store.client import redact, run_link
     from tracking.store.queries import log_report
 
@@ -83,17 +84,17 @@ def report(
     uri = results.store
     # A cell that belongs to several sweeps is reported once.
     found = {cell.record.key: cell for each in experiments[::-1] for cell in results.cells(each)}
-    cells, title = list(found.values()), " and ".join(experiments)
-    records = [cell.record for cell in cells if cell.record.finished]
+    stored, title = list(found.values()), " and ".join(experiments)
+    cells = Cells.of(each.record for each in stored)
     with console.status("writing the report"):
         link = functools.partial(run_link, uri, ui=ui)
-        figures = overview_figures(records)
-        page = render_report(cells, figures, title=title, link=link, store=redact(uri))
+        figures = overview_figures(cells)
+        page = render_report(stored, figures, title=title, link=link, store=redact(uri))
         atomic_write_text(output, page)
         sweeps = [each for each in experiments if log and not results.tuned_keys(each)]
         logged = {each: log_report(uri, each, page) for each in sweeps}
         if files is not None:
-            for each in all_tables(records):
+            for each in all_tables(cells):
                 each.write(files)
             for name, content in figure_files(figures).items():
                 atomic_write_bytes(files / Path(name).name, content)
@@ -101,7 +102,9 @@ def report(
         if run is not None:
             console.print(f"sweep {experiment}: {link(run.info)}")
     also = "" if files is None else f", tables and figures in {files}"
-    console.print(f"{len(records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}")
+    console.print(
+        f"{len(cells.records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}"
+    )
     console.print(
         f"next: open it in a browser; its links need {options.ui_command(runs, tracking_uri)}",
         style="bold",
@@ -113,15 +116,7 @@ def table(
         str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
     ],
     which: Annotated[
-        Literal[
-            "main",
-            "ablation",
-            "schemes",
-            "classes",
-            "timing",
-            "methods",
-            "labels",
-        ],
+        Literal["main", "ablation", "schemes", "classes", "timing", "methods"],
         typer.Argument(help="Which table."),
     ] = "main",
     form: Annotated[
@@ -135,10 +130,11 @@ def table(
 
     Example: `dcs table quickstart ablation --format latex`
     """
-    from tracking.results.tables import TABLES
+    from tracking.results.cells import Cells
+    from tracking.results.sweep_tables import TABLES
 
-    records = Results(runs, tracking_uri).records(experiment)
-    made = [each for each in TABLES[which](records) if each.rows]
+    cells = Cells.of(Results(runs, tracking_uri).records(experiment))
+    made = [each for each in TABLES[which](cells) if each.rows]
     if not made:
         raise TrackingError(f"experiment {experiment!r} has no finished cells for table {which!r}")
     texts: list[str] = [getattr(each, f"to_{form}")() for each in made]
@@ -267,7 +263,7 @@ def compare(
 
     Example: `dcs compare 1f0c 'best:test/cobias<5'`
     """
-    from tracking.results.tables import compare_records
+    from tracking.results.comparison import compare_records
     from tracking.store.runs import cell_name
 
     results = Results(runs, tracking_uri)

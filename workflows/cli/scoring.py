@@ -18,6 +18,9 @@ from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 
 if TYPE_CHECKING:
+    from dcs.prompting import PromptPrefix
+    from dcs.scoring.labels import Tokenizer
+    from workflows.config.scoring import ScoringSettings
     from workflows.tables import ProbabilityStore, TableRequest
 
 tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
@@ -174,48 +177,78 @@ def show(
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Demonstration seed.")] = 0,
     data: options.Data = None,
     row: Annotated[int, typer.Option(metavar="N", min=0, help="Index of the test text.")] = 0,
-    tokenizer: Annotated[
-        str, typer.Option(metavar="MODEL", help="Model whose tokenizer counts tokens.")
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", "--tokenizer", metavar="MODEL", help="Model that reads the prompt."
+        ),
     ] = "tiny_lm",
+    settings: options.Settings = None,
 ) -> None:
-    """Print a prompt exactly as the model reads it, with label words and token counts.
+    """Print a prompt exactly as the model reads it, its tokens and the tokens of the labels.
 
-    Example: `dcs tasks show reviews --shots N --row 3 --tokenizer gpt2`
+    A model with a chat template receives the turns of a conversation; --set
+    scoring.prompt=completion shows the plain text. Only the tokenizer of the model is loaded.
+
+    Example: `dcs tasks show reviews --shots N --row 3 --model gpt2`
     """
     from dcs import prompting
+    from dcs.scoring.models import load_tokenizer
+    from workflows.config.sweep import PromptsConfig, configured
 
+    config = configured(
+        PromptsConfig, {}, source="command line", sets=settings or (), models=[model], tasks=[name]
+    )
     task = prompting.get_task(name, data)
     demonstrations = prompting.select_demonstrations(task, prompting.parse_shots(shots), seed=seed)
     texts = task.examples("test")
     if row >= len(texts):
         raise ConfigError(f"--row {row}: task {task.name!r} has test texts 0 to {len(texts) - 1}")
     prefix = prompting.render_prefix(task, demonstrations)
-    prompt = prefix + prompting.render_query(task, texts[row].text)
+    query = prompting.render_query(task, texts[row].text)
+    scoring = config.scoring
+    tokenizer = load_tokenizer(model, prompt=scoring.prompt, answer_prefix=scoring.answer_prefix)
+    (prompt,), space = tokenizer.render(prefix, [query])
     typer.echo(prompt)
     console.rule(style="dim")
+    kind = "plain text" if tokenizer.template is None else "chat, by the template of the model"
     for line in (
+        f"prompt: {kind}",
         f"label words: {', '.join(task.label_words)}",
         f"gold label: {task.classes[texts[row].label]}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
-        *_describe_tokens(tokenizer, prompt, task.label_words),
+        f"number of tokens: {len(tokenizer.encode([prompt])[0])}",
+        *_describe_labels(tokenizer, prompt, [space + word for word in task.label_words], scoring),
     ):
         console.print(line)
+    typer.echo(f"tokens of {model}, labels in ⟦⟧:\n{_show_tokens(tokenizer, prompt, prefix)}")
 
 
-def _describe_tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
-    """Return lines with the token count of the prompt and the tokens of the label words."""
+def _describe_labels(
+    tokenizer: Tokenizer, prompt: str, words: list[str], scoring: ScoringSettings
+) -> list[str]:
     from dcs.errors import ScoringError
-    from dcs.scoring.base import read_label_words
-    from dcs.scoring.models import load_tokenizer
+    from dcs.scoring.labels import read_label_words
 
-    tokenizer = load_tokenizer(model)
-    ids = tokenizer.encode(prompt)
-    first = tokenizer.describe(ids[0]) if ids else ""
-    start = "" if not ids or prompt.startswith(first) else f", including start token {first!r}"
-    length = f"tokens of {model}: {len(ids)} in the prompt{start}"
     try:
-        found, rule = read_label_words(tokenizer, prompt, label_words, "auto")
+        found, rule = read_label_words(tokenizer, prompt, words, scoring.label_rule)
     except ScoringError as error:
-        return [length, f"label tokens: no rule applies: {error}"]
-    words = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
-    return [length, f"label tokens ({rule}): {', '.join(words)}"]
+        return [f"label tokens: no rule applies: {error}"]
+    shown = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
+    return [f"label tokens ({rule}): {', '.join(shown)}"]
+
+
+def _show_tokens(tokenizer: Tokenizer, prompt: str, prefix: PromptPrefix) -> str:
+    """Return the tokens of a prompt; those of the demonstrations' label words are marked."""
+    (ids,) = tokenizer.encode([prompt])
+    pieces = [tokenizer.describe(token).replace("\n", "\\n") for token in ids]
+    place = 0
+    for query, word in prefix.turns:
+        text = query.rpartition("\n")[0].strip()
+        start = prompt.find(word, prompt.find(text, place) + len(text))
+        place = start + len(word)
+        before, through = tokenizer.encode([prompt[:start].rstrip(" "), prompt[:place]])
+        if ids[: len(through)] == through:
+            pieces[len(before)] = f"⟦{pieces[len(before)]}"
+            pieces[len(through) - 1] += "⟧"
+    return f"{'|'.join(pieces)}|⟦?⟧"

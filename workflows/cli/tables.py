@@ -80,6 +80,9 @@ def import_(
     logits: Annotated[
         bool, typer.Option("--logits", help="Values are logits: apply a softmax.")
     ] = False,
+    counts: Annotated[
+        bool, typer.Option("--counts", help="Values are votes, e.g. of 20 samples per row.")
+    ] = False,
     classes: Annotated[
         Any,
         typer.Option(
@@ -505,7 +508,7 @@ def _is_table(path: Path) -> bool:
 
     with open_parquet(path) as file:
         schema = file.schema_arrow
-    others = sorted(name for name in schema.names if not name.startswith("p:"))
+    others = sorted(name for name in schema.names if name[:2] not in ("p:", "n:"))
     return others == ["id", "label"] and str(schema.field("label").type).startswith("int")
 
 

@@ -33,10 +33,8 @@ from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
 from dcs.selection.methods import get_method
 from tracking import CellRecord
-from tracking.results import frames
+from tracking.results.cells import MEASURES, Cells, Estimate, grouped
 from tracking.results.figures import class_accuracy_figure, learning_curve_figure
-from tracking.results.frames import MEASURES, Estimate
-from tracking.results.settings import axes_of
 from tracking.results.style import drawn_or_none, figure_bytes
 from tracking.store.runs import cell_name
 from workflows.cli.console import bars, column_tables, console, duration, new_table, width_of
@@ -129,23 +127,23 @@ def _count(number: int, noun: str) -> str:
 
 def show_results(records: Sequence[CellRecord], picture: Path) -> None:
     """Print results by task and failed cells; plot the class accuracies of DCS."""
-    finished = [record for record in records if record.finished]
-    for (model, _), group in groupby(sorted(finished, key=_group), key=_group):
-        cells = list(group)
-        several = len({record.identity["seed"] for record in cells}) > 1
-        figures = "mean ± sd over seeds" if several else "[95 % interval], p against uncorrected"
+    finished = Cells.of(records)
+    for (model, _), group in groupby(sorted(finished.records, key=_group), key=_group):
+        cells = Cells(tuple(group))
+        several = cells.frame["seed"].nunique() > 1
+        shown = "mean ± sd over seeds" if several else "[95 % interval], p against uncorrected"
         console.print()
-        task = cells[0].who["task"]
-        console.print(f"{task} ({model}): % of test rows, {figures}", style="bold")
+        task = cells.records[0].who["task"]
+        console.print(f"{task} ({model}): % of test rows, {shown}", style="bold")
         console.print(*results_tables(cells, width=console.width))
     for record in records:
         if not record.finished:
             reason = last_line(record.error or "")
             console.print(f"failed {cell_name(record)}: {reason}", style="red")
-    if len(finished) < len(records):
+    if len(finished.records) < len(records):
         console.print("add --retry-failed to compute the failed cells again")
     console.print()
-    if any(record.identity["method"] == "dcs" for record in finished):
+    if finished.of_method("dcs").records:
         content = drawn_or_none(
             picture.name, lambda: figure_bytes(class_accuracy_figure(finished), "png")
         )
@@ -158,7 +156,7 @@ def _group(record: CellRecord) -> tuple[str, str]:
     return record.identity["model"], record.identity["task"]
 
 
-def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
+def results_tables(cells: Cells, *, width: int) -> list[Table]:
     """Return accuracy, COBias and class accuracies by method, in one or more tables.
 
     Cells that differ in a setting, as in an ablation, have separate rows and a column for each
@@ -167,22 +165,22 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
 
     Parameters
     ----------
-    records : sequence of CellRecord
-        Finished cells of one model and task, in the order of the rows.
+    cells : Cells
+        Cells of one model and task.
     width : int
         Available characters. If the classes do not fit beside the rest, they become the rows of
         separate tables.
     """
-    axes = axes_of(records)
-    frame = frames.cells_frame(records)
-    for axis in axes:
-        pairs = zip(frame["method"], frame[axis.name], strict=True)
-        frame[axis.name] = [axis.short(v) if m in axis.methods else "" for m, v in pairs]
+    axes = cells.axes
     by = ["shots", "method", *(axis.name for axis in axes)]
-    rows = frames.estimates(frame, by)
+    rows = cells.estimates(by)
+    _, groups = grouped(cells.judged, by)
+    for axis in axes:
+        pairs = zip(rows["method"], rows[axis.name], strict=True)
+        rows[axis.name] = [axis.short(v) if m in axis.methods else "" for m, v in pairs]
     with_shots = bool(rows["shots"].notna().any())
     tested = bool(rows["accuracy_p"].notna().any())
-    accuracies = frames.classes_frame(records)
+    accuracies = cells.classes
     classes = [str(name) for name in accuracies["class"].unique()]
     p = ["p"] if tested else []
     head = [
@@ -192,7 +190,6 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
     table = new_table(*head, *classes)
     previous: object = None
     columns: dict[str, list[str]] = {}
-    _, groups = frames.grouped(frame, by)
     for row, (_, group) in zip(rows.to_dict("records"), groups, strict=True):
         method = get_method(row["method"])
         names = [method.title, *(row[axis.name] for axis in axes)]
@@ -202,13 +199,13 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
         texts = [percent(each, digits=0) or "-" for each in shares]
         shots = [str(row["shots"])] if with_shots else []
         columns["\n".join([*(f"{each}-shot" for each in shots), *names])] = texts
-        figures = []
+        metrics = []
         for each in (Estimate.of(row, measure) for measure in MEASURES):
-            figures += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
+            metrics += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
         if row["shots"] != previous and table.row_count:
             table.add_section()
         style = "bold" if method.searches else ""
-        table.add_row(*shots, *names, *figures, *texts, style=style)
+        table.add_row(*shots, *names, *metrics, *texts, style=style)
         previous = row["shots"]
     if width_of(table) <= width:
         return [table]
@@ -454,7 +451,8 @@ def _advice(fitted: FittedScheme) -> str:
 
 def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) -> None:
     """Print the metrics of a method by number of labelled rows, and write the figure."""
-    frame = frames.learning_curve_frame(records, method=method)
+    cells = Cells.of(records)
+    frame = cells.learning_curve(method)
     console.print("% of the same held-out rows by labelled rows", style="bold")
     shown = new_table("labelled rows ", "rows ", "accuracy ↑", "COBias ↓")
     for row in frame.sort_values(["labelled", "rows_used"]).to_dict("records"):
@@ -462,7 +460,7 @@ def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) 
         shown.add_row(f"{row['labelled']:,}", row["rows_used"], *figures)
     console.print(shown)
     content = drawn_or_none(
-        path.name, lambda: figure_bytes(learning_curve_figure(records, method=method), "svg")
+        path.name, lambda: figure_bytes(learning_curve_figure(cells, method=method), "svg")
     )
     if content is not None:
         atomic_write_bytes(path, content)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
+from dcs.prompting import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import PromptSet, ScorerInfo
@@ -92,7 +93,7 @@ class ScoringActor:
     @one_thread()
     def score(
         self,
-        prefix: str,
+        prefix: str | PromptPrefix,
         queries: Sequence[str],
         label_words: Sequence[str],
         progress: Progress | None = None,

@@ -9,8 +9,11 @@ from pydantic import AfterValidator, Field, PlainSerializer, model_validator
 
 from dcs.errors import origin, plain_address
 from dcs.io import Strict, as_value_error
+from dcs.prompting import AnswerPrefix
 from dcs.scoring import (
+    JointScore,
     LabelRule,
+    PromptStyle,
     Scorer,
     engine_names,
     engine_options,
@@ -25,6 +28,14 @@ from dcs.scoring.cache import local_folder
 #: Options that do not affect the numbers, only storage and speed.
 INDECISIVE = frozenset(
     {"store", "device", "tensor_parallel", "memory", "max_length", "concurrency", "key_variable"}
+)
+
+#: Options that only the engines with the default of another value need to have.
+_DEFAULTS = (
+    ("label_rule", "auto"),
+    ("joint", "sum"),
+    ("prompt", "auto"),
+    ("answer_prefix", "user"),
 )
 
 
@@ -43,6 +54,13 @@ class ScoringSettings(Strict):
         Runs the models; ``openai`` is any server with an OpenAI-compatible API.
     label_rule : "auto", "mean", "first" or "joint"
         How label words of several tokens are scored; see :data:`dcs.scoring.LabelRule`.
+    joint : "sum", "mean" or "unconditional"
+        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
+    prompt : "auto", "completion" or "chat"
+        Plain text, or chat messages by the chat template of the model; ``auto`` is ``chat`` if
+        the model has a template. See :data:`dcs.scoring.PromptStyle`.
+    answer_prefix : "user", "assistant" or "none"
+        Whose turn in a chat holds the answer prefix; see :data:`dcs.prompting.AnswerPrefix`.
     dtype : str or None
         transformers, vllm: precision; by default bfloat16 on a GPU and float32 on a CPU.
     device : str or None
@@ -63,6 +81,9 @@ class ScoringSettings(Strict):
 
     engine: str = "transformers"
     label_rule: LabelRule = "auto"
+    joint: JointScore = "sum"
+    prompt: PromptStyle = "auto"
+    answer_prefix: AnswerPrefix = "user"
     dtype: str | None = None
     device: str | None = None
     tensor_parallel: int | None = Field(default=None, ge=1)
@@ -97,7 +118,7 @@ class ScoringSettings(Strict):
     def options(self) -> dict[str, Any]:
         """The options that are set, as passed to the engine."""
         values = self.model_dump(exclude={"engine", "store"}, exclude_none=True)
-        return {k: v for k, v in values.items() if (k, v) != ("label_rule", "auto")}
+        return {k: v for k, v in values.items() if (k, v) not in _DEFAULTS}
 
     def load(self, model: str) -> Scorer:
         """Load a model for scoring.
@@ -156,7 +177,7 @@ class ScoringSettings(Strict):
             "engine": self.engine,
             "versions": versions,
             "scoring": SCORING_VERSION,
-            "options": {"label_rule": self.label_rule} | decisive,
+            "options": dict(_DEFAULTS) | decisive,
         }
 
 

@@ -6,6 +6,7 @@ Precedence: command line > YAML > defaults.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -39,6 +40,9 @@ from workflows.config.tuner import (
 )
 
 Model = TypeVar("Model", bound=Strict)
+
+#: Maximum number of cells, all values of all axes combined: a sweep is planned in memory.
+MAX_CELLS: Final = 100_000
 
 #: Minimum number of optimization rows: fewer are not informative for more than a few classes.
 _MIN_ROWS: Final = 10
@@ -286,6 +290,9 @@ class SweepConfig(PromptsConfig, TuneConfig):
     def _is_consistent(self) -> SweepConfig:
         if not self.tasks and not self.tables:
             raise ValueError("tasks or tables is required")
+        cells = math.prod(map(len, self.axis_values.values()))
+        if cells > MAX_CELLS:
+            raise ValueError(f"{cells:,} cells; a sweep has at most {MAX_CELLS:,}, use several")
         varied = {axis: v for axis, v in self._tuner_axes.items() if not self._is_own(axis, *v)}
         for axis, values in varied.items() if self.combine == "one_at_a_time" else ():
             if len(varied) > 1 and not any(self._is_own(axis, value) for value in values):

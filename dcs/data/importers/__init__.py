@@ -36,6 +36,8 @@ class ImportOptions(Strict):
         Divide each row by its sum instead of refusing rows that do not sum to 1.
     logits : bool
         The values are logits or log-probabilities: apply a softmax to each row.
+    counts : bool
+        The values are votes; see :meth:`dcs.ProbabilityTable.from_counts`.
     classes : tuple of str, optional
         Class names in the order of the columns; they override those of the file.
     id_column, label_column : str, optional
@@ -53,6 +55,7 @@ class ImportOptions(Strict):
 
     normalise: bool = False
     logits: bool = False
+    counts: bool = False
     classes: tuple[str, ...] | None = None
     id_column: str | None = None
     label_column: str | None = None
@@ -87,7 +90,7 @@ class Importer:
 
 
 _ORIGIN = frozenset({"model", "task"})  # supported by every format
-_VALUES = frozenset({"normalise", "logits", "classes"})
+_VALUES = frozenset({"normalise", "logits", "counts", "classes"})
 _COLUMNS = _VALUES | {"id_column", "label_column", "class_columns"}
 
 IMPORTERS: tuple[Importer, ...] = (
@@ -320,14 +323,16 @@ def build_table(
         checked_classes(class_names, n_classes=n_classes, source=source),
         checked_ids(ids, n_rows=n_rows, source=source),
     )
+    parts: dict[str, Any] = {"classes": names.classes, "ids": names.ids, "source": source}
+    indices = _to_indices(labels, names, named=class_names is not None)
+    if options.counts:
+        return ProbabilityTable.from_counts(array, indices, provenance=provenance, **parts)
     return ProbabilityTable.from_arrays(
         _to_probabilities(array, names) if logits or options.logits else array,
-        _to_indices(labels, names, named=class_names is not None),
-        classes=names.classes,
-        ids=names.ids,
+        indices,
         provenance=provenance,
         normalise=options.normalise,
-        source=source,
+        **parts,
     )
 
 

@@ -259,3 +259,31 @@ class TestFiles:
             with pytest.raises(TableError):
                 make().write(path)
         assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+class TestCounts:
+    VOTES = [[19, 1, 0], [0, 0, 0], [3, 3, 14]]
+
+    def test_become_smoothed_probabilities_and_are_kept(self, tmp_path: Path) -> None:
+        table = ProbabilityTable.from_counts(self.VOTES, [0, 1, 2], classes=["a", "n:b", "c"])
+        np.testing.assert_allclose(table.probs[0], np.array([19 + 1 / 3, 1 + 1 / 3, 1 / 3]) / 21)
+        np.testing.assert_allclose(table.probs[1], 1 / 3)
+        table.write(tmp_path / "t.parquet")
+        read = ProbabilityTable.read(tmp_path / "t.parquet")
+        assert read.counts is not None and read.counts.tolist() == self.VOTES
+        assert read.digest == table.digest
+        part = read.subset([2, 0]).with_classes(["c", "a", "n:b"])
+        assert part.counts is not None and part.counts.tolist() == [[14, 3, 3], [0, 19, 1]]
+        assert part.with_probs(part.probs).counts is None
+
+    @pytest.mark.parametrize("wrong", [-1, 0.5, NAN, INF, 2.0**60])
+    def test_are_whole_numbers(self, wrong: float) -> None:
+        votes = [[1, 2], [3, wrong]]
+        refuses(TableError, ProbabilityTable.from_counts, votes, None, names=["row 1"])
+
+    def test_are_imported(self, tmp_path: Path) -> None:
+        path = tmp_path / "votes.csv"
+        path.write_text("label,p:no,p:yes\nno,12,8\nyes,0,20\n")
+        table = import_file("csv", path, counts=True)
+        assert table.counts is not None and table.counts.tolist() == [[12, 8], [0, 20]]
+        assert table.probs[1].tolist() == [0.5 / 21, 20.5 / 21]

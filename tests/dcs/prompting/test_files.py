@@ -155,7 +155,7 @@ class TestPaperTasks:
     def test_as_in_the_appendix(self, name: str, data: Path) -> None:
         task, paper = get_task(name, data), PAPER[name]
         assert tuple(dict(task.sizes).values()) == paper.sizes
-        assert render_prefix(task, BARE) == paper.instruction
+        assert str(render_prefix(task, BARE)) == paper.instruction
         assert render_query(task, task.examples("test")[0].text) == paper.printed
         for split in SPLITS:
             labels = [example.label for example in task.examples(split)]
@@ -170,7 +170,7 @@ class TestPaperTasks:
         example = task.examples("test")[task.label_words.index(word)]
         shown = Demonstrations((example,), shots=1, seed=0)
         separated = f"{paper.published}\n\n====\n\n"
-        assert render_prefix(task, shown) == f"{paper.instruction}{separated}"
+        assert str(render_prefix(task, shown)) == f"{paper.instruction}{separated}"
         assert render_query(task, example.text) == query
 
     def test_both_are_tasks_that_show_the_same_demonstrations(self, name: str, data: Path) -> None:
@@ -272,8 +272,8 @@ class TestOwnTask:
         path = write_own(tmp_path, variants=variants)
         terse, loud = (get_task(f"{path}@{name}") for name in variants)
         assert (terse.name, terse.label_words) == ("moods@terse", ("happy", "sad"))
-        assert render_prefix(terse, BARE) + render_query(terse, "x") == "x\n->"
-        assert render_prefix(loud, BARE) == "Tell the mood.\n\n"
+        assert f"{render_prefix(terse, BARE)}{render_query(terse, 'x')}" == "x\n->"
+        assert str(render_prefix(loud, BARE)) == "Tell the mood.\n\n"
         assert [e.id for e in terse.examples("test")] == [e.id for e in loud.examples("test")]
         refused(f"{path}@quiet", None, "quiet", "loud, terse")
         refused("nowhere.yaml", None, "nowhere.yaml")

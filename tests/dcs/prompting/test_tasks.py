@@ -94,14 +94,14 @@ class TestDemonstrations:
 
 class TestPrompt:
     def test_form(self) -> None:
-        assert render_prefix(COINS, SHOWN) + render_query(COINS, "a new coin") == (
+        assert f"{render_prefix(COINS, SHOWN)}{render_query(COINS, 'a new coin')}" == (
             "Say which side is up.\n\n"
             "Coin: a bright coin\nSide: tails\n\n"
             "Coin: a dull coin\nSide: heads\n\n"
             "Coin: a new coin\nSide:"
         )
         nothing = Demonstrations(examples=(), shots=0, seed=0)
-        assert render_prefix(COINS, nothing) == "Say which side is up.\n\n"
+        assert str(render_prefix(COINS, nothing)) == "Say which side is up.\n\n"
 
     def test_hash_knows_all_but_the_query(self) -> None:
         asked = [(COINS, SHOWN), (get_task("reviews"), SHOWN)]

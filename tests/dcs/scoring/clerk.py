@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs.prompting import PromptPrefix
 from dcs.scoring import Progress
 from dcs.scoring.cache import query_hash
 
@@ -27,7 +28,7 @@ class Clerk:
 
     def score(
         self,
-        prefix: str,
+        prefix: str | PromptPrefix,
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
@@ -43,9 +44,11 @@ class Clerk:
         return self.probs(prefix, queries, len(label_words))
 
     @staticmethod
-    def probs(prefix: str, queries: Sequence[str], n_classes: int) -> NDArray[np.float64]:
+    def probs(
+        prefix: str | PromptPrefix, queries: Sequence[str], n_classes: int
+    ) -> NDArray[np.float64]:
         """Return what it says to some prompts."""
-        seeds = [list(query_hash(prefix + query)) for query in queries]
+        seeds = [list(query_hash(f"{prefix}{query}")) for query in queries]
         rows = [np.random.default_rng(seed).dirichlet(np.ones(n_classes)) for seed in seeds]
         return np.array(rows).reshape(len(queries), n_classes)
 

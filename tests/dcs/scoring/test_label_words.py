@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from dcs.errors import ScoringError
-from dcs.scoring.base import LabelRule, Tokenizer, class_probabilities, read_label_words
+from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
 from tests.dcs.refusals import refuses
 
 
-def read(
-    words: Sequence[str], rule: LabelRule, prompt: str = "\n"
-) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
+def read(words: Sequence[str], rule: LabelRule) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
     # A tokenizer of one token per character, 1 at the start of every text.
-    characters = Tokenizer(encode=lambda text: [1, *map(ord, text)], describe=chr)
-    return read_label_words(characters, prompt, words, rule)
+    characters = Tokenizer(
+        encode=lambda texts: [[1, *map(ord, text)] for text in texts], describe=chr
+    )
+    return read_label_words(characters, "\n", words, rule)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_tokens(words: Sequence[str], rule: LabelRule, ids: object, settled: Lab
 
 
 def test_leading_space_belongs_to_the_word() -> None:
-    assert read(("a",), "mean", prompt="Label:")[0] == ((ord(" "), ord("a")),)
+    assert read((" a",), "mean")[0] == ((ord(" "), ord("a")),)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from dcs.errors import ConfigError, ScoringError
+from dcs.prompting import chat_messages
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
 from dcs.scoring.openai import OpenAIScorer, best_token
 from tests.dcs.refusals import refuses
@@ -63,12 +64,19 @@ class TestContract(ScorerContract):
 @pytest.mark.parametrize("api", ["completions", "chat"])
 def test_agrees_with_transformers(server: ModelServer, api: str) -> None:
     expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, QUERIES, TASK.label_words)
-    probs = make(server, api=api).score(PREFIX, QUERIES, TASK.label_words)
+    scorer = make(server, api=api, prompt="completion")
+    probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
     # A chat model may answer without the space, so that both spellings are looked at.
     np.testing.assert_allclose(probs, expected, atol=1e-5 if api == "completions" else 0.2)
 
 
 class TestRequests:
+    def test_messages_of_a_chat(self, server: ModelServer) -> None:
+        make(server, api="chat").score(PREFIX, QUERIES[:1], TASK.label_words)
+        ((path, _, body, _),) = server.requests
+        assert path == "/v1/chat/completions"
+        assert body["messages"] == chat_messages(PREFIX, QUERIES[0])
+
     def test_one_token_is_asked_for(self, server: ModelServer) -> None:
         scorer = make(server)
         scorer.score(PREFIX, QUERIES[:3], TASK.label_words)
@@ -78,7 +86,9 @@ class TestRequests:
         assert path == "/v1/completions"
         assert headers["authorization"] == f"Bearer {SECRET}"
         assert (body["model"], body["max_tokens"]) == ("tiny_lm", 1)
-        assert {b["prompt"] for _, _, b, _ in server.requests} == {PREFIX + q for q in QUERIES[:3]}
+        assert {b["prompt"] for _, _, b, _ in server.requests} == {
+            f"{PREFIX}{q}" for q in QUERIES[:3]
+        }
 
     @pytest.mark.parametrize("concurrency", [1, 4])
     def test_concurrency_is_bounded(self, server: ModelServer, concurrency: int) -> None:
@@ -224,13 +234,13 @@ class TestMissing:
     @pytest.mark.parametrize("rule", ["bound", "zero"])
     def test_rules(self, server: ModelServer, rule: str) -> None:
         words = {f" {word}" for word in TASK.label_words}
-        queries = [q for q in QUERIES if words & set(server.next_tokens(PREFIX + q, 4))]
+        queries = [q for q in QUERIES if words & set(server.next_tokens(f"{PREFIX}{q}", 4))]
         assert len(queries) > 5
         scorer = make(server, top_logprobs=4, missing=rule)
         probs = scorer.score(PREFIX, queries, TASK.label_words)
         absent = 0
         for query, row in zip(queries, probs, strict=True):
-            shown = server.next_tokens(PREFIX + query, 4)
+            shown = server.next_tokens(f"{PREFIX}{query}", 4)
             assert isinstance(shown, dict)
             rest = min(shown.values()) if rule == "bound" else -np.inf
             logs = np.array([shown.get(f" {word}", rest) for word in TASK.label_words])

@@ -11,8 +11,15 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting import Shots, get_task, render_prefix, render_query, select_demonstrations
-from dcs.scoring import LabelRule, load_scorer, resolve_model
+from dcs.prompting import (
+    PromptPrefix,
+    Shots,
+    get_task,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
+from dcs.scoring import JointScore, LabelRule, load_scorer, resolve_model
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer
 from tests.dcs.refusals import refuses
@@ -31,12 +38,16 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def prefix_of(shots: Shots) -> str:
+def prefix_of(shots: Shots) -> PromptPrefix:
     return render_prefix(TASK, select_demonstrations(TASK, shots, seed=1))
 
 
 def plain_forward(
-    folder: str, prompts: Sequence[str], words: Sequence[str], rule: LabelRule
+    folder: str,
+    prompts: Sequence[str],
+    words: Sequence[str],
+    rule: LabelRule,
+    joint: JointScore = "sum",
 ) -> NDArray[np.float64]:
     """Score one whole prompt at a time: the next token, or word by word."""
     import torch
@@ -53,13 +64,21 @@ def plain_forward(
         with torch.no_grad():
             return model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
 
+    def log_joint(ids: list[int]) -> NDArray[np.float64]:
+        steps = [log_softmax(ids + label)[len(ids) - 1 : -1] for label in labels]
+        logs = [sum(s[k, t] for k, t in enumerate(ls)) for s, ls in zip(steps, labels)]  # noqa: B905
+        return np.array([float(value) for value in logs])
+
     rows = []
     for prompt in prompts:
         ids = tokenizer(prompt)["input_ids"]
         if rule == "joint":
-            steps = [log_softmax(ids + label)[len(ids) - 1 : -1] for label in labels]
-            logs = [sum(s[k, t] for k, t in enumerate(ls)) for s, ls in zip(steps, labels)]  # noqa: B905
-            rows.append([float(value.exp()) for value in logs])
+            scores = log_joint(ids)
+            if joint == "mean":
+                scores /= [len(label) for label in labels]
+            elif joint == "unconditional":
+                scores -= log_joint(tokenizer("Team:")["input_ids"])
+            rows.append(np.exp(scores).tolist())
         else:
             last = log_softmax(ids)[-1].exp()
             rows.append([float(last[label].mean()) for label in labels])
@@ -67,8 +86,8 @@ def plain_forward(
     return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
-def check(folder: str, prefix: str, words: Sequence[str], rule: LabelRule) -> None:
-    expected = plain_forward(folder, [prefix + q for q in QUERIES], words, rule)
+def check(folder: str, prefix: str | PromptPrefix, words: Sequence[str], rule: LabelRule) -> None:
+    expected = plain_forward(folder, [f"{prefix}{q}" for q in QUERIES], words, rule)
     for settings in SETTINGS:
         scorer = load_scorer(folder, device="cpu", label_rule=rule, **settings)
         probs = scorer.score(prefix, QUERIES, words)
@@ -91,6 +110,14 @@ def test_equals_the_plain_forward(shots: Shots, words: Sequence[str], rule: Labe
 @pytest.mark.parametrize(("rule", "words"), [("mean", TASK.label_words), ("joint", WORDS)])
 def test_of_other_architectures(other_model: Path, rule: LabelRule, words: Sequence[str]) -> None:
     check(str(other_model), prefix_of(2), words, rule)
+
+
+@pytest.mark.parametrize("joint", ["mean", "unconditional"])
+def test_joint_scores(joint: JointScore) -> None:
+    prefix = prefix_of(1)
+    expected = plain_forward(TINY, [f"{prefix}{q}" for q in QUERIES], WORDS, "joint", joint)
+    scorer = load_scorer(TINY, device="cpu", label_rule="joint", joint=joint)
+    np.testing.assert_allclose(scorer.score(prefix, QUERIES, WORDS), expected, atol=1e-5)
 
 
 def test_prefix_and_query_may_share_a_token() -> None:

@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from dcs.errors import MissingDependencyError, ScoringError
-from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
+from dcs.prompting import (
+    PromptPrefix,
+    get_task,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
 from dcs.scoring import Scorer, load_scorer, resolve_model
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
@@ -23,7 +29,11 @@ HAS_GPU = shutil.which("nvidia-smi") is not None
 
 
 def agrees(
-    scorer: Scorer, prefix: str, queries: list[str], words: Sequence[str], rule: str = "auto"
+    scorer: Scorer,
+    prefix: str | PromptPrefix,
+    queries: list[str],
+    words: Sequence[str],
+    rule: str = "auto",
 ) -> None:
     expected = load_scorer("tiny_lm", device="cpu", label_rule=rule).score(prefix, queries, words)
     np.testing.assert_allclose(scorer.score(prefix, queries, words), expected, atol=1e-3)

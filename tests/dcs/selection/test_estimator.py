@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import make_classification
 from sklearn.frozen import FrozenEstimator
@@ -15,6 +16,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.selection.cross_validation import fit_scheme
 from dcs.selection.estimator import DCSClassifier
 from tests.dcs.biased import biased_table
 
@@ -62,6 +64,35 @@ def test_predictions_are_those_of_the_scheme_and_proba_is_normalised() -> None:
     assert np.array_equal(model.predict(_PROBS), names[proba.argmax(axis=1)])
     assert model.scheme_.classes == ("no", "maybe", "yes")
     assert np.array_equal(model.scheme_.predict(_PROBS), proba.argmax(axis=1))
+
+
+@pytest.mark.parametrize("form", ["{}", "p:{}", "{} score"])
+def test_columns_of_a_data_frame_go_by_their_names(form: str) -> None:
+    names = np.array(["two", "one", "none"])
+    frame = pd.DataFrame(_PROBS, columns=[form.format(name) for name in names])
+    model = _quick().fit(frame, names[_LABELS])
+    order = np.argsort(names)
+    plain = _quick().fit(_PROBS[:, order], names[_LABELS])
+    assert model.result_ == plain.result_
+    np.testing.assert_array_equal(model.predict(frame), plain.predict(_PROBS[:, order]))
+    found = fit_scheme(frame, names[_LABELS], seed=3)
+    assert found == fit_scheme(_PROBS, _LABELS, classes=names, seed=3)
+    assert found == fit_scheme(frame[frame.columns[::-1]], _LABELS, classes=names, seed=3)
+
+
+def test_names_that_contradict_the_classes_are_refused() -> None:
+    names = np.array(["two", "one", "none"])
+    given = pd.DataFrame(_PROBS, columns=names), names[_LABELS]
+    other = given[0].set_axis(["a", "b", "c"], axis=1), given[1]
+    for fit in (
+        lambda: _quick().fit(*other),
+        lambda: _quick(labels=sorted(names)).fit(*given),
+        lambda: fit_scheme(*other),
+        lambda: fit_scheme(*other, classes=names),
+        lambda: fit_scheme(_PROBS, given[1]),
+    ):
+        with pytest.raises(InvalidInputError, match="classes=|labels|must be one of"):
+            fit()
 
 
 def test_threads_change_nothing_and_less_effort_less_search(

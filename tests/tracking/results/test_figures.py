@@ -17,7 +17,7 @@ from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord
 from tracking.results import figures
-from tracking.results.frames import learning_curve_frame
+from tracking.results.cells import Cells
 from tracking.results.style import figure_bytes
 
 
@@ -39,40 +39,27 @@ def _texts(figure: Figure) -> set[str]:
 
 def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> None:
     cells = paper_cells(tasks=("trec", "agnews"), shots=(1, 5))
-    titles = _titles(figures.class_accuracy_figure(cells))
+    titles = _titles(figures.class_accuracy_figure(Cells.of(cells)))
     assert [text.split(" ")[0] for text in titles] == ["trec", "agnews"]
     assert all("5-shot" in text for text in titles), "not the largest number of shots"
     assert "accuracy 60 → 80" in titles[0]
-    (title,) = _titles(figures.class_accuracy_figure(paper_cells(tasks=("topics, coarse",))))
+    (title,) = _titles(
+        figures.class_accuracy_figure(Cells.of(paper_cells(tasks=("topics, coarse",))))
+    )
     assert title.startswith("topics, coarse (")
-    (axes,) = figures.class_accuracy_figure([make_cell(0)]).axes
+    (axes,) = figures.class_accuracy_figure(Cells.of([make_cell(0)])).axes
     assert _said(axes.get_yticklabels()) == ["Sports"]
 
 
-def test_a_front_of_costs_joins_the_trials_that_were_recorded_on_it() -> None:
-    cell = make_cell(trials=4)
-    trials = tuple(
-        replace(trial, metrics={"opt/evaluations": cost, "pareto": on_front}, value=value)
-        for trial, cost, value, on_front in zip(
-            cell.trials, (10, 20, 30, 40), (0.1, 0.3, 0.2, 0.4), (1, 1, 0, 1), strict=True
-        )
-    )
-    who = cell.identity | {"tuner": {"cost": "moves"}}
-    (panel,) = figures.cost_figure([replace(cell, identity=who, trials=trials), make_cell(1)]).axes
-    (line,) = panel.lines
-    assert line.get_xydata().tolist() == pytest.approx(np.array([[10, 10], [20, 30], [40, 40]]))
-    assert len(panel.collections[0].get_offsets()) == 4
-
-
 def test_groups_run_from_the_weakest_class_to_the_strongest() -> None:
-    (axes,) = figures.class_group_figure(paper_cells(tasks=("trec",))).axes
+    (axes,) = figures.class_group_figure(Cells.of(paper_cells(tasks=("trec",)))).axes
     assert _heights(axes) == pytest.approx([70.0, 80.0] * 2), "weakest first, mean over seeds"
 
 
 def test_ablation_bars_need_two_objectives() -> None:
     cells = paper_cells(tasks=("trec", "ddi"))
     cells += paper_cells(tasks=("trec", "ddi"), objective="err")
-    figure = figures.ablation_figure(cells)
+    figure = figures.ablation_figure(Cells.of(cells))
     assert [len(axes.containers) for axes in figure.axes] == [4, 4], "bars and their spreads"
     assert {"full objective", "Z_err", "TREC", "DDI"} <= _texts(figure)
     assert _heights(figure.axes[0]) == pytest.approx([80.0] * 4), "mean over the seeds of one"
@@ -85,7 +72,7 @@ def test_learning_curves_end_where_all_rows_have_labels() -> None:
 
     alone = [*cells(False, None), *cells(False, 100)]
     records = [*alone, *cells(True, 100), *cells(False, 30), *cells(False, 300, 5)]
-    frame = learning_curve_frame(records)
+    frame = Cells.of(records).learning_curve("dcs")
     assert frame.groupby("rows_used")["labelled"].apply(list).to_dict() == {
         "labelled rows alone": [30, 100, 10_000],
         "with unlabelled rows": [100, 10_000],
@@ -93,9 +80,9 @@ def test_learning_curves_end_where_all_rows_have_labels() -> None:
     assert frame["accuracy"].tolist() == pytest.approx([0.8] * 5)
     # A table may have no more rows than are asked for.
     for more in ([], cells(False, 10_000)):
-        accuracy, _ = figures.learning_curve_figure([*records, *more]).axes
+        accuracy, _ = figures.learning_curve_figure(Cells.of([*records, *more])).axes
         assert [line.get_linestyle() for line in accuracy.lines] == ["-", "--", ":"]
-    assert set(learning_curve_frame(alone)["rows_used"]) == {"labelled rows alone"}
+    assert set(Cells.of(alone).learning_curve("dcs")["rows_used"]) == {"labelled rows alone"}
 
 
 def test_another_setting_is_a_line_per_method() -> None:
@@ -105,50 +92,21 @@ def test_another_setting_is_a_line_per_method() -> None:
         for size, methods in sizes.items()
         for cell in paper_cells(tasks=("trec",), methods=methods, optimization_size=size)
     ]
-    figure = figures.ablation_figure(cells, "optimization_size")
+    figure = figures.ablation_figure(Cells.of(cells), "optimization_size")
     accuracy, cobias = figure.axes
     assert _said(accuracy.get_xticklabels()) == ["100", "all"]
     assert {"DNIP", "DCS"} <= _texts(figure) and "uncorrected" not in _texts(figure)
     assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
-    drawn = figures.overview_figures(cells).keys()
+    drawn = figures.overview_figures(Cells.of(cells)).keys()
     assert {"ablation_optimization_size", "learning_curve"} <= drawn
-
-
-def test_a_trace_shows_current_and_best() -> None:
-    current, best = figures.trace_figure([make_cell(1)]).axes[0].lines[:2]
-    assert (list(current.get_ydata()), list(best.get_ydata())) == ([0.5] * 5, [0.4] * 5)
-
-
-def test_time_and_outer_loops_of_what_was_searched_by_task() -> None:
-    cells = [
-        replace(cell, metrics={**cell.metrics, "opt/seconds": 1.0 + cell.identity["seed"]})
-        for cell in paper_cells(tasks=("trec", "ddi"))
-    ]
-    figure = figures.time_figure(cells)
-    seconds, loops, size = figure.axes
-    assert "DCS" in _texts(figure) and "uncorrected" not in _texts(figure)
-    assert list(seconds.containers[0][0].get_ydata()) == [2.0, 2.0], "mean over seeds"
-    assert list(loops.containers[0][0].get_ydata()) == [5.0, 5.0], "temperatures of the trace"
-    assert _heights(size) == [98, 98], "2 classes, 49 corrections"
 
 
 def test_importances_are_means_over_cells() -> None:
     shares = ({"beta": 0.5, "tau": 0.5}, {"beta": 0.9, "tau": 0.1}, {})
     cells = [make_cell(number, importances=own) for number, own in enumerate(shares)]
-    (bars,) = figures.importance_figure(cells).axes
+    (bars,) = figures.importance_figure(Cells.of(cells)).axes
     assert _said(bars.get_yticklabels()) == ["tau", "beta"]
     assert [bar.get_width() for bar in bars.patches] == pytest.approx([30.0, 70.0])
-
-
-def test_slices_are_of_what_varies() -> None:
-    trials = make_cell(trials=4).trials
-    kinds = [
-        replace(trial, params={**trial.params, "kind": kind, "fixed": 1.0})
-        for trial, kind in zip(trials, "abab", strict=True)
-    ]
-    figure = figures.slice_figure([replace(make_cell(), trials=tuple(kinds))])
-    assert _titles(figure) == ["weight scale", "kind"]
-    assert _said(figure.axes[1].get_xticklabels()) == ["a", "b"]
 
 
 def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
@@ -170,7 +128,7 @@ def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixtu
         },
     )
     files = figures.figure_files(
-        figures.cell_pictures(drawn) | figures.overview_figures([drawn]), ("svg",)
+        figures.cell_pictures(drawn) | figures.overview_figures(Cells.of([drawn])), ("svg",)
     )
     assert {"figures/scheme.svg", "figures/confusion.svg", "figures/class_accuracies.svg"} <= {
         *files
@@ -189,18 +147,23 @@ def test_a_figure_that_cannot_be_drawn_is_left_out_with_one_line(
 
 
 def test_what_there_is_nothing_for_is_left_out() -> None:
-    always = {"class_accuracies", "accuracy_cobias", "annealing_time", "annealing"}
-    always |= {"class_groups", "slices"}
-    assert set(figures.overview_figures(paper_cells(tasks=("trec",)))) == always
-    assert figures.overview_figures([failed_cell(1)]) == figures.cell_figures(failed_cell(1)) == {}
+    always = {"class_accuracies", "accuracy_cobias", "class_groups"}
+    assert set(figures.overview_figures(Cells.of(paper_cells(tasks=("trec",))))) == always
+    assert (
+        figures.overview_figures(Cells.of([failed_cell(1)]))
+        == figures.cell_figures(failed_cell(1))
+        == {}
+    )
     assert figures.cell_figures(make_cell(1, identity={"method": "icl"})) == {}
     assert set(figures.cell_figures(make_cell(1))) == {"figures/scheme.png"}
 
 
 def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> None:
     cells = paper_cells(tasks=("trec",), shots=(1, "N"))
-    png, svg = (figure_bytes(figures.tradeoff_figure(cells), form) for form in ("png", "svg"))
-    assert figure_bytes(figures.tradeoff_figure(cells), "png") == png
+    png, svg = (
+        figure_bytes(figures.tradeoff_figure(Cells.of(cells)), form) for form in ("png", "svg")
+    )
+    assert figure_bytes(figures.tradeoff_figure(Cells.of(cells)), "png") == png
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20], "big") > 400, "too small for print"
     root = ET.fromstring(svg)

@@ -54,10 +54,11 @@ def test_tasks_are_listed_and_a_prompt_is_shown_with_its_tokens(data):
     outcome = done("tasks", "show", "trec", "--shots", 5, "--seed", 1, "--data", data)
     assert outcome.out.count("Answer Type:") == 6
     prompt = outcome.out.partition("\n──")[0]
-    count = len(load_tokenizer("tiny_lm").encode(prompt))
-    assert f"{count} in the prompt" in outcome.out
+    count = len(load_tokenizer("tiny_lm").encode([prompt])[0])
+    assert f"number of tokens: {count}" in outcome.out
     assert "label tokens (joint): " in outcome.out and "'L' 'o' 'cation'" in outcome.out
     assert "trec-optimization-" in outcome.out
+    assert outcome.out.count("⟦ ") == 5
 
 
 @pytest.mark.parametrize("model", ["../../evil", "/etc/passwd", "a/../../b", "~root", "a\nb"])

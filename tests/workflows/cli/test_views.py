@@ -16,6 +16,7 @@ from dcs.selection.front import FittedScheme, Preference
 from dcs.selection.settings import Hyperparameters
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
+from tracking import Cells
 from workflows.cli.console import parse_duration
 from workflows.cli.views import judged_tables, progress_line, rates, results_tables, show_front
 from workflows.plan import Progress
@@ -118,7 +119,7 @@ def test_rates_and_time_left_are_those_of_this_run():
 @pytest.mark.parametrize("width", [200, 40, 25])
 def test_every_class_accuracy_is_shown_whatever_the_width(width):
     cells = paper_cells(tasks=("trec",), seeds=(0,))
-    tables = results_tables(cells, width=width)
+    tables = results_tables(Cells.of(cells), width=width)
     assert (len(tables) == 1) == (width == 200)
     words = {*_printed(width, *tables).split()}
     accuracies = cells[-1].class_accuracies

@@ -87,6 +87,11 @@ class TestKey:
 
 def test_options_go_to_the_engine():
     scorer = ScoringSettings(device="cpu", label_rule="joint").load("tiny_lm")
-    assert scorer.settings == {"dtype": "float32", "label_rule": "joint"}
+    assert scorer.settings == {
+        "dtype": "float32",
+        "label_rule": "joint",
+        "joint": "sum",
+        "prompt": "completion",
+    }
     served = ScoringSettings(**SERVED.model_dump() | {"missing": "zero"}).load("anything")
     assert (served.model, served.settings["missing"]) == ("anything", "zero")

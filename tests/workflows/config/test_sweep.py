@@ -101,6 +101,7 @@ def test_shots_are_numbers_or_n(tmp_path):
             {"axes": {"trials": [48, 5]}, "optimization_sizes": [50], **ONE_AT_A_TIME},
             "optimization_sizes",
         ),
+        ({"seeds": [*range(1000)], "shots": [*range(150)]}, "100,000"),
         ({"tuner": {"objective": {"beta": -1, "tau": 0}}}, "'tuner.objective.beta'"),
         ({"tuner": {"space": {"beta": [2, 1]}}}, "'tuner.space.beta'"),
         ({"tuner": {"space": {"betta": 1}}}, "'beta'"),

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
+from dcs.prompting import PromptPrefix
 from dcs.scoring import ModelReference, Progress
 
 
@@ -50,13 +51,13 @@ class UnigramScorer:
 
     def score(
         self,
-        prefix: str,
+        prefix: str | PromptPrefix,
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
         progress: Progress | None = None,
     ) -> NDArray[np.float64]:
-        """Return the class probabilities of the prompts ``prefix + query``."""
+        """Return the class probabilities of the prompts ``f"{prefix}{query}"``."""
         unknown = [word for word in label_words if word not in self._counts]
         if unknown:
             raise ScoringError(f"model {self.model!r} does not know {', '.join(unknown)}")

@@ -11,8 +11,9 @@ from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
 from dcs.schemes.calibration import mean_combination
 from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tracking.records import CellRecord
-from tracking.results import frames, tables
-from tracking.results.frames import Estimate
+from tracking.results import sweep_tables as tables
+from tracking.results.cells import Cells, Estimate, search_space
+from tracking.results.comparison import compare_records
 
 _SURE = {
     "test/accuracy": 0.5,
@@ -34,27 +35,27 @@ def _cell(number: int = 0, method: str = "dcs", **metrics: float) -> CellRecord:
 
 
 def _estimate(cells: list[CellRecord], measure: str = "accuracy") -> Estimate:
-    (row,) = frames.estimates(frames.cells_frame(cells), ("model", "task")).to_dict("records")
+    (row,) = Cells.of(cells).estimates(("model", "task")).to_dict("records")
     return Estimate.of(row, measure)
 
 
 def test_a_row_per_cell_class_correction_and_trial() -> None:
     records = [make_cell(1), make_cell(0), failed_cell(2)]
-    cells = frames.cells_frame(records)
+    found = Cells.of(records)
+    cells = found.frame
     assert list(cells["key"]) == ["cell0000", "cell0001"]
     assert cells["test/accuracy"].tolist() == pytest.approx([0.5, 0.51])
     assert cells["search_space"].tolist() == [98, 98]
-    classes = frames.classes_frame(records)
+    classes = found.classes
     assert list(classes["class"]) == ["Sports", "World"] * 2
-    assert classes["change"].iloc[0] == pytest.approx(-0.1)
-    assert math.isnan(classes["before"].iloc[1]) and math.isnan(classes["change"].iloc[1])
+    assert classes["after"].iloc[0] == pytest.approx(0.8)
+    assert math.isnan(classes["before"].iloc[1])
     families = {"memberships": 38, "weights": 60, "none": None}
     for family, size in families.items():
-        assert frames.search_space(make_cell(params={"corrections": family})) == size
-    corrections = frames.corrections_frame(records)
+        assert search_space(make_cell(params={"corrections": family})) == size
+    corrections = found.corrections
     assert list(corrections["kind"]) == ["weight", "membership"] * 2
     assert (corrections["value"].iloc[0], corrections["b"].iloc[1]) == (0.8, 0.25)
-    assert frames.trials_frame(records)["weight_scale"].tolist() == [10, 20] * 2
 
 
 def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
@@ -72,15 +73,12 @@ def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
 
 def test_every_table_of_one_seed_says_how_sure_it_is() -> None:
     cells = [_cell(method="icl"), _cell()]
-    text = tables.leaderboard_markdown(tables.leaderboard(cells))
-    assert "| 50.0 [45.0, 56.0]* | 9.0 [4.1, 12.0] |" in text
-
-    main = tables.main_results(cells)
+    main = tables.main_results(Cells.of(cells))
     assert main.rows[0][-2:] == ("50.0 [45.0, 56.0]", "9.0 [4.1, 12.0]")
     assert main.rows[1][-2:] == ("50.0 [45.0, 56.0]*", "9.0 [4.1, 12.0]")
     assert "95 % interval" in main.note and "p < 0.05" in main.note
 
-    (classes,) = tables.class_accuracies_by_seed(cells)
+    (classes,) = tables.class_accuracies_by_seed(Cells.of(cells))
     assert classes.rows[1][-1] == "80.0 [70, 90]"
 
 
@@ -90,7 +88,7 @@ def test_two_cells_side_by_side() -> None:
     classes = {"class": ["Sports"], "before": [0.5], "after": [0.75]}
     first = make_cell(1, metrics=reached | interval)
     second = make_cell(2, metrics=reached | {"test/accuracy": 0.6}, class_accuracies=classes)
-    parts = tables.compare_records(first, second)
+    parts = compare_records(first, second)
     assert [effect for _, effect, _ in parts["Schemes"]] == [
         "every probability is multiplied by 0.8",
         "only probabilities from 0 to 0.5 count, most of all near 0.25",
@@ -100,16 +98,16 @@ def test_two_cells_side_by_side() -> None:
     assert parts["Results, %"] == figures
     shares = [("Sports", "80.0", "75.0"), ("World", "50.0", "")]
     assert parts["Class accuracies, % of test rows"] == shares
-    assert "Settings that differ" not in tables.compare_records(first, first)
+    assert "Settings that differ" not in compare_records(first, first)
     paths = [f"{'folder/' * 9}{name}.yaml" for name in "ab"]
     long = [replace(first, identity=first.identity | {"task": path}) for path in paths]
-    assert tables.compare_records(*long)["Settings that differ"] == [("task", *paths)]
+    assert compare_records(*long)["Settings that differ"] == [("task", *paths)]
     both, mean = ("base", "chat"), mean_combination(2, 2)
     joint = [replace(SCHEME, inputs=both, combination=mean), replace(SCHEME, inputs=both[:1])]
-    (row, *_) = tables.compare_records(*(make_cell(scheme=s.to_dict()) for s in joint))["Schemes"]
+    (row, *_) = compare_records(*(make_cell(scheme=s.to_dict()) for s in joint))["Schemes"]
     assert [name for name in both if name in row[1]] == [*both] and "mean" in row[1]
     assert [name for name in both if name in row[2]] == ["base"]
-    assert tables.compare_records(first, failed_cell(3))["Results, %"]
+    assert compare_records(first, failed_cell(3))["Results, %"]
 
 
 def test_figures_for_people() -> None:

@@ -15,11 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcs.io import content_key
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.results import tables
+from tracking.records import CellRecord
+from tracking.results import sweep_tables as tables
+from tracking.results.cells import Cells
 from tracking.results.formats import ResultTable
 from tracking.schema import safe_names
 
@@ -33,7 +36,7 @@ def _line(table: ResultTable, **where: str) -> dict[str, str]:
 def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     cells = paper_cells(tasks=("a",), seeds=(0, 1))
     cells += paper_cells(tasks=("b",), methods=("icl",), seeds=(2,))
-    frame = tables.leaderboard([*cells, failed_cell(9)])
+    frame = tables.leaderboard(Cells.of([*cells, failed_cell(9)]))
     assert list(frame.columns) == list(tables.LEADERBOARD_COLUMNS)
     rows = list(zip(frame["task"], frame["method"], frame["seeds"], strict=True))
     assert rows == [("a", "icl", 2), ("a", "dcs", 2), ("b", "icl", 1)]
@@ -43,15 +46,12 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     metrics = tables.leaderboard_metrics(frame)
     assert metrics["accuracy/a/DCS"] == pytest.approx(0.75) and len(metrics) == 2 * len(frame)
     unknown = paper_cells(tasks=("a",), shots=(None, 1))
-    assert len(tables.leaderboard_metrics(tables.leaderboard(unknown))) == 2 * 4
-    text = tables.leaderboard_markdown(frame)
-    assert "75.0 ± 7.1" in text and _aligned(text)
-    empty = tables.leaderboard([failed_cell(1)])
-    assert empty.empty and tables.leaderboard_markdown(empty)
+    assert len(tables.leaderboard_metrics(tables.leaderboard(Cells.of(unknown)))) == 2 * 4
+    assert tables.leaderboard(Cells.of([failed_cell(1)])).empty
 
 
 def test_measured_and_published_stand_side_by_side() -> None:
-    table = tables.main_results([*paper_cells(), failed_cell(99)])
+    table = tables.main_results(Cells.of([*paper_cells(), failed_cell(99)]))
     ours, theirs = (_line(table, method=name) for name in ("DCS", "DCS, paper"))
     assert (ours["Acc AGN"], theirs["Acc AGN"]) == ("80.0 ± 10.0", "88.2 ± 1.0")
     assert (theirs["Acc all"], theirs["COBias DDI"]) == ("72.2", "16.4 ± 13.5")
@@ -64,37 +64,33 @@ def test_measured_and_published_stand_side_by_side() -> None:
 def test_an_average_is_over_the_tasks_that_all_rows_have() -> None:
     cells = paper_cells(tasks=("agnews", "trec", "ddi", "pubmedqa"))
     cells += paper_cells(tasks=("agnews",), methods=("dnip",))
-    table = tables.main_results(cells)
+    table = tables.main_results(Cells.of(cells))
     ours, theirs, less = (_line(table, method=name) for name in ("DCS", "DCS, paper", "DNIP"))
-    assert ours["Acc all"] == ours["Acc general"] == "80.0"
-    assert theirs["Acc all"] == theirs["Acc general"] == "", "of fewer tasks than the paper's"
-    assert theirs["Acc biomedical"] == "58.1"
-    assert less["Acc all"] == ""
-    more = tables.main_results(paper_cells() + paper_cells(tasks=("a",)))
-    paper = _line(more, method="DCS, paper")
-    assert (paper["Acc all"], paper["Acc general"]) == ("", "77.8"), "of more tasks"
+    assert (ours["Acc all"], theirs["Acc all"], less["Acc all"]) == ("80.0", "", "")
+    more = tables.main_results(Cells.of(paper_cells() + paper_cells(tasks=("a",))))
+    assert _line(more, method="DCS, paper")["Acc all"] == "", "of more tasks than the paper's"
 
 
 def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     cells = paper_cells(tasks=("trec",), methods=("dcs",), optimization_size=100)
     cells += [*paper_cells(tasks=("trec",), optimization_size=None), failed_cell(9)]
-    table = tables.main_results(cells)
+    table = tables.main_results(Cells.of(cells))
     assert table.frame[["method", "seeds"]].to_numpy().tolist() == [["icl", 3], ["dcs", 3]]
     assert "all rows" in table.note
 
-    (table,) = tables.ablation_tables(cells)
+    (table,) = tables.ablation_tables(Cells.of(cells))
     assert table.name == "optimization_size_ablation"
     assert [row[2:4] for row in table.rows] == [("DCS", "100"), ("DCS", "all")]
     assert table.frame["optimization_size"].tolist() == [100, None]
     for kept in (0, 1):
         tuner = {"keep_unlabelled": kept}
         cells += paper_cells(tasks=("trec",), optimization_size=100, tuner=tuner)
-    (same,) = tables.ablation_tables(cells)
+    (same,) = tables.ablation_tables(Cells.of(cells))
     assert same.name == table.name, "all rows have labels in main results"
 
 
 def test_rows_are_in_order_of_shots_where_some_have_none() -> None:
-    table = tables.main_results(paper_cells(tasks=("a",), shots=("N", None)))
+    table = tables.main_results(Cells.of(paper_cells(tasks=("a",), shots=("N", None))))
     assert table.text["shots"].tolist() == ["", "", "N", "N"]
 
 
@@ -105,12 +101,14 @@ def _beside(*names: str) -> list[str]:
 def test_ablation_rows_are_the_terms_of_the_objective() -> None:
     objectives = ({"beta": 0.0, "tau": 0.0}, "err+pmi", {"beta": 0.5, "tau": 0.1}, "full")
     cells = [c for o in objectives for c in paper_cells(tasks=("trec",), objective=o)]
-    table = next(t for t in tables.ablation_tables(cells) if t.name == "objective_ablation")
+    table, *_ = tables.ablation_tables(Cells.of(cells))
+    assert table.name == "objective_ablation"
     ours = ("full objective", "Z_err", "Z_err + Z_pmi", "beta=0.5 tau=0.1")
     assert [row[2] for row in table.rows] == _beside(*ours)
     assert _line(table, objective="Z_err")["COBias TREC"] == "20.0 ± 10.0 ↓20.0", "against ICL"
     assert _line(table, objective="Z_err, paper")["Acc TREC"] == "80.6 ↑12.1"
-    assert [row[2] for row in tables.main_results(cells).rows] == _beside("uncorrected", "DCS")
+    main = tables.main_results(Cells.of(cells))
+    assert [row[2] for row in main.rows] == _beside("uncorrected", "DCS")
 
 
 @pytest.mark.parametrize(
@@ -126,27 +124,27 @@ def test_ablation_rows_are_the_terms_of_the_objective() -> None:
 def test_the_paper_stands_beside_its_own_objective_and_marked_where_chosen_otherwise(
     identity: dict[str, Any], paper: str | None
 ) -> None:
-    table = tables.main_results(paper_cells(tasks=("trec",), methods=("dcs",), **identity))
+    cells = Cells.of(paper_cells(tasks=("trec",), methods=("dcs",), **identity))
+    table = tables.main_results(cells)
     assert [row[2] for row in table.rows] == ["DCS", *([paper, "difference"] if paper else [])]
     assert ("†" in table.note) == ("†" in str(paper))
 
 
-def test_schemes_are_counted_and_the_weakest_class_is_followed() -> None:
-    table = tables.scheme_summary(paper_cells(tasks=("trec",), shots=("N",)))
+def test_schemes_are_counted_beside_the_published_ones() -> None:
+    table = tables.scheme_summary(Cells.of(paper_cells(tasks=("trec",), shots=("N",))))
     ours, theirs, gaps = table.rows
     assert table.kinds == ("measured", "paper", "difference")
-    assert ours[3:9] == ("2", "1.0", "1.0", "0.0", "1.00", "1/1/1")
-    assert ours[9].startswith("0: World (M) 30 → 60; 1: World (M) 30 → 70")
-    assert theirs[3:] == ("6", "5.0", "1.0", "", "0.20", "0/2/1", "2: Entity (M) 4 → 76")
+    assert ours[3:] == ("2", "1.0", "1.0", "0.0", "1.00", "1/1/1")
+    assert theirs[3:] == ("6", "5.0", "1.0", "", "0.20", "0/2/1")
     assert gaps[4:8] == ("−4.0", "+0.0", "", "+0.80")
-    assert table.frame["before"].tolist() == pytest.approx([0.3] * 3)
 
 
 def test_what_changes_nothing_is_neither_weight_nor_membership() -> None:
     kinds = (Weight(1.0), Membership(0.0, 1.0, 1.0), Weight(0.5), Membership(0.0, 0.0, 1.0))
     scheme = CorrectionScheme(tuple("abcd"), kinds).to_dict()
     cells = paper_cells(tasks=("rte",), shots=("N",), methods=("dcs",))
-    ours, theirs, _ = tables.scheme_summary(replace(cell, scheme=scheme) for cell in cells).rows
+    changed = Cells.of(replace(cell, scheme=scheme) for cell in cells)
+    ours, theirs, _ = tables.scheme_summary(changed).rows
     assert ours[3:8] == ("4", "1.0", "1.0", "2.0", "1.00")
     assert theirs[7] == "2.00", "of counts that are not rounded: 4 memberships, 2 weights"
 
@@ -158,10 +156,10 @@ def test_class_accuracies_by_seed_with_the_published_ones() -> None:
         "before": [0.1] * 5,
         "after": [None, 0.5, 0.5, 0.5, 0.5],
     }
-    (table,) = tables.class_accuracies_by_seed(
+    cells = [
         make_cell(seed, identity=who | {"seed": seed}, class_accuracies=columns) for seed in (0, 7)
-    )
-    assert table.kinds == ("measured", "paper", "difference", "measured")
+    ]
+    (table,) = tables.class_accuracies_by_seed(Cells.of(cells))
     assert table.columns[4:7] == ("Acc", "COBias", "Δ Acc"), "without what is not known"
     assert table.rows[0][6:] == ("+10.0", "", "50.0", "50.0", "50.0", "50.0")
     assert table.rows[1][7:] == ("69.9", "34.4", "19.9", "18.6", "47.9")
@@ -174,20 +172,21 @@ def test_tables_of_tasks_that_are_called_alike_are_files_of_their_own() -> None:
     ]
     others = {**cells[1].class_accuracies, "class": ["Sports", "Other"]}
     cells[1] = replace(cells[1], class_accuracies=others)
-    names = [table.name for table in tables.class_accuracies_by_seed(cells)]
+    names = [table.name for table in tables.class_accuracies_by_seed(Cells.of(cells))]
     assert names == ["class_accuracies__", "class_accuracies___2", "class_accuracies___3"]
 
 
 def test_time_is_that_of_the_search_itself_against_its_space() -> None:
-    row, theirs = tables.timing_table(paper_cells(tasks=("trec",))).rows
+    row, theirs = tables.timing_table(Cells.of(paper_cells(tasks=("trec",)))).rows
     assert row[4:] == ("2", "10,000", "98", "1,000", "5", "0.25 ± 0.00", "0.90 ± 0.00")
     assert theirs[6:10] == ("49·N", "", "≤ 150", "46 (5.4 to 96.6)")
     tuner = {"weight_scale": 10, "memberships": 4}
     cells = paper_cells(model="tiny_lm", tasks=("trec",), methods=("dcs",), tuner=tuner)
-    (row,) = tables.timing_table(
+    timed = [
         replace(cell, params={}, metrics={**cell.metrics, "opt/seconds": 1.5 + seed})
         for seed, cell in enumerate(cells[:2])
-    ).rows
+    ]
+    (row,) = tables.timing_table(Cells.of(timed)).rows
     assert row[6] == "28", "2 classes, 10 weights and 4 memberships"
     assert row[9] == "2.00 ± 0.71"
 
@@ -199,7 +198,7 @@ def _aligned(text: str) -> bool:
 def test_every_table_comes_in_every_form() -> None:
     cells = paper_cells(tasks=("trec", "ddi"), shots=(1, "N"), seeds=(0, 1))
     cells += paper_cells(tasks=("trec", "ddi"), objective="err", seeds=(0, 1))
-    made = tables.all_tables(cells)
+    made = tables.all_tables(Cells.of(cells))
     assert {table.name for table in made} >= {
         *("main_results", "schemes", "annealing_time", "class_accuracies_trec"),
         *("objective_ablation", "objective_by_method", "method_means"),
@@ -219,18 +218,78 @@ def test_every_table_comes_in_every_form() -> None:
 
 def test_tables_without_cells_are_empty() -> None:
     for make in (tables.main_results, tables.timing_table, tables.scheme_summary):
-        empty = make([failed_cell(1)])
+        empty = make(Cells.of([failed_cell(1)]))
         assert empty.rows == () and empty.frame.empty
         assert empty.to_markdown()
-    assert tables.class_accuracies_by_seed([]) == tables.ablation_tables([]) == []
+    none = Cells.of([])
+    assert tables.class_accuracies_by_seed(none) == tables.ablation_tables(none) == []
 
 
 def test_what_means_something_to_a_format_is_escaped() -> None:
     who = {"model": "a_b&c%", "task": "x#y<z>|", "shots": "N", "method": "a|b"}
-    table = tables.main_results([make_cell(1, identity=who)])
+    table = tables.main_results(Cells.of([make_cell(1, identity=who)]))
     latex = table.to_latex()
     assert r"a\_b\&c\%" in latex and r"x\#y$<$z$>$$|$" in latex
     assert "a\\|b" in table.to_markdown()
+
+
+#: Accuracy and COBias by source and method, the mean of three seeds.
+FIGURES = {
+    ("a", "icl"): (0.60, 0.40),
+    ("a", "dcs"): (0.61, 0.10),
+    ("a", "batch"): (0.50, 0.05),
+    ("b", "icl"): (0.70, 0.30),
+    ("b", "dcs"): (0.69, 0.20),
+    ("b", "batch"): (0.72, 0.15),
+}
+
+
+def _cell(metrics: Any = None, **identity: Any) -> CellRecord:
+    """Return a cell with another identity, and with other metrics if given."""
+    plain = make_cell()
+    who = {**plain.identity, **identity}
+    judged = plain.metrics if metrics is None else metrics
+    return replace(plain, key=content_key(who), identity=who, metrics=judged)
+
+
+def _judged(task: str, method: str, seed: int, **identity: Any) -> CellRecord:
+    (accuracy, bias), (plain, _) = FIGURES[task, method], FIGURES[task, "icl"]
+    spread = (seed - 1) / 100
+    metrics = {
+        "test/accuracy": accuracy + spread,
+        "test/cobias": bias - spread,
+        "test/balanced_accuracy": 0.4,
+        "uncorrected/test/accuracy": plain,
+    }
+    who = {"task": task, "method": method, "seed": seed, **identity}
+    return _cell(metrics=metrics, **who)
+
+
+@pytest.fixture
+def cells() -> list[CellRecord]:
+    return [_judged(*each, seed) for each in FIGURES for seed in range(3)]
+
+
+def test_means_and_verdicts(cells: list[CellRecord]) -> None:
+    means, by_source = tables.method_tables(Cells.of(cells))
+    rows = means.frame.set_index("method")
+    assert rows.loc["DCS", ["accuracy", "cobias", "score"]].tolist() == pytest.approx(
+        [0.65, 0.15, 0.5]
+    )
+    assert rows["balanced_accuracy"].tolist() == pytest.approx([0.4] * 3)
+    # The spread over three seeds is 0.01 on both sources: 0.01 / sqrt(3) / sqrt(2).
+    assert rows["accuracy_error"].tolist() == pytest.approx([0.01 / 6**0.5] * 3)
+    assert rows["less_accurate"].to_dict() == {"uncorrected": 0, "DCS": 0, "Batch calibration": 1}
+    assert rows["fairest"].to_dict() == {"uncorrected": 0, "DCS": 1, "Batch calibration": 1}
+    assert by_source.text["Batch calibration"].str.endswith("↓").tolist() == [True, False]
+
+
+def test_sources_that_lack_a_method_are_left_out(cells: list[CellRecord]) -> None:
+    lacking = [c for c in cells if (c.who["task"], c.who["method"]) != ("b", "batch")]
+    assert tables.method_tables(Cells.of(lacking)) == []
+    third = [_judged(*each, 0, shots="5") for each in FIGURES if each[0] == "a"]
+    _, by_source = tables.method_tables(Cells.of(lacking + third))
+    assert len(by_source.rows) == 2
 
 
 @given(st.lists(st.text(max_size=300), unique=True, max_size=8))

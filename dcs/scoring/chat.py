@@ -1,0 +1,129 @@
+"""Prompts rendered by the chat template of a model's tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from dcs.errors import ScoringError, named
+from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages, last_line
+
+PromptStyle = Literal["auto", "completion", "chat"]
+"""How a model is prompted: with plain text it continues (``completion``), as in the paper, or with
+the turns of a conversation (``chat``). ``auto`` is ``chat`` if the model has a chat template."""
+
+#: Template options that switch off thinking; templates ignore those that they do not have.
+_NO_THINKING = {"enable_thinking": False, "thinking": False}
+
+#: An opened thought at the end of a prompt, e.g. ``<think>`` or ``[THINK]``.
+_OPEN_THOUGHT = re.compile(r"([<\[])([\w:]*(?:think|thought)\w*)([>\]])\s*$", re.IGNORECASE)
+
+#: Templates with channels (gpt-oss) let the model choose one, and answer in this one.
+_FINAL_CHANNEL = "<|channel|>final<|message|>"
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer, ending where the answer begins.
+
+    The instruction is a system message if the template accepts one, and otherwise begins the
+    first message. Thinking is switched off by an option of the template; a thought that is opened
+    nevertheless is closed.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+        A Transformers tokenizer with a chat template.
+    model : str
+        Name of the model, for messages.
+    answer_prefix : {"user", "assistant", "none"}
+        See :data:`dcs.prompting.AnswerPrefix`.
+    """
+
+    def __init__(
+        self, tokenizer: Any, model: str, *, answer_prefix: AnswerPrefix = "user"
+    ) -> None:
+        self._tokenizer, self._model, self.answer_prefix = tokenizer, model, answer_prefix
+
+    @property
+    def digest(self) -> str:
+        """A hash of the template."""
+        template: str = self._tokenizer.get_chat_template()
+        return hashlib.sha256(template.encode()).hexdigest()[:16]
+
+    def render(self, prefix: str | PromptPrefix, queries: Sequence[str]) -> tuple[list[str], str]:
+        """Return the text of each prompt, and what separates it from the answer, if anything.
+
+        Raises
+        ------
+        ScoringError
+            If the template cannot render the prompt.
+        """
+        turns = [
+            chat_messages(prefix, query, system=self._has_system, answer_prefix=self.answer_prefix)
+            for query in queries
+        ]
+        answered = [*turns[0], {"role": "assistant", "content": "x"}]
+        try:
+            texts = self._apply(turns, add_generation_prompt=True)
+            (closed,) = self._apply([answered])
+        except Exception as error:
+            # Templates are programs: they raise errors of any class.
+            raise ScoringError(
+                f"model {self._model!r}: its chat template cannot render the prompt "
+                f"({named(error)}); use prompt=completion"
+            ) from None
+        thought = _OPEN_THOUGHT.search(texts[0])
+        if thought is not None:
+            opening, name, closing = thought.groups()
+            start = f"\n{opening}/{name}{closing}\n\n"
+        else:
+            start = _FINAL_CHANNEL if texts[0].endswith("<|start|>assistant") else ""
+        space = "" if start or not closed.startswith(f"{texts[0]} x") else " "
+        if self.answer_prefix == "assistant" and (last := last_line(queries[0])):
+            start, space = start + space + last, " "
+        return [text + start for text in texts], space
+
+    @cached_property
+    def _has_system(self) -> bool:
+        """Whether the template renders a system message, instead of an error or nothing."""
+        roles = ("system", "user")
+        try:
+            (text,) = self._apply([[{"role": role, "content": f"{role}-turn"} for role in roles]])
+        except Exception:
+            # Templates refuse by an error of their own.
+            return False
+        return "system-turn" in text
+
+    def _apply(self, conversations: list[list[dict[str, str]]], **options: Any) -> list[str]:
+        texts: list[str] = self._tokenizer.apply_chat_template(
+            conversations, tokenize=False, **_NO_THINKING, **options
+        )
+        return texts
+
+
+def find_template(
+    tokenizer: Any,
+    model: str,
+    *,
+    prompt: PromptStyle = "auto",
+    answer_prefix: AnswerPrefix = "user",
+) -> ChatTemplate | None:
+    """Return the chat template to use, or None for prompts of plain text.
+
+    Raises
+    ------
+    ScoringError
+        If `prompt` is ``chat`` and the tokenizer has no chat template.
+    """
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if prompt == "chat" and not has_template:
+        raise ScoringError(
+            f"model {model!r} has no chat template; use prompt=completion, or a model trained "
+            "for chat"
+        )
+    if prompt == "completion" or not has_template:
+        return None
+    return ChatTemplate(tokenizer, model, answer_prefix=answer_prefix)

@@ -1,0 +1,204 @@
+"""Label words: their tokens after a prompt, and their probabilities.
+
+The class probability of the paper is read at one position: the next-token softmax after the answer
+prefix. A label word of several tokens takes the mean of their probabilities at that same position,
+as in the published code; the classes are then normalised. Two other rules are available: the first
+token alone, and the joint probability of the whole word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.errors import ScoringError
+from dcs.prompting import AnswerPrefix, PromptPrefix
+from dcs.scoring.chat import ChatTemplate, PromptStyle, find_template
+
+LabelRule = Literal["auto", "mean", "first", "joint"]
+"""How a label word of several tokens is scored: the mean of their probabilities at the answer
+position (as published), the first token alone, or the probability of the whole word. ``auto`` uses
+the mean if the first tokens of the words differ, and the whole word otherwise."""
+
+JointScore = Literal["sum", "mean", "unconditional"]
+"""How the rule ``joint`` scores a word: by the sum of the log-probabilities of its tokens; by
+their mean, which does not favour short words; or by the sum minus that after the answer prefix
+alone, which does not favour frequent words (domain-conditional PMI, Holtzman et al., 2021)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """The tokenizer of a model, and the chat template with which it renders prompts, if any.
+
+    Attributes
+    ----------
+    encode : callable
+        Returns the token ids of texts, including the special tokens of a prompt.
+    describe : callable
+        Returns the text of a token, for messages.
+    template : ChatTemplate or None
+        Renders prompts as a chat; None if they are plain text.
+    """
+
+    encode: Callable[[Sequence[str]], list[list[int]]]
+    describe: Callable[[int], str]
+    template: ChatTemplate | None = None
+
+    @classmethod
+    def of(
+        cls, tokenizer: Any, model: str, *, prompt: PromptStyle, answer_prefix: AnswerPrefix
+    ) -> Self:
+        """Return the functions of a Transformers tokenizer."""
+        template = find_template(tokenizer, model, prompt=prompt, answer_prefix=answer_prefix)
+        # A chat template writes the special tokens itself.
+        options = {"verbose": False, "add_special_tokens": template is None}
+        return cls(
+            lambda texts: tokenizer(texts, **options)["input_ids"],
+            lambda token: str(tokenizer.decode([token])),
+            template,
+        )
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What determines the text of prompts."""
+        if self.template is None:
+            return {"prompt": "completion"}
+        return {
+            "prompt": f"chat {self.template.digest}",
+            "answer_prefix": self.template.answer_prefix,
+        }
+
+    def render(self, prefix: str | PromptPrefix, queries: Sequence[str]) -> tuple[list[str], str]:
+        """Return the exact text of one or more prompts, and the space before the answer, if any.
+
+        Raises
+        ------
+        ScoringError
+            If the chat template cannot render the prompt.
+        """
+        if self.template is not None:
+            return self.template.render(prefix, queries)
+        texts = [f"{prefix}{query}" for query in queries]
+        return texts, "" if texts[0][-1:].isspace() else " "
+
+
+def read_label_words(
+    tokenizer: Tokenizer, prompt: str, label_words: Sequence[str], rule: LabelRule
+) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
+    """Return the tokens of each label word as they follow a prompt, and resolve ``auto``.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+        The tokenizer of the model.
+    prompt : str
+        A prompt, up to where the label word follows.
+    label_words : sequence of str
+        The answer of each class, with the space between it and the prompt, if any.
+    rule : {"auto", "mean", "first", "joint"}
+        How the tokens are scored.
+
+    Returns
+    -------
+    token_ids : tuple of tuples of int
+        The token ids of each label word in order: the distinct ones (mean), the first alone
+        (first), or all of them (joint).
+    rule : {"mean", "first", "joint"}
+        The rule that was applied.
+
+    Raises
+    ------
+    ScoringError
+        If two label words begin with the same token or have the same set of tokens, so that the
+        model's answers to them cannot be distinguished. With the rule ``joint``, if the tokens
+        of one word are a prefix of those of another, which could then never win.
+    """
+    if rule == "auto":
+        try:
+            return read_label_words(tokenizer, prompt, label_words, "mean")
+        except ScoringError:
+            rule = "joint"
+    base, bare, *whole = tokenizer.encode([prompt, "", *(prompt + word for word in label_words)])
+    found = []
+    for word, joined in zip(label_words, whole, strict=True):
+        if joined[: len(base)] == base and len(joined) > len(base):
+            tokens = joined[len(base) :]
+        else:
+            # The tokenizer merges across the boundary: encode the word alone.
+            tokens = [token for token in tokenizer.encode([word])[0] if token not in bare]
+        if not tokens:
+            raise ScoringError(
+                f"label word {word.strip()!r} has no token in the model's tokenizer; choose "
+                "another word"
+            )
+        found.append(tuple(tokens if rule == "joint" else dict.fromkeys(tokens)))
+    for pair in combinations(zip(label_words, found, strict=True), 2):
+        (_, ids), (_, other) = pair
+        if _collide(ids, other, rule):
+            words = " and ".join(
+                f"{word.strip()!r} ({', '.join(map(repr, map(tokenizer.describe, tokens)))})"
+                for word, tokens in pair
+            )
+            raise ScoringError(
+                f"label words {words} have colliding tokens and cannot be distinguished by this "
+                "model; choose words with different first tokens"
+            )
+    return tuple(ids[:1] for ids in found) if rule == "first" else tuple(found), rule
+
+
+def _collide(ids: tuple[int, ...], other: tuple[int, ...], rule: LabelRule) -> bool:
+    if rule == "joint":
+        return all(a == b for a, b in zip(ids, other, strict=False))
+    # Later tokens may be shared: their probability at the answer position is negligible.
+    return ids[0] == other[0] or (rule == "mean" and set(ids) == set(other))
+
+
+def class_probabilities(
+    logits: NDArray[np.floating], token_ids: Sequence[tuple[int, ...]]
+) -> NDArray[np.float64]:
+    """Convert next-token logits (or log-probabilities) to class probabilities.
+
+    Parameters
+    ----------
+    logits : float array [M, K]
+        Values of the tokens ``sorted(set of all token ids)`` at the answer position, in that
+        order. The result is invariant to a constant added to a row.
+    token_ids : sequence of N tuples of int
+        The tokens of each label word.
+
+    Returns
+    -------
+    float64 array [M, N]
+        Mean probability of each label word's tokens, normalised over the classes.
+
+    Raises
+    ------
+    ScoringError
+        If a value is not finite.
+    """
+    values = check_finite(logits)
+    columns = {token: column for column, token in enumerate(sorted({*sum(token_ids, ())}))}
+    # The normaliser of the softmax is one factor per row, which the normalisation over classes
+    # cancels. Subtracting the largest logit suffices, and the winner cannot underflow.
+    weights = np.exp(values - values.max(axis=1, keepdims=True))
+    means = np.stack(
+        [weights[:, [columns[t] for t in ids]].mean(axis=1) for ids in token_ids], axis=1
+    )
+    return np.asarray(means / means.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
+def check_finite(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the values as float64; raise ScoringError if one is not finite."""
+    values = np.asarray(logits, dtype=np.float64)
+    if not np.isfinite(values).all():
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        raise ScoringError(
+            f"query {row}: the model returned {values[row, column]} for a label token; "
+            "try another precision or device"
+        )
+    return values

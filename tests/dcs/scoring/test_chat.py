@@ -1,0 +1,171 @@
+"""Prompts by a chat template: the same bytes and tokens as Transformers makes of the messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcs.errors import ScoringError
+from dcs.prompting import (
+    AnswerPrefix,
+    get_task,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
+from dcs.scoring import load_scorer, resolve_model, score_settings
+from dcs.scoring.cache import group_key
+from dcs.scoring.chat import ChatTemplate
+from dcs.scoring.models import load_tokenizer
+
+TASK = get_task("reviews")
+SHOWN = select_demonstrations(TASK, 2, seed=0)
+PREFIX = render_prefix(TASK, SHOWN)
+TEXTS = [example.text for example in TASK.examples("test")[:3]]
+QUERIES = [render_query(TASK, text) for text in TEXTS]
+
+#: Templates as three families write them: with a system turn, without one, with a thought.
+TEMPLATES = {
+    "system": (
+        "{{ bos_token }}{% for m in messages %}<|start|>{{ m.role }}<|end|>\n\n"
+        "{{ m.content | trim }}<|eot|>{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant<|end|>\n\n{% endif %}"
+    ),
+    "no system": (
+        "{{ bos_token }}{% for m in messages %}"
+        "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}"
+        "{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+        "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+    ),
+    "thinking": (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n"
+        "{% if enable_thinking is defined and enable_thinking is false %}"
+        "<think>\n\n</think>\n\n{% endif %}{% endif %}"
+    ),
+}
+
+
+def tokenizer_with(template: str | None) -> Any:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("tiny_lm").location)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def messages_of(text: str, *, system: bool) -> list[dict[str, str]]:
+    """Write the messages of a prompt out, as a user of the chat template would."""
+    turns = []
+    for example in SHOWN.examples:
+        turns.append({"role": "user", "content": f"Review: {example.text}\nRating:"})
+        turns.append({"role": "assistant", "content": TASK.label_words[example.label]})
+    turns.append({"role": "user", "content": f"Review: {text}\nRating:"})
+    if system:
+        return [{"role": "system", "content": TASK.instruction}, *turns]
+    turns[0]["content"] = f"{TASK.instruction}\n\n{turns[0]['content']}"
+    return turns
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_is_what_transformers_renders(family: str) -> None:
+    tokenizer = tokenizer_with(TEMPLATES[family])
+    messages = [messages_of(text, system=family != "no system") for text in TEXTS]
+    options = {"add_generation_prompt": True, "enable_thinking": False}
+    texts, space = ChatTemplate(tokenizer, "m").render(PREFIX, QUERIES)
+    assert texts == tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    # The space belongs to the answer where the template writes one before it.
+    assert space == (" " if family == "no system" else "")
+    assert [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts] == (
+        tokenizer.apply_chat_template(messages, return_dict=False, **options)
+    )
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_the_answer_prefix_begins_the_answer(family: str) -> None:
+    tokenizer = tokenizer_with(TEMPLATES[family])
+    messages = messages_of(TEXTS[0], system=family != "no system")
+    for message in messages:
+        if message["role"] == "user":
+            message["content"] = message["content"].removesuffix("\nRating:")
+        elif message["role"] == "assistant":
+            message["content"] = f"Rating: {message['content']}"
+    rendered = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+    )
+    template = ChatTemplate(tokenizer, "m", answer_prefix="assistant")
+    ((text, *_), space) = template.render(PREFIX, QUERIES)
+    assert text + space == f"{rendered}{' ' * (family == 'no system')}Rating: "
+
+
+@pytest.mark.parametrize(
+    ("opening", "closed"),
+    [
+        ("A:<think>\n", "A:<think>\n\n</think>\n\n"),
+        ("A:[THINK]", "A:[THINK]\n[/THINK]\n\n"),
+        ("<|start|>assistant", "<|start|>assistant<|channel|>final<|message|>"),
+    ],
+)
+def test_a_thought_is_closed(opening: str, closed: str) -> None:
+    template = "{{ messages[-1].content }}{% if add_generation_prompt %}" + opening + "{% endif %}"
+    texts, space = ChatTemplate(tokenizer_with(template), "m").render("", ["Q"])
+    assert (texts, space) == (["Q" + closed], "")
+
+
+def test_a_template_that_ignores_the_system_message() -> None:
+    template = "{% for m in messages if m.role != 'system' %}{{ m.content }}|{% endfor %}"
+    texts, _ = ChatTemplate(tokenizer_with(template), "m").render(PREFIX, QUERIES[:1])
+    assert texts[0].startswith(TASK.instruction)
+
+
+def test_a_template_that_refuses_the_prompt() -> None:
+    template = ChatTemplate(tokenizer_with("{{ raise_exception('never') }}"), "m")
+    with pytest.raises(ScoringError, match="never"):
+        template.render(PREFIX, QUERIES)
+
+
+class TestScorer:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def folder(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """Return the packaged model with a chat template."""
+        from transformers import AutoModelForCausalLM
+
+        folder = tmp_path_factory.mktemp("models") / "chat"
+        tokenizer_with(TEMPLATES["no system"]).save_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(resolve_model("tiny_lm").location)
+        model.save_pretrained(folder)
+        return folder
+
+    def test_reads_the_labels_where_the_answer_begins(self, folder: Path) -> None:
+        scorer = load_scorer(folder, device="cpu")
+        probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
+        tokenizer = load_tokenizer(folder)
+        texts, space = tokenizer.render(PREFIX, QUERIES)
+        # The same text as a completion, without the start token that the template wrote.
+        plain = load_scorer(folder, device="cpu", prompt="completion")
+        bare = [text.removeprefix("<s>") for text in texts]
+        assert space == " " and bare != texts
+        np.testing.assert_allclose(plain.score("", bare, TASK.label_words), probs, atol=1e-6)
+
+    def test_keys(self, folder: Path) -> None:
+        def key(**options: Any) -> str:
+            scorer = load_scorer(folder, device="cpu", **options)
+            return group_key(score_settings(scorer, PREFIX, TASK.label_words))
+
+        prefixes: list[AnswerPrefix] = ["user", "assistant", "none"]
+        keys = [key(answer_prefix=each) for each in prefixes]
+        assert key() == key(prompt="chat") == keys[0]
+        assert len({*keys, key(prompt="completion")}) == 4
+        before = resolve_model(folder).revision
+        (folder / "chat_template.jinja").write_text(TEMPLATES["thinking"])
+        assert resolve_model(folder).revision != before
+        assert key() not in keys
+
+    def test_chat_without_a_template(self) -> None:
+        with pytest.raises(ScoringError, match="chat template"):
+            load_scorer("tiny_lm", device="cpu", prompt="chat")
