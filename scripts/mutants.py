@@ -88,7 +88,7 @@ def main(folder: str, number: str = "150", seed: str = "0") -> None:
         shutil.copytree(tree, tree.with_name("original"))
         paths = ", ".join(f'"{name}"' for name in modules())
         (tree / "mutants.toml").write_text(
-            f'[cosmic-ray]\nmodule-path = [{paths}]\ntimeout = 400.0\n'
+            f"[cosmic-ray]\nmodule-path = [{paths}]\ntimeout = 400.0\n"
             f'test-command = "{sys.executable} {__file__} test"\n'
             '[cosmic-ray.distributor]\nname = "local"\n'
         )

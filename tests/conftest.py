@@ -22,6 +22,8 @@ os.environ.update(
 # A run that fails can be repeated. HYPOTHESIS_PROFILE=search looks for new examples.
 settings.register_profile("repeatable", derandomize=True, database=None, max_examples=50)
 settings.register_profile("search", derandomize=False, max_examples=500)
+# Failures of make fuzz are repeated by the seed that it prints.
+settings.register_profile("fuzz", derandomize=False, database=None, max_examples=60)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
