@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.data.splits import stratified_split
 from dcs.errors import ConfigError, check_choice, escaped, hub_advice, named, reason, show, unknown
 from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
@@ -50,11 +51,14 @@ _YAML: Final = (".yaml", ".yml")
 _HUB_SECONDS: Final = 3.0
 _KEY: Final = "@key"  # key of a row in a JSON object of rows
 
-_TOKEN: Final = re.compile(r"@\w+\$|\w+(?:[-'.]\w+)*|[^\w\s]")
+_TOKEN: Final = re.compile(r"@\w+\$|\w+|[^\w\s]")
 
 
 def tokenized(text: str) -> str:
-    """Separate words and punctuation by single spaces; a mark such as ``@drug$`` is one token."""
+    """Separate words and punctuation by single spaces, also within ``0.5`` and ``co-use``.
+
+    A mark such as ``@drug$`` is one token.
+    """
     return " ".join(_TOKEN.findall(text))
 
 
@@ -80,6 +84,11 @@ class TextLocation(Strict):
     ----------
     optimization, test : str
         File of the split in the task folder, or split of the hub dataset.
+    train : str
+        The only file or hub split, instead of both: divided at random, stratified by class, with
+        the seed of the task. Equal texts stay together.
+    held_out : float
+        Fraction of the texts of `train` that become test texts.
     fields : dict of str to str
         Fields of the template and their keys in a row; ``a.b`` is key b of object a.
     label : str
@@ -90,12 +99,28 @@ class TextLocation(Strict):
         Key of the row id; by default rows are numbered.
     """
 
-    optimization: str
-    test: str
+    optimization: str = ""
+    test: str = ""
+    train: str = ""
+    held_out: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
     fields: dict[str, str]
     label: str
     labels: Labels = ()
     id: str = ""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The keys of the files, or hub splits, that hold the texts."""
+        return ("train",) if self.train else SPLITS
+
+    @model_validator(mode="after")
+    def _has_texts(self) -> Self:
+        if [bool(getattr(self, part)) for part in ("train", *SPLITS)] not in (
+            [True, False, False],
+            [False, True, True],
+        ):
+            raise ValueError("needs either train, or both optimization and test")
+        return self
 
 
 class FileLocation(TextLocation):
@@ -104,7 +129,7 @@ class FileLocation(TextLocation):
     format: Literal["jsonl", "json", "csv", "lines"] = "jsonl"
     encoding: str = "utf-8"
 
-    @field_validator("optimization", "test")
+    @field_validator("optimization", "test", "train")
     @classmethod
     def _is_inside(cls, name: str) -> str:
         # A third-party task must not send unrelated local files to a model server.
@@ -369,30 +394,21 @@ def read_examples(file: TaskFile, split: Split, *, data: str | None = None) -> t
     """
     if data is None:
         return _load(file, split, None, None)
-    stamps = [_find_file(file, name, data).stat() for name in SPLITS]
+    parts = file.files.parts if file.files is not None else SPLITS
+    stamps = [_find_file(file, part, data).stat() for part in parts]
     # Cached by modification time and size, so that changed files are read again.
     return _load(file, split, data, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
 
 
 @lru_cache(maxsize=32)
 def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tuple[Example, ...]:
-    place: TextLocation
-    if data is not None and file.files is not None:
-        path = _find_file(file, split, data)
-        where, place, rows = escaped(path), file.files, _read_file_rows(file.files, path)
-    elif data is None and file.hub is not None:
-        where, place = f"{file.hub.dataset} ({getattr(file.hub, split)})", file.hub
-        rows = _load_hub_rows(file, file.hub, split)
-    else:
+    place = file.hub if data is None else file.files
+    if place is None:
         raise ConfigError(_missing_texts(file, data))
-    examples = []
-    for row, values in enumerate(rows):
-        try:
-            examples.append(_convert(file, place, f"{file.name}-{split}", row, values))
-        except ValueError as error:
-            raise ConfigError(f"{where}: row {row}: {error}") from None
-    if not examples:
-        raise ConfigError(f"{where}: contains no texts")
+    if place.train:
+        examples = _divide(_read(file, place, "train", data), file.seed, place.held_out)[split]
+    else:
+        examples = _read(file, place, split, data)
     if file.disjoint and split == "optimization":
         shown = {example.text for example in _load(file, "test", data, stamp)}
         examples = [example for example in examples if example.text not in shown]
@@ -401,10 +417,48 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
         rng = derive_generator(file.seed, "texts", file.name, split)
         kept = np.sort(rng.permutation(len(examples))[:size])
         examples = [examples[int(row)] for row in kept]
+    return tuple(examples)
+
+
+def _divide(examples: list[Example], seed: int, held_out: float) -> dict[str, list[Example]]:
+    """Divide texts into the splits, stratified by class; equal texts stay together."""
+    first: dict[str, Example] = {}
+    for example in examples:
+        first.setdefault(example.text, example)
+    shares = {"optimization": 1 - held_out, "test": held_out}
+    labels = [example.label for example in first.values()]
+    test = set(stratified_split(labels, shares, seed=seed)["test"].tolist())
+    held = {text for row, text in enumerate(first) if row in test}
+    return {
+        "optimization": [example for example in examples if example.text not in held],
+        "test": [example for example in examples if example.text in held],
+    }
+
+
+def _read(
+    file: TaskFile, place: FileLocation | HubLocation, part: str, data: str | None
+) -> list[Example]:
+    """Read the texts of one file or hub split."""
+    if isinstance(place, FileLocation):
+        path = _find_file(file, part, str(data))
+        where, rows = escaped(path), _read_file_rows(place, path)
+    else:
+        where, rows = (
+            f"{place.dataset} ({getattr(place, part)})",
+            _load_hub_rows(file, place, part),
+        )
+    examples = []
+    for row, values in enumerate(rows):
+        try:
+            examples.append(_convert(file, place, f"{file.name}-{part}", row, values))
+        except ValueError as error:
+            raise ConfigError(f"{where}: row {row}: {error}") from None
+    if not examples:
+        raise ConfigError(f"{where}: contains no texts")
     counts = Counter(example.id for example in examples)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise ConfigError(f"{where}: id {repeated[0]!r} occurs more than once")
-    return tuple(examples)
+    return examples
 
 
 def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any) -> Example:
@@ -453,10 +507,10 @@ def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
     raise ValueError(f"label {show(raw)} must be one of {', '.join(str(e[0]) for e in names)}")
 
 
-def _find_file(file: TaskFile, split: Split, data: str) -> Path:
+def _find_file(file: TaskFile, part: str, data: str) -> Path:
     if file.files is not None:
         for folder in (Path(data) / file.name, Path(data)):
-            path = folder / str(getattr(file.files, split))
+            path = folder / str(getattr(file.files, part))
             if path.is_file():
                 # As for the file name: a third-party task must not read unrelated files.
                 if not path.resolve().is_relative_to(Path(data).resolve()):
@@ -465,14 +519,14 @@ def _find_file(file: TaskFile, split: Split, data: str) -> Path:
                         "that folder"
                     )
                 return path
-    raise ConfigError(_missing_texts(file, data, [split]))
+    raise ConfigError(_missing_texts(file, data, [part]))
 
 
-def _missing_texts(file: TaskFile, data: str | None, splits: Iterable[Split] = SPLITS) -> str:
+def _missing_texts(file: TaskFile, data: str | None, parts: Iterable[str] = ()) -> str:
     ways = []
     if file.files is not None:
         folder = Path(data or "DIR")
-        names = " and ".join(getattr(file.files, split) for split in splits)
+        names = " and ".join(getattr(file.files, part) for part in parts or file.files.parts)
         way = f"put {names} into {folder} or {folder / file.name} (--data DIR)"
         ways.append(f"{way}: {file.obtain}" if file.obtain else way)
     if file.hub is not None:
@@ -527,7 +581,7 @@ def _is_hub_reachable() -> bool:
     return True
 
 
-def _load_hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable[Any]:
+def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[Any]:
     try:
         import datasets
         from huggingface_hub import constants
@@ -538,7 +592,7 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable
         # variable is for Ray workers: this process may have read it already.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    name, revision = getattr(place, split), place.revision or None
+    name, revision = getattr(place, part), place.revision or None
     if os.path.lexists(place.dataset):
         # datasets would open it instead of the dataset on the hub.
         raise ConfigError(
