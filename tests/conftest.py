@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,20 @@ os.environ.update(
 # A run that fails can be repeated. HYPOTHESIS_PROFILE=search looks for new examples.
 settings.register_profile("repeatable", derandomize=True, database=None, max_examples=50)
 settings.register_profile("search", derandomize=False, max_examples=500)
+# Failures of make fuzz are repeated by the seed that it prints.
+settings.register_profile("fuzz", derandomize=False, database=None, max_examples=60)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+_STRAYS = [Path(__file__).parents[1] / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
+
+
+@pytest.fixture(autouse=True)
+def no_store_in_the_checkout() -> Iterator[None]:
+    """MLflow creates a store in the current folder where no other one is named."""
+    assert not any(path.exists() for path in _STRAYS), "left behind earlier: remove it"
+    yield
+    assert not any(path.exists() for path in _STRAYS)
 
 
 @pytest.fixture(scope="session")

@@ -375,7 +375,7 @@ class Driver:
             self._progress.cells_done += 1
             self._progress.cells_failed += failed
             self._count(cells=1, failed=failed, trials=trials, moves=record.moves)
-            yield record, figures
+            yield self._plan.located(ended.key, record), figures
 
     def _retry_tuning(self, ended: _Tuning, error: RayError) -> None:
         first = ended.cells[0]
