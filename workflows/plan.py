@@ -403,6 +403,35 @@ class SweepPlan:
             return matched_tables({n: store.read(k) for n, k in source.members.items()})
         return dict(store.read(key))
 
+    def located(self, key: str, record: CellRecord) -> CellRecord:
+        """Return the record of a cell with the files of its tables in their provenance.
+
+        Tables of an ensemble have no file of their own.
+        """
+        source, tables = self.sources[key][0], record.provenance.get("tables")
+        if tables is None or isinstance(source, Ensemble):
+            return record
+        if isinstance(source, GivenTable):
+            first, *others = source.members.values()
+            if others:
+                return record
+            paths = {"optimization": first[0], "test": first[-1]}
+        else:
+            store = ProbabilityStore.under(self.output)
+            paths = {str(split): store.path(key, split) for split in SPLITS}
+        located = {
+            split: {**about, "file": str(paths[split].absolute())}
+            for split, about in tables.items()
+        }
+        return replace(record, provenance={**record.provenance, "tables": located})
+
+    @property
+    def varies(self) -> tuple[str, ...]:
+        """Which of model, task, shots and seed differ between the sources."""
+        sources = [source for own in self.sources.values() for source in own]
+        names = ("model", "task", "shots", "seed")
+        return tuple(n for n in names if len({getattr(each, n) for each in sources}) > 1)
+
     def check_texts(self) -> None:
         """Check that the texts of all tasks exist.
 

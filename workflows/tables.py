@@ -615,21 +615,17 @@ class ProbabilityStore:
         return tables
 
     def write(self, key: str, tables: Mapping[str, ProbabilityTable], **about: Any) -> Scoring:
-        """Write both tables of a key and return the record of their scoring."""
+        """Write both tables of a key, each atomically; write and return their record last."""
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
             finished_ms=time.time_ns() // 1_000_000,
             **about,
         )
-        self.keep(key, tables, scoring)
-        return scoring
-
-    def keep(self, key: str, tables: Mapping[str, ProbabilityTable], scoring: Scoring) -> None:
-        """Write both tables of a key, each atomically, and their record last."""
         folder = self.root / key
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             for split in SPLITS:
                 tables[split].write(self.path(key, split))
             atomic_write_text(self._record_path(key), json.dumps(asdict(scoring), indent=1))
+        return scoring

@@ -136,7 +136,7 @@ def test_tune_again_computes_nothing(dcs, tuned, table):
 def test_what_was_run_is_listed_and_goes_by_its_name(dcs, tuned):
     outcome, output = tuned
     found = json.loads(dcs("runs", "tune", "--json", "-o", output).out)
-    assert [row["method"] for row in found] == ["icl", "dcs"]
+    assert [row["method"] for row in found] == ["uncorrected", "dcs"]
     assert found[1]["link"] in outcome.out and found[1]["cell_key"][:8] in outcome.out
     lines = dcs("runs", "--sort", "test/cobias", "-o", output).out.splitlines()
     shown = [line for line in lines if "http" in line]
