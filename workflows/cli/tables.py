@@ -180,8 +180,8 @@ def tune(
         int | None,
         typer.Option(
             min=0,
-            help="Number of Optuna trials beside the standard settings.",
-            show_default="0; 30 of a study",
+            help="Number of Optuna trials, of which the standard settings are the first.",
+            show_default="48",
         ),
     ] = None,
     prefer: Prefer = None,
