@@ -89,6 +89,13 @@ def import_(
     targets: Annotated[
         Literal["auto", "index", "text"], typer.Option(help="lm-eval: type of targets.")
     ] = "auto",
+    choice_score: Annotated[
+        Literal["sum", "mean", "unconditional"],
+        typer.Option(
+            help="lm-eval: score choices by the sum of log-likelihoods, per character, or minus "
+            "that without the prompt."
+        ),
+    ] = "sum",
 ) -> None:
     """Convert class probabilities to a probability table; dcs tune reads most files by itself.
 
@@ -110,6 +117,7 @@ def import_(
         "demonstration_seed": seed,
         "filter": filter,
         "targets": targets,
+        "choice_score": choice_score,
     }
     found = import_tables(format, path, **given)
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
@@ -174,8 +182,8 @@ def tune(
         int | None,
         typer.Option(
             min=0,
-            help="Number of Optuna trials beside the standard settings.",
-            show_default="0; 30 of a study",
+            help="Number of Optuna trials, of which the standard settings are the first.",
+            show_default="48",
         ),
     ] = None,
     prefer: Prefer = None,

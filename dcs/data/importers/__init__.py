@@ -22,6 +22,10 @@ from dcs.plugins import find_named
 
 TargetKind: TypeAlias = Literal["auto", "index", "text"]
 
+#: Log-likelihood of a choice: the sum over its tokens, divided by the number of characters (as
+#: ``acc_norm``), or minus that without the prompt (as ``acc_mutual_info``).
+ChoiceScore: TypeAlias = Literal["sum", "mean", "unconditional"]
+
 
 class ImportOptions(Reading):
     """User-specified options of an import, besides those of how columns are read.
@@ -35,6 +39,9 @@ class ImportOptions(Reading):
     targets : {"auto", "index", "text"}
         Whether a target such as ``"1"`` is the index of a choice or its text. ``"auto"`` decides
         if only one interpretation fits the log.
+    choice_score : {"sum", "mean", "unconditional"}
+        How choices are scored: by the sum of the log-likelihoods of their tokens, by their mean
+        per character, or by the sum minus that without the prompt.
     model, task, shots, demonstration_seed : optional
         Provenance, if the file does not specify it.
     """
@@ -42,6 +49,7 @@ class ImportOptions(Reading):
     normalise: bool = False
     filter: str | None = None
     targets: TargetKind = "auto"
+    choice_score: ChoiceScore = "sum"
     model: str | None = None
     task: str | None = None
     shots: int | Literal["N"] | None = None
@@ -87,7 +95,7 @@ IMPORTERS: tuple[Importer, ...] = (
         "lm-evaluation-harness sample log of a multiple-choice task (samples_<task>_<date>.jsonl) "
         "or folder of such logs",
         "dcs.data.importers.lm_eval",
-        frozenset({"classes", "filter", "targets"}),
+        frozenset({"classes", "filter", "targets", "choice_score"}),
     ),
 )
 """Built-in formats, in the order in which the help lists them."""
