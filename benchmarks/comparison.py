@@ -61,7 +61,7 @@ _LABELS_NOTE: Final = (
     "labelled rows. The other optimization rows are left out or used without labels; methods "
     "that need no labels use all rows."
 )
-_LABEL_FREE: Final = frozenset({"icl", "batch"})
+_LABEL_FREE: Final = frozenset({"uncorrected", "batch"})
 _BOTH, _NONE = "with unlabelled rows", "all, without labels"
 
 

@@ -117,7 +117,7 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         cells do not differ in any setting, or if there are fewer than two sources.
     """
     frame, axes = findings_frame(records)
-    frame = frame[frame["method"] != "icl"]
+    frame = frame[frame["method"] != "uncorrected"]
     for axis in axes:
         # Leave out cells of methods that do not have the setting.
         frame = frame[[value in axis.values for value in frame[axis.name]]]

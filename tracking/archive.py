@@ -56,6 +56,8 @@ class Sweep(BaseModel):
         output folder.
     sweep_params : dict
         Parameters of the parent run.
+    varies : tuple of str
+        Fields of the identity that differ between cells: ``model``, ``task``, ``shots``, ``seed``.
     run_name : str or None
         Name of the parent run; by default that of the experiment.
     trials : {"table", "runs", "none"}
@@ -75,6 +77,7 @@ class Sweep(BaseModel):
     sweep_key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
     tracking_uri: str | None = None
     sweep_params: Annotated[dict[str, Any], BeforeValidator(plain)] = {}
+    varies: tuple[str, ...] = ()
     run_name: str | None = None
     trials: TrialTracking = "table"
     figures: FigureTracking = "sweep"
@@ -173,7 +176,9 @@ class Archive:
         path = self.path(key)
         return text_digest(path.read_text("utf-8", "replace")) if path.is_file() else None
 
-    def load(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
+    def load(
+        self, keys: Iterable[str] | None = None, *, summaries: bool = False
+    ) -> dict[str, CellRecord]:
         """Read the records of `keys`, except for missing ones.
 
         A damaged or modified file is also left out, with a warning that names it.
@@ -182,6 +187,8 @@ class Archive:
         ----------
         keys : iterable of str, optional
             Keys of the cells; by default all.
+        summaries : bool
+            Whether to leave out the search, which takes most of the memory.
 
         Returns
         -------
@@ -195,7 +202,8 @@ class Archive:
             if not self.path(key).exists():
                 continue
             try:
-                records[key] = self.read(key)
+                record = self.read(key)
+                records[key] = record.summary if summaries else record
             except TrackingError as error:
                 _log.warning("%s", error)
         return records

@@ -48,6 +48,9 @@ SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 TraceRow = tuple[float, float, float, float]
 
+UNCORRECTED = "uncorrected"
+"""Name of the method ``icl``, which corrects nothing."""
+
 #: Keys of cells and sweeps, which are used as file names.
 KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -210,9 +213,14 @@ class CellRecord:
 
     @property
     def who(self) -> dict[str, Any]:
-        """Model, task, shots, seed and method of the cell, with the display name of the task."""
+        """Model, task, shots, seed and method of the cell, as people read them.
+
+        A task file has the name of its task, and the method ``icl`` is called uncorrected.
+        """
         names = ("model", "task", "shots", "seed", "method")
         own = {name: self.identity.get(name) for name in names}
+        if own["method"] == "icl":
+            own["method"] = UNCORRECTED
         if str(own["task"]).endswith((".yaml", ".yml")):
             # The path of a task file; the provenance of the table has the name in the file.
             tables = self.provenance.get("tables", {})

@@ -67,16 +67,38 @@ EXPERIMENT_TAGS: Final = {
 
 
 def shared_view(varied: Iterable[str]) -> dict[str, str]:
-    """Return the tag of the view: only cells, with results and what varies as columns."""
+    """Return the tag of the view: charts of the cells, and a table with what varies as columns.
+
+    This is what the button *Share* of MLflow writes. A version of MLflow that does not understand
+    it shows its own charts instead.
+    """
     columns = dict.fromkeys([*varied, "method", "task", "model", "shots", "seed"])
+    measures = ("test/accuracy", "test/cobias", "test/weakest_class")
+    section, common = "results", {"deleted": False, "isGenerated": False}
+    charts: list[dict[str, Any]] = [
+        {
+            "type": "SCATTER",
+            "xaxis": {"key": "test/cobias", "type": "METRIC"},
+            "yaxis": {"key": "test/accuracy", "type": "METRIC"},
+        },
+        *({"type": "BAR", "metricKey": name} for name in measures[::-1]),
+    ]
     view = {
         "searchFilter": tagged({KIND: KIND_CELL}),
         # Sorted by start time, MLflow would collapse the cells under the sweep.
         "orderByKey": "metrics.`test/cobias`",
         "orderByAsc": True,
         "selectedColumns": [
-            *(f"metrics.`test/{name}`" for name in ("accuracy", "cobias", "weakest_class")),
+            *(f"metrics.`{name}`" for name in measures),
             *(f"tags.`dcs.{name}`" for name in columns),
+        ],
+        "compareRunCharts": [
+            {"uuid": str(number), "metricSectionId": section, "runsCountToCompare": 100, **common}
+            | chart
+            for number, chart in enumerate(charts)
+        ],
+        "compareRunSections": [
+            {"uuid": section, "name": "Results", "display": True, "isReordered": False, **common}
         ],
     }
     return {VIEW_TAG: json.dumps(view)}

@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.data.splits import stratified_split
 from dcs.errors import ConfigError, check_choice, escaped, hub_advice, named, reason, show, unknown
 from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
@@ -48,13 +49,17 @@ _YAML: Final = (".yaml", ".yml")
 
 #: Timeout in seconds after which the hub is considered unreachable.
 _HUB_SECONDS: Final = 3.0
+_ORDER: Final = re.compile(r"(.+)@order(\d{1,3})")
 _KEY: Final = "@key"  # key of a row in a JSON object of rows
 
-_TOKEN: Final = re.compile(r"@\w+\$|\w+(?:[-'.]\w+)*|[^\w\s]")
+_TOKEN: Final = re.compile(r"@\w+\$|\w+|[^\w\s]")
 
 
 def tokenized(text: str) -> str:
-    """Separate words and punctuation by single spaces; a mark such as ``@drug$`` is one token."""
+    """Separate words and punctuation by single spaces, also within ``0.5`` and ``co-use``.
+
+    A mark such as ``@drug$`` is one token.
+    """
     return " ".join(_TOKEN.findall(text))
 
 
@@ -80,6 +85,11 @@ class TextLocation(Strict):
     ----------
     optimization, test : str
         File of the split in the task folder, or split of the hub dataset.
+    train : str
+        The only file or hub split, instead of both: divided at random, stratified by class, with
+        the seed of the task. Equal texts stay together.
+    held_out : float
+        Fraction of the texts of `train` that become test texts.
     fields : dict of str to str
         Fields of the template and their keys in a row; ``a.b`` is key b of object a.
     label : str
@@ -90,12 +100,28 @@ class TextLocation(Strict):
         Key of the row id; by default rows are numbered.
     """
 
-    optimization: str
-    test: str
+    optimization: str = ""
+    test: str = ""
+    train: str = ""
+    held_out: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
     fields: dict[str, str]
     label: str
     labels: Labels = ()
     id: str = ""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The keys of the files, or hub splits, that hold the texts."""
+        return ("train",) if self.train else SPLITS
+
+    @model_validator(mode="after")
+    def _has_texts(self) -> Self:
+        if [bool(getattr(self, part)) for part in ("train", *SPLITS)] not in (
+            [True, False, False],
+            [False, True, True],
+        ):
+            raise ValueError("needs either train, or both optimization and test")
+        return self
 
 
 class FileLocation(TextLocation):
@@ -104,7 +130,7 @@ class FileLocation(TextLocation):
     format: Literal["jsonl", "json", "csv", "lines"] = "jsonl"
     encoding: str = "utf-8"
 
-    @field_validator("optimization", "test")
+    @field_validator("optimization", "test", "train")
     @classmethod
     def _is_inside(cls, name: str) -> str:
         # A third-party task must not send unrelated local files to a model server.
@@ -138,7 +164,10 @@ class Prompt(Strict):
     Attributes
     ----------
     instruction : str
-        As in :class:`dcs.prompting.Task`.
+        As in :class:`dcs.prompting.Task`; ``{options}`` stands for the list of label words.
+    options : {"words", "letters"}
+        Whether the list contains the label words, which are the answers, or also letters
+        ("A. access"), which then are the answers.
     template : str
         The query, with ``{field}`` as placeholder for a field of the text; the last line is the
         answer prefix.
@@ -155,6 +184,7 @@ class Prompt(Strict):
     """
 
     instruction: str = ""
+    options: Literal["words", "letters"] = "words"
     template: str = ""
     label_words: tuple[Word, ...] = ()
     separator: str = "\n\n"
@@ -206,6 +236,31 @@ class TaskFile(Prompt):
     def __hash__(self) -> int:
         return hash(self.model_dump_json())
 
+    def listed(self, order: int) -> tuple[str, tuple[str, ...]]:
+        """Return the instruction with the options in an order, and the answer of each class.
+
+        Order k begins with option k and continues cyclically, so that each option is at each
+        position once.
+
+        Raises
+        ------
+        ConfigError
+            If the instruction lists no options, or there is no such order.
+        """
+        words, n_classes = self.label_words or self.classes, len(self.classes)
+        if order and "{options}" not in self.instruction:
+            raise ConfigError(
+                f"task {self.name!r}: order {order}: the instruction lists no {{options}}"
+            )
+        if order >= n_classes:
+            raise ConfigError(f"task {self.name!r}: order {order}: must be 0 to {n_classes - 1}")
+        classes = [(place + order) % n_classes for place in range(n_classes)]
+        letters, options = string.ascii_uppercase, ", ".join(words[k] for k in classes)
+        if self.options == "letters":
+            options = "\n".join(f"{letters[i]}. {words[k]}" for i, k in enumerate(classes))
+            words = tuple(letters[classes.index(k)] for k in range(n_classes))
+        return self.instruction.replace("{options}", options), words
+
     def variant(self, name: str) -> TaskFile:
         """Return the task with the prompt of a variant.
 
@@ -250,6 +305,10 @@ class TaskFile(Prompt):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if self.options == "letters" and (
+            "{options}" not in self.instruction or len(self.classes) > 26
+        ):
+            raise ValueError("options: letters needs {options} in instruction, and <= 26 classes")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("key 'classes' contains duplicates")
         if self.files is None and self.hub is None:
@@ -291,7 +350,8 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     ----------
     name : str
         A built-in task, one of the seven tasks of the paper, or the path of a task YAML file; an
-        optional prompt variant follows an ``@``: ``trec@published``.
+        optional prompt variant follows an ``@``: ``trec@published``, and then optionally the
+        order of the options, from 0: ``helpdesk@letters@order2``.
     data : path-like, optional
         Folder with the texts of a described task, directly or in a subfolder named after the
         task. By default, texts are read from the folder of a user-defined YAML file, or from the
@@ -304,9 +364,10 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
         only raised when the texts are requested.
     """
     known = PACKAGED | DESCRIBED
-    base, variant = name, ""
-    if "@" in name and not name.endswith(_YAML):
-        base, _, variant = name.rpartition("@")
+    ordered = _ORDER.fullmatch(name)
+    base, variant, order = (ordered[1], "", int(ordered[2])) if ordered else (name, "", 0)
+    if "@" in base and not base.endswith(_YAML):
+        base, _, variant = base.rpartition("@")
     if base not in known and not base.endswith(_YAML):
         raise unknown("task", name, known, ", or the path of a task YAML")
     path = known.get(base, Path(base))
@@ -314,12 +375,14 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     if base not in DESCRIBED and file.hub is None and (data is None or base in PACKAGED):
         data = path.parent  # The texts are in the folder of the task file.
     prompt = file.variant(variant) if variant else file
+    instruction, words = prompt.listed(order)
+    parts = (file.name, variant, f"order{order}" if ordered else "")
     return Task(
-        name=f"{file.name}@{variant}" if variant else file.name,
+        name="@".join(filter(None, parts)),
         title=file.title or file.name,
         classes=file.classes,
-        label_words=prompt.label_words or file.classes,
-        instruction=prompt.instruction,
+        label_words=words,
+        instruction=instruction,
         input_prefix=prompt.input_prefix,
         answer_prefix=prompt.answer_prefix,
         separator=prompt.separator,
@@ -369,30 +432,21 @@ def read_examples(file: TaskFile, split: Split, *, data: str | None = None) -> t
     """
     if data is None:
         return _load(file, split, None, None)
-    stamps = [_find_file(file, name, data).stat() for name in SPLITS]
+    parts = file.files.parts if file.files is not None else SPLITS
+    stamps = [_find_file(file, part, data).stat() for part in parts]
     # Cached by modification time and size, so that changed files are read again.
     return _load(file, split, data, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
 
 
 @lru_cache(maxsize=32)
 def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tuple[Example, ...]:
-    place: TextLocation
-    if data is not None and file.files is not None:
-        path = _find_file(file, split, data)
-        where, place, rows = escaped(path), file.files, _read_file_rows(file.files, path)
-    elif data is None and file.hub is not None:
-        where, place = f"{file.hub.dataset} ({getattr(file.hub, split)})", file.hub
-        rows = _load_hub_rows(file, file.hub, split)
-    else:
+    place = file.hub if data is None else file.files
+    if place is None:
         raise ConfigError(_missing_texts(file, data))
-    examples = []
-    for row, values in enumerate(rows):
-        try:
-            examples.append(_convert(file, place, f"{file.name}-{split}", row, values))
-        except ValueError as error:
-            raise ConfigError(f"{where}: row {row}: {error}") from None
-    if not examples:
-        raise ConfigError(f"{where}: contains no texts")
+    if place.train:
+        examples = _divide(_read(file, place, "train", data), file.seed, place.held_out)[split]
+    else:
+        examples = _read(file, place, split, data)
     if file.disjoint and split == "optimization":
         shown = {example.text for example in _load(file, "test", data, stamp)}
         examples = [example for example in examples if example.text not in shown]
@@ -401,10 +455,48 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
         rng = derive_generator(file.seed, "texts", file.name, split)
         kept = np.sort(rng.permutation(len(examples))[:size])
         examples = [examples[int(row)] for row in kept]
+    return tuple(examples)
+
+
+def _divide(examples: list[Example], seed: int, held_out: float) -> dict[str, list[Example]]:
+    """Divide texts into the splits, stratified by class; equal texts stay together."""
+    first: dict[str, Example] = {}
+    for example in examples:
+        first.setdefault(example.text, example)
+    shares = {"optimization": 1 - held_out, "test": held_out}
+    labels = [example.label for example in first.values()]
+    test = set(stratified_split(labels, shares, seed=seed)["test"].tolist())
+    held = {text for row, text in enumerate(first) if row in test}
+    return {
+        "optimization": [example for example in examples if example.text not in held],
+        "test": [example for example in examples if example.text in held],
+    }
+
+
+def _read(
+    file: TaskFile, place: FileLocation | HubLocation, part: str, data: str | None
+) -> list[Example]:
+    """Read the texts of one file or hub split."""
+    if isinstance(place, FileLocation):
+        path = _find_file(file, part, str(data))
+        where, rows = escaped(path), _read_file_rows(place, path)
+    else:
+        where, rows = (
+            f"{place.dataset} ({getattr(place, part)})",
+            _load_hub_rows(file, place, part),
+        )
+    examples = []
+    for row, values in enumerate(rows):
+        try:
+            examples.append(_convert(file, place, f"{file.name}-{part}", row, values))
+        except ValueError as error:
+            raise ConfigError(f"{where}: row {row}: {error}") from None
+    if not examples:
+        raise ConfigError(f"{where}: contains no texts")
     counts = Counter(example.id for example in examples)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise ConfigError(f"{where}: id {repeated[0]!r} occurs more than once")
-    return tuple(examples)
+    return examples
 
 
 def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any) -> Example:
@@ -453,10 +545,10 @@ def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
     raise ValueError(f"label {show(raw)} must be one of {', '.join(str(e[0]) for e in names)}")
 
 
-def _find_file(file: TaskFile, split: Split, data: str) -> Path:
+def _find_file(file: TaskFile, part: str, data: str) -> Path:
     if file.files is not None:
         for folder in (Path(data) / file.name, Path(data)):
-            path = folder / str(getattr(file.files, split))
+            path = folder / str(getattr(file.files, part))
             if path.is_file():
                 # As for the file name: a third-party task must not read unrelated files.
                 if not path.resolve().is_relative_to(Path(data).resolve()):
@@ -465,14 +557,14 @@ def _find_file(file: TaskFile, split: Split, data: str) -> Path:
                         "that folder"
                     )
                 return path
-    raise ConfigError(_missing_texts(file, data, [split]))
+    raise ConfigError(_missing_texts(file, data, [part]))
 
 
-def _missing_texts(file: TaskFile, data: str | None, splits: Iterable[Split] = SPLITS) -> str:
+def _missing_texts(file: TaskFile, data: str | None, parts: Iterable[str] = ()) -> str:
     ways = []
     if file.files is not None:
         folder = Path(data or "DIR")
-        names = " and ".join(getattr(file.files, split) for split in splits)
+        names = " and ".join(getattr(file.files, part) for part in parts or file.files.parts)
         way = f"put {names} into {folder} or {folder / file.name} (--data DIR)"
         ways.append(f"{way}: {file.obtain}" if file.obtain else way)
     if file.hub is not None:
@@ -527,7 +619,7 @@ def _is_hub_reachable() -> bool:
     return True
 
 
-def _load_hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable[Any]:
+def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[Any]:
     try:
         import datasets
         from huggingface_hub import constants
@@ -538,7 +630,7 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable
         # variable is for Ray workers: this process may have read it already.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    name, revision = getattr(place, split), place.revision or None
+    name, revision = getattr(place, part), place.revision or None
     if os.path.lexists(place.dataset):
         # datasets would open it instead of the dataset on the hub.
         raise ConfigError(

@@ -13,7 +13,7 @@ import numpy as np
 from dcs.errors import ConfigError, InvalidInputError
 from dcs.evaluation.uncertainty import percent
 from dcs.selection.methods import get_method, method_names
-from tracking.records import CellRecord
+from tracking.records import UNCORRECTED, CellRecord
 from tracking.results import settings, style
 from tracking.results.settings import Axis
 from tracking.schema import IDENTITY_TAGS, OPTIMIZATION_SIZE
@@ -116,7 +116,7 @@ class Cells:
         frame = self._build(
             lambda cell: [self._describe(cell)], _NUMBERS, "objective", "terms", "as_paper"
         )
-        frame.loc[frame["method"] == "icl", [f"test/{m}_p" for m in MEASURES]] = math.nan
+        frame.loc[frame["method"] == UNCORRECTED, [f"test/{m}_p" for m in MEASURES]] = math.nan
         return frame
 
     def _describe(self, cell: CellRecord) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Cells:
             "rows": labelled,
             "unlabelled": None if labelled is None else rows["rows"] - labelled,
             "search_space": search_space(cell),
-            "temperatures": len(cell.trace) or None,
+            "temperatures": cell.metrics.get("opt/temperatures", len(cell.trace)) or None,
         }
 
     @cached_property
@@ -406,7 +406,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
     models, tasks = (
         list(dict.fromkeys(cell.who[name] for cell in cells)) for name in ("model", "task")
     )
-    methods = method_names(baselines=True)
+    methods = [UNCORRECTED, *method_names(baselines=True)]
     axes = settings.axes_of(cells)
 
     def position(cell: CellRecord) -> tuple[Any, ...]:

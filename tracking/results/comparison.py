@@ -39,7 +39,7 @@ def compare_records(
 
 def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
     """Return the values of a cell to compare, by section title and name."""
-    flat = schema.flatten({**cell.identity, **cell.params})
+    flat = schema.flatten({**cell.identity, "method": cell.who["method"], **cell.params})
     texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flat.items()}
     own = cell.metrics
     words: dict[str, str] = {}

@@ -20,7 +20,7 @@ from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme, pareto_front
 from tracking import schema
-from tracking.records import CellRecord
+from tracking.records import UNCORRECTED, CellRecord
 from tracking.results import style
 from tracking.results.cells import (
     LABELLED_ALONE,
@@ -317,7 +317,7 @@ def learning_curve_figure(cells: Cells, *, method: str | None = None) -> Figure:
     """
     frame = cells.learning_curve(method)
     plain = 100 * frame[[f"uncorrected_{measure}" for measure in MEASURES]].mean()
-    frame = frame[frame["method"] != "icl"]
+    frame = frame[frame["method"] != UNCORRECTED]
     frame["line"] = list(zip(frame["method"], frame["rows_used"], strict=True))
     hues = cells.looks_of(frame)
     looks = {line: hues[line[0]] for line in frame["line"].unique()}

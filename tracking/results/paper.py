@@ -8,6 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+from tracking.records import UNCORRECTED
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -69,7 +71,9 @@ def paper_frame(name: str) -> pd.DataFrame:
     import pandas as pd
 
     with files("tracking").joinpath("data", f"{name}.csv").open(encoding="utf-8") as file:
-        return pd.read_csv(file, dtype=str).astype(object)
+        return (
+            pd.read_csv(file, dtype=str).astype(object).replace({"method": {"icl": UNCORRECTED}})
+        )
 
 
 @cache
@@ -92,9 +96,9 @@ def paper_results() -> pd.DataFrame:
     for measure in ("accuracy", "cobias"):
         own = [measure, f"{measure}_sd"]
         frame[own] = frame[own].astype(float) / 100
-        plain = frame[frame["method"] == "icl"].set_index(prompt)[measure]
+        plain = frame[frame["method"] == UNCORRECTED].set_index(prompt)[measure]
         frame[f"{measure}_change"] = (
-            frame[measure] - frame.join(plain.rename("icl"), on=prompt)["icl"]
+            frame[measure] - frame.join(plain.rename("plain"), on=prompt)["plain"]
         )
     return frame
 

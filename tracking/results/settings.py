@@ -95,7 +95,7 @@ class Axis:
 
     def varies(self, record: CellRecord) -> bool:
         """Whether the setting varies among cells of the record's method."""
-        return self.name in _get_settings(record) and record.identity.get("method") in self.methods
+        return self.name in _get_settings(record) and record.who["method"] in self.methods
 
     def value(self, record: CellRecord) -> Any:
         """Return the value of a cell."""
@@ -124,7 +124,10 @@ def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
 
     Properties of the table, such as its digest, are not settings.
     """
-    cells = [(record.identity, _get_settings(record)) for record in records]
+    cells = [
+        ({**record.identity, "method": record.who["method"]}, _get_settings(record))
+        for record in records
+    ]
     seen: defaultdict[tuple[Any, ...], set[Any]] = defaultdict(set)
     for who, own in cells:
         for name, value in own.items():
@@ -144,7 +147,7 @@ def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
 
 def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
     """Describe how a cell differs from the main ones; empty for main cells."""
-    own, method = _get_settings(record), record.identity.get("method")
+    own, method = _get_settings(record), record.who["method"]
     return ", ".join(
         axis.words(own[axis.name])
         for axis in axes

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from dcs.errors import InvalidInputError, one_line
+from tracking.records import UNCORRECTED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +93,7 @@ class Look:
 
 
 _LOOKS = {
-    "icl": Look(GREY, "o", ""),
+    UNCORRECTED: Look(GREY, "o", ""),
     "dnip": Look(BLUE, "s", "///"),
     "furud": Look("#e69f00", "p", "..."),
     "dcs": Look(ACCENT, "D", ""),

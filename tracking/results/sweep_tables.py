@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dcs.evaluation.uncertainty import percent
 from tracking import schema
+from tracking.records import UNCORRECTED
 from tracking.results import formats, paper, settings
 from tracking.results.cells import (
     MEASURE_COLUMNS,
@@ -129,7 +130,7 @@ def main_results(cells: Cells) -> ResultTable:
     """
     tried = ", ".join(axis.words(axis.main) for axis in cells.axes)
     note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
-    methods = list(dict.fromkeys(cell.identity.get("method") for cell in cells.main.records))
+    methods = list(dict.fromkeys(cell.who["method"] for cell in cells.main.records))
     return _build_task_table(
         cells.main,
         {"method": (methods, method_title)},
@@ -417,7 +418,7 @@ def _build_class_table(task: Any, cells: Cells, name: str) -> ResultTable:
 
     by = ["model", "shots", "method", "seed"]
     totals = cells.estimates(by)
-    totals.loc[totals["method"] == "icl", [f"{m}_change" for m in MEASURES]] = math.nan
+    totals.loc[totals["method"] == UNCORRECTED, [f"{m}_change" for m in MEASURES]] = math.nan
     shown = {measure: _get_estimates(totals, measure) for measure in MEASURES}
     columns = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()}
     columns |= {f"Δ {_HEADS[m]}": list(map(points, totals[f"{m}_change"])) for m in MEASURES}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
 import socket
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -53,7 +55,8 @@ _REQUEST_SETTINGS = {
 _LOG_LEVELS = {
     "alembic.runtime.migration": logging.WARNING,
     "mlflow.pyfunc": logging.WARNING,
-    "mlflow.store.db.utils": logging.WARNING,
+    # It logs a traceback for each error of a database, which is raised anyway.
+    "mlflow.store.db.utils": logging.CRITICAL,
     "mlflow.tracking.client": logging.ERROR,
     "mlflow.utils.rest_utils": logging.ERROR,
     "urllib3.connectionpool": logging.ERROR,
@@ -62,6 +65,27 @@ _LOG_LEVELS = {
 
 class StoreUnavailable(TrackingError):
     """Raised if the tracking store cannot be reached or denies access."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a store failed in one line: without the SQL of a statement that failed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(origin := getattr(cause, "orig", None), BaseException):
+            return one_line(origin)
+        cause = cause.__cause__ or cause.__context__
+    return one_line(error)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error is that a disk of this machine is full, or was caused by it."""
+    while error is not None:
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            return True
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def default_tracking_uri(output: Path | str) -> str:
@@ -189,7 +213,7 @@ def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:
 
 def cells_link(tracking_uri: str, experiment_id: str, *, ui: str) -> str:
     """Return the URL of the page that lists the cells of an experiment; see `run_link`."""
-    view = f"{_CLASSICAL}&viewStateShareKey={schema.VIEW}"
+    view = f"{_CLASSICAL}&viewStateShareKey={schema.VIEW}&compareRunsMode=CHART"
     return f"{pages(tracking_uri, ui)}/experiments/{experiment_id}/runs?{view}"
 
 
@@ -242,7 +266,7 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
         client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     except Exception as error:  # MLflow, SQLAlchemy and requests have no common class.
-        raise StoreUnavailable(one_line(error)) from error
+        raise StoreUnavailable(reason_of(error)) from error
     return client
 
 

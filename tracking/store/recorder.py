@@ -25,9 +25,11 @@ from tracking.results.cells import Cells
 from tracking.results.figures import figure_files, overview_figures
 from tracking.store.client import (
     default_tracking_uri,
+    is_disk_full,
     load_client_class,
     open_client,
     open_store,
+    reason_of,
     redact,
     resolve_tracking_uri,
     run_link,
@@ -141,6 +143,7 @@ class Recorder:
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._failures: dict[str, str] = {}
         self._error: str | None = None
+        self._full = False
         self._stop: tuple[SweepStatus, float] | None = None
         self._runs: SweepRuns | None = None
         self._ended = False
@@ -169,8 +172,10 @@ class Recorder:
         Raises
         ------
         dcs.errors.TrackingError
-            Raised if the recorder is closed or the file cannot be written.
+            Raised if the recorder is closed, or if the file or the database of the store cannot
+            be written because the disk is full.
         """
+        self._check_disk()
         if self._stop is not None:
             raise TrackingError(f"cell {record.key}: the recorder of this sweep is closed")
         # A key without a record is ignored, but a record without its key would not be sent.
@@ -212,13 +217,28 @@ class Recorder:
         -------
         RecorderReport
             What was recorded and what is pending.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if the disk of the store is full; names its file.
         """
         try:
-            return self._stop_thread(status, math.inf)
+            report = self._stop_thread(status, math.inf)
         except BaseException:
             # Ctrl-C while waiting must not leave the run RUNNING.
             self.close()
             raise
+        self._check_disk()
+        return report
+
+    def _check_disk(self) -> None:
+        if self._full:
+            raise TrackingError(
+                f"{redact(self.tracking_uri)}: no space left on the disk of the database or its "
+                f"artifacts; results are saved in {self.archive.output}: free some space and run "
+                "the same command again"
+            )
 
     def close(self, status: SweepStatus = "KILLED") -> RecorderReport:
         """End the sweep within seconds; does nothing after `finish`. Safe in a signal handler.
@@ -329,6 +349,8 @@ class Recorder:
                 helper.join()
         for key, error in failed.items():
             _log.debug("cell %s could not be recorded", key, exc_info=error)
+            if is_disk_full(error):
+                raise error
             # Reopening the store raises if the store is unavailable; otherwise the record failed.
             self._runs = None
             runs = self._open()
@@ -341,7 +363,7 @@ class Recorder:
         """Write a cell to the store unless the store has its record already."""
         digest = self.archive.digest(key)
         # The file may be damaged, so an existing run is only replaced once the record was read.
-        written = digest is not None and runs.keep(key, digest, overwrite=False) is None
+        written = digest is not None and runs.reconcile(key, digest, overwrite=False) is None
         if written:
             try:
                 record = self.archive.read(key)
@@ -368,7 +390,7 @@ class Recorder:
             self.idle = self._ended = True
             return
         keys = self.archive.keys(self._sweep.sweep_key)
-        records = self.archive.load(keys).values()
+        records = self.archive.load(keys, summaries=True).values()
         cells = Cells.of(records)
         try:
             runs.write_scorings(self._sweep.scorings)
@@ -379,7 +401,7 @@ class Recorder:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
             _log.debug("the tables of the sweep could not be written", exc_info=True)
-            self._error = one_line(error)
+            self._error, self._full = reason_of(error), is_disk_full(error)
             runs.end("KILLED")
             return
         runs.end(status)
@@ -402,8 +424,8 @@ class Recorder:
 
     def _report_unavailable(self, error: Exception) -> None:
         self._runs = None
-        self._error = one_line(error)
-        if self._warn is not None:
+        self._error, self._full = reason_of(error), is_disk_full(error)
+        if self._warn is not None and not self._full:
             warn, self._warn = self._warn, None
             warn(
                 f"tracking store {redact(self.tracking_uri)} cannot be used ({self._error}); "

@@ -41,6 +41,7 @@ from tracking.store.serving import log_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.data.dataset_source import DatasetSource
     from mlflow.entities import DatasetInput, Run, RunInfo
 
 #: Maximum number of points of an annealing trace logged as step metrics, each of which costs as
@@ -108,7 +109,7 @@ class SweepRuns:
     def __init__(self, client: MlflowClient, sweep: Sweep, archive: Archive) -> None:
         self._client = client
         self._sweep = sweep
-        self._varied = _varied(sweep.sweep_params)
+        self._varied = (*_varied(sweep.sweep_params), *sweep.varies)
         tags = schema.EXPERIMENT_TAGS | schema.shared_view(self._varied)
         experiment = make_experiment(client, sweep.experiment, archive.output, tags)
         self.experiment_id = str(experiment.experiment_id)
@@ -124,7 +125,7 @@ class SweepRuns:
             found = _ExistingRun.of(run)
             self._found.setdefault(found.key, []).append(found)
 
-    def keep(self, key: str, digest: str, *, overwrite: bool = True) -> str | None:
+    def reconcile(self, key: str, digest: str, *, overwrite: bool = True) -> str | None:
         """Return the id of the complete run of a record, and delete other runs with its key.
 
         These are incomplete after a crash, of an older record, or doubles of another driver. A
@@ -155,7 +156,7 @@ class SweepRuns:
         """Write a cell with its trials and artifacts unless it exists, and return its run id."""
         text = record.to_json()
         digest = text_digest(text)
-        if (there := self.keep(record.key, digest)) is not None:
+        if (there := self.reconcile(record.key, digest)) is not None:
             return there
         if self.status != "RUNNING":
             self._client.update_run(self.parent_id, status="RUNNING")
@@ -181,7 +182,9 @@ class SweepRuns:
         metrics = _cell_metrics(record)
         if self._sweep.trials != "none":
             metrics += _trial_metrics(record)
-        self._log_batch(run.id, metrics, {**record.identity, **record.params})
+        self._log_batch(
+            run.id, metrics, {**record.identity, "method": record.who["method"], **record.params}
+        )
         log_files(self._client, run.id, files)
         if self._sweep.trials == "runs":
             for trial in record.trials:
@@ -225,7 +228,7 @@ class SweepRuns:
         # Listed as late as possible: another driver of the sweep may have written some.
         self._list_runs(schema.KIND_SCORING)
         missing = [
-            scoring for scoring in scorings if self.keep(scoring.key, scoring.digest) is None
+            scoring for scoring in scorings if self.reconcile(scoring.key, scoring.digest) is None
         ]
         for scoring in missing:
             self._write_scoring(scoring)
@@ -249,7 +252,6 @@ class SweepRuns:
         """Write the tables and metrics of the parent run, replacing earlier ones."""
         from mlflow.entities import Metric, RunTag
 
-        self._join_earlier_parent()
         files = table_files(cells)
         log_files(self._client, self.parent_id, files)
         now = time.time_ns() // 1_000_000
@@ -271,18 +273,26 @@ class SweepRuns:
         log_files(self._client, self.parent_id, figures)
 
     def write_models(self, cells: Cells) -> None:
-        """Log the best scheme of each model and task as a model, unless it is one already.
+        """Log the schemes to serve as models, unless they are models already.
 
-        The best scheme has the highest accuracy minus COBias on the test rows.
+        Of a sweep the best of each model and task, with the highest accuracy minus COBias on the
+        test rows; of `dcs tune` the scheme of its method, fitted on all labelled rows.
         """
+        method = self._sweep.sweep_params.get("method")
         best: dict[tuple[Any, ...], CellRecord] = {}
         for cell in filter(has_chosen, cells.records):
+            if method is not None and (
+                cell.identity.get("method") != method
+                or cell.identity.get(schema.OPTIMIZATION_SIZE)
+            ):
+                continue
             group = tuple(cell.who[name] for name in ("model", "task"))
             if group not in best or _score(cell) > _score(best[group]):
                 best[group] = cell
         for cell in best.values():
-            run_id = self.keep(cell.key, cell.digest)
-            if run_id is None or self._has_model(run_id):
+            runs = self._found.get(cell.key, [])
+            written = [run.id for run in runs if run.status in _COMPLETE and not run.deleted]
+            if not written or self._has_model(run_id := written[0]):
                 continue
             data = next(iter(_dataset_inputs(cell)[-1:]), None)
             log_model(
@@ -312,11 +322,7 @@ class SweepRuns:
         parent = self._find_parent()
         if parent is None:
             name = sweep.run_name or sweep.experiment
-            made = self._new_run(schema.KIND_SWEEP, name, _author_tags())
-            # Another driver may have created one at the same time; both use the earliest.
-            parent = self._find_parent() or made
-            if parent.info.run_id != made.info.run_id:
-                self._delete_run(made.info.run_id)
+            parent = self._new_run(schema.KIND_SWEEP, name, _author_tags())
         had = parent.data.params
         new = {
             key: value for key, value in _to_params(sweep.sweep_params).items() if key not in had
@@ -328,16 +334,6 @@ class SweepRuns:
     def _find_parent(self) -> Run | None:
         own = {schema.KIND: schema.KIND_SWEEP, schema.SWEEP_KEY: self._sweep.sweep_key}
         return next(self._search(schema.tagged(own)), None)
-
-    def _join_earlier_parent(self) -> None:
-        """Move the cells to an earlier parent run, which may have become visible only now."""
-        first, own = self._find_parent(), self.parent_id
-        if first is None or first.info.run_id == own:
-            return
-        self.info, self.parent_id = first.info, str(first.info.run_id)
-        for cell in list(self._search(schema.tagged({schema.PARENT: own}))):
-            self._client.set_tag(cell.info.run_id, schema.PARENT, self.parent_id)
-        self._delete_run(own)
 
     def _delete_cell(self, cell: _ExistingRun) -> None:
         trials = schema.tagged({schema.KIND: schema.KIND_TRIAL, schema.PARENT: cell.id})
@@ -433,12 +429,8 @@ def thin(length: int, limit: int) -> list[int]:
 
 
 def _varied(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a sweep varies, by the names of settings and of the identity of cells."""
+    """Return the settings that a sweep varies, by their names."""
     lists = {
-        "model": "models",
-        "task": "tasks",
-        "shots": "shots",
-        "seed": "seeds",
         "method": "methods",
         schema.OBJECTIVE: "objectives",
         schema.OPTIMIZATION_SIZE: "optimization_sizes",
@@ -462,8 +454,6 @@ def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
     forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
     forms = dict(sorted(forms.items(), key=lambda form: form[0] not in varied))
     who = record.who
-    if who["method"] == "icl":
-        who["method"] = "uncorrected"
     if who["model"] is not None:  # The last part of a path or of a name on the hub.
         who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
     parts = [form.format(who[name]) for name, form in forms.items() if who[name] is not None]
@@ -517,31 +507,46 @@ def setting_tags(record: CellRecord, varied: Collection[str] = ()) -> dict[str, 
 
 
 def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
-    """Return the tables of a cell as MLflow datasets: metadata without the probabilities."""
+    """Return the tables of a cell as MLflow datasets: where they are, and what is in them."""
+    from mlflow.data.meta_dataset import MetaDataset
     from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.types import ColSpec, DataType, Schema
 
     who = [str(name) for name in (record.who["task"], record.who["model"]) if name is not None]
     classes = [str(name) for name in record.class_accuracies.get("class", [])]
-    columns = [{"type": "double", "name": f"p:{name}", "required": True} for name in classes]
-    columns.append({"type": "long", "name": "label", "required": True})
+    columns: list[Any] = [ColSpec(DataType.double, f"p:{name}") for name in classes]
+    columns.append(ColSpec(DataType.long, "label"))
     inputs = []
     for split in ("optimization", "test"):
         digest = record.identity.get(f"{split}_digest")
         if digest is None:
             continue
         about = record.provenance.get("tables", {}).get(split, {})
-        tags = {name: str(value) for name, value in {**about, "digest": digest}.items()}
-        dataset = Dataset(
+        dataset = MetaDataset(  # type: ignore[abstract]
+            _dataset_source(about, str(digest)),
             name=schema.shorten(" ".join([*who, split]), 500),
             digest=str(digest)[: schema.DATASET_DIGEST_LIMIT],
-            # A source type that MLflow can load, for data generated by a program.
-            source_type="code",
-            source=json.dumps({"tags": tags}),
-            schema=json.dumps({"mlflow_colspec": columns}),
-            profile=json.dumps({"num_rows": about.get("rows"), "num_classes": len(classes)}),
+            schema=Schema(columns),
         )
-        inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
+        profile = {"num_rows": about.get("rows"), "num_classes": len(classes)}
+        entity = Dataset(**dataset.to_dict() | {"profile": json.dumps(profile)})
+        inputs.append(DatasetInput(entity, [InputTag("mlflow.data.context", split)]))
     return inputs
+
+
+def _dataset_source(about: Mapping[str, Any], digest: str) -> DatasetSource:
+    """Return the file of a table, or what is known of one without a file of its own."""
+    from mlflow.data import sources
+    from mlflow.data.code_dataset_source import CodeDatasetSource
+
+    if "file" in about:
+        # MLflow makes the classes of this module when it is imported.
+        kind = sources.LocalArtifactDatasetSource  # type: ignore[attr-defined]
+        source: DatasetSource = kind(about["file"])
+        return source
+    return CodeDatasetSource(
+        {name: str(value) for name, value in about.items()} | {"digest": digest}
+    )
 
 
 def _cell_metrics(record: CellRecord) -> list[Measured]:

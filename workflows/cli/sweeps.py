@@ -178,6 +178,7 @@ def _run(
                 )
             )
         ),
+        varies=plan.varies,
         run_name=whole.name,
     ) as recorder:
         stopped: OutOfTimeError | None = None

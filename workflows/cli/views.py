@@ -31,9 +31,9 @@ from dcs.io import atomic_write_bytes
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
-from dcs.selection.methods import get_method
 from tracking import CellRecord
-from tracking.results.cells import MEASURES, Cells, Estimate, grouped
+from tracking.records import UNCORRECTED
+from tracking.results.cells import MEASURES, Cells, Estimate, grouped, method_title
 from tracking.results.figures import class_accuracy_figure, learning_curve_figure
 from tracking.results.style import drawn_or_none, figure_bytes
 from tracking.store.runs import cell_name
@@ -191,8 +191,7 @@ def results_tables(cells: Cells, *, width: int) -> list[Table]:
     previous: object = None
     columns: dict[str, list[str]] = {}
     for row, (_, group) in zip(rows.to_dict("records"), groups, strict=True):
-        method = get_method(row["method"])
-        names = [method.title, *(row[axis.name] for axis in axes)]
+        names = [method_title(row["method"]), *(row[axis.name] for axis in axes)]
         own = accuracies[accuracies["key"].isin(group["key"])]
         # The accuracy of a class without rows is undefined.
         shares = own.groupby("class", sort=False)["after"].mean().reindex(classes)
@@ -204,7 +203,7 @@ def results_tables(cells: Cells, *, width: int) -> list[Table]:
             metrics += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
         if row["shots"] != previous and table.row_count:
             table.add_section()
-        style = "bold" if method.searches else ""
+        style = "" if row["method"] == UNCORRECTED else "bold"
         table.add_row(*shots, *names, *metrics, *texts, style=style)
         previous = row["shots"]
     if width_of(table) <= width:

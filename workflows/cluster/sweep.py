@@ -143,6 +143,7 @@ def _run_in_process(
                     storage=plan.study_storage,
                     known=known,
                 )
+                record = plan.located(key, record)
                 yield record, partial(cell_figures, record) if drawn else {}
 
 

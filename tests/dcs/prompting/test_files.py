@@ -57,11 +57,14 @@ class Paper:
 PAPER = {
     "agnews": Paper(
         (10_000, 5_000),
-        [{"text": "Rain quot; again. It rained John #39;s a\\b.", "label": k} for k in range(4)],
+        [
+            {"text": "Rain quot; again. It #39;ll rain John #39;s a\\b.", "label": k}
+            for k in range(4)
+        ],
         "Please classify the news articles into the categories of World, Sports, Business, and "
         "Technology.\n\n",
-        "Article: Rain quot; again. It rained John #39;s a b.\nAnswer:",
-        "Article: Rain\" again. It rained John's a b.\nAnswer: Technology",
+        "Article: Rain quot; again. It #39;ll rain John #39;s a b.\nAnswer:",
+        "Article: Rain\" again. It'll rain John's a b.\nAnswer: Technology",
     ),
     "dbpedia": Paper(
         (10_000, 5_000),
@@ -118,7 +121,7 @@ PAPER = {
         "Please choose a most suitable answer from yes, no, or maybe, for the following question "
         "given a context.\n\n",
         "Context: One. Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer:",
-        "Context: One.===Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer: maybe",
+        "Context: One.===Two.\nQuestion: Does it?yes, no, or maybe?\nAnswer: maybe",
     ),
 }
 
@@ -249,6 +252,27 @@ class TestOwnTask:
         kept = get_task(write_own(tmp_path, disjoint=True)).examples("optimization")
         assert [e.text for e in kept] == [f"text {k}" for k in range(4, 20)]
 
+    def test_one_file_is_enough(self, tmp_path: Path) -> None:
+        place = {k: v for k, v in OWN["files"].items() if k not in SPLITS} | {"train": "a.jsonl"}
+        drawn = []
+        for seed in (0, 0, 1):
+            task = get_task(write_own(tmp_path, files=place | {"held_out": 0.2}, seed=seed))
+            lines(
+                tmp_path / "a.jsonl",
+                [
+                    {"text": f"text {k // 2}", "mood": "Sad" if k < 40 else "Happy"}
+                    for k in range(160)
+                ],
+            )
+            parts = [task.examples(split) for split in SPLITS]
+            assert [len(part) for part in parts] == [128, 32]
+            assert sum(e.label for e in parts[1]) == 8
+            # Equal texts stay together.
+            assert not {e.text for e in parts[0]} & {e.text for e in parts[1]}
+            assert parts[1][0].id.startswith("moods-train-")
+            drawn.append(parts[1])
+        assert drawn[0] == drawn[1] != drawn[2]
+
     def test_sizes_are_drawn_by_seed(self, tmp_path: Path) -> None:
         sizes = {"optimization": 7}
         paths = (write_own(tmp_path, sizes=sizes, seed=seed) for seed in (0, 0, 1))
@@ -278,6 +302,25 @@ class TestOwnTask:
         refused(f"{path}@quiet", None, "quiet", "loud, terse")
         refused("nowhere.yaml", None, "nowhere.yaml")
 
+    @pytest.mark.parametrize("options", ["words", "letters"])
+    def test_orders_of_the_options(self, tmp_path: Path, options: str) -> None:
+        changes = {"instruction": "Choose:\n{options}", "options": options}
+        name = write_own(tmp_path, **changes)
+        tasks = [get_task(f"{name}@order{order}") for order in (0, 1)]
+        assert get_task(name).instruction == tasks[0].instruction
+        lists = [task.instruction.removeprefix("Choose:\n") for task in tasks]
+        if options == "words":
+            assert lists == ["happy, sad", "sad, happy"]
+            assert {task.label_words for task in tasks} == {("happy", "sad")}
+        else:
+            assert lists == ["A. happy\nB. sad", "A. sad\nB. happy"]
+            assert [task.label_words for task in tasks] == [("A", "B"), ("B", "A")]
+        shown = [select_demonstrations(task, 2, seed=0) for task in tasks]
+        assert shown[0] == shown[1]
+        assert len(set(map(prompt_hash, tasks, shown))) == 2
+        refused(f"{name}@order2", None, "order 2")
+        refused(f"{write_own(tmp_path)}@order1", None, "{options}")
+
     @pytest.mark.parametrize(
         ("changes", "key"),
         [
@@ -293,9 +336,12 @@ class TestOwnTask:
             ({"variants": {"x": {"label_words": ["a"]}}}, "variants.x"),
             ({"variants": {"x": {"classes": ["A", "B"]}}}, "variants.x"),
             ({"variants": {"a/b": {}}}, "variants"),
+            ({"options": "letters"}, "options"),
             ({"files": None}, "files"),
             ({"files": OWN["files"] | {"fields": {"txt": "text"}}}, "files.fields"),
             ({"files": OWN["files"] | {"test": "../b.jsonl"}}, "files.test"),
+            ({"files": OWN["files"] | {"train": "a.jsonl"}}, "files"),
+            ({"files": OWN["files"] | {"test": ""}}, "files"),
         ],
     )
     def test_errors_name_file_and_key(

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from dcs.prompting import (
     select_demonstrations,
 )
 from dcs.scoring import Scorer, load_scorer, resolve_model
+from dcs.scoring.models import load_tokenizer
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
+from tests.dcs.scoring.test_chat import TEMPLATES
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
 from tests.servers import free_port, running
 
@@ -83,6 +86,28 @@ WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
 def test_label_words_of_several_tokens(engine: VLLMScorer, words: tuple[str, ...]) -> None:
     # Some of the latter begin alike: `auto` reads them whole.
     agrees(engine, PREFIX, QUERIES, words)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("head", ["", "zebra "])  # the latter begin alike: read whole
+def test_more_label_tokens_than_vllm_returns_at_once(engine: VLLMScorer, head: str) -> None:
+    tokenizer = load_tokenizer("tiny_lm")
+    tokens = dict.fromkeys(tokenizer.describe(token).strip() for token in range(3, 999))
+    words = [word for word in tokens if word.isalpha() and word.islower() and len(word) > 3]
+    assert len(words) > 140
+    agrees(engine, PREFIX, QUERIES[:8], [f"{head}{word}" for word in words[:140]])
+
+
+@pytest.mark.vllm
+def test_chat(tmp_path: Path) -> None:
+    shutil.copytree(resolve_model("tiny_lm").location, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATES["no system"])
+    options: dict[str, Any] = {"label_rule": "joint", "joint": "unconditional"}
+    scorer = VLLMScorer(tmp_path, dtype="float32", memory=0.3 if HAS_GPU else None, **options)
+    expected = load_scorer(tmp_path, device="cpu", **options)
+    probs = scorer.score(PREFIX, QUERIES, WORDS)
+    scorer.close()
+    np.testing.assert_allclose(probs, expected.score(PREFIX, QUERIES, WORDS), atol=1e-3)
 
 
 @pytest.mark.vllm

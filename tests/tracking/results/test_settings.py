@@ -53,9 +53,9 @@ def test_each_setting_that_differs_is_an_axis_of_the_methods_it_differs_for() ->
         ("objective", ("full", "err"), ("dcs",)),
         ("optimization_size", (None, 100), ("dnip", "dcs")),
     ]
-    words = {(cell.identity["method"], settings.setting(cell, axes)) for cell in cells}
+    words = {(cell.who["method"], settings.setting(cell, axes)) for cell in cells}
     small = {(method, words) for method in ("dnip", "dcs") for words in ("", "100 rows")}
-    assert words == small | {("icl", ""), ("dcs", "Z_err")}
+    assert words == small | {("uncorrected", ""), ("dcs", "Z_err")}
 
 
 def test_main_cells_are_the_usual_ones_and_what_the_ablation_does_not_touch() -> None:

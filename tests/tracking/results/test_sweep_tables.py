@@ -39,7 +39,7 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     frame = tables.leaderboard(Cells.of([*cells, failed_cell(9)]))
     assert list(frame.columns) == list(tables.LEADERBOARD_COLUMNS)
     rows = list(zip(frame["task"], frame["method"], frame["seeds"], strict=True))
-    assert rows == [("a", "icl", 2), ("a", "dcs", 2), ("b", "icl", 1)]
+    assert rows == [("a", "uncorrected", 2), ("a", "dcs", 2), ("b", "uncorrected", 1)]
     assert frame["accuracy_mean"].tolist() == pytest.approx([0.75, 0.75, 0.9])
     spreads = [math.sqrt(0.005)] * 2 + [math.nan]
     assert frame["cobias_std"].tolist() == pytest.approx(spreads, nan_ok=True)
@@ -75,7 +75,7 @@ def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     cells = paper_cells(tasks=("trec",), methods=("dcs",), optimization_size=100)
     cells += [*paper_cells(tasks=("trec",), optimization_size=None), failed_cell(9)]
     table = tables.main_results(Cells.of(cells))
-    assert table.frame[["method", "seeds"]].to_numpy().tolist() == [["icl", 3], ["dcs", 3]]
+    assert table.frame[["method", "seeds"]].to_numpy().tolist() == [["uncorrected", 3], ["dcs", 3]]
     assert "all rows" in table.note
 
     (table,) = tables.ablation_tables(Cells.of(cells))

@@ -20,6 +20,7 @@ from tests.servers import free_port, mlflow_server
 from tests.tracking.paper_cells import paper_cells
 from tracking import Archive, Recorder
 from tracking.records import StoredCell
+from tracking.results.cells import Cells
 from tracking.results.figures import cell_figures, overview_figures
 from tracking.results.report import render_report
 from tracking.store import queries
@@ -71,7 +72,7 @@ def report(cells: list[StoredCell], server: str, tmp_path_factory: pytest.TempPa
     uri = "sqlite:////dcs-runs/mlflow.db"
     text = render_report(
         cells,
-        overview_figures(cell.record for cell in cells),
+        overview_figures(Cells.of(cell.record for cell in cells)),
         title=EXPERIMENT,
         link=lambda cell: run_link(uri, cell, ui=server),
         store=uri,
@@ -231,17 +232,17 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
     metrics = ['text="test/accuracy"', 'text="test/cobias"']
     plot = ".js-plotly-plot svg"
     fairest = queries.cells(store, EXPERIMENT).sort_values("test/cobias")["name"].iloc[0]
-    listed = [f"text={len(cells)} matching runs", f"text={fairest}"]
+    listed = [f"text={len(cells)} matching runs", f"text={fairest}", ".js-plotly-plot svg"]
     compare = ["text=Comparing 2 Runs", plot, *(f"text={run_id}" for run_id in ids)]
-    files = ["leaderboard.md", "figures", "tables"]
+    files = ["leaderboard.json", "figures", "tables"]
     return {
         "cells": (newest_link(store, server), [*listed, *metrics]),
         "compare": (f"{server}/#/compare-runs?{compared}", [*compare, *metrics]),
         "annealing": (of_run(annealed, "model-metrics"), ["text=temperature", "text=best", plot]),
         "scheme": (of_run(next(drawn, cells[-1]), "artifacts/figures/scheme.png"), ["img"]),
         "sweep": (
-            of_run(whole.info, "artifacts/leaderboard.md"),
-            [*(f'text="{name}"' for name in files), "text=COBias %"],
+            of_run(whole.info, "artifacts/leaderboard.json"),
+            [*(f'text="{name}"' for name in files), "text=cobias_mean"],
         ),
     }
 

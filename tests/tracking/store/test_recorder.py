@@ -53,7 +53,7 @@ def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
     sweep = runs(kind="sweep").iloc[0]
     assert report.link == run_link(uri, MlflowClient().get_run(sweep["run_id"]).info)
     assert sweep["params.trials"] == "2"
-    assert "| tiny_lm | helpdesk |" in sweep["tags.mlflow.note.content"]
+    assert "Acc helpdesk" in sweep["tags.mlflow.note.content"]
     cells = runs(kind="cell").set_index("tags.dcs.cell_key")
     assert set(cells["tags.mlflow.parentRunId"]) == {sweep["run_id"]}
     first = cells.loc["cell0001"]

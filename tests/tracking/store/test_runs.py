@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -13,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlflow import MlflowClient
 
+from dcs.data.table import ProbabilityTable
 from tests.tracking.cells import content, make_cell, runs, table
 from tests.tracking.paper_cells import paper_cells
 from tracking import schema
 from tracking.archive import Archive, Sweep
+from tracking.results.cells import Cells
 from tracking.store.client import open_client
 from tracking.store.runs import SweepRuns, thin
 
@@ -92,19 +95,6 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(client: Mlflo
     assert crashes > 5, "every call was to be tried"
     deleted = client.search_runs([again.experiment_id], run_view_type=2)
     assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
-
-
-def test_a_run_of_the_sweep_that_comes_into_sight_late_is_joined(client: MlflowClient) -> None:
-    record = make_cell(1)
-    late = _sweep(client)
-    cell = late.write_cell(record, {})
-    tags = {k: v for k, v in client.get_run(late.parent_id).data.tags.items() if "dcs." in k}
-    earlier = client.create_run(late.experiment_id, start_time=1, tags=tags).info.run_id
-    late.write_summary([record])
-    late.end("FINISHED")
-    assert runs(kind="sweep")["run_id"].tolist() == [earlier] == [late.parent_id]
-    assert client.get_run(cell).data.tags[schema.PARENT] == earlier
-    assert client.get_run(earlier).info.status == "FINISHED"
 
 
 def test_two_drivers_on_one_store_leave_one_run_of_each_cell(client: MlflowClient) -> None:
@@ -188,7 +178,7 @@ def test_the_best_scheme_of_each_task_is_a_model_with_its_metrics(client: Mlflow
     sweep = _sweep(client)
     ids = [sweep.write_cell(cell, {}) for cell in cells]
     for _ in range(2):
-        sweep.write_models(cells)
+        sweep.write_models(Cells.of(cells))
     models = client.search_logged_models([sweep.experiment_id])
     assert {model.source_run_id for model in models} == {ids[1], ids[2]}
     assert len(models) == 2
@@ -206,25 +196,46 @@ def test_a_long_trace_is_thinned_evenly_and_keeps_its_end(length: int, limit: in
     assert not length or steps[-1] == length - 1
 
 
-def test_the_tables_of_a_cell_are_its_datasets(client: MlflowClient) -> None:
-    identity = {"model": "m", "task": "trec", "optimization_digest": "a" * 64}
-    about = {"optimization": {"rows": 100, "prompt_hash": "xyz"}, "test": {"rows": 10}}
-    cell = make_cell(1, identity=identity, provenance={"tables": about})
+def test_the_tables_of_a_cell_are_datasets_that_load(client: MlflowClient, output: Path) -> None:
+    table = ProbabilityTable.from_arrays([[0.9, 0.1]], [0], classes=("a", "b"))
+    table.write(output / "rows.parquet")
+    identity = {"model": "m", "task": "trec", "method": "dcs"}
+    identity |= {"optimization_digest": table.digest, "test_digest": "b" * 64}
+    about = {"rows": 100, "file": str(output / "rows.parquet")}
+    tables = {"optimization": about, "test": {"rows": 10, "prompt_hash": "xyz"}}
+    cell = make_cell(1, identity=identity, provenance={"tables": tables})
     run = client.get_run(_sweep(client).write_cell(cell, {}))
-    (given,) = run.inputs.dataset_inputs
-    assert {tag.key: tag.value for tag in given.tags} == {"mlflow.data.context": "optimization"}
-    assert given.dataset.name == "trec m optimization"
-    assert given.dataset.digest == "a" * 36
-    assert json.loads(given.dataset.profile) == {"num_rows": 100, "num_classes": 2}
-    source = mlflow.data.get_source(given.dataset)
-    assert source.to_dict()["tags"]["prompt_hash"] == "xyz"
-    assert run.data.tags["dcs.optimization_digest"] == "a" * 64
+    first, second = run.inputs.dataset_inputs
+    assert {tag.key: tag.value for tag in first.tags} == {"mlflow.data.context": "optimization"}
+    assert first.dataset.name == "trec m optimization"
+    assert first.dataset.digest == table.digest[:36]
+    assert json.loads(first.dataset.profile) == {"num_rows": 100, "num_classes": 2}
+    assert ProbabilityTable.read(mlflow.data.get_source(first).load()).digest == table.digest
+    # Without a file, it says where its rows come from.
+    assert mlflow.data.get_source(second).to_dict()["tags"]["prompt_hash"] == "xyz"
+
+
+def test_the_scheme_of_one_tuned_table_is_a_model(client: MlflowClient) -> None:
+    params = {"table": "t", "method": "dcs"}
+    sweep = _sweep(client, Sweep(experiment="tune", sweep_key="s1", sweep_params=params))
+    who = make_cell().identity
+    better = {"test/accuracy": 0.9, "test/cobias": 0.0}
+    cells = [
+        make_cell(0),
+        make_cell(1, identity=who | {"method": "dnip"}, metrics=better),
+        make_cell(2, identity=who | {"optimization_size": 10}, metrics=better),
+    ]
+    ids = [sweep.write_cell(cell, {}) for cell in cells]
+    sweep.write_models(Cells.of(cells))
+    (model,) = client.search_logged_models([sweep.experiment_id])
+    assert model.source_run_id == ids[0]
+    assert {metric.key for metric in model.metrics} == {"test/accuracy", "test/cobias"}
 
 
 def test_the_run_of_a_sweep_has_every_table_in_every_form(client: MlflowClient) -> None:
     cells = paper_cells(tasks=("trec",), objective="err") + paper_cells(tasks=("trec",))
     sweep = _sweep(client)
-    sweep.write_summary(cells)
+    sweep.write_summary(Cells.of(cells), 0)
     found = {item.path for item in client.list_artifacts(sweep.parent_id, "tables")}
     assert {f"tables/objective_ablation.{form}" for form in ("md", "tex", "csv", "json")} <= found
     for path in found:
@@ -233,8 +244,8 @@ def test_the_run_of_a_sweep_has_every_table_in_every_form(client: MlflowClient) 
 
 
 def test_the_view_has_a_column_for_everything_that_varies(client: MlflowClient, output) -> None:
-    params = {"tasks": ["sst", "trec"], "axes": {"weight_scale": [10, 30]}, "models": ["one"]}
-    sweep = Sweep(experiment="varied", sweep_key="s1", sweep_params=params)
+    params = {"axes": {"weight_scale": [10, 30]}}
+    sweep = Sweep(experiment="varied", sweep_key="s1", sweep_params=params, varies=("task",))
     runs = SweepRuns(client, sweep, Archive(output))
     tags = client.get_experiment(runs.experiment_id).tags
     columns = json.loads(tags[schema.VIEW_TAG])["selectedColumns"]
