@@ -117,13 +117,15 @@ class PromptSet:
         Parameters
         ----------
         probs : float64 array [len(texts), N]
-            The class probabilities of each text.
+            The class probabilities of each text, or the votes for each class.
         scorer : ScorerInfo
             The model that returned them.
         """
         rows = {text: row for row, text in enumerate(self.texts)}
+        voted = "votes" in scorer.settings
+        build = ProbabilityTable.from_counts if voted else ProbabilityTable.from_arrays
         return {
-            str(split): ProbabilityTable.from_arrays(
+            str(split): build(
                 probs[np.array([rows[example.text] for example in examples], dtype=np.intp)],
                 [example.label for example in examples],
                 classes=self.task.classes,

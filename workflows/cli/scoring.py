@@ -136,7 +136,10 @@ def announce(requests: Iterable[TableRequest]) -> None:
         if is_served(request.scoring.engine):
             address = request.scoring.base_url
             address = origin(address) if address else request.scoring.engine
-            counts[request.model, address] += len(PromptSet.select(**request.prompted).texts)
+            # A server may return one sample per request.
+            samples = request.scoring.votes or 1
+            prompts = len(PromptSet.select(**request.prompted).texts)
+            counts[request.model, address] += samples * prompts
     for (model, address), number in counts.items():
         console.print(f"{model} at {address}: at most {number} requests")
 
