@@ -7,6 +7,7 @@ PACKAGE := .venv-package
 MINIMUM := .venv-minimum
 BASE := .venv-base
 LOCK := .venv-lock
+MUTANTS := .venv-mutants
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Most installed modules are never imported: compiling at import is faster, if the bytecode is
@@ -16,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install lock demo findings docs package check audit clean
-.PHONY: test test-slow test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
+.PHONY: fuzz mutants test test-slow test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -75,6 +76,20 @@ test-browser: $(INSTALLED)  ## run the tests of the report and of MLflow in Chro
 
 test-faults: $(INSTALLED)  ## run the tests that kill processes, servers and nodes (requires PostgreSQL)
 	$(BIN)/python -m pytest -m fault tests/faults
+
+SECONDS := 600
+SEED := 1
+fuzz: $(INSTALLED)  ## damage every kind of file for SECONDS=..., from SEED=... on
+	$(BIN)/python scripts/fuzz.py $(SECONDS) $(SEED)
+
+$(MUTANTS)/.installed:
+	$(PYTHON) -m venv $(MUTANTS)
+	$(MUTANTS)/bin/python $(PIP) cosmic-ray==8.7.0
+	@touch $@
+
+NUMBER := 120
+mutants: $(INSTALLED) $(MUTANTS)/.installed  ## run the tests on NUMBER=... mutants of SEED=...
+	$(MUTANTS)/bin/python scripts/mutants.py $(MUTANTS)/$(SEED)-$(NUMBER) $(NUMBER) $(SEED)
 
 # vLLM requires a separate environment; this build runs without a GPU. The removed packages are not
 # needed for text models and are incompatible with the installed torch.
@@ -163,4 +178,4 @@ audit: $(INSTALLED)  ## check for known vulnerabilities; fail if PyPI is unreach
 	$(BIN)/python scripts/audit.py constraints.txt
 
 clean:  ## remove the environments and the output of the demo
-	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) $(BASE) $(LOCK) build dist dcs-runs docs/reference
+	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) $(BASE) $(LOCK) $(MUTANTS) build dist dcs-runs docs/reference

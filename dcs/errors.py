@@ -114,10 +114,33 @@ def plain_address(address: str) -> str:
     return address.rstrip("/")
 
 
+#: Path of an API version, which contains no key and tells servers of one host apart.
+_API_PATH = re.compile(r"(?:/(?:api|openai|inference|compatible-mode|v\d{1,2}(?:beta)?))*")
+
+
 def origin(address: str) -> str:
-    """Return scheme, host and port of a URL: its path may contain a key."""
+    """Return scheme, host and port of a URL, with its path if that is only an API version."""
     parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc}"
+    path = parts.path.rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path if _API_PATH.fullmatch(path) else ''}"
+
+
+def served_revision(address: str, revision: str | None) -> tuple[str, str]:
+    """Return the revision of a served model, and its address as it is recorded and shown.
+
+    Raises
+    ------
+    ConfigError
+        If there is no revision and the path of the address cannot be recorded, so that models
+        under two paths of a host would be taken for the same one.
+    """
+    shown = origin(address)
+    if revision is None and shown != address.rstrip("/"):
+        raise ConfigError(
+            f"base_url {shown}/...: its path may contain a key and is not recorded; specify which "
+            "model this is by revision (--set scoring.revision=NAME)"
+        )
+    return revision or shown, shown
 
 
 def show(value: Any, limit: int = 80) -> str:

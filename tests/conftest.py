@@ -17,11 +17,15 @@ os.environ.update(
     RAY_AUTH_TOKEN=secrets.token_hex(32),
     # Its workers step back for other processes, here for the tests that run at the same time.
     RAY_worker_niceness="0",
+    # A busy machine takes longer than the 30 s of the default to start it.
+    RAY_raylet_start_wait_time_s="120",
 )
 
 # A run that fails can be repeated. HYPOTHESIS_PROFILE=search looks for new examples.
 settings.register_profile("repeatable", derandomize=True, database=None, max_examples=50)
 settings.register_profile("search", derandomize=False, max_examples=500)
+# Failures of make fuzz are repeated by the seed that it prints.
+settings.register_profile("fuzz", derandomize=False, database=None, max_examples=60)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

@@ -31,7 +31,8 @@ from tests.workflows.conftest import biased_table
 from tracking import Archive, Sweep
 from workflows.config.sweep import load_config
 
-thorough = settings(max_examples=12, deadline=None)
+FUZZ = settings.get_current_profile_name() == "fuzz"
+thorough = settings(max_examples=60 if FUZZ else 12, deadline=None)
 
 PLACE = {"optimization": "texts.jsonl", "test": "texts.jsonl", "label": "label"}
 TASK = OWN | {"sizes": {"test": 3}, "replace": [["&amp;", "&"]], "files": OWN["files"] | PLACE}

@@ -647,7 +647,6 @@ def _find_ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> It
         for group in alike([*firsts.values()], over):
             yield Ensemble(
                 members={_member_name(request, over): keys[request] for request in group},
-                task=group[0].task,
                 seed=group[0].seed,
                 **joint_names(group, over),
             )
@@ -657,6 +656,8 @@ def _member_name(request: TableRequest, over: Grouping) -> str:
     """Return the name of a table within an ensemble."""
     if over == "models":
         return request.model
+    if over == "orders":
+        return request.task.rpartition("@")[2]
     seed = f"seed {request.seed}"
     return seed if over == "seeds" else f"{request.shots}-shot {seed}"
 

@@ -316,6 +316,7 @@ def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
             "prompts": (source.model, source.task),
             "seeds": (source.model, source.task, source.shots),
             "models": (source.task, source.shots, source.seed),
+            "orders": (source.model, _unordered(source), source.shots, source.seed),
         }
         # Tables that hold out rows by the seed of the sweep must hold out the same rows.
         drawn = source.seed if isinstance(source, GivenTable) and not source.own_seed else None
@@ -324,12 +325,21 @@ def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
 
 
 def joint_names(group: Sequence[Source], over: Grouping) -> dict[str, Any]:
-    """Return the model name and shots of an ensemble; shots are None if they differ."""
+    """Return the model, task and shots of an ensemble; shots are None if they differ."""
     model = f"{group[0].model} ({len(group)} {over})"
     if over == "models":
         model = " + ".join(dict.fromkeys(source.model for source in group))
     shots = {source.shots for source in group}
-    return {"model": model, "shots": group[0].shots if len(shots) == 1 else None}
+    return {
+        "model": model,
+        "task": _unordered(group[0]) if over == "orders" else group[0].task,
+        "shots": group[0].shots if len(shots) == 1 else None,
+    }
+
+
+def _unordered(source: Source) -> str:
+    """Return the task without the order of its options."""
+    return source.task.partition("@order")[0]
 
 
 def _join(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
@@ -605,21 +615,17 @@ class ProbabilityStore:
         return tables
 
     def write(self, key: str, tables: Mapping[str, ProbabilityTable], **about: Any) -> Scoring:
-        """Write both tables of a key and return the record of their scoring."""
+        """Write both tables of a key, each atomically; write and return their record last."""
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
             finished_ms=time.time_ns() // 1_000_000,
             **about,
         )
-        self.keep(key, tables, scoring)
-        return scoring
-
-    def keep(self, key: str, tables: Mapping[str, ProbabilityTable], scoring: Scoring) -> None:
-        """Write both tables of a key, each atomically, and their record last."""
         folder = self.root / key
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             for split in SPLITS:
                 tables[split].write(self.path(key, split))
             atomic_write_text(self._record_path(key), json.dumps(asdict(scoring), indent=1))
+        return scoring

@@ -49,6 +49,7 @@ _YAML: Final = (".yaml", ".yml")
 
 #: Timeout in seconds after which the hub is considered unreachable.
 _HUB_SECONDS: Final = 3.0
+_ORDER: Final = re.compile(r"(.+)@order(\d{1,3})")
 _KEY: Final = "@key"  # key of a row in a JSON object of rows
 
 _TOKEN: Final = re.compile(r"@\w+\$|\w+|[^\w\s]")
@@ -163,7 +164,10 @@ class Prompt(Strict):
     Attributes
     ----------
     instruction : str
-        As in :class:`dcs.prompting.Task`.
+        As in :class:`dcs.prompting.Task`; ``{options}`` stands for the list of label words.
+    options : {"words", "letters"}
+        Whether the list contains the label words, which are the answers, or also letters
+        ("A. access"), which then are the answers.
     template : str
         The query, with ``{field}`` as placeholder for a field of the text; the last line is the
         answer prefix.
@@ -180,6 +184,7 @@ class Prompt(Strict):
     """
 
     instruction: str = ""
+    options: Literal["words", "letters"] = "words"
     template: str = ""
     label_words: tuple[Word, ...] = ()
     separator: str = "\n\n"
@@ -231,6 +236,31 @@ class TaskFile(Prompt):
     def __hash__(self) -> int:
         return hash(self.model_dump_json())
 
+    def listed(self, order: int) -> tuple[str, tuple[str, ...]]:
+        """Return the instruction with the options in an order, and the answer of each class.
+
+        Order k begins with option k and continues cyclically, so that each option is at each
+        position once.
+
+        Raises
+        ------
+        ConfigError
+            If the instruction lists no options, or there is no such order.
+        """
+        words, n_classes = self.label_words or self.classes, len(self.classes)
+        if order and "{options}" not in self.instruction:
+            raise ConfigError(
+                f"task {self.name!r}: order {order}: the instruction lists no {{options}}"
+            )
+        if order >= n_classes:
+            raise ConfigError(f"task {self.name!r}: order {order}: must be 0 to {n_classes - 1}")
+        classes = [(place + order) % n_classes for place in range(n_classes)]
+        letters, options = string.ascii_uppercase, ", ".join(words[k] for k in classes)
+        if self.options == "letters":
+            options = "\n".join(f"{letters[i]}. {words[k]}" for i, k in enumerate(classes))
+            words = tuple(letters[classes.index(k)] for k in range(n_classes))
+        return self.instruction.replace("{options}", options), words
+
     def variant(self, name: str) -> TaskFile:
         """Return the task with the prompt of a variant.
 
@@ -275,6 +305,10 @@ class TaskFile(Prompt):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if self.options == "letters" and (
+            "{options}" not in self.instruction or len(self.classes) > 26
+        ):
+            raise ValueError("options: letters needs {options} in instruction, and <= 26 classes")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("key 'classes' contains duplicates")
         if self.files is None and self.hub is None:
@@ -316,7 +350,8 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     ----------
     name : str
         A built-in task, one of the seven tasks of the paper, or the path of a task YAML file; an
-        optional prompt variant follows an ``@``: ``trec@published``.
+        optional prompt variant follows an ``@``: ``trec@published``, and then optionally the
+        order of the options, from 0: ``helpdesk@letters@order2``.
     data : path-like, optional
         Folder with the texts of a described task, directly or in a subfolder named after the
         task. By default, texts are read from the folder of a user-defined YAML file, or from the
@@ -329,9 +364,10 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
         only raised when the texts are requested.
     """
     known = PACKAGED | DESCRIBED
-    base, variant = name, ""
-    if "@" in name and not name.endswith(_YAML):
-        base, _, variant = name.rpartition("@")
+    ordered = _ORDER.fullmatch(name)
+    base, variant, order = (ordered[1], "", int(ordered[2])) if ordered else (name, "", 0)
+    if "@" in base and not base.endswith(_YAML):
+        base, _, variant = base.rpartition("@")
     if base not in known and not base.endswith(_YAML):
         raise unknown("task", name, known, ", or the path of a task YAML")
     path = known.get(base, Path(base))
@@ -339,12 +375,14 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     if base not in DESCRIBED and file.hub is None and (data is None or base in PACKAGED):
         data = path.parent  # The texts are in the folder of the task file.
     prompt = file.variant(variant) if variant else file
+    instruction, words = prompt.listed(order)
+    parts = (file.name, variant, f"order{order}" if ordered else "")
     return Task(
-        name=f"{file.name}@{variant}" if variant else file.name,
+        name="@".join(filter(None, parts)),
         title=file.title or file.name,
         classes=file.classes,
-        label_words=prompt.label_words or file.classes,
-        instruction=prompt.instruction,
+        label_words=words,
+        instruction=instruction,
         input_prefix=prompt.input_prefix,
         answer_prefix=prompt.answer_prefix,
         separator=prompt.separator,

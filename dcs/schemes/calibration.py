@@ -458,24 +458,18 @@ def _minimise_loss(
     # Imported here, because calibrations are mostly applied, not fitted.
     from scipy.optimize import minimize
 
+    from dcs.schemes.likelihood import weighted_loss
+
     n_rows, shape = labels.size, (len(space.turn), start.shape[1])
-    rows = np.arange(n_rows)
     design = _product(np.column_stack([logs, np.ones(n_rows)]), space.turn)
+    slope = np.empty(shape)
 
     def loss(x: Array) -> tuple[float, Array]:
         departure = space.project(x.reshape(shape))
-        logits = start + _product(design, departure)
-        logits -= logits.max(axis=1, keepdims=True)
-        residual = np.exp(logits)
-        total = residual.sum(axis=1)
-        value = float((row_weights * (np.log(total) - logits[rows, labels])).sum())
-        residual /= total[:, None]
-        residual[rows, labels] -= 1.0
-        residual *= row_weights[:, None]
+        value = weighted_loss(design, start, departure, labels, row_weights, slope)
         pull = _product(space.penalty, departure)
         value += 0.5 * float((departure * pull).sum())
-        slope = space.project(_moments(design, residual) + pull)
-        return value / n_rows, slope.ravel() / n_rows
+        return value / n_rows, space.project(slope + pull).ravel() / n_rows
 
     options = {"gtol": _TOLERANCE, "ftol": 0.0, "maxiter": 1000}
     zero = np.zeros(math.prod(shape))

@@ -41,7 +41,9 @@ class Scorer(Protocol):
         The model name as specified, and the exact version of its weights.
     settings : mapping of str to str
         Other settings that determine the numbers, e.g. the precision and the label rule;
-        ``prompt`` is ``completion`` (assumed if it is missing), or begins with ``chat``.
+        ``prompt`` is ``completion`` (assumed if it is missing), or begins with ``chat``. With
+        ``votes``, the number of answers sampled for each prompt, `score` returns the number of
+        votes for each class.
 
     A class may also define ``packages``, the names of the installed packages whose versions
     determine its numbers; ``served``, which is true if a server hosts its models, so that it

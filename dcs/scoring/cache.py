@@ -12,8 +12,9 @@ import io
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,8 @@ class StoredScorer:
     Queries are scored in shards of consecutive queries; each shard is written atomically as soon
     as it is complete. A killed run resumes after its last complete shard, and the probabilities
     are bit-identical to those of an uninterrupted run. If several processes share a store, one
-    scores a shard and the others wait for it.
+    scores a shard and the others wait for it. Several threads may score at the same time; they
+    take turns with an engine that is not `concurrent`.
 
     Parameters
     ----------
@@ -203,6 +205,12 @@ class StoredScorer:
         self.scored = 0
         """Number of queries scored by the model so far."""
         self._scorer, self._shard_size = scorer, shard_size
+        self._group: ShardGroup | None = None
+        self._counting = threading.Lock()
+        concurrent = getattr(scorer, "concurrent", False)
+        self._turn: AbstractContextManager[object] = (
+            nullcontext() if concurrent else threading.Lock()
+        )
 
     @property
     def tokens_read(self) -> int:
@@ -221,7 +229,7 @@ class StoredScorer:
         if not queries:
             return self._scorer.score(prefix, [], label_words)
         report = progress or (lambda count: None)
-        group = ShardGroup(self._folder, score_settings(self._scorer, prefix, label_words))
+        group = self._open(score_settings(self._scorer, prefix, label_words))
         hashes = [query_hash(query) for query in queries]
         by_hash = dict(zip(hashes, queries, strict=True))
 
@@ -237,9 +245,11 @@ class StoredScorer:
                     absent = missing(shard)
                     if absent:
                         texts = [by_hash[key] for key in absent]
-                        probs = self._scorer.score(prefix, texts, label_words, progress=report)
+                        with self._turn:
+                            probs = self._scorer.score(prefix, texts, label_words, progress=report)
                         group.write(absent, probs)
-                        self.scored += len(absent)
+                        with self._counting:
+                            self.scored += len(absent)
             if len(absent) < len(shard):
                 report(len(shard) - len(absent))
 
@@ -258,6 +268,13 @@ class StoredScorer:
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))
         return np.stack([group.rows[key] for key in hashes])
+
+    def _open(self, settings: Mapping[str, Any]) -> ShardGroup:
+        """Return a group; the last one is kept, since a table is scored in many calls."""
+        group = self._group
+        if group is None or group.folder.name != group_key(settings):
+            self._group = group = ShardGroup(self._folder, settings)
+        return group
 
     def report(self) -> list[str]:
         """Return the report of the engine, e.g. on labels missing from server responses."""

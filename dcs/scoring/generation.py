@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError
 from dcs.prompting import (
     SPLITS,
     Demonstrations,
     Example,
+    PromptPrefix,
     Shots,
     Split,
     Task,
@@ -17,6 +24,126 @@ from dcs.prompting import (
     select_demonstrations,
 )
 from dcs.scoring.base import Progress, Scorer
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerInfo:
+    """What a loaded model says about its numbers; see :class:`dcs.scoring.Scorer`."""
+
+    name: str
+    version: str
+    model: str
+    revision: str
+    settings: Mapping[str, str]
+
+    @classmethod
+    def of(cls, scorer: Scorer) -> ScorerInfo:
+        """Return the information of a scorer."""
+        return cls(
+            scorer.name, scorer.version, scorer.model, scorer.revision, dict(scorer.settings)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """The prompts of a pair of tables, which share their demonstrations.
+
+    Attributes
+    ----------
+    task : Task
+        The task.
+    demonstrations : Demonstrations
+        The demonstrations of all prompts.
+    examples : dict of str to list of Example
+        The rows of each table, by split.
+    texts : tuple of str
+        The distinct texts of all rows, each of which is scored once.
+    """
+
+    task: Task
+    demonstrations: Demonstrations
+    examples: dict[Split, list[Example]]
+    texts: tuple[str, ...]
+
+    @classmethod
+    def select(cls, task: Task, *, shots: Shots, seed: int, limit: int | None = None) -> PromptSet:
+        """Select the demonstrations and the rows of a task.
+
+        Parameters
+        ----------
+        task : Task
+            The task.
+        shots : int or "N"
+            Number of demonstrations in the prompt; see :func:`dcs.prompting.parse_shots`.
+        seed : int
+            Demonstration seed.
+        limit : int, optional
+            Maximum number of rows per table; the first ones are used.
+
+        Raises
+        ------
+        ConfigError
+            If `shots` or `limit` is invalid, or no text is left.
+        """
+        if limit is not None and limit < 1:
+            raise ConfigError(f"limit {limit}: must be 1 or greater; omit it for no limit")
+        shown = select_demonstrations(task, shots, seed=seed)
+        # Demonstrations come from the optimization split. Test texts are filtered too, because
+        # the splits of third-party tasks may overlap.
+        examples = {
+            split: [e for e in task.examples(split) if e.text not in shown.texts][:limit]
+            for split in SPLITS
+        }
+        for split in SPLITS:
+            if not examples[split]:
+                raise ConfigError(
+                    f"task {task.name!r}: all {split} texts are demonstrations; use fewer shots"
+                )
+        rows = (example.text for split in SPLITS for example in examples[split])
+        return cls(task, shown, examples, tuple(dict.fromkeys(rows)))
+
+    def prompts(
+        self, start: int = 0, stop: int | None = None
+    ) -> tuple[PromptPrefix, list[str], tuple[str, ...]]:
+        """Return the arguments of :meth:`dcs.scoring.Scorer.score` for ``texts[start:stop]``."""
+        queries = [render_query(self.task, text) for text in self.texts[start:stop]]
+        return render_prefix(self.task, self.demonstrations), queries, self.task.label_words
+
+    def tables(
+        self, probs: NDArray[np.float64], scorer: ScorerInfo
+    ) -> dict[str, ProbabilityTable]:
+        """Return ``{"optimization": table, "test": table}``.
+
+        Parameters
+        ----------
+        probs : float64 array [len(texts), N]
+            The class probabilities of each text, or the votes for each class.
+        scorer : ScorerInfo
+            The model that returned them.
+        """
+        rows = {text: row for row, text in enumerate(self.texts)}
+        voted = "votes" in scorer.settings
+        build = ProbabilityTable.from_counts if voted else ProbabilityTable.from_arrays
+        return {
+            str(split): build(
+                probs[np.array([rows[example.text] for example in examples], dtype=np.intp)],
+                [example.label for example in examples],
+                classes=self.task.classes,
+                ids=[example.id for example in examples],
+                provenance=Provenance(
+                    model=scorer.model,
+                    revision=scorer.revision,
+                    task=self.task.name,
+                    shots=self.demonstrations.shots,
+                    demonstration_seed=self.demonstrations.seed,
+                    split=split,
+                    prompt_hash=prompt_hash(self.task, self.demonstrations),
+                    scorer=scorer.name,
+                    scorer_version=scorer.version,
+                ),
+            )
+            for split, examples in self.examples.items()
+        }
 
 
 def generate_tables(
@@ -34,22 +161,16 @@ def generate_tables(
     ----------
     scorer : Scorer
         The loaded model.
-    task : Task
-        The task.
-    shots : int or "N"
-        Number of demonstrations in the prompt; see :func:`dcs.prompting.parse_shots`.
-    seed : int
-        Demonstration seed.
-    limit : int, optional
-        Maximum number of rows per table; the first ones are used.
+    task, shots, seed, limit
+        See :meth:`PromptSet.select`.
     progress : callable, optional
-        Called with the number of texts just scored; :func:`count_queries` returns the total.
+        Called with the number of texts just scored, of ``len(PromptSet.texts)``.
 
     Returns
     -------
     dict
         ``{"optimization": table, "test": table}``. All prompts share the same demonstrations,
-        which are drawn from the optimization texts and excluded from that table.
+        which are drawn from the optimization texts and excluded from both tables.
 
     Raises
     ------
@@ -58,46 +179,6 @@ def generate_tables(
     ScoringError
         If the model cannot score the prompts.
     """
-    demonstrations = select_demonstrations(task, shots, seed=seed)
-    prefix = render_prefix(task, demonstrations)
-    tables = {}
-    for split, examples in _select_queries(task, demonstrations, limit).items():
-        queries = [render_query(task, example.text) for example in examples]
-        tables[str(split)] = ProbabilityTable.from_arrays(
-            scorer.score(prefix, queries, task.label_words, progress=progress),
-            [example.label for example in examples],
-            classes=task.classes,
-            ids=[example.id for example in examples],
-            provenance=Provenance(
-                model=scorer.model,
-                revision=scorer.revision,
-                task=task.name,
-                shots=demonstrations.shots,
-                demonstration_seed=seed,
-                split=split,
-                prompt_hash=prompt_hash(task, demonstrations),
-                scorer=scorer.name,
-                scorer_version=scorer.version,
-            ),
-        )
-    return tables
-
-
-def count_queries(task: Task, *, shots: Shots, seed: int, limit: int | None = None) -> int:
-    """Return the number of texts that :func:`generate_tables` scores, for a progress bar."""
-    demonstrations = select_demonstrations(task, shots, seed=seed)
-    return sum(map(len, _select_queries(task, demonstrations, limit).values()))
-
-
-def _select_queries(
-    task: Task, demonstrations: Demonstrations, limit: int | None
-) -> dict[Split, list[Example]]:
-    """Return the examples of each split whose text is not used as a demonstration."""
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit {limit}: must be 1 or greater; omit it for no limit")
-    # Demonstrations come from the optimization split. Test texts are filtered too, because the
-    # splits of third-party tasks may overlap.
-    return {
-        split: [e for e in task.examples(split) if e.text not in demonstrations.texts][:limit]
-        for split in SPLITS
-    }
+    chosen = PromptSet.select(task, shots=shots, seed=seed, limit=limit)
+    probs = scorer.score(*chosen.prompts(), progress=progress)
+    return chosen.tables(probs, ScorerInfo.of(scorer))

@@ -1,9 +1,9 @@
 """The HTTP engine, for servers with an OpenAI-compatible API (hosted models, ``vllm serve``).
 
-A server returns the log-probabilities of only the most probable next tokens, as strings. The
-token of a class is the most probable one that is a prefix of its label word and of no other label
-word. A class without a returned token is missing; a user-specified rule handles missing classes,
-and they are counted per class.
+What a server can do is found out by asking it once. Some return the log-probabilities of exactly
+the tokens asked for (``vllm serve``): these are scored as by an engine that runs in this process.
+Others return the most probable next tokens, as text; the labels among them are read as
+:mod:`dcs.scoring.answers` describes. A server without log-probabilities answers several times.
 """
 
 from __future__ import annotations
@@ -14,21 +14,40 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property, partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import httpx2
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import softmax, whole_number
-from dcs.errors import ScoringError, check_choice, named, origin, plain_address, show
+from dcs.data.checks import finite_number, softmax, whole_number
+from dcs.errors import (
+    ConfigError,
+    ScoringError,
+    check_choice,
+    named,
+    plain_address,
+    served_revision,
+    show,
+)
 from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages
+from dcs.scoring.answers import MissingRule, count_votes, fill_missing, label_masses
 from dcs.scoring.base import Engine, Progress
 from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import LabelRule
+from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -38,19 +57,25 @@ Api = Literal["completions", "chat"]
 Prompt = str | list[dict[str, str]]
 """A text, or chat messages."""
 
-MissingRule = Literal["error", "bound", "zero"]
-"""How to handle a label that the server does not return: raise an error; use the probability of
-the least probable returned token, which is an upper bound; or use 0."""
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 _MAX_RESPONSE_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
 
-_ATTEMPTS_OF_A_PROMPT = 4  # number of `timeout`s after which a prompt is given up
+_ATTEMPTS_OF_A_PROMPT = 4  # number of `timeout`s after which a request is given up
 
 _ROUNDING = 1e-3  # by which servers' log-probabilities may exceed 0, and their sum exceed 1
 
 _WARNING_INTERVAL = 10.0  # seconds between two warnings about a busy server
+
+_TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server returns by default
+
+#: Numbers of most probable tokens that servers return, of which the first accepted one is used.
+_TOPS = (20, 5)
+
+#: Prompts without any label after which it is an error that most have none.
+_FIRST_PROMPTS = 20
 
 #: Raised when a response has another structure, is nested too deeply, or has too large numbers.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
@@ -72,12 +97,22 @@ class OpenAIScorer(Engine):
         and the demonstrations as messages (``chat``, also ``auto``).
     answer_prefix : {"user", "none"}
         Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
-    label_rule : {"auto", "first"}
-        Both use the token that begins the label word: servers return no others.
-    top_logprobs : int
-        Number of most probable tokens to request; servers allow 5 to 20.
-    missing : {"error", "bound", "zero"}
-        How to handle labels that are not among them; see :data:`MissingRule`.
+    label_rule : {"auto", "mean", "first", "joint"}
+        See :data:`dcs.scoring.LabelRule`. ``mean`` and ``joint`` need a server that returns the
+        log-probabilities of given tokens; with others, ``auto`` is ``first``.
+    top_logprobs : int, optional
+        Number of most probable tokens to request. By default the server is asked for exactly the
+        label tokens, and for 20 or 5 if it does not support that.
+    missing : {"spread", "bound", "error"}
+        How to handle labels that are not among the most probable tokens; see
+        :data:`dcs.scoring.answers.MissingRule`.
+    votes : int, optional
+        Sample this many answers to each prompt instead of reading log-probabilities; the result
+        is the number of answers that name each label.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
     concurrency : int
         Maximum number of concurrent requests.
     retries : int
@@ -85,14 +120,14 @@ class OpenAIScorer(Engine):
         delay requested by the server (``Retry-After``), up to two minutes each. The reason is
         logged.
     timeout : float
-        Seconds until a request counts as failed; a prompt, with its retries and waits, is given
+        Seconds until an attempt counts as failed; a request, with its retries and waits, is given
         up after four times as long.
     key_variable : str
         Environment variable with the API key, if the server requires one. The key is only sent
         in the header of the requests.
     revision : str, optional
         The exact version of the model, if known; a served model may change without a change of
-        name.
+        name. Required if the path of `base_url` is more than an API version.
 
     Raises
     ------
@@ -101,7 +136,7 @@ class OpenAIScorer(Engine):
     """
 
     name = "openai"
-    version = "1"
+    version = "2"
     served = True
 
     def __init__(
@@ -113,11 +148,14 @@ class OpenAIScorer(Engine):
         prompt: PromptStyle = "auto",
         answer_prefix: AnswerPrefix = "user",
         label_rule: LabelRule = "auto",
-        top_logprobs: int = 20,
-        missing: MissingRule = "error",
+        top_logprobs: int | None = None,
+        missing: MissingRule = "spread",
+        votes: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
         concurrency: int = 8,
         retries: int = 6,
-        timeout: float = 120.0,
+        timeout: float = 60.0,
         key_variable: str = "OPENAI_API_KEY",
         revision: str | None = None,
     ) -> None:
@@ -125,45 +163,80 @@ class OpenAIScorer(Engine):
         check_choice("prompt", prompt, get_args(PromptStyle)[: 3 if api == "chat" else 2])
         check_choice("answer_prefix", answer_prefix, ("user", "none"))
         check_choice("missing", missing, get_args(MissingRule))
-        check_choice("label_rule", label_rule, ("auto", "first"))
-        whole_number(top_logprobs, "top_logprobs", least=1)
+        check_choice("label_rule", label_rule, get_args(LabelRule))
+        for name, value in (("top_logprobs", top_logprobs), ("votes", votes)):
+            if value is not None:
+                whole_number(value, name, least=1)
+        whole_number(max_tokens, "max_tokens", least=1)
         whole_number(concurrency, "concurrency", least=1)
         self.model = model
         self._address = plain_address(base_url)
-        # Only this is recorded and shown: the path may contain a key.
-        self.base_url = origin(self._address)
-        self.revision = revision or self.base_url
-        self.settings: dict[str, str] = {
-            "api": api,
-            "label_rule": "first",
-            "top_logprobs": str(top_logprobs),
-            "missing": missing,
-            "prompt": "chat" if api == "chat" and prompt != "completion" else "completion",
-        }
-        if self.settings["prompt"] == "chat":
-            self.settings["answer_prefix"] = answer_prefix
+        self.revision, self.base_url = served_revision(self._address, revision)
         self.missing: Counter[str] = Counter()
         """Number of responses from which each label word was missing."""
         self.answered = 0
         """Number of prompts scored so far."""
+        self.unlabelled = 0
+        """Number of prompts whose answer contained no label."""
+        self.parsed = 0
+        """Number of sampled answers that name a label."""
         self.refused = 0
         """Number of requests rejected by a busy or failing server so far."""
+        self.votes = votes
+        self._temperature = finite_number(temperature, "temperature", least=0.0)
+        self._max_tokens, self._limit_name, self._samples = max_tokens, "max_tokens", votes or 1
         self._last_warning = -math.inf
-        self._answer_prefix = answer_prefix
+        self._chat = api == "chat" and prompt != "completion"
+        self._answer_prefix, self._label_rule = answer_prefix, label_rule
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
         self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
         # Retries and waits included: a server that drips would take `timeout` for each of them.
         self._time_limit = _ATTEMPTS_OF_A_PROMPT * timeout
         self._key_variable = key_variable
 
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """Settings that determine the numbers; asks the server what it can do."""
+        settings = {"api": self._api, "prompt": "chat" if self._chat else "completion"}
+        if self._chat:
+            settings["answer_prefix"] = self._answer_prefix
+        if self.votes is not None:
+            settings["votes"] = str(self.votes)
+            return settings | {
+                "temperature": str(self._temperature),
+                "max_tokens": str(self._max_tokens),
+            }
+        if self._top is None:
+            self._top = _run(self._find_log_probabilities())
+        if self._top is None:
+            return settings | {"log-probabilities": "exact", "label_rule": self._label_rule}
+        if self._label_rule in ("mean", "joint"):
+            raise ConfigError(
+                f"label_rule {self._label_rule!r}: {self.base_url} returns only the most probable "
+                "tokens; use auto or first"
+            )
+        return settings | {
+            "label_rule": "first",
+            "log-probabilities": f"top {self._top}",
+            "missing": self._missing_rule,
+        }
+
     def report(self) -> list[str]:
-        """Return one line per missing label word, and one if the server rejected requests."""
-        rule = {"bound": "used the lowest returned probability", "zero": "used 0"}
+        """Return lines on labels missing from responses, unparsed votes and rejected requests."""
+        rule = {"bound": "the lowest returned probability", "spread": "a share of the rest"}
         lines = [
-            f"label word {word!r} was missing from {count} of {self.answered} responses; "
-            f"{rule.get(self._missing_rule, 'stopped')}"
+            f"label word {word!r} was missing from {count} of {self.answered} responses; used "
+            f"{rule.get(self._missing_rule)}"
             for word, count in self.missing.most_common()
         ]
+        if self.votes is not None:
+            asked = self.votes * self.answered
+            lines.append(f"{self.parsed} of {asked} sampled answers name one label")
+        if self.unlabelled:
+            lines.append(
+                f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
+                "their class probabilities are equal"
+            )
         if self.refused:
             lines.append(f"{self.base_url} rejected {self.refused} requests temporarily")
         return lines
@@ -176,18 +249,12 @@ class OpenAIScorer(Engine):
         progress: Progress,
     ) -> NDArray[np.float64]:
         prompts = [self._render(prefix, query) for query in queries]
-        _check_prefixes(label_words)
-        work = self._score_all(prompts, label_words, progress)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(work)
-        # A notebook already runs an event loop, which must not be blocked.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, work).result()
+        if "log-probabilities" in self.settings and self._top is not None:
+            _check_prefixes(label_words)
+        return _run(self._score_all(prompts, label_words, progress))
 
     def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
-        if self.settings["prompt"] == "chat":
+        if self._chat:
             return chat_messages(prefix, query, answer_prefix=self._answer_prefix)
         text = f"{prefix}{query}"
         return [{"role": "user", "content": text}] if self._api == "chat" else text
@@ -195,14 +262,232 @@ class OpenAIScorer(Engine):
     async def _score_all(
         self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
+        scores = np.empty((len(prompts), len(label_words)))
+        rows = iter(range(len(prompts)))  # shared by all workers
+        done = empty = 0
+        async with self._connected() as client:
+            read: Callable[[Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
+            if self.votes is not None:
+                read = partial(self._read_votes, client, label_words)
+            elif self._top is not None:
+                read = partial(self._read_top, client, label_words)
+            else:
+                with self._converted("label words"):
+                    words = await self._label_tokens(client, prompts[0], label_words)
+                read = partial(self._read_exact, client, *words)
+
+            async def work() -> None:
+                nonlocal done, empty
+                for row in rows:
+                    with self._converted(f"query {row}"):
+                        scores[row], answer = await read(prompts[row])
+                    done += 1
+                    empty += bool(answer)
+                    if 2 * empty > done >= min(len(prompts), _FIRST_PROMPTS):
+                        raise ScoringError(
+                            f"query {row}: no label word is in the answer {show(answer)}, as in "
+                            f"{empty} of {done} answers; see the prompt with `dcs tasks show`, or "
+                            "use the other api or label words that the model answers with"
+                        )
+                    progress(1)
+
+            await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
+        self.answered += done
+        self.unlabelled += empty
+        return scores
+
+    async def _find_log_probabilities(self) -> int | None:
+        """Return the number of most probable tokens that the server returns, None if any ones."""
         import openai
 
-        key = os.environ.get(self._key_variable, "").strip()
-        probs = np.empty((len(prompts), len(label_words)))
-        rows = iter(range(len(prompts)))  # shared by all workers
+        prompt = self._render("", "A")
+        async with self._connected() as client:
+            with self._converted("first request"):
+                try:
+                    await self._token_logs(client, prompt, [0, 1])
+                    return None
+                except (openai.BadRequestError, openai.UnprocessableEntityError, *_UNREADABLE):
+                    pass  # The server rejects or ignores what it does not know.
+                except openai.NotFoundError:
+                    pass  # Raised again below.
+                for top in _TOPS[:-1]:
+                    try:
+                        await self._top_tokens(client, prompt, top)
+                        return top
+                    except (openai.BadRequestError, openai.UnprocessableEntityError):
+                        continue
+                await self._top_tokens(client, prompt, _TOPS[-1])
+            return _TOPS[-1]
+
+    async def _read_top(
+        self, client: AsyncOpenAI, label_words: Sequence[str], prompt: Prompt
+    ) -> tuple[NDArray[np.float64], str]:
+        """Return class probabilities [N] from the most probable tokens; if empty, the first."""
+        shown = await self._top_tokens(client, prompt, self._top or 1)
+        masses = label_masses(shown, label_words)
+        absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
+        if absent and self._missing_rule == "error":
+            raise ScoringError(
+                f"label words {', '.join(map(repr, absent))} are not among the {len(shown)} "
+                f"tokens returned by {self.base_url}, the first {next(iter(shown), '')!r}; "
+                "increase top_logprobs, or set missing=spread"
+            )
+        if len(absent) == len(label_words):
+            return fill_missing(masses, shown, "spread"), next(iter(shown), "") or "nothing"
+        self.missing.update(absent)
+        return fill_missing(masses, shown, self._missing_rule), ""
+
+    async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> dict[str, float]:
+        """Request the most probable next tokens of a prompt and their log-probabilities."""
+        body: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "logprobs": top}
+        if self._api == "chat":
+            body |= {"logprobs": True, "top_logprobs": top}
+        (choice,) = (await self._post(client, body, prompt))["choices"]
+        return _checked_logs(self._returned(choice))
+
+    def _returned(self, choice: Any) -> dict[str, float]:
+        """Return the log-probabilities of a response at the first position, by token."""
+        shown = choice["logprobs"]
+        if self._api == "completions" or "top_logprobs" in shown:
+            return {token: float(value) for token, value in shown["top_logprobs"][0].items()}
+        entries = shown["content"][0]["top_logprobs"]
+        return {entry["token"]: float(entry["logprob"]) for entry in entries}
+
+    async def _read_votes(
+        self, client: AsyncOpenAI, label_words: Sequence[str], prompt: Prompt
+    ) -> tuple[NDArray[np.float64], str]:
+        """Return the votes for each class [N]; if there are none, the first answer."""
+        import openai
+
+        texts: list[str] = []
+        wanted = self.votes or 1
+        while len(texts) < wanted:
+            body: dict[str, Any] = {
+                "temperature": self._temperature,
+                self._limit_name: self._max_tokens,
+                "n": min(self._samples, wanted - len(texts)),
+            }
+            if self._api == "completions":
+                body["stop"] = "\n"
+            try:
+                answer = await self._post(client, body, prompt)
+            except openai.BadRequestError as error:
+                # Some servers call the limit otherwise, others return one sample at a time.
+                if "max_completion_tokens" in str(error) and self._limit_name == "max_tokens":
+                    self._limit_name = "max_completion_tokens"
+                elif self._samples > 1:
+                    self._samples = 1
+                else:
+                    raise
+                continue
+            choices = answer["choices"]
+            texts += [
+                str((c["message"]["content"] if "message" in c else c["text"]) or "")
+                for c in choices[: wanted - len(texts)]
+            ]
+            if not choices:
+                raise ValueError("no answer")
+        votes = count_votes(texts, label_words)
+        self.parsed += int(votes.sum())
+        return votes, "" if votes.any() else texts[0] or "nothing"
+
+    async def _read_exact(
+        self,
+        client: AsyncOpenAI,
+        words: tuple[tuple[int, ...], ...],
+        rule: LabelRule,
+        prompt: Prompt,
+    ) -> tuple[NDArray[np.float64], str]:
+        """Return class probabilities [N] from the log-probabilities of the label tokens."""
+        wanted = sorted({*sum(words, ())})
+        (logs,), ids = await self._token_logs(client, prompt, wanted)
+        if rule != "joint":
+            return class_probabilities(np.array([[logs[t] for t in wanted]]), words)[0], ""
+        heads = sorted({word[:k] for word in words for k in range(1, len(word))})
+        after: dict[tuple[int, ...], dict[int, float]] = {(): logs}
+        if heads:
+            found, _ = await self._token_logs(client, [[*ids, *head] for head in heads], wanted)
+            after |= dict(zip(heads, found, strict=True))
+        scores = [sum(after[word[:k]][t] for k, t in enumerate(word)) for word in words]
+        return softmax(np.array([scores], dtype=np.float64))[0], ""
+
+    async def _token_logs(
+        self, client: AsyncOpenAI, prompt: Prompt | list[list[int]], wanted: Sequence[int]
+    ) -> tuple[list[dict[int, float]], list[int]]:
+        """Return the log-probabilities of some tokens, for each prompt, and its token ids."""
+        logs: list[dict[int, float]] = []
+        for start in range(0, len(wanted), _TOKENS_OF_A_REQUEST):
+            some = list(wanted[start : start + _TOKENS_OF_A_REQUEST])
+            body = {
+                **_ONE_TOKEN,
+                "logprobs": 1 if isinstance(prompt, str) or not _is_chat(prompt) else True,
+                "logprob_token_ids": some,
+                "return_tokens_as_token_ids": True,
+            }
+            answer = await self._post(client, body, prompt)
+            choices = _in_order(answer)
+            logs = logs or [{} for _ in choices]
+            for found, choice in zip(logs, choices, strict=True):
+                shown = _checked_logs(self._returned(choice))
+                found |= {token: shown[f"token_id:{token}"] for token in some}
+        return logs, answer.get("prompt_token_ids") or choices[0].get("prompt_token_ids") or []
+
+    async def _label_tokens(
+        self, client: AsyncOpenAI, prompt: Prompt, label_words: Sequence[str]
+    ) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
+        """Return the tokens of each label word as they follow a prompt, and the label rule."""
+        space = " " if isinstance(prompt, str) and not prompt[-1:].isspace() else ""
+        words = [space + word.strip() for word in label_words]
+
+        async def encode(prompt: Any, **options: Any) -> list[list[int]]:
+            answer = await self._post(client, {**_ONE_TOKEN, **options}, prompt)
+            if "prompt_token_ids" in answer:
+                return [answer["prompt_token_ids"]]
+            return [choice["prompt_token_ids"] for choice in _in_order(answer)]
+
+        if isinstance(prompt, str):
+            found = await encode([prompt, *(prompt + word for word in words)])
+        else:
+            found = await encode(prompt)
+            for word in words:
+                turns = [*prompt, {"role": "assistant", "content": word}]
+                options = {"continue_final_message": True, "add_generation_prompt": False}
+                found += await encode(turns, **options)
+        alone = await encode(words, add_special_tokens=False)
+        # Only their tokens are read, so that an empty text stands for the prompt of a chat.
+        start = prompt if isinstance(prompt, str) else "\0"
+        known = dict(zip([start, *(start + word for word in words)], found, strict=True))
+        known |= dict(zip(words, alone, strict=True))
+        tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
+        return read_label_words(tokenizer, start, words, self._label_rule)
+
+    async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
+        """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
+        chat = _is_chat(prompt)
+        body = {"model": self.model, "messages" if chat else "prompt": prompt, **body}
+        if chat and "return_token_ids" in body:
+            # Such servers pass this to the chat template.
+            body["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}
+        path = "/chat/completions" if chat else "/completions"
+        async with asyncio.timeout(self._time_limit):
+            answer: Any = await client.post(path, cast_to=object, body=body)
+        read = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
+        if read < 0:
+            raise ValueError("negative number of tokens")
+        self.tokens_read += read
+        return answer
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[AsyncOpenAI]:
+        import openai
+
+        if self._address != self.base_url:
+            # They log the URL of every request, with a path that may contain a key.
+            for name in ("httpx2", "openai._base_client"):
+                logging.getLogger(name).addFilter(_drop)
         async with openai.AsyncOpenAI(
             base_url=self._address,
-            api_key=key or "none",
+            api_key=self._key or "none",
             timeout=self._timeout,
             max_retries=self._retries,
             http_client=openai.DefaultAsyncHttpxClient(
@@ -212,47 +497,11 @@ class OpenAIScorer(Engine):
                 event_hooks={"response": [self._limit_response]},
             ),
         ) as client:
+            yield client
 
-            async def work() -> None:
-                for row in rows:
-                    try:
-                        async with asyncio.timeout(self._time_limit):
-                            shown = await self._next_tokens(client, prompts[row])
-                    except (openai.APIError, TimeoutError) as error:
-                        raise self._convert_error(row, error, key) from None
-                    except _UNREADABLE:
-                        raise ScoringError(
-                            f"query {row}: {self.base_url} returns no top log-probabilities for "
-                            f"model {self.model!r} with api={self._api!r}; use another api or "
-                            "server"
-                        ) from None
-                    probs[row] = self._to_probs(row, shown, prompts[row], label_words)
-                    self.answered += 1
-                    progress(1)
-
-            await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
-        return probs
-
-    async def _next_tokens(self, client: AsyncOpenAI, prompt: Prompt) -> dict[str, float]:
-        """Request the most probable next tokens of a prompt and their log-probabilities."""
-        body: dict[str, Any] = {"model": self.model, "max_tokens": 1, "temperature": 0}
-        if self._api == "completions":
-            path = "/completions"
-            body |= {"prompt": prompt, "logprobs": self._top}
-        else:
-            path = "/chat/completions"
-            body |= {"messages": prompt, "logprobs": True, "top_logprobs": self._top}
-        answer: Any = await client.post(path, cast_to=object, body=body)
-        read = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
-        (choice,) = answer["choices"]
-        if read < 0:
-            raise ValueError("negative number of tokens")
-        self.tokens_read += read
-        shown = choice["logprobs"]
-        if self._api == "completions":
-            return {token: float(value) for token, value in shown["top_logprobs"][0].items()}
-        entries = shown["content"][0]["top_logprobs"]
-        return {entry["token"]: float(entry["logprob"]) for entry in entries}
+    @property
+    def _key(self) -> str:
+        return os.environ.get(self._key_variable, "").strip()
 
     async def _limit_response(self, response: httpx2.Response) -> None:
         """Limit the size of a response, and warn if the server rejects the request temporarily."""
@@ -276,7 +525,28 @@ class OpenAIScorer(Engine):
                     self._retries,
                 )
 
-    def _convert_error(self, row: int, error: Exception, key: str) -> ScoringError:
+    @contextmanager
+    def _converted(self, where: str) -> Iterator[None]:
+        """Convert errors of the client and unreadable responses to a ScoringError."""
+        import openai
+
+        try:
+            yield
+        except ScoringError as error:
+            if str(error).startswith(where):
+                raise
+            raise ScoringError(f"{where}: {error}") from None
+        except (openai.APIError, TimeoutError) as error:
+            raise self._convert_error(where, error) from None
+        except _UNREADABLE:
+            lacks = "log-probabilities" if self.votes is None else "answers"
+            raise ScoringError(
+                f"{where}: {self.base_url} returns no usable {lacks} for model {self.model!r} "
+                f"with api={self._api}; use another api or server"
+                f"{', or sample answers with votes=20' if self.votes is None else ''}"
+            ) from None
+
+    def _convert_error(self, where: str, error: Exception) -> ScoringError:
         if isinstance(error.__cause__, ScoringError):
             # The client may wrap the error of the hook.
             return error.__cause__
@@ -289,37 +559,56 @@ class OpenAIScorer(Engine):
             )
         what = "does not respond" if status is None else f"returned status {status}"
         cause = named(error)
-        return ScoringError(
-            f"query {row}: {self.base_url} {what} ({cause.replace(key, '***') if key else cause})"
-        )
+        path = self._address.removeprefix(self.base_url)
+        for secret in (self._key, path, *(part for part in path.split("/") if len(part) > 3)):
+            cause = cause.replace(secret, "***") if secret else cause
+        advice = ""
+        if status in (404, 405):
+            other = "chat" if self._api == "completions" else "completions"
+            advice = (
+                f"; check the name of the model, or set api={other} (--set scoring.api={other}) "
+                "if the server offers only that"
+            )
+        return ScoringError(f"{where}: {self.base_url} {what} ({cause}){advice}")
 
-    def _to_probs(
-        self, row: int, shown: Mapping[str, float], prompt: Prompt, label_words: Sequence[str]
-    ) -> NDArray[np.float64]:
-        """Convert the returned tokens to class probabilities [N]."""
-        most = max(shown.values(), default=0.0)
-        if not most <= _ROUNDING or sum(map(math.exp, shown.values())) > 1 + _ROUNDING:
-            raise ScoringError(
-                f"query {row}: {self.base_url} returned values that are no log-probabilities (up "
-                f"to {most:g}); use another api or server"
-            )
-        spaced = isinstance(prompt, str) and not prompt[-1:].isspace()
-        found = [best_token(shown, word, label_words, spaced) for word in label_words]
-        absent = [word for word, value in zip(label_words, found, strict=True) if value is None]
-        self.missing.update(absent)
-        if absent and (self._missing_rule == "error" or len(absent) == len(label_words)):
-            rules = ", or set missing=bound or missing=zero"
-            raise ScoringError(
-                f"query {row}: label words {', '.join(map(repr, absent))} are not among the "
-                f"{len(shown)} tokens returned by {self.base_url}, the first "
-                f"{next(iter(shown), '')!r}; increase top_logprobs"
-                f"{'' if len(absent) == len(label_words) else rules}"
-            )
-        least = min(shown.values()) if self._missing_rule == "bound" else -math.inf
-        logs = np.array([least if value is None else value for value in found])
-        if not np.isfinite([value for value in found if value is not None]).all():
-            raise ScoringError(f"query {row}: {self.base_url} returned log-probabilities {logs}")
-        return np.asarray(softmax(logs[None])[0], dtype=np.float64)
+
+def _drop(record: logging.LogRecord) -> bool:
+    return False
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    # A notebook already runs an event loop, which must not be blocked.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def _in_order(answer: Any) -> list[Any]:
+    """Return the choices of a response, in the order of the prompts."""
+    return sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+
+
+def _is_chat(prompt: Any) -> bool:
+    return isinstance(prompt, list) and isinstance(prompt[0], dict)
+
+
+#: The body of a request that reads one position, for servers that return token ids.
+_ONE_TOKEN: Mapping[str, Any] = {"max_tokens": 1, "temperature": 0, "return_token_ids": True}
+
+
+def _checked_logs(shown: dict[str, float]) -> dict[str, float]:
+    """Return log-probabilities that can be true."""
+    most = max(shown.values(), default=0.0)
+    if not most <= _ROUNDING or sum(map(math.exp, shown.values())) > 1 + _ROUNDING:
+        raise ScoringError(
+            f"the server returned values that are no log-probabilities (up to {most:g}); use "
+            "another api or server"
+        )
+    return shown
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
@@ -344,20 +633,6 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._body.aclose()
-
-
-def best_token(
-    shown: Mapping[str, float], word: str, label_words: Sequence[str], spaced: bool
-) -> float | None:
-    """Return the largest log-probability of the tokens that are a prefix of this word only."""
-    values = []
-    for token, value in shown.items():
-        bare = token.strip()
-        if not bare or (spaced and token[:1] != " ") or not word.strip().startswith(bare):
-            continue
-        if sum(other.strip().startswith(bare) for other in label_words) == 1:
-            values.append(value)
-    return max(values, default=None)
 
 
 def _check_prefixes(label_words: Sequence[str]) -> None:

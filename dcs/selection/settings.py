@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -12,7 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import checked_rows, finite_number, whole_number
 from dcs.errors import check_choice
 from dcs.evaluation.metrics import Objective, PmiTerm
-from dcs.schemes.calibration import CalibrationKind, fit_calibration, from_arrays, from_offset
+from dcs.schemes.calibration import (
+    Calibration,
+    CalibrationKind,
+    fit_calibration,
+    from_arrays,
+    from_offset,
+)
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
@@ -329,7 +336,7 @@ def fit_settings(
     values, indices, names = checked_rows(probs, labels, classes, missing=True)
     labelled, kind = indices >= 0, path[0].calibration
     ridge = path[0].ridge * min(1.0, _RIDGE_ROWS / max(1, labelled.sum()))
-    calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
+    calibration = _shared_calibration(values, indices, kind, ridge)
     calibrated = values if calibration is None else calibration.apply(values)
     rows = _Calibrated(calibrated[labelled], indices[labelled], calibrated.mean(axis=0), kind)
     schemes: list[CorrectionScheme] = []
@@ -338,6 +345,29 @@ def fit_settings(
         origin = {"beta": setting.beta, "tau": setting.tau, "rows": rows.labels.size}
         schemes.append(CorrectionScheme(names, chosen, origin | {"moves": moves}, calibration))
     return tuple(schemes)
+
+
+#: Calibrations fitted in this process, which trials on the same rows share, and their maximum
+#: number.
+_FITTED: Final[dict[tuple[Any, ...], Calibration]] = {}
+_MOST_FITTED: Final = 256
+
+
+def _shared_calibration(
+    probs: NDArray[np.float64], labels: NDArray[np.int64], kind: CalibrationKind, ridge: float
+) -> Calibration | None:
+    rows = hashlib.blake2b(probs.tobytes() + labels.tobytes()).digest()
+    key = (rows, probs.shape, kind, ridge)
+    # One lookup, because another thread may clear the dictionary.
+    calibration = _FITTED.get(key)
+    if calibration is not None:
+        return calibration
+    calibration = fit_calibration(probs, labels, kind=kind, ridge=ridge)
+    if calibration is not None:
+        if len(_FITTED) >= _MOST_FITTED:
+            _FITTED.clear()
+        _FITTED[key] = calibration
+    return calibration
 
 
 @dataclass(frozen=True, slots=True)

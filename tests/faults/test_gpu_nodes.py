@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,11 +35,12 @@ def _noting_actor(notes: Path) -> type[ScoringActor]:
     class NotingActor(ScoringActor):
         """Says where it scores; the second table waits for a cell of the first."""
 
-        def generate(self, request, key, texts):
-            (notes / f"table-{request.seed}-{_node_id()}").touch()
+        def score(self, prefix, queries, label_words, progress=None):
+            table = hashlib.sha256(str(prefix).encode()).hexdigest()
+            (notes / f"table-{table}-{_node_id()}").touch()
             if len(list(notes.glob("table-*"))) > 1:
                 wait_for(lambda: list(notes.glob("cell-*")), "a cell beside the scoring")
-            return super().generate(request, key, texts)
+            return super().score(prefix, queries, label_words, progress)
 
     return NotingActor
 
@@ -64,10 +66,11 @@ def test_stages_overlap_and_each_stays_on_its_nodes(
     cluster, undisturbed, gpu_node, tmp_path, output, monkeypatch
 ):
     import workflows.cluster.driver
+    import workflows.cluster.pool
 
     notes = tmp_path / "notes"
     notes.mkdir()
-    monkeypatch.setattr(workflows.cluster.driver, "ScoringActor", _noting_actor(notes))
+    monkeypatch.setattr(workflows.cluster.pool, "ScoringActor", _noting_actor(notes))
     monkeypatch.setattr(workflows.cluster.driver, "run_cell", _noting_cell(notes))
     sweep(output)
     check_complete(output, undisturbed[1])
@@ -85,7 +88,7 @@ def test_stages_overlap_and_each_stays_on_its_nodes(
 
 def test_an_actor_killed_on_its_gpu_in_mid_shard(cluster, undisturbed, gpu_node, output):
     def kill() -> int:
-        return kill_worker(_raylet(gpu_node), "ScoringActor.generate")
+        return kill_worker(_raylet(gpu_node), "ScoringActor.score")
 
     disturbed_sweep(kill, output, SCORING)
     check_complete(output, of_scoring(undisturbed[1]))
@@ -95,7 +98,7 @@ def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, gpu_node, output)
     other = add_node(cluster, num_cpus=2, num_gpus=1)
 
     def lose_it() -> int:
-        pid = kill_worker(_raylet(other), "ScoringActor.generate", after=0.1)
+        pid = kill_worker(_raylet(other), "ScoringActor.score", after=0.1)
         remove_node(cluster, other)
         return pid
 

@@ -33,7 +33,7 @@ def test_a_worker_killed_in_mid_annealing(cluster, undisturbed, scored):
 
 
 def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, output):
-    disturbed_sweep(lambda: kill_worker(os.getpid(), "ScoringActor.generate"), output, SCORING)
+    disturbed_sweep(lambda: kill_worker(os.getpid(), "ScoringActor.score"), output, SCORING)
     check_complete(output, of_scoring(undisturbed[1]))
 
 

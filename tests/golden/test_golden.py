@@ -6,13 +6,14 @@ If the format of a file changes on purpose, write it again: `dcs tune table.parq
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dcs import CorrectionScheme, ProbabilityTable
-from tracking.records import CellRecord
+from tracking.records import RECORD_VERSION, CellRecord
 
 FOLDER = Path(__file__).parent
 CLASSES = ("Calm", "Tense", "Joyful")
@@ -40,3 +41,8 @@ def test_a_cell_record_is_read_and_written_again() -> None:
     assert record.finished
     assert record.scheme is not None
     assert CellRecord.from_json(record.to_json()) == record
+
+
+def test_the_golden_record_is_of_this_version() -> None:
+    content = json.loads((FOLDER / "cell.json").read_text(encoding="utf-8"))
+    assert content["version"] == RECORD_VERSION

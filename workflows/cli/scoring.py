@@ -104,20 +104,20 @@ def table_name(request: TableRequest) -> str:
 
 def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore) -> int:
     """Score requests, by key, with one model; return the number of prompts not in the cache."""
-    from dcs.scoring.generation import count_queries
-    from workflows.cluster.scoring import ScoringActor
+    from workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
 
-    requests = list(missing.values())
-    total = sum(count_queries(**request.prompted) for request in requests)
-    with console.status("loading the model"):
-        actor = ScoringActor(model, store.root, 0, requests[0].scoring)
-        scorer = actor.scorer
-    with closing(actor), progress_bar("scoring prompts", total) as progress:
-        for key, request in missing.items():
-            _, scoring = actor.generate(request, key, progress=lambda n: progress(advance=n))
-    for line in scoring.remarks:
+    tables = [TableScoring(key, request) for key, request in missing.items()]
+    actor = ScoringActor(model, store.root.parent / "shards", tables[0].request.scoring)
+    work, total = Work(), sum(table.n_prompts for table in tables)
+    with closing(actor):
+        with console.status("loading the model"):
+            work.info = actor.load()
+        with progress_bar("scoring prompts", total) as progress:
+            for table in tables:
+                note = score_here(table, actor, work, store, lambda n: progress(advance=n))
+    for line in note.remarks:
         console.print(line)
-    return scorer.scored
+    return work.scored
 
 
 def announce(requests: Iterable[TableRequest]) -> None:
@@ -129,14 +129,17 @@ def announce(requests: Iterable[TableRequest]) -> None:
         Tables to score; engines that run locally are left out.
     """
     from dcs.scoring import is_served
-    from dcs.scoring.generation import count_queries
+    from dcs.scoring.generation import PromptSet
 
     counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
         if is_served(request.scoring.engine):
             address = request.scoring.base_url
             address = origin(address) if address else request.scoring.engine
-            counts[request.model, address] += count_queries(**request.prompted)
+            # A server may return one sample per request.
+            samples = request.scoring.votes or 1
+            prompts = len(PromptSet.select(**request.prompted).texts)
+            counts[request.model, address] += samples * prompts
     for (model, address), number in counts.items():
         console.print(f"{model} at {address}: at most {number} requests")
 

@@ -104,6 +104,13 @@ def import_(
     targets: Annotated[
         Literal["auto", "index", "text"], typer.Option(help="lm-eval: type of targets.")
     ] = "auto",
+    choice_score: Annotated[
+        Literal["sum", "mean", "unconditional"],
+        typer.Option(
+            help="lm-eval: score choices by the sum of log-likelihoods, per character, or minus "
+            "that without the prompt."
+        ),
+    ] = "sum",
     model: Annotated[
         str | None, typer.Option("--origin-model", help="Model to record as origin.")
     ] = None,
@@ -180,8 +187,8 @@ def tune(
         int | None,
         typer.Option(
             min=0,
-            help="Number of Optuna trials beside the standard settings.",
-            show_default="0; 30 of a study",
+            help="Number of Optuna trials, of which the standard settings are the first.",
+            show_default="48",
         ),
     ] = None,
     prefer: Prefer = None,

@@ -49,6 +49,8 @@ _ENVIRONMENT = {
     # By default Ray ends the process silently if the head does not answer for a minute; the
     # driver reports the loss earlier and needs time for an orderly shutdown.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
+    # A start on a busy machine may take longer than 30 s, the default.
+    "RAY_raylet_start_wait_time_s": "120",
     # By default, whether Ray requires authentication depends on files of earlier runs.
     "RAY_AUTH_MODE": "token",
 }

@@ -14,7 +14,6 @@ import numpy as np
 import ray
 from ray.exceptions import (
     OutOfMemoryError,
-    RayActorError,
     RayError,
     RayTaskError,
     WorkerCrashedError,
@@ -22,7 +21,7 @@ from ray.exceptions import (
 from ray.util.metrics import Counter as RayCounter
 from ray.util.metrics import Gauge
 
-from dcs.errors import DCSError, ScoringError, last_line
+from dcs.errors import ScoringError, last_line
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
 from tracking import Archive, CellRecord
@@ -37,12 +36,12 @@ from workflows.cluster.connect import (
     look,
 )
 from workflows.cluster.placement import Placement
-from workflows.cluster.scoring import ScoringActor
+from workflows.cluster.pool import ScoringPool
 from workflows.parallel import Mapper, RayMapper
 from workflows.plan import Cell, Progress, SweepPlan, sharing
 from workflows.study.cell import compute_cell, failed_record
 from workflows.study.study import StudyStorageError, open_storage
-from workflows.tables import ProbabilityStore, Rows, TableRequest
+from workflows.tables import ProbabilityStore, Rows
 
 _log = logging.getLogger(__name__)
 
@@ -105,16 +104,6 @@ class Meters:
             self._gauges[name].set(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scoring:
-    """A table that is being scored by an actor."""
-
-    actor: Any
-    key: str
-    request: TableRequest
-    tables: Any
-
-
 @dataclass(slots=True)
 class _PendingCells:
     """Cells of one table that are not yet submitted, grouped if they share a search.
@@ -165,22 +154,19 @@ class Driver:
         self._until = math.inf if until is None else until
         self.meters = Meters(plan.config.name)
         self._archive = Archive(plan.output)
-        self._store = ProbabilityStore.under(plan.output)
         self._storage = plan.study_storage
         open_storage(self._storage)
         self._watch = ClusterWatch(look)
         self._look = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
-        self._actor_class = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES)(
-            ScoringActor
+        self._pool = ScoringPool(
+            plan.missing_tables,
+            texts=plan.texts,
+            store=ProbabilityStore.under(plan.output),
+            settings=plan.config.scoring,
         )
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
 
-        # Tables to score, tables being scored by the reference of their result, and failed tables.
-        self._requests = deque(plan.missing_tables.items())
-        self._scoring: dict[Any, _Scoring] = {}
-        self._unscored: list[ScoringError] = []
-        self._idle: dict[str, list[Any]] = {}
         # Keys of the tables and ensembles whose cells are known.
         self._ready = set(plan.cells)
         # Cells to compute, and cells being computed by the reference of their result.
@@ -207,8 +193,8 @@ class Driver:
                 yield from self._work()
         except RayError as error:
             raise gone(last_line(error)) from error
-        if self._unscored:
-            first, *others = self._unscored
+        if self._pool.unscored:
+            first, *others = self._pool.unscored
             more = f" (and {len(others)} more tables)" if others else ""
             raise ScoringError(
                 f"{first}{more}; finished results are saved, run the command again to continue"
@@ -216,19 +202,20 @@ class Driver:
 
     def _work(self) -> Iterator[tuple[CellRecord, Figures]]:
         self._update_progress()
+        self._start_scoring()
         self._warm_up()
         while True:
-            self._start_scoring()
             self._start_tuning()
-            if not (self._scoring or self._tuning):
+            if not (self._pool.references or self._tuning):
                 return
             if time.monotonic() >= self._until:
                 self._stop()
             for done in self._wait():
-                if done in self._scoring:
-                    yield from self._end_scoring(done, self._scoring.pop(done))
-                else:
+                if done in self._tuning:
                     yield from self._end_tuning(done, self._tuning.pop(done))
+                else:
+                    yield from self._end_scoring(done)
+            self._start_scoring()
             for late in self._overdue():
                 # Kills the worker, which may hang in compiled code or be stopped.
                 ray.cancel(late, force=True)
@@ -266,7 +253,7 @@ class Driver:
 
     def _wait(self) -> list[Any]:
         """Return completed work, or nothing after a timeout so that the cluster is checked."""
-        running = [*self._scoring, *self._tuning]
+        running = [*self._pool.references, *self._tuning]
         seconds = max(0.0, min(_WAIT_SECONDS, self._until - time.monotonic()))
         # Fetching results would contact the node's daemon, which may be dead.
         ready, _ = ray.wait(running, num_returns=1, timeout=seconds, fetch_local=False)
@@ -278,8 +265,7 @@ class Driver:
 
     def _update_progress(self) -> None:
         self._look, progress = self._watch.latest, self._progress
-        missing = len(self._requests) + len(self._scoring) + len(self._unscored)
-        progress.tables_done = self._plan.n_tables - missing
+        progress.tables_done = self._plan.n_tables - self._pool.n_missing
         progress.running, progress.machines = len(self._tuning), self._look.machines
         progress.show(progress)
 
@@ -289,70 +275,29 @@ class Driver:
 
     def _warm_up(self) -> None:
         """Start workers on the CPUs that are idle until the first table is scored."""
-        if self._waiting or not self._requests:
+        if self._waiting or not self._pool.n_actors:
             return
-        free = self._placement.cell_cpus_now
-        if self._placement.shared:
-            options, slots = self._placement.scoring(self._plan.config.scoring)
-            free -= math.ceil(min(slots, len(self._requests)) * options["num_cpus"])
         task = ray.remote(max_retries=0)(warm_up).options(**self._placement.cells)
-        for _ in range(min(free, _WARM_WORKERS)):
+        for _ in range(min(self._placement.cell_cpus_now - self._scoring_cpus, _WARM_WORKERS)):
             task.remote()
 
+    @property
+    def _scoring_cpus(self) -> int:
+        """Number of CPUs that scoring takes from the cells."""
+        if not self._placement.shared:
+            return 0
+        options, _ = self._placement.scoring(self._plan.config.scoring)
+        return math.ceil(self._pool.n_actors * float(options["num_cpus"]))
+
     def _start_scoring(self) -> None:
-        options, slots = self._placement.scoring(self._plan.config.scoring)
-        while self._requests and len(self._scoring) < slots:
-            key, request = self._requests.popleft()
-            actor = self._take_actor(request.model, options)
-            tables, note = actor.generate.options(num_returns=2).remote(
-                request, key, self._plan.texts.get(key)
-            )
-            self._scoring[note] = _Scoring(actor, key, request, tables)
-        # Dropping the last handle ends an idle actor, which releases its GPU.
-        wanted = {request.model for _, request in self._requests}
-        self._idle = {model: actors for model, actors in self._idle.items() if model in wanted}
+        self._pool.fill(*self._placement.scoring(self._plan.config.scoring))
 
-    def _take_actor(self, model: str, options: dict[str, Any]) -> Any:
-        if self._idle.get(model):
-            return self._idle[model].pop()
-        self._idle.clear()
-        return self._actor_class.options(**options).remote(
-            model,
-            self._store.root,
-            options["num_gpus"],
-            self._plan.config.scoring,
-        )
-
-    def _end_scoring(self, done: Any, ended: _Scoring) -> Iterator[tuple[CellRecord, Figures]]:
-        key, request = ended.key, ended.request
-        try:
-            note = ray.get(done)
-            if self._store.digests(key) is None:
-                # The actor's disk is not shared: store the tables on this machine too.
-                self._store.keep(key, ray.get(ended.tables), note)
-        except RayError as error:
-            if not isinstance(error, RayTaskError):
-                check_alive()
-            if isinstance(error, RayTaskError):
-                # The actor is still usable; without a model it raises for every table.
-                self._idle.setdefault(request.model, []).append(ended.actor)
-                self._skip_table(request, error.cause, error)
-            elif isinstance(error, RayActorError) and "creation task" in str(error):
-                # The model cannot be loaded, so none of its tables can be scored.
-                self._skip_table(request, error, error)
-                others = (item for item in self._requests if item[1].model != request.model)
-                self._requests = deque(others)
-            else:
-                # The node was lost, and Ray has exhausted the actor's restarts.
-                self._attempts[key] += 1
-                if self._attempts[key] < _RETRIES:
-                    self._requests.append((key, request))
-                else:
-                    self._skip_table(request, error, error)
+    def _end_scoring(self, done: Any) -> Iterator[tuple[CellRecord, Figures]]:
+        prompts, tokens, scored = self._pool.end(done)
+        self._count(prompts=prompts, tokens=tokens)
+        if scored is None:
             return
-        self._idle.setdefault(request.model, []).append(ended.actor)
-        self._count(prompts=note.rows, tokens=note.tokens)
-        for ready, cells in self._plan.cells_after(key).items():
+        for ready, cells in self._plan.cells_after(scored).items():
             if ready in self._ready:
                 continue
             self._ready.add(ready)
@@ -362,22 +307,6 @@ class Driver:
             for record in finished.values():
                 self._progress.cells_done += 1
                 yield record, {}
-
-    def _skip_table(
-        self, request: TableRequest, cause: BaseException | None, error: RayError
-    ) -> None:
-        """Skip a table and report it when all other work is done."""
-        if isinstance(cause, OSError):
-            # A full disk, for example, affects the other tables too: stop.
-            raise DCSError(
-                f"{cause.filename or self._store.root}: the scored table cannot be written "
-                f"({cause.strerror or cause}); make room and run the same command again"
-            ) from error
-        reason = str(cause) if isinstance(cause, DCSError) else last_line(error)
-        wrapped = ScoringError(f"scoring {request.label} failed: {' '.join(reason.split())}")
-        # Its frames hold a handle of the actor, which would occupy its CPU and GPU.
-        wrapped.__cause__ = error.with_traceback(None)
-        self._unscored.append(wrapped)
 
     def _enqueue(self, key: str, cells: Sequence[Cell]) -> None:
         if cells:
@@ -419,10 +348,8 @@ class Driver:
         if cell.tuner is None:
             return 1
         free = self._placement.cell_cpus
-        if self._requests or self._scoring:
-            free -= sum(tuning.width for tuning in self._tuning.values())
-            if self._placement.shared:
-                free -= len(self._scoring)
+        if self._pool.n_actors:
+            free -= sum(tuning.width for tuning in self._tuning.values()) + self._scoring_cpus
         share = free // sum(len(waiting.cells) for waiting in self._waiting)
         return max(1, share)
 

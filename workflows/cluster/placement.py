@@ -41,9 +41,8 @@ class Placement:
         Ray options of an actor that scores prompts with at most one GPU.
     actor_slots : int
         Maximum number of such actors.
-    gpus, gpus_per_node : int
-        Number of GPUs for scoring, including those that autoscaling may add, in total and on the
-        largest node.
+    node_gpus : tuple of int
+        Numbers of GPUs of the nodes with GPUs, including nodes that autoscaling may add.
     cell_cpus, cell_cpus_now : int
         Number of CPUs for cells, with and without the nodes that autoscaling may add.
     shared : bool
@@ -53,8 +52,7 @@ class Placement:
     cells: dict[str, Any]
     actors: dict[str, Any]
     actor_slots: int
-    gpus: int
-    gpus_per_node: int
+    node_gpus: tuple[int, ...]
     cell_cpus: int
     cell_cpus_now: int
     shared: bool
@@ -74,10 +72,11 @@ class Placement:
         if is_served(settings.engine):
             return {**self.cells, "num_cpus": 1, "num_gpus": 0}, 1
         share = settings.tensor_parallel or 1
-        if settings.engine != "vllm" or (not self.gpus and share == 1):
+        if settings.engine != "vllm" or (not self.node_gpus and share == 1):
             return dict(self.actors), self.actor_slots
         # At least one: Ray waits for GPUs that have left the cluster to return.
-        return {**self.actors, "num_gpus": share}, max(1, self.gpus // share)
+        fitting = sum(gpus // share for gpus in self.node_gpus)
+        return {**self.actors, "num_gpus": share}, max(1, fitting)
 
     def check(self, settings: ScoringSettings | None) -> None:
         """Refuse a cluster on which Ray would wait forever.
@@ -99,10 +98,11 @@ class Placement:
                 f"the resource {MAX_CPUS} set to the number of CPUs that autoscaling may reach"
             )
         share = 1 if settings is None else settings.tensor_parallel or 1
-        if share > max(1, self.gpus_per_node):
+        most = max(self.node_gpus, default=0)
+        if share > max(1, most):
             raise DCSError(
                 f"scoring.tensor_parallel {share}: no node of the cluster has more than "
-                f"{self.gpus_per_node} GPUs; add nodes with {share} GPUs each, or lower it; with "
+                f"{most} GPUs; add nodes with {share} GPUs each, or lower it; with "
                 f"autoscaling, set the resource {MAX_GPUS_PER_NODE} of the head"
             )
 
@@ -142,9 +142,12 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
         now = sum(amounts("CPU", cpu_only))
 
     cell_cpus = max(now, max_cpus)
-    gpus = max(sum(amounts("GPU")), max_gpus)
+    node_gpus = [number for number in amounts("GPU") if number]
     # If the number of GPUs per autoscaled node is not declared, assume that one node has all.
-    node_gpus = max(amounts(MAX_GPUS_PER_NODE), default=0) or max_gpus
+    largest = max(amounts(MAX_GPUS_PER_NODE), default=0) or max_gpus
+    while (coming := min(largest, max_gpus - sum(node_gpus))) > 0:
+        node_gpus.append(coming)
+    gpus = sum(node_gpus)
     # Without GPUs half of the CPUs score, so that annealing can start at the same time.
     small = not gpus and cell_cpus <= _SMALL_CPUS
     cpu_slots = cell_cpus if small else cell_cpus // 2
@@ -154,8 +157,7 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
         # Without GPUs scoring is CPU work and runs where cells run.
         | ({"resources": cells["resources"]} if declared and not gpus else {}),
         actor_slots=gpus or max(1, cpu_slots),
-        gpus=gpus,
-        gpus_per_node=max([node_gpus, *amounts("GPU")]),
+        node_gpus=tuple(node_gpus),
         cell_cpus=cell_cpus,
         cell_cpus_now=now,
         shared=not (gpus and (declared or "label_selector" in cells)),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainSerializer, model_validator
 
-from dcs.errors import origin, plain_address
+from dcs.errors import origin, plain_address, served_revision
 from dcs.io import Strict, as_value_error
 from dcs.prompting import AnswerPrefix
 from dcs.scoring import (
@@ -22,12 +23,16 @@ from dcs.scoring import (
     load_scorer,
     resolve_model,
 )
+from dcs.scoring.answers import MissingRule
 from dcs.scoring.base import SCORING_VERSION
 from dcs.scoring.cache import local_folder
 
 #: Options that do not affect the numbers, only storage and speed.
 INDECISIVE = frozenset(
-    {"store", "device", "tensor_parallel", "memory", "max_length", "concurrency", "key_variable"}
+    {
+        *("store", "device", "tensor_parallel", "memory", "max_length"),
+        *("concurrency", "retries", "timeout", "key_variable"),
+    }
 )
 
 #: Options that only the engines with the default of another value need to have.
@@ -69,8 +74,11 @@ class ScoringSettings(Strict):
         vllm: number of GPUs per model; reserved by each actor of a sweep.
     memory, max_length : float, int or None
         vllm: fraction of GPU memory to use, and maximum number of tokens of a prompt.
-    base_url, api, top_logprobs, missing, concurrency : str, int or None
+    base_url, api, top_logprobs, missing, concurrency, retries, timeout : optional
         openai: see :class:`dcs.scoring.openai.OpenAIScorer`.
+    votes, temperature, max_tokens : int, float, int or None
+        Number of answers to sample for each prompt instead of reading log-probabilities, their
+        temperature, and their maximum number of tokens.
     revision : str or None
         openai: exact version of the served model, if known.
     key_variable : str or None
@@ -96,8 +104,13 @@ class ScoringSettings(Strict):
     ) = None
     api: Literal["completions", "chat"] | None = None
     top_logprobs: int | None = Field(default=None, ge=1)
-    missing: Literal["error", "bound", "zero"] | None = None
+    missing: MissingRule | None = None
+    votes: int | None = Field(default=None, ge=1, le=1000)
+    temperature: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
+    max_tokens: int | None = Field(default=None, ge=1)
     concurrency: int | None = Field(default=None, ge=1)
+    retries: int | None = Field(default=None, ge=0)
+    timeout: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
     revision: str | None = None
     key_variable: str | None = None
     store: Annotated[str, AfterValidator(local_folder)] | None = None
@@ -112,6 +125,8 @@ class ScoringSettings(Strict):
                     f"engine {self.engine} has no option {name!r}; it is an option of "
                     f"{' and '.join(owners)}"
                 )
+        if self.base_url is not None:
+            as_value_error(partial(served_revision, revision=self.revision), self.base_url)
         return self
 
     @property
@@ -170,6 +185,8 @@ class ScoringSettings(Strict):
             reference = resolve_model(model)
             named = reference.revision or reference.name
         decisive = {k: v for k, v in self.options.items() if k not in INDECISIVE}
+        if self.base_url is not None:
+            decisive["base_url"] = origin(self.base_url)
         if self.device is not None and self.device.startswith("cpu"):
             decisive.setdefault("dtype", "float32")  # a GPU defaults to bfloat16
         return {

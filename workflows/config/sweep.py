@@ -159,7 +159,7 @@ TableChoice = Annotated[
 
 
 #: The respect in which the tables of an ensemble differ.
-Grouping = Literal["prompts", "seeds", "models"]
+Grouping = Literal["prompts", "seeds", "models", "orders"]
 
 
 class PromptsConfig(Strict):
@@ -173,6 +173,9 @@ class PromptsConfig(Strict):
         Task names, or paths of task YAML files.
     shots : tuple of int or "N"
         Number of demonstrations per prompt; ``N`` is one per class.
+    permutations : int or None
+        Score each task with its options listed in this many cyclic orders, as the separate tasks
+        ``TASK@order0``, ...; the ensemble over ``orders`` combines them.
     seeds : tuple of int
         Root seeds, from which those of demonstrations, split, annealing and sampler derive.
     data : str or None
@@ -187,10 +190,20 @@ class PromptsConfig(Strict):
     models: Axis[str] = ("tiny_lm",)
     tasks: Axis[str]
     shots: Axis[int | Literal["N"]] = (1,)
+    permutations: int | None = Field(default=None, ge=2)
     seeds: Axis[Annotated[int, Field(ge=0)]] = (0,)
     data: str | None = None
     limit: int | None = Field(default=None, ge=1)
     scoring: ScoringSettings = ScoringSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _permute(cls, values: Any) -> Any:
+        count, tasks = values.get("permutations"), values.get("tasks")
+        if not isinstance(count, int) or not isinstance(tasks, (list, tuple)):
+            return values
+        ordered = [f"{task}@order{order}" for task in tasks for order in range(count)]
+        return values | {"tasks": ordered, "permutations": None}
 
     @field_validator("tasks")
     @classmethod
@@ -232,9 +245,10 @@ class SweepConfig(PromptsConfig, TuneConfig):
         :func:`dcs.data.importers.read_tables`: paths, folders, patterns, pairs of the
         optimization and test rows, or named tables of the same rows to be tuned jointly. If given,
         no model is loaded; model, task and shots are taken from the tables.
-    ensemble : tuple of "prompts", "seeds" or "models"
+    ensemble : tuple of "prompts", "seeds", "models" or "orders"
         Additionally tune jointly on tables of the same rows that differ in shots, demonstrations
-        or template (``prompts``), in the demonstration seed, or in the model.
+        or template (``prompts``), in the demonstration seed, in the model, or in
+        the order of the options (``orders``).
     held_out : float
         Fraction of the rows of a table to hold out as test rows if it has no test rows; drawn
         separately for each seed.

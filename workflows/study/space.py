@@ -18,8 +18,6 @@ from workflows.config.tuner import INTEGERS, LOGARITHMIC, SCHEDULE_KNOBS, TunerS
 _FAMILIES: Final = {"dnip": "weights", "furud": "memberships"}
 #: User attribute of enqueued trials without a search, which the space need not contain.
 UNSEARCHED: Final = "unsearched"
-#: Calibrations with a ridge penalty.
-_PENALISED: Final = ("vector", "logistic", "balanced")
 #: Number of accepted and generated moves that end a temperature of the published schedules.
 _PUBLISHED_MOVES: Final = {"published": (3, 6), "published-long": (150, 300)}
 
@@ -78,13 +76,10 @@ class SearchSpace:
     def suggest(self, trial: BaseTrial) -> Hyperparameters:
         """Suggest a complete setting."""
         calibration = self._draw(trial, "calibration")
-        ridge = Hyperparameters().ridge
-        if calibration in _PENALISED:
-            ridge = trial.suggest_float("ridge", 1.0, 200.0, log=True)
         if UNSEARCHED in trial.user_attrs:
-            return Hyperparameters(calibration=calibration, ridge=ridge, corrections="none")
+            return Hyperparameters(calibration=calibration, corrections="none")
         corrections = self._draw(trial, "corrections")
-        chosen = Hyperparameters(calibration=calibration, ridge=ridge, corrections=corrections)
+        chosen = Hyperparameters(calibration=calibration, corrections=corrections)
         if corrections == "none":
             return chosen
         terms: dict[str, Any] = {
@@ -143,7 +138,7 @@ class SearchSpace:
     def _params(self, setting: Hyperparameters) -> dict[str, Any]:
         """Return the parameters nearest to a setting."""
         defaults = replace(setting, corrections="weights").to_params()
-        params = {name: defaults[name] for name in ("ridge", "prior_rows", "averages")}
+        params = {name: defaults[name] for name in ("prior_rows", "averages")}
         params["prior_rows"] = min(max(params["prior_rows"], self._prior[0]), self._prior[1])
         params["corrections"] = setting.corrections
         for name, values in self._values.items():

@@ -23,6 +23,10 @@ from dcs.plugins import find_named
 
 TargetKind: TypeAlias = Literal["auto", "index", "text"]
 
+#: Log-likelihood of a choice: the sum over its tokens, divided by the number of characters (as
+#: ``acc_norm``), or minus that without the prompt (as ``acc_mutual_info``).
+ChoiceScore: TypeAlias = Literal["sum", "mean", "unconditional"]
+
 #: Maximum size of a text file: its parsed content takes several times that much memory.
 _TEXT_BYTES: Final = 2**32
 
@@ -49,6 +53,9 @@ class ImportOptions(Strict):
     targets : {"auto", "index", "text"}
         Whether a target such as ``"1"`` is the index of a choice or its text. ``"auto"`` decides
         if only one interpretation fits the log.
+    choice_score : {"sum", "mean", "unconditional"}
+        How choices are scored: by the sum of the log-likelihoods of their tokens, by their mean
+        per character, or by the sum minus that without the prompt.
     model, task : str, optional
         Provenance, if the file does not specify it.
     """
@@ -62,6 +69,7 @@ class ImportOptions(Strict):
     class_columns: tuple[str, ...] | None = None
     filter: str | None = None
     targets: TargetKind = "auto"
+    choice_score: ChoiceScore = "sum"
     model: str | None = None
     task: str | None = None
 
@@ -124,7 +132,7 @@ IMPORTERS: tuple[Importer, ...] = (
         "lm-evaluation-harness sample log of a multiple-choice task (samples_<task>_<date>.jsonl) "
         "or folder of such logs",
         "dcs.data.importers.lm_eval",
-        frozenset({"classes", "filter", "targets"}),
+        frozenset({"classes", "filter", "targets", "choice_score"}),
     ),
 )
 """Built-in formats, in the order in which the help lists them."""

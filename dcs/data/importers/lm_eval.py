@@ -1,10 +1,9 @@
 """Sample logs of lm-evaluation-harness: one JSON object per document and filter.
 
 Only multiple-choice tasks provide probabilities: a softmax over the choices converts their
-log-likelihoods given the prompt to class probabilities. One filter is read at a time, and every
-document must have the same number of choices. The unconditional responses that
-``acc_mutual_info`` adds are dropped. Classes are the texts of the choices if all documents share
-them, otherwise their positions.
+log-likelihoods given the prompt to class probabilities. One filter is read at a time. Classes are
+the texts of the choices if all documents share them, otherwise their positions; a position that a
+document does not have (ARC, MMLU-Pro) has probability 0 there.
 
 From an output folder of the harness, the newest log of each model and task is read. The results
 file specifies model and shots.
@@ -12,6 +11,7 @@ file specifies model and shots.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Sequence
@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from dcs.data.importers import ImportOptions, TargetKind, build_table, text_of
+from dcs.data.importers import ChoiceScore, ImportOptions, TargetKind, build_table, text_of
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, escaped, listing, show
 from dcs.io import first_fault, read_json
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
 _MUTUAL = "acc_mutual_info"
+_NEEDED = {"mean": "the texts of the choices", "unconditional": f"the responses of {_MUTUAL}"}
 
 
 class Sample(BaseModel, extra="allow"):
@@ -53,6 +54,21 @@ class Sample(BaseModel, extra="allow"):
     def scores(self) -> list[float]:
         """Log-likelihood of each choice given the prompt."""
         return [score for score, _ in self.filtered_resps[: self.n_choices]]
+
+    def scored(self, rule: ChoiceScore) -> list[float] | None:
+        """Score of each choice under a rule; None if the log lacks what the rule needs."""
+        if rule == "sum":
+            return self.scores
+        others = [score for score, _ in self.filtered_resps[self.n_choices :]]
+        if rule == "mean":
+            others = [len(text) for text in self.choices or []]
+        if len(others) != self.n_choices or (rule == "mean" and 0 in others):
+            return None
+        if rule == "mean":
+            return [score / length for score, length in zip(self.scores, others, strict=True)]
+        # A choice that is impossible in both ways stays so: the difference would be undefined.
+        pairs = zip(self.scores, others, strict=True)
+        return [score - other if score > -math.inf else score for score, other in pairs]
 
     @property
     def choices(self) -> list[str] | None:
@@ -113,18 +129,20 @@ def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
 def _read_log(path: Path, options: ImportOptions) -> ProbabilityTable:
     source = escaped(path)
     samples = _filter_samples(_read_samples(path, source), options.filter, source)
-    n_choices = len(samples[0].scores)
-    for sample in samples:
-        if len(sample.scores) != n_choices:
+    n_choices = max(sample.n_choices for sample in samples)
+    values = np.full((len(samples), n_choices), -np.inf)
+    for row, sample in enumerate(samples):
+        if (scores := sample.scored(options.choice_score)) is None:
             raise TableError(
-                f"{source}: doc_id {show(sample.doc_id, 40)} has {len(sample.scores)} choices, "
-                f"the first has {n_choices}; classes need the same number in every document"
+                f"{source}: doc_id {show(sample.doc_id, 40)}: choice score {options.choice_score} "
+                f"needs {_NEEDED[options.choice_score]}; use --choice-score sum"
             )
+        values[row, : len(scores)] = scores
     names = samples[0].choices
-    if names is None or len(set(names)) < n_choices or any(s.choices != names for s in samples):
+    if names is None or len({*names}) < n_choices or any(s.choices != names for s in samples):
         names = [f"choice_{k}" for k in range(n_choices)]
     return build_table(
-        np.array([sample.scores for sample in samples]),
+        values,
         _target_indices(samples, options.classes or names, options.targets, source),
         classes=names,
         ids=[sample.doc_id for sample in samples],

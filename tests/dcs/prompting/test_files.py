@@ -302,6 +302,25 @@ class TestOwnTask:
         refused(f"{path}@quiet", None, "quiet", "loud, terse")
         refused("nowhere.yaml", None, "nowhere.yaml")
 
+    @pytest.mark.parametrize("options", ["words", "letters"])
+    def test_orders_of_the_options(self, tmp_path: Path, options: str) -> None:
+        changes = {"instruction": "Choose:\n{options}", "options": options}
+        name = write_own(tmp_path, **changes)
+        tasks = [get_task(f"{name}@order{order}") for order in (0, 1)]
+        assert get_task(name).instruction == tasks[0].instruction
+        lists = [task.instruction.removeprefix("Choose:\n") for task in tasks]
+        if options == "words":
+            assert lists == ["happy, sad", "sad, happy"]
+            assert {task.label_words for task in tasks} == {("happy", "sad")}
+        else:
+            assert lists == ["A. happy\nB. sad", "A. sad\nB. happy"]
+            assert [task.label_words for task in tasks] == [("A", "B"), ("B", "A")]
+        shown = [select_demonstrations(task, 2, seed=0) for task in tasks]
+        assert shown[0] == shown[1]
+        assert len(set(map(prompt_hash, tasks, shown))) == 2
+        refused(f"{name}@order2", None, "order 2")
+        refused(f"{write_own(tmp_path)}@order1", None, "{options}")
+
     @pytest.mark.parametrize(
         ("changes", "key"),
         [
@@ -317,6 +336,7 @@ class TestOwnTask:
             ({"variants": {"x": {"label_words": ["a"]}}}, "variants.x"),
             ({"variants": {"x": {"classes": ["A", "B"]}}}, "variants.x"),
             ({"variants": {"a/b": {}}}, "variants"),
+            ({"options": "letters"}, "options"),
             ({"files": None}, "files"),
             ({"files": OWN["files"] | {"fields": {"txt": "text"}}}, "files.fields"),
             ({"files": OWN["files"] | {"test": "../b.jsonl"}}, "files.test"),

@@ -69,6 +69,12 @@ def test_bad_corrections_are_refused(build: Callable[..., object], arguments: An
         build(*arguments)
 
 
+@pytest.mark.parametrize("abc", [(0.0, 0.5, 0.5 + 1e-15), (0.5 - 1e-15, 0.5, 1.0)])
+def test_a_narrow_side_is_refused(abc: tuple[float, float, float]) -> None:
+    with pytest.raises(InvalidInputError):
+        Membership(*abc)
+
+
 def test_logarithmic_weights() -> None:
     with pytest.raises(InvalidInputError, match="1000000"):
         CorrectionSet.logarithmic(count=5, smallest=0.1, largest=2e6)

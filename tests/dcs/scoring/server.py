@@ -39,17 +39,36 @@ class ModelServer:
         self.sent = 0
         self.requests: list[tuple[str, dict[str, str], dict[str, Any], float]] = []
         self.key = ""
+        #: The paths that exist, whether asked tokens are returned, and how many likely ones are.
+        self.paths = ("/v1/completions", "/v1/chat/completions")
+        self.exact = False
+        self.most = 10_000
+        #: What samples say, in turn, and how many a request may ask for.
+        self.says: list[str] = []
+        self.most_samples = 100
         self.pause = 0.0
         self.active = self.most_active = 0
 
-    def next_tokens(self, prompt: str, top: int) -> dict[str, float] | str:
-        ids = self.tokenizer(prompt)["input_ids"]
+    def encode(self, prompt: Any, *, special: bool = True) -> list[int]:
+        """Return the tokens of a text; those of messages are the tokens of their contents."""
+        if isinstance(prompt, list) and isinstance(prompt[0], dict):
+            prompt = "".join(message["content"] for message in prompt)
+        if isinstance(prompt, list):
+            return prompt
+        ids: list[int] = self.tokenizer(prompt, add_special_tokens=special)["input_ids"]
+        return ids
+
+    def all_logs(self, ids: list[int]) -> Any:
+        with self.lock, self.torch.inference_mode():
+            logits = self.model(self.torch.tensor([ids])).logits[0, -1].double()
+        return logits.log_softmax(-1)
+
+    def next_tokens(self, prompt: Any, top: int) -> dict[str, float] | str:
+        ids = self.encode(prompt)
         limit = self.model.config.max_position_embeddings
         if len(ids) > limit:
             return f"its prompt has {len(ids)} tokens, the model reads {limit}"
-        with self.lock, self.torch.inference_mode():
-            logits = self.model(self.torch.tensor([ids])).logits[0, -1].double()
-        values, tokens = logits.log_softmax(-1).topk(top)
+        values, tokens = self.all_logs(ids).topk(top)
         shown: dict[str, float] = {}
         for value, token in zip(values.tolist(), tokens.tolist(), strict=True):
             shown.setdefault(self.texts[token], value)
@@ -65,16 +84,49 @@ class ModelServer:
             given = headers.get("authorization", "")
             return 401, {}, json.dumps({"error": {"message": f"wrong key {given}"}})
         time.sleep(self.pause)
+        if path not in self.paths:
+            return 404, {}, json.dumps({"detail": "Not Found"})
         chat = path != "/v1/completions"
-        prompt = body["messages"][0]["content"] if chat else body["prompt"]
-        shown = self.next_tokens(prompt, body["top_logprobs" if chat else "logprobs"])
+        given = body["messages" if chat else "prompt"]
+        if self.says and not body.get("logprobs"):
+            return self.samples(body, chat)
+        if self.exact and body.get("return_token_ids"):
+            return self.exactly(body, given, chat)
+        top = body["top_logprobs" if chat else "logprobs"]
+        if top > self.most:
+            return 400, {}, json.dumps({"error": {"message": f"at most {self.most}"}})
+        shown = self.next_tokens(given, top)
         if isinstance(shown, str):
             return 400, {}, json.dumps({"error": {"message": shown}})
-        logprobs: dict[str, Any] = {"top_logprobs": [shown]}
+        choice = {"index": 0, "logprobs": _written(shown, chat)}
+        return 200, {}, json.dumps({"choices": [choice]})
+
+    def samples(self, body: dict[str, Any], chat: bool) -> tuple[int, dict[str, str], str]:
+        count = body.get("n", 1)
+        if count > self.most_samples:
+            return 400, {}, json.dumps({"error": {"message": "n is too large"}})
+        texts = [self.says[(len(self.requests) + k) % len(self.says)] for k in range(count)]
+        said = [{"message": {"content": t}} if chat else {"text": t} for t in texts]
+        return 200, {}, json.dumps({"choices": said})
+
+    def exactly(
+        self, body: dict[str, Any], given: Any, chat: bool
+    ) -> tuple[int, dict[str, str], str]:
+        """Answer as vLLM's own server does: with the tokens asked for, and those of prompts."""
+        batch = not chat and isinstance(given, list) and not isinstance(given[0], int)
+        choices = []
+        for index, prompt in enumerate(given if batch else [given]):
+            ids = self.encode(prompt, special=body.get("add_special_tokens", True))
+            choice: dict[str, Any] = {"index": index, "prompt_token_ids": ids}
+            if wanted := body.get("logprob_token_ids"):
+                logs = self.all_logs(ids)[wanted].tolist()
+                names = (f"token_id:{token}" for token in wanted)
+                choice["logprobs"] = _written(dict(zip(names, logs, strict=True)), chat)
+            choices.append(choice)
+        answer = {"choices": choices[::-1]}
         if chat:
-            entries = [{"token": token, "logprob": value} for token, value in shown.items()]
-            logprobs = {"content": [{"top_logprobs": entries}]}
-        return 200, {}, json.dumps({"choices": [{"text": "", "logprobs": logprobs}]})
+            answer["prompt_token_ids"] = choices[0].pop("prompt_token_ids")
+        return 200, {}, json.dumps(answer)
 
     @contextmanager
     def serving(self) -> Iterator[str]:
@@ -126,3 +178,10 @@ class ModelServer:
             finally:
                 server.shutdown()
                 thread.join()
+
+
+def _written(shown: dict[str, float], chat: bool) -> dict[str, Any]:
+    if not chat:
+        return {"top_logprobs": [shown]}
+    entries = [{"token": token, "logprob": value} for token, value in shown.items()]
+    return {"content": [{"top_logprobs": entries}]}

@@ -15,7 +15,7 @@ from dcs.prompting import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring.generation import count_queries, generate_tables
+from dcs.scoring.generation import PromptSet, generate_tables
 from tests.dcs.prompting.test_tasks import COINS
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
@@ -36,15 +36,16 @@ def test_tables(shots: Shots, seed: int) -> None:
     tables = generate_tables(clerk, TASK, shots=shots, seed=seed, progress=steps.append)
     shown = select_demonstrations(TASK, shots, seed=seed)
     assert tuple(tables) == SPLITS
-    assert sum(steps) == count_queries(TASK, shots=shots, seed=seed)
-    for split, (prefix, queries, words) in zip(SPLITS, clerk.calls, strict=True):
+    ((prefix, queries, words),) = clerk.calls
+    assert sum(steps) == len(queries) == len({*queries})
+    assert prefix == render_prefix(TASK, shown)
+    for split in SPLITS:
         table = tables[split]
         asked = [e for e in TASK.examples(split) if e not in shown.examples]
-        assert prefix == render_prefix(TASK, shown)
-        assert queries == tuple(render_query(TASK, e.text) for e in asked)
         assert (words, table.classes) == (TASK.label_words, TASK.classes)
         assert table.ids == tuple(e.id for e in asked)
         assert table.labels.tolist() == [e.label for e in asked]
+        queries = [render_query(TASK, e.text) for e in asked]
         np.testing.assert_array_equal(table.probs, Clerk.probs(prefix, queries, 2))
         assert table.provenance.to_dict() == {
             "model": "abacus",
@@ -64,5 +65,5 @@ def test_limit() -> None:
     whole = generate_tables(Clerk(), TASK, shots=2, seed=0)
     for split, table in tables.items():
         assert table.ids == whole[split].ids[:3]
-    assert count_queries(TASK, shots=2, seed=0, limit=3) == 6
-    refuses(ConfigError, count_queries, TASK, shots=2, seed=0, limit=0, names=["limit 0"])
+    refuses(ConfigError, PromptSet.select, TASK, shots=2, seed=0, limit=0, names=["limit 0"])
+    refuses(ConfigError, PromptSet.select, TASK, shots=12, seed=0, names=["optimization"])

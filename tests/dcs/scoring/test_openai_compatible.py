@@ -19,7 +19,9 @@ import pytest
 from dcs.errors import ConfigError, ScoringError
 from dcs.prompting import chat_messages
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
-from dcs.scoring.openai import OpenAIScorer, best_token
+from dcs.scoring.answers import fill_missing, label_masses
+from dcs.scoring.generation import generate_tables
+from dcs.scoring.openai import OpenAIScorer
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
@@ -61,13 +63,108 @@ class TestContract(ScorerContract):
             scorer.score("", [QUERIES[0], "long " * 5000], TASK.label_words)
 
 
-@pytest.mark.parametrize("api", ["completions", "chat"])
-def test_agrees_with_transformers(server: ModelServer, api: str) -> None:
+class TestExactContract(ScorerContract):
+    """A server that returns the log-probabilities of the tokens asked for, as vLLM's does."""
+
+    @pytest.fixture
+    def scorer(self, server: ModelServer) -> Scorer:
+        server.exact = True
+        return load_scorer("tiny_lm", engine="openai", base_url=server.url)
+
+    def test_too_long_a_prompt_is_refused(self, scorer: Scorer) -> None:
+        """The server of the tests computes it."""
+
+
+def test_agrees_with_transformers(server: ModelServer) -> None:
     expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, QUERIES, TASK.label_words)
-    scorer = make(server, api=api, prompt="completion")
-    probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
-    # A chat model may answer without the space, so that both spellings are looked at.
-    np.testing.assert_allclose(probs, expected, atol=1e-5 if api == "completions" else 0.2)
+    # Other spellings of the labels count too.
+    likely = make(server).score(PREFIX, QUERIES, TASK.label_words)
+    np.testing.assert_allclose(likely, expected, atol=0.01)
+
+
+class TestExact:
+    WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
+
+    @pytest.mark.parametrize(
+        ("rule", "words"), [("auto", TASK.label_words), ("first", WORDS[:3]), ("auto", WORDS)]
+    )
+    def test_agrees_with_transformers(
+        self, server: ModelServer, rule: str, words: tuple[str, ...]
+    ) -> None:
+        server.exact = True
+        local = load_scorer("tiny_lm", device="cpu", label_rule=rule)
+        scorer = make(server, top_logprobs=None, label_rule=rule)
+        found = scorer.score(PREFIX, QUERIES[:8], words)
+        np.testing.assert_allclose(found, local.score(PREFIX, QUERIES[:8], words), atol=1e-5)
+        assert scorer.settings["log-probabilities"] == "exact"
+
+    def test_in_a_chat(self, server: ModelServer) -> None:
+        server.exact = True
+        probs = make(server, api="chat", top_logprobs=None).score("", QUERIES[:3], ("A", "B"))
+        ids = [server.encode(text, special=False)[0] for text in ("A", "B")]
+        logs = np.array([server.all_logs(server.encode(q))[ids].tolist() for q in QUERIES[:3]])
+        expected = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(probs, expected, atol=1e-6)
+
+    @pytest.mark.parametrize(("most", "found"), [(5000, "top 20"), (7, "top 5")])
+    def test_other_servers_are_asked_once(
+        self, server: ModelServer, most: int, found: str
+    ) -> None:
+        server.most = most
+        scorer = make(server, top_logprobs=None)
+        assert scorer.settings["log-probabilities"] == found
+        asked = len(server.requests)
+        scorer.score(PREFIX, QUERIES[:3], TASK.label_words)
+        assert len(server.requests) == asked + 3
+
+    @pytest.mark.parametrize("rule", ["mean", "joint"])
+    def test_rules_that_need_it(self, server: ModelServer, rule: str) -> None:
+        scorer = make(server, label_rule=rule)
+        refuses(ConfigError, scorer.score, PREFIX, QUERIES, TASK.label_words, names=[rule])
+
+    @pytest.mark.parametrize("api", ["completions", "chat"])
+    def test_the_other_api_is_named(self, server: ModelServer, api: str) -> None:
+        server.paths = ("/v1/completions" if api == "chat" else "/v1/chat/completions",)
+        other = "scoring.api=completions" if api == "chat" else "scoring.api=chat"
+        for options in ({"top_logprobs": None}, {}, {"votes": 3}):
+            scorer = make(server, api=api, **options)
+            refuses(ScoringError, scorer.score, PREFIX, QUERIES, ("A", "B"), names=[other])
+
+
+class TestVotes:
+    WORDS = TASK.label_words
+
+    @pytest.mark.parametrize("api", ["completions", "chat"])
+    @pytest.mark.parametrize("most", [1, 7, 20])
+    def test_are_counted(self, server: ModelServer, api: str, most: int) -> None:
+        server.says = [self.WORDS[0], f"<think>{self.WORDS[2]}?</think>\n{self.WORDS[1]}.", "eh"]
+        server.most_samples = most
+        scorer = make(server, api=api, votes=9, top_logprobs=None, concurrency=1)
+        counts = scorer.score(PREFIX, QUERIES[:2], self.WORDS)
+        assert scorer.parsed == counts.sum() and (counts.sum(axis=1) >= 4).all()
+        assert (counts[:, 2:] == 0).all() and (counts[:, :2] > 0).all()
+        assert f"{scorer.parsed} of 18" in scorer.report()[0]
+
+    def test_are_kept_in_tables(self, server: ModelServer, tmp_path: Path) -> None:
+        server.says = [self.WORDS[0], self.WORDS[1], "eh"]
+        scorer = StoredScorer(make(server, votes=3, top_logprobs=None), tmp_path)
+        for table in generate_tables(scorer, TASK, shots=1, seed=0, limit=3).values():
+            assert table.counts is not None
+            assert table.counts[0].tolist() == [1, 1, 0, 0, 0]
+            np.testing.assert_allclose(table.probs[0], [0.4] * 2 + [1 / 15] * 3)
+
+    def test_answers_without_any_label(self, server: ModelServer) -> None:
+        server.says = ["I cannot\nsay"]
+        scorer = make(server, votes=3, top_logprobs=None)
+        refuses(ScoringError, scorer.score, PREFIX, QUERIES, self.WORDS, names=["I cannot"])
+
+    def test_a_limit_of_another_name(self, server: ModelServer) -> None:
+        server.says = [self.WORDS[0]]
+        told = json.dumps({"error": {"message": "use 'max_completion_tokens' instead"}})
+        server.faults = [(400, {}, told)]
+        counts = make(server, votes=2, top_logprobs=None).score("", QUERIES[:1], self.WORDS)
+        assert counts[0, 0] == 2
+        assert "max_completion_tokens" in server.requests[-1][2]
 
 
 class TestRequests:
@@ -231,37 +328,50 @@ class TestKey:
 
 class TestMissing:
     # Few tokens are shown, so that some labels are missing from some answers.
-    @pytest.mark.parametrize("rule", ["bound", "zero"])
+    @pytest.mark.parametrize("rule", ["spread", "bound"])
     def test_rules(self, server: ModelServer, rule: str) -> None:
         words = {f" {word}" for word in TASK.label_words}
         queries = [q for q in QUERIES if words & set(server.next_tokens(f"{PREFIX}{q}", 4))]
         assert len(queries) > 5
         scorer = make(server, top_logprobs=4, missing=rule)
         probs = scorer.score(PREFIX, queries, TASK.label_words)
-        absent = 0
+        assert scorer.missing.total() > 0
+        assert len(scorer.report()) == len(scorer.missing)
         for query, row in zip(queries, probs, strict=True):
             shown = server.next_tokens(f"{PREFIX}{query}", 4)
             assert isinstance(shown, dict)
-            rest = min(shown.values()) if rule == "bound" else -np.inf
-            logs = np.array([shown.get(f" {word}", rest) for word in TASK.label_words])
-            np.testing.assert_allclose(row, np.exp(logs) / np.exp(logs).sum(), rtol=1e-9)
-            absent += sum(f" {word}" not in shown for word in TASK.label_words)
-        assert scorer.missing.total() == absent > 0
-        assert len(scorer.report()) == len(scorer.missing)
+            expected = fill_missing(label_masses(shown, TASK.label_words), shown, rule)
+            np.testing.assert_allclose(row, expected, rtol=1e-9)
 
-    def test_some_by_default_and_all_by_any_rule_are_refused(self, server: ModelServer) -> None:
-        given = ((TASK.label_words, {}), (("quixotry", "zebra"), {"missing": "zero"}))
-        for words, rule in given:
-            scorer = make(server, top_logprobs=2, **rule)
-            names = ["query 0", repr(words[0])]
-            refuses(ScoringError, scorer.score, PREFIX, QUERIES[:1], words, names=names)
-        with pytest.raises(ScoringError, match="top_logprobs$"):  # no rule helps then
-            scorer.score(PREFIX, QUERIES[:1], words)
+    def test_can_be_an_error(self, server: ModelServer) -> None:
+        scorer = make(server, top_logprobs=2, missing="error")
+        names = ["query 0", repr(TASK.label_words[0])]
+        refuses(ScoringError, scorer.score, PREFIX, QUERIES[:1], TASK.label_words, names=names)
 
-    def test_a_token_of_two_words_counts_for_neither(self) -> None:
-        shown = {" A": -0.1, " Ar": -0.5, " Ath": -0.7, "Ath": -0.2, "": -1.0, " ": -1.0}
-        words = ("Artist", "Athlete")
-        assert best_token(shown, "Artist", words, True) == -0.5
-        assert best_token(shown, "Athlete", words, True) == -0.7
-        assert best_token(shown, "Athlete", words, False) == -0.2
-        assert best_token({" A": -0.1}, "Artist", words, True) is None
+    def test_no_label_at_all(self, server: ModelServer) -> None:
+        scorer = make(server, top_logprobs=2)
+        words = ("quixotry", "zebra")
+        refuses(ScoringError, scorer.score, PREFIX, QUERIES[:3], words, names=["query "])
+
+
+class TestPath:
+    """A path may contain a key: it is recorded only if it is an API version."""
+
+    def test_needs_a_revision(self, server: ModelServer) -> None:
+        assert make(server).revision == server.url
+        address = f"{server.url.removesuffix('/v1')}/planted7/v1"
+        with pytest.raises(ConfigError, match="revision") as caught:
+            OpenAIScorer("tiny_lm", base_url=address)
+        assert "planted7" not in str(caught.value)
+
+    def test_is_never_told(self, server: ModelServer, caplog: pytest.LogCaptureFixture) -> None:
+        root = server.url.removesuffix("/v1")
+        server.faults = [(404, {}, "no /planted7/v1/completions here, not at planted7")]
+        scorer = OpenAIScorer(
+            "tiny_lm", base_url=f"{root}/planted7/v1", revision="one", retries=0, top_logprobs=5
+        )
+        with caplog.at_level(logging.DEBUG), pytest.raises(ScoringError) as caught:
+            scorer.score("", QUERIES[:1], TASK.label_words)
+        settings = score_settings(scorer, "", TASK.label_words)
+        assert server.requests[0][0] == "/planted7/v1/completions"
+        assert "planted7" not in f"{caught.value} {settings} {scorer.base_url} {caplog.text}"

@@ -14,7 +14,7 @@ from dcs.data.table import ProbabilityTable
 from tests.workflows.conftest import Outcome, done, refused
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
-from workflows.cluster.scoring import ScoringActor
+from workflows.cli.scoring import score
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import cells_of, sweep_key, variants_of
 from workflows.study.cell import compute_cell
@@ -38,8 +38,9 @@ def swept(new_output: Callable[[], Path]) -> Path:
     """The folder of a finished sweep, computed in this process."""
     output = new_output()
     (request,) = table_requests(SWEEP)
-    actor = ScoringActor("tiny_lm", ProbabilityStore.under(output).root, 0.0)
-    tables, scoring = actor.generate(request, request_key(request))
+    key, store = request_key(request), ProbabilityStore.under(output)
+    score("tiny_lm", {key: request}, store)
+    tables = store.read(key)
     with Recorder(
         output=output,
         experiment=SWEEP.name,
@@ -47,7 +48,7 @@ def swept(new_output: Callable[[], Path]) -> Path:
         sweep_params=SWEEP.model_dump(mode="json"),
         figures="none",
     ) as recorder:
-        for cell in cells_of(request, variants_of(SWEEP), scoring.digests):
+        for cell in cells_of(request, variants_of(SWEEP), store.digests(key)):
             recorder.record(
                 compute_cell(cell, tables["optimization"], tables["test"], sweep=SWEEP.name)
             )

@@ -6,6 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ from tests.workflows.conftest import biased_table, toy_cell
 from tracking import CellRecord
 from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
-from workflows.cluster.scoring import ScoringActor
+from workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import RayMapper, one_thread
 from workflows.study.cell import compute_cell
-from workflows.tables import TableRequest
+from workflows.tables import ProbabilityStore, TableRequest
 
 TABLE = biased_table(60)
 TUNER = TunerSettings(
@@ -188,7 +189,10 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
     seen = []
     compute_cell(CELL, TABLE, TABLE, sweep="x", progress=lambda share: seen.append(_threads()))
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=20)
-    actor = ScoringActor("tiny_lm", tmp_path / "probabilities", 0.0)
-    actor.generate(request, "k", progress=lambda count: seen.append(_threads()))
+    actor, store = ScoringActor("tiny_lm", tmp_path / "shards"), ProbabilityStore(tmp_path)
+    with closing(actor):
+        score_here(
+            TableScoring("k", request), actor, Work(), store, lambda count: seen.append(_threads())
+        )
     assert len(seen) >= 4
     assert set.union(*seen) == {1}

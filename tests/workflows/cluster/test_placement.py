@@ -70,6 +70,8 @@ def test_a_declared_cluster_asks_for_nodes_that_are_not_there_yet():
         ("transformers", None, CPUS, 0, 4),
         ("vllm", 4, GPUS, 4, 2),
         ("vllm", 4, COMING, 4, 2),
+        # As many as fit on nodes of one and of four GPUs, and no more.
+        ("vllm", 4, cluster({"CPU": 4}, *[{"CPU": 8, "GPU": n} for n in (1, 1, 1, 1, 4)]), 4, 1),
         # GPUs that have gone away for a while: Ray waits for them, and the sweep does not end.
         ("vllm", 4, CPUS, 4, 1),
         ("vllm", None, GPUS, 1, 8),

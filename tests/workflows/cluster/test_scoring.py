@@ -1,59 +1,104 @@
-"""Scoring actors: what they keep, and that no table is taken for another's."""
+"""Tables scored in shards, and the actors that hold a model."""
 
 from __future__ import annotations
 
 import dataclasses
 import subprocess
 import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dcs.errors import ScoringError
+from dcs.scoring.generation import ScorerInfo
+from tests.dcs.scoring.clerk import Clerk
 from tests.faults.processes import wait_for
-from workflows.cluster.scoring import ScoringActor
+from workflows.cluster.scoring import (
+    ScoredShard,
+    ScoringActor,
+    TableScoring,
+    Work,
+    score_here,
+)
 from workflows.config.scoring import ScoringSettings
-from workflows.tables import ProbabilityStore, TableRequest, request_key
+from workflows.tables import ProbabilityStore, Scoring, TableRequest, texts_key
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
+#: More prompts than a shard has.
+WHOLE = dataclasses.replace(REQUEST, limit=80)
 
 
-class TestActor:
-    def test_notes_what_its_numbers_are(self, tmp_path):
-        actor = ScoringActor(
-            "tiny_lm", tmp_path / "probabilities", 0, ScoringSettings(device="cpu")
-        )
-        name = request_key(REQUEST)
-        tables, scoring = actor.generate(dataclasses.replace(REQUEST, shots="N"), name)
-        assert scoring.scorer["dtype"] == "float32"
-        assert scoring.scorer["version"].startswith("transformers ")
-        assert len(scoring.demonstrations) == 5
-        assert ProbabilityStore(tmp_path / "probabilities").scoring(name) == scoring
-        np.testing.assert_allclose(tables["test"].probs.sum(axis=1), 1.0)
-        assert list((tmp_path / "shards").iterdir())
+def score(folder: Path, request: TableRequest, **settings: Any) -> Scoring:
+    actor = ScoringActor("tiny_lm", folder / "shards", ScoringSettings(device="cpu", **settings))
+    with closing(actor):
+        table, store = TableScoring("k", request), ProbabilityStore(folder / "probabilities")
+        return score_here(table, actor, Work(), store)
 
-    def test_keeps_prompts_where_it_is_told(self, tmp_path):
-        store = tmp_path / "elsewhere"
-        scoring = ScoringSettings(device="cpu", store=str(store))
-        actor = ScoringActor("tiny_lm", tmp_path / "probabilities", 0, scoring)
-        actor.generate(REQUEST, request_key(REQUEST))
-        assert list(store.iterdir())
-        assert not (tmp_path / "shards").exists()
 
-    @pytest.mark.slow
-    def test_frees_its_model_when_it_is_let_go(self, cluster, tmp_path):
-        import ray
+def test_the_record_says_what_the_numbers_are(tmp_path):
+    scoring = score(tmp_path, dataclasses.replace(REQUEST, shots="N"))
+    assert scoring.scorer["dtype"] == "float32"
+    assert scoring.scorer["version"].startswith("transformers ")
+    assert len(scoring.demonstrations) == 5
+    assert scoring.rows == scoring.scored
+    store = ProbabilityStore(tmp_path / "probabilities")
+    assert store.scoring("k") == scoring
+    np.testing.assert_allclose(store.read("k")["test"].probs.sum(axis=1), 1.0)
+    assert list((tmp_path / "shards").iterdir())
 
-        closed = tmp_path / "closed"
 
-        class Observed(ScoringActor):
-            def close(self) -> None:
-                super().close()
-                closed.touch()
+def test_prompts_are_kept_where_the_settings_say(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    score(tmp_path, REQUEST, store=str(elsewhere))
+    assert list(elsewhere.iterdir())
+    assert not (tmp_path / "shards").exists()
+    again = score(tmp_path / "again", REQUEST, store=str(elsewhere))
+    assert (again.scored, again.metrics["scoring/cache_hits"]) == (0, again.rows)
 
-        actor = ray.remote(Observed).remote("tiny_lm", tmp_path / "probabilities", 0)
-        ray.get(actor.generate.options(num_returns=2).remote(REQUEST, "k" * 32))
-        del actor
-        wait_for(closed.exists, "the actor to close its model")
+
+def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
+    info = ScorerInfo("clerk", "1", "abacus", "r7", {})
+    digests = set()
+    for order in (1, -1):
+        table, works = TableScoring("k", WHOLE), (Work(gpus=1), Work(gpus=1))
+        assert len(table.left) == 3
+        for number, shard in enumerate([*table.left][::order]):
+            assert not table.complete
+            prefix, queries, words = table.prompts.prompts(shard.start, shard.stop)
+            probs = Clerk.probs(prefix, queries, len(words))
+            # What an actor says is of all that it has done.
+            done = 10 * (number // 2 + 1)
+            table.add(shard, ScoredShard(probs, done, 2 * done, ["a line"]), works[number % 2])
+        assert table.complete
+        note = table.store(ProbabilityStore(tmp_path / str(order)), info)
+        assert (note.scored, note.tokens, note.gpus, note.remarks) == (30, 60, 2, ["a line"] * 2)
+        digests.add(tuple(note.digests.values()))
+    assert len(digests) == 1
+
+
+def test_other_texts_than_the_planned_ones_are_not_scored():
+    with pytest.raises(ScoringError, match="task reviews: the texts have changed"):
+        TableScoring("k", REQUEST, texts_key(dataclasses.replace(REQUEST, limit=19)))
+
+
+@pytest.mark.slow
+def test_an_actor_frees_its_model_when_it_is_let_go(cluster, tmp_path):
+    import ray
+
+    closed = tmp_path / "closed"
+
+    class Observed(ScoringActor):
+        def close(self) -> None:
+            super().close()
+            closed.touch()
+
+    actor = ray.remote(Observed).remote("tiny_lm", tmp_path / "shards")
+    ray.get(actor.load.remote())
+    del actor
+    wait_for(closed.exists, "the actor to close its model")
 
 
 def test_actors_load_no_numba_before_their_engine():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,9 @@ import pytest
 
 from tests.faults.processes import wait_for
 from workflows.cluster.placement import place
-from workflows.cluster.scoring import ScoringActor
+from workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
 from workflows.config.scoring import ScoringSettings
-from workflows.tables import ProbabilityStore, TableRequest, request_key
+from workflows.tables import TableRequest
 
 pytestmark = pytest.mark.vllm
 
@@ -42,20 +42,22 @@ def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
 
     options, most = place(cluster.nodes()).scoring(SCORING)
     assert (options["num_gpus"], most) == (1, 1)
-    key, store = request_key(REQUEST), tmp_path / "probabilities"
-    actor = cluster.remote(ScoringActor).options(**options).remote("tiny_lm", store, 1, SCORING)
-    tables, note = cluster.get(list(actor.generate.options(num_returns=2).remote(REQUEST, key)))
+    actor = cluster.remote(ScoringActor).options(**options, max_concurrency=IN_FLIGHT)
+    actor = actor.remote("tiny_lm", tmp_path / "shards", SCORING)
+    info = cluster.get(actor.load.remote())
     assert cluster.available_resources().get("GPU", 0) == 0
-    assert note.scorer["version"].startswith(f"vllm {vllm.__version__}")
+    assert info.version.startswith(f"vllm {vllm.__version__}")
     assert vllm.__version__.partition("+")[0] in SCORING.identity("tiny_lm")["versions"]["vllm"]
-    assert note.digests == ProbabilityStore(store).digests(key)
+    prefix, queries, words = TableScoring("k", REQUEST).prompts.prompts()
+    # At the same time: they are batched together.
+    halves = [queries[:50], queries[50:]]
+    results = cluster.get([actor.score.remote(prefix, half, words) for half in halves])
+    assert max(result.scored for result in results) == len(queries)
 
-    on_cpu = ScoringSettings(device="cpu")
-    plain = ScoringActor("tiny_lm", tmp_path / "plain" / "probabilities", 0, on_cpu)
-    expected, _ = plain.generate(REQUEST, key)
-    for split, table in tables.items():
-        assert table.ids == expected[split].ids
-        np.testing.assert_allclose(table.probs, expected[split].probs, atol=1e-3)
+    with closing(ScoringSettings(device="cpu").load("tiny_lm")) as plain:
+        expected = plain.score(prefix, queries, words)
+    probs = np.concatenate([result.probs for result in results])
+    np.testing.assert_allclose(probs, expected, atol=1e-3)
 
     del actor
     wait_for(lambda: is_given_back(cluster), "the GPU to be given back", 60)

@@ -124,12 +124,34 @@ def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [{"acc_mutual_info": 0.0}, {"metrics": ["acc_mutual_info"]}])
-def test_the_unconditional_half_is_dropped(told: dict[str, Any], tmp_path: Path) -> None:
+def test_choice_scores(told: dict[str, Any], tmp_path: Path) -> None:
     arguments = asked("no", "yes", "no", "yes")
     path = log(tmp_path, sample(0, "yes", [*QUARTERS, -9.0, -1.0], **told, **arguments))
     table = import_file("lm-eval", path)
     np.testing.assert_allclose(table.probs, [[0.75, 0.25]])
     assert (table.classes, table.labels.tolist()) == (("no", "yes"), [1])
+    odds = {rule: import_file("lm-eval", path, choice_score=rule).probs[0] for rule in RULES}
+    np.testing.assert_allclose(np.divide(*odds["unconditional"]), 3 * math.exp(8))
+    np.testing.assert_allclose(np.divide(*odds["mean"]), 0.75 ** (1 / 2) / 0.25 ** (1 / 3))
+
+
+RULES = ("mean", "unconditional")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_choice_scores_that_the_log_lacks(rule: str, tmp_path: Path) -> None:
+    path = log(tmp_path, sample(8, "0", QUARTERS))
+    refuses(TableError, import_file, "lm-eval", path, choice_score=rule, names=["doc_id 8", rule])
+
+
+def test_choices_that_vary_in_number(tmp_path: Path) -> None:
+    """Documents of ARC and MMLU-Pro have three to ten choices."""
+    lines = [sample(k, 1, [HALF] * n, **asked(*"abcd"[:n])) for k, n in enumerate((3, 4, 2))]
+    table = import_file("lm-eval", log(tmp_path, *lines))
+    assert table.classes == tuple(f"choice_{k}" for k in range(4))
+    expected = [[1 / 3] * 3 + [0], [1 / 4] * 4, [1 / 2] * 2 + [0, 0]]
+    np.testing.assert_allclose(table.probs, expected)
+    assert table.labels.tolist() == [1, 1, 1]
 
 
 NO_YES = ("no", "yes")
@@ -183,7 +205,7 @@ def test_targets_of_two_readings_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        [sample(0, "0", [-1, -2]), sample(5, "0", [-1, -2, -3])],
+        [sample(0, "0", [-1, -2]), sample(5, "2", [-1, -2]), sample(6, "2", [-1, -2, -3])],
         [sample(3, "0", [-1, -2]), sample(3, "0", [-1, -2])],
         [sample(0, "0", [-1])],
         [sample(7, "0", [-1, -2, -3], acc_mutual_info=1.0)],

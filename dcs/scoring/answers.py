@@ -1,0 +1,117 @@
+"""Class probabilities and votes from what a model answers: likely tokens, or sampled texts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+MissingRule = Literal["spread", "bound", "error"]
+"""The probability of a label that a server does not return: an equal share of the probability of
+all tokens that are not returned, at most that of the least probable returned token; that upper
+bound itself; or none, which is an error."""
+
+#: The end of a thought, and its beginning, in the formats of current reasoning models.
+_THOUGHT = r"think\w*|thought|reasoning|reflection"
+_THOUGHT_END = re.compile(rf"[<\[◁]/(?:{_THOUGHT})[>\]▷]|<\|channel\|>final<\|message\|>", re.I)
+_THOUGHT_BEGIN = re.compile(rf"[<\[◁](?:{_THOUGHT})[>\]▷]|<\|channel\|>analysis", re.I)
+
+
+def label_masses(shown: Mapping[str, float], label_words: Sequence[str]) -> NDArray[np.float64]:
+    """Return the probability of each label among the most probable tokens.
+
+    A token belongs to the label word that it begins, if it begins no other. Its variants with
+    other blanks and case are summed; of beginnings of different length, the most probable counts.
+
+    Parameters
+    ----------
+    shown : mapping of str to float
+        Log-probabilities of the returned tokens.
+    label_words : sequence of str, length N
+        The answer of each class; none is a prefix of another.
+
+    Returns
+    -------
+    float64 array [N]
+        0 if no token of the label was returned.
+    """
+    plain, words = _comparable(label_words)
+    variants: Counter[str] = Counter()
+    for token, value in shown.items():
+        variants[plain(token)] += math.exp(value)  # type: ignore[assignment]
+    masses = np.zeros(len(words))
+    for text, mass in variants.items():
+        owners = [k for k, word in enumerate(words) if word.startswith(text)]
+        if text and len(owners) == 1:
+            masses[owners[0]] = max(masses[owners[0]], mass)
+    return masses
+
+
+def fill_missing(
+    masses: NDArray[np.float64], shown: Mapping[str, float], rule: MissingRule
+) -> NDArray[np.float64]:
+    """Return class probabilities [N] from those of the returned labels; uniform if there is none.
+
+    Parameters
+    ----------
+    masses : float64 array [N]
+        See :func:`label_masses`.
+    shown : mapping of str to float
+        Log-probabilities of the returned tokens.
+    rule : {"spread", "bound"}
+        See :data:`MissingRule`.
+    """
+    absent = masses == 0.0
+    if absent.all():
+        return np.full(masses.size, 1.0 / masses.size)
+    if absent.any():
+        returned = [math.exp(value) for value in shown.values()]
+        share = min(returned)
+        if rule == "spread":
+            share = min(share, max(0.0, 1.0 - sum(returned)) / absent.sum())
+        masses = np.where(absent, share, masses)
+    return np.asarray(masses / masses.sum(), dtype=np.float64)
+
+
+def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
+    """Return the index of the label that an answer names, None if it is not clear.
+
+    The text after a thought is read. It counts if it begins with a label, apart from punctuation,
+    or names exactly one; with the case of the label words, otherwise in any case.
+    """
+    *_, answer = _THOUGHT_END.split(text)
+    if _THOUGHT_BEGIN.search(answer):
+        return None  # The thought did not end.
+    words = [word.strip() for word in label_words]
+    longest = sorted(words, key=len, reverse=True)
+    pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, longest))})(?!\w)"
+    for flags in (0, re.IGNORECASE):
+        plain = str.casefold if flags else str
+        indices = {plain(word): k for k, word in enumerate(words)}
+        named = [indices[plain(m[0])] for m in re.finditer(pattern, answer, flags)]
+        first = re.match(rf"[\W_]*?({pattern})", answer, flags)
+        if first is not None:
+            return indices[plain(first[1])]
+        if len({*named}) == 1:
+            return named[0]
+    return None
+
+
+def count_votes(texts: Iterable[str], label_words: Sequence[str]) -> NDArray[np.float64]:
+    """Return the number of answers that name each label [N]; see :func:`parse_vote`."""
+    votes = [parse_vote(text, label_words) for text in texts]
+    named = [vote for vote in votes if vote is not None]
+    return np.bincount(named, minlength=len(label_words)).astype(np.float64)
+
+
+def _comparable(label_words: Sequence[str]) -> tuple[Callable[[str], str], list[str]]:
+    """Return a function that removes blanks and, if words stay distinct, case; and the words."""
+    words = [word.strip().casefold() for word in label_words]
+    if len({*words}) == len(words):
+        return lambda text: text.strip().casefold(), words
+    return str.strip, [word.strip() for word in label_words]

@@ -1,0 +1,85 @@
+"""What is read from likely tokens and from sampled texts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcs.scoring.answers import MissingRule, fill_missing, label_masses, parse_vote
+
+WORDS = ("World", "Sports", "New York", "York")
+
+
+def logs(**shown: float) -> dict[str, float]:
+    return {token.replace("_", " "): math.log(mass) for token, mass in shown.items()}
+
+
+class TestLabelMasses:
+    def test_spellings_are_summed(self) -> None:
+        shown = logs(_World=0.4, World=0.1, _world=0.05, WORLD=0.01, _Wor=0.2, the=0.1)
+        masses = label_masses(shown, ("World", "Sports"))
+        np.testing.assert_allclose(masses, [0.56, 0.0])
+
+    def test_a_token_of_two_words_counts_for_neither(self) -> None:
+        shown = logs(_A=0.3, _Ar=0.2, _Ath=0.1, _=0.1)
+        np.testing.assert_allclose(label_masses(shown, ("Artist", "Athlete")), [0.2, 0.1])
+
+    def test_case_counts_if_it_distinguishes_labels(self) -> None:
+        np.testing.assert_allclose(label_masses(logs(us=0.3, _US=0.2), ("us", "US")), [0.3, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("spread", [0.6, 0.2, 0.1, 0.1]), ("bound", [0.6, 0.2, 0.2, 0.2])]
+)
+def test_missing_labels(rule: MissingRule, expected: list[float]) -> None:
+    shown = logs(a=0.6, b=0.2)
+    filled = fill_missing(np.array([0.6, 0.2, 0.0, 0.0]), shown, rule)
+    np.testing.assert_allclose(filled, np.array(expected) / sum(expected))
+
+
+@given(
+    st.lists(st.floats(1e-6, 1.0), min_size=3, max_size=8),
+    st.integers(1, 7),
+    st.sampled_from(["spread", "bound"]),
+)
+def test_a_missing_label_is_never_above_a_returned_one(
+    weights: list[float], top: int, rule: MissingRule
+) -> None:
+    masses = np.sort(np.array(weights) / sum(weights))[::-1]
+    shown = {str(k): math.log(mass) for k, mass in enumerate(masses[:top])}
+    filled = fill_missing(np.where(np.arange(masses.size) < top, masses, 0.0), shown, rule)
+    assert math.isclose(filled.sum(), 1.0)
+    assert (np.diff(filled) <= 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "vote"),
+    [
+        (" World", 0),
+        ("sports.", 1),
+        ('**"Sports"**', 1),
+        ("The category is World.", 0),
+        ('{"label": "New York"}', 2),
+        ("York, not New York", 3),
+        ("World, not Sports", 0),
+        ("not Sports but World", None),
+        ("Worldly", None),
+        ("", None),
+        ("<think>Sports? no</think>\n\nWorld", 0),
+        ("<think>surely Sports", None),
+        ("no tag: Sports</think> World", 0),
+        ("<|channel|>analysis<|message|>Sports?<|end|><|channel|>final<|message|>World", 0),
+        ("<|channel|>analysis<|message|>Sports", None),
+    ],
+)
+def test_votes(text: str, vote: int | None) -> None:
+    assert parse_vote(text, WORDS) == vote
+
+
+def test_letters() -> None:
+    assert parse_vote("I think a good answer is B", ("A", "B")) == 1
+    assert parse_vote("(b)", ("A", "B")) == 1
