@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Correct class probabilities for fairer class accuracies: search on all CPUs and GPUs, "
     "record in MLflow.\n\nTo get started, run `dcs quickstart`. For your own class "
-    "probabilities, run `dcs import npz FILE -o table.parquet`, then `dcs tune table.parquet`.",
+    "probabilities in a file such as rows.csv, run `dcs tune rows.csv`.",
 )
 
 _FORMATS = installation.listing("FORMAT is one of:", "dcs.importers")

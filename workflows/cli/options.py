@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -10,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcs.errors import ConfigError, DCSError, TrackingError
+from dcs.errors import ConfigError, DCSError, TrackingError, show
 from workflows.cli.console import console
 
 if TYPE_CHECKING:
+    from dcs.data.columns import Reading
     from tracking import CellRecord, Recorder
     from tracking.records import StoredCell
     from workflows.config.tuner import TrackingSettings
@@ -81,6 +84,43 @@ RunName = Annotated[
         "best:test/cobias<5. `dcs runs` lists them.",
     ),
 ]
+
+
+Read = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--read",
+        metavar="KEY=VALUE",
+        help="How columns are read, where it cannot be inferred; repeatable. Keys: label and id "
+        "(a column), columns (A,B,... or prob_*), classes (A,B,...), values (probabilities, "
+        "percent, votes, scores, log-probabilities, log2, log10, logits).",
+    ),
+]
+
+
+def names(text: str) -> list[str]:
+    """Split names at commas and line breaks; names with a comma must be in double quotes."""
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return [name.strip() for row in rows for name in row]
+
+
+def reading(choices: Sequence[str] | None) -> Reading:
+    """Return the reading of the values of `Read`.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        If one is not KEY=VALUE, or not allowed.
+    """
+    from dcs.data.reader import as_reading
+
+    found: dict[str, Any] = {}
+    for choice in choices or ():
+        key, equals, value = choice.partition("=")
+        if not equals:
+            raise ConfigError(f"--read {show(choice)}: must be KEY=VALUE, such as label=gold")
+        found[key] = names(value) if key in ("columns", "classes") else value
+    return as_reading(found, source="--read")
 
 
 def recording(
