@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from dcs.data.importers import read_tables
+from dcs.data.reader import read_tables
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics

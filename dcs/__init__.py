@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dcs.data.reader import read_table as read_table
     from dcs.data.table import ProbabilityTable as ProbabilityTable
     from dcs.data.table import Provenance as Provenance
     from dcs.errors import DCSError as DCSError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dcs.selection.settings import Hyperparameters as Hyperparameters
 
 _EXPORTS = {
+    "dcs.data.reader": ("read_table",),
     "dcs.data.table": ("ProbabilityTable", "Provenance"),
     "dcs.errors": ("DCSError",),
     "dcs.evaluation.metrics": ("ClassificationMetrics", "Objective"),

@@ -16,7 +16,7 @@ import numpy as np
 COMMANDS = """
 dcs --version
 dcs tasks
-dcs import npz probs.npz -o moods.parquet
+dcs import probs.npz -o moods.parquet
 dcs tune moods.parquet --set tuner.judge.development=0.2 --trials 3
 dcs apply dcs-runs/moods-dcs/scheme.json moods.parquet -o out.parquet
 dcs evaluate out.parquet

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs.data.importers import import_file
+from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError
 from dcs.prompting import get_task
@@ -113,14 +114,16 @@ class Kind:
         return self.bytes or self.dump(self.content).encode()
 
 
-CSV = partial(import_file, "csv")
 KINDS = {
     "table": Kind("t.parquet", ProbabilityTable.read, TABLE),
-    "npz": Kind("t.npz", partial(import_file, "npz"), written(partial(np.savez, **NPZ), "t.npz")),
-    "csv": Kind("t.csv", CSV, b"id,label,p:a,p:b\nx,a,0.25,0.75\n\xc3\xa4,b,1,0\n"),
-    "parquet": Kind("t.parquet", partial(import_file, "parquet"), TABLE),
-    "vectors": Kind("test.txt", partial(import_file, "vectors"), b"0 1 1 0.25 0.75\n1 0 0 1 0\n"),
-    "logits": Kind("t.csv", partial(CSV, logits=True), b"label,p:a,p:b\n0,-3.5,2\n1,-inf,0\n"),
+    "npz": Kind("t.npz", read_table, written(partial(np.savez, **NPZ), "t.npz")),
+    "csv": Kind("t.csv", read_table, b"id,label,p:a,p:b\nx,a,0.25,0.75\n\xc3\xa4,b,1,0\n"),
+    "parquet": Kind("t.parquet", read_table, TABLE),
+    "vectors": Kind("test.txt", read_table, b"0 1 1 0.25 0.75\n1 0 0 1 0\n"),
+    "logits": Kind(
+        "t.csv", partial(read_table, values="logits"), b"label,p:a,p:b\n0,-3.5,2\n1,-inf,0\n"
+    ),
+    "jsonl": Kind("t.jsonl", read_table, b'{"id": "x", "label": "a", "p": {"a": 1, "b": 0}}\n'),
     "lm-eval": Kind("l.jsonl", partial(import_file, "lm-eval"), content=LOG, dump=lines),
     "scheme": Kind("s.json", CorrectionScheme.load, content=SCHEME.to_dict()),
     "task": Kind("moods.yaml", read_task, content=TASK, dump=yaml.safe_dump),

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from dcs.data.columns import Reading
 from dcs.errors import ConfigError, DCSError
 from dcs.io import content_key, first_fault, validated
 from dcs.prompting import SPLITS, Shots, get_task
@@ -403,6 +404,13 @@ class SweepPlan:
             return matched_tables({n: store.read(k) for n, k in source.members.items()})
         return dict(store.read(key))
 
+    @property
+    def remarks(self) -> list[str]:
+        """What was inferred about the given tables, in lines for the user."""
+        given = (each for some in self.sources.values() for each in some)
+        lines = (line for each in given if isinstance(each, GivenTable) for line in each.remarks)
+        return list(dict.fromkeys(lines))
+
     def located(self, key: str, record: CellRecord) -> CellRecord:
         """Return the record of a cell with the files of its tables in their provenance.
 
@@ -564,6 +572,8 @@ def sweep_key(config: SweepConfig) -> str:
     left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
     if not config.ensemble:
         left_out["ensemble"] = True
+    if config.reading == Reading():
+        left_out["reading"] = True
     return content_key(config.model_dump(mode="json", exclude=left_out))
 
 
@@ -692,6 +702,7 @@ def plan_tuning(
     unlabelled: Sequence[Path] = (),
     refit: bool = False,
     learning_curve: bool = False,
+    reading: Reading | None = None,
 ) -> tuple[SweepPlan, dict[str, Rows]]:
     """Return the plan for tables of the same rows, and the rows by split.
 
@@ -711,6 +722,8 @@ def plan_tuning(
         For each table, a table of test rows and one of unlabelled rows; empty for none.
     refit, learning_curve : bool
         Additional outputs; an error if not possible.
+    reading : Reading, optional
+        How the files are read, where it is not inferred.
 
     Raises
     ------
@@ -723,17 +736,21 @@ def plan_tuning(
                 f"{option}: expected one for each of {len(tables)} tables in the same order, got "
                 f"{len(given)}; give one for each or none"
             )
+    reading = reading or Reading()
     choices: dict[str, Any] = {}
     for i, (name, table) in enumerate(tables.items()):
         choice = (str(table), str(test[i])) if test else str(table)
         if unlabelled:
-            choice = join_unlabelled(choice, unlabelled[i], output / "joined" / f"{name}.parquet")
+            choice = join_unlabelled(
+                choice, unlabelled[i], output / "joined" / f"{name}.parquet", reading
+            )
         choices[name] = choice
     content = {
         "name": "tune",
         "tables": [choices] if len(choices) > 1 else [*choices.values()],
         "methods": [*dict.fromkeys(("icl", *methods))],
         "seeds": [seed],
+        "reading": reading,
         **dict(config),
     }
     sweep = validated(SweepConfig, content, source="command line", error=ConfigError)

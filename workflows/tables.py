@@ -23,8 +23,10 @@ import numpy as np
 from filelock import FileLock
 from pydantic import TypeAdapter
 
-from dcs.data.importers import read_tables, table_sources
-from dcs.data.splits import stratified_split
+from dcs.data.columns import Reading
+from dcs.data.overlap import refuse_shared_rows
+from dcs.data.reader import open_sources, source_files
+from dcs.data.splits import identical_rows, stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
@@ -114,12 +116,18 @@ class GivenTable(Source):
         Content hash of the rows of each split.
     own_seed : bool
         Whether the seed is that of its demonstrations instead of a seed of the sweep.
+    reading : Reading
+        How the files are read, where it is not inferred.
+    remarks : tuple of str
+        What was inferred about the files, in lines for the user.
     """
 
     members: Mapping[str, tuple[Path, ...]]
     held_out: float
     digests: dict[str, str]
     own_seed: bool = False
+    reading: Reading = Reading()
+    remarks: tuple[str, ...] = ()
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows.
@@ -129,7 +137,9 @@ class GivenTable(Source):
         TableError
             If the source cannot be read, or has changed since the sweep was planned.
         """
-        tables = split_rows(self.members, seed=self.seed, held_out=self.held_out)
+        tables = split_rows(
+            self.members, seed=self.seed, held_out=self.held_out, reading=self.reading
+        )
         if {split: table.digest for split, table in tables.items()} != self.digests:
             raise TableError(
                 f"{', '.join(self.members)}: changed since the sweep began; run the same command "
@@ -139,7 +149,7 @@ class GivenTable(Source):
 
 
 def split_rows(
-    members: Mapping[str, Sequence[Path]], *, seed: int, held_out: float
+    members: Mapping[str, Sequence[Path]], *, seed: int, held_out: float, reading: Reading
 ) -> dict[str, Rows]:
     """Return the optimization and the test rows.
 
@@ -151,6 +161,8 @@ def split_rows(
         Root seed of the held-out rows.
     held_out : float
         Fraction to hold out if the source has no test rows.
+    reading : Reading
+        How the files are read, where it is not inferred.
 
     Returns
     -------
@@ -162,7 +174,7 @@ def split_rows(
     TableError
         If a source cannot be read, or sources have different classes or rows.
     """
-    tables = {name: _read_member(paths) for name, paths in members.items()}
+    tables = {name: _read_member(paths, reading)[0] for name, paths in members.items()}
     return _hold_out(matched_tables(tables), seed=seed, share=held_out)
 
 
@@ -188,24 +200,39 @@ def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dic
     }
 
 
-def _read_member(paths: Sequence[Path]) -> dict[str, ProbabilityTable]:
-    tables = read_tables(paths[0])
-    if len(paths) == 1:
-        return tables
-    table, others = tables["optimization"], read_tables(paths[1])
-    test = others.get("test", others["optimization"])
-    if test.classes != table.classes:
-        raise TableError(
-            f"{paths[1]}: expected classes {', '.join(table.classes)} in this order, as in the "
-            f"table to tune, got {', '.join(test.classes)}"
-        )
-    return {"optimization": table, "test": test}
+def _read_member(
+    paths: Sequence[Path], reading: Reading
+) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
+    """Return the tables of a source by split, and what is to be said about them."""
+    files = open_sources(paths[0], reading)
+    if len(paths) > 1:
+        others = open_sources(paths[1], reading, files["optimization"].reading)
+        files["test"] = others.get("test", others["optimization"])
+    remarks = [file.remark for file in files.values()]
+    tables = {part: file.table for part, file in files.items()}
+    for table in tables.values():
+        if by := table.provenance.corrected_by:
+            raise TableError(
+                f"{paths[0]}: already corrected by {by}; give the uncorrected probabilities"
+            )
+    if "test" in files:
+        first, second = tables["optimization"], tables["test"]
+        if sorted(first.classes) != sorted(second.classes):
+            raise TableError(
+                f"{paths[-1]}: expected classes {', '.join(first.classes)}, as in the table to "
+                f"tune, got {', '.join(second.classes)}"
+            )
+        tables["test"] = second.with_classes(first.classes)
+        test = replace(files["test"], table=tables["test"])
+        remarks.append(refuse_shared_rows(files["optimization"], test, str(paths[-1])))
+    return tables, tuple(filter(None, remarks))
 
 
 def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, Rows]:
     """Return tables of both splits; hold out labelled rows as test rows if there are none.
 
-    If no row has a label, both splits contain all rows, and nothing is evaluated.
+    Identical rows stay together. If no row has a label, both splits contain all rows, and nothing
+    is evaluated.
     """
     if "test" in tables:
         return tables
@@ -213,12 +240,15 @@ def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, 
     labelled, others = np.flatnonzero(table.labelled), np.flatnonzero(~table.labelled)
     if labelled.size == 0:
         return {split: table.subset(others, split=split) for split in ("optimization", "test")}
+    probs = table.probs if table.probs.ndim == 2 else np.concatenate([*table.probs], axis=1)
+    group = identical_rows(probs[labelled])
+    _, first, group = np.unique(group, return_index=True, return_inverse=True)
     parts = stratified_split(
-        table.labels[labelled],
+        table.labels[labelled[first]],
         {"optimization": 1.0 - share, "test": share},
         seed=derive_seed(seed, "held-out"),
     )
-    rows = {split: labelled[part] for split, part in parts.items()}
+    rows = {split: labelled[np.isin(group, part)] for split, part in parts.items()}
     rows["optimization"] = np.sort(np.concatenate([rows["optimization"], others]))
     return {split: table.subset(part, split=split) for split, part in rows.items()}
 
@@ -244,7 +274,8 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     found: list[GivenTable] = []
     for members in _expand_sources(config.tables):
         paths = next(iter(members.values()))
-        tables = matched_tables({name: _read_member(each) for name, each in members.items()})
+        read = {name: _read_member(each, config.reading) for name, each in members.items()}
+        tables = matched_tables({name: own for name, (own, _) in read.items()})
         origin, name = tables["optimization"].provenance, " + ".join(members)
         own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
         for seed in config.seeds if own is None else (own,):
@@ -259,6 +290,8 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     held_out=config.held_out,
                     digests={part: table.digest for part, table in split.items()},
                     own_seed=own is not None,
+                    reading=config.reading,
+                    remarks=tuple(line for _, lines in read.values() for line in lines),
                 )
             )
     found += [_join(group, over) for over in config.ensemble for group in alike(found, over)]
@@ -275,7 +308,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
 
 
 def join_unlabelled(
-    choice: str | tuple[str, str], more: Path, joined: Path
+    choice: str | tuple[str, str], more: Path, joined: Path, reading: Reading
 ) -> str | tuple[str, str]:
     """Write the optimization rows of a source with unlabelled rows appended, as a table.
 
@@ -287,6 +320,8 @@ def join_unlabelled(
         The source of the appended rows, whose labels are ignored.
     joined : pathlib.Path
         The Parquet file to write.
+    reading : Reading
+        How the files are read, where it is not inferred.
 
     Returns
     -------
@@ -299,9 +334,11 @@ def join_unlabelled(
         If a source cannot be read, or the classes differ.
     """
     paths = _to_paths(choice)
-    tables = _read_member(paths)
+    tables, _ = _read_member(paths, reading)
+    table = tables["optimization"]
+    others = open_sources(more, reading, table.provenance.reading)["optimization"].table
     try:
-        table = tables["optimization"].with_unlabelled(read_tables(more)["optimization"])
+        table = table.with_unlabelled(others)
     except TableError as error:
         raise TableError(f"{more}: {error}") from None
     table.write(joined)
@@ -347,7 +384,9 @@ def _join(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
     members = [item for given in group for item in given.members.items()]
     if len({name for name, _ in members}) < len(members):
         members = [(str(paths[0]), paths) for _, paths in members]
-    tables = split_rows(dict(members), seed=first.seed, held_out=first.held_out)
+    tables = split_rows(
+        dict(members), seed=first.seed, held_out=first.held_out, reading=first.reading
+    )
     return replace(
         first,
         members=dict(members),
@@ -375,9 +414,7 @@ def _expand_sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[
             matching = [path] if exact else sorted(glob.glob(path))
             if not matching:
                 raise ConfigError(f"tables: {choice} matches no file or folder")
-            found = [
-                {source_name(one): (one,)} for each in matching for one in table_sources(each)
-            ]
+            found = [{source_name(one): (one,)} for each in matching for one in source_files(each)]
         for members in found:
             if members not in seen:
                 seen.append(members)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def checked_rows(
         probs = np.asarray(probs)[:, column_order(names, classes, "classes=")]
     elif names is not None:
         labelled = [*dict.fromkeys(each for each in given.tolist() if isinstance(each, str))]
-        start, end = next(iter(_affixes(names, labelled)), ("", ""))
+        start, end = next(iter(affixes(names, labelled)), ("", ""))
         classes = [name.removeprefix(start).removesuffix(end) for name in names]
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
@@ -227,25 +228,26 @@ def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> l
     TableError
         If the names are other ones.
     """
-    affixes = _affixes(names, classes) if len(names) == len(classes) else []
-    if not affixes:
+    found = affixes(names, classes) if len(names) == len(classes) else []
+    if not found:
         raise TableError(
             f"columns {listing(names)} are not named by the classes {listing(classes)}; give one "
             f"column per class, named by it, or an array without names, whose order {option} gives"
         )
-    start, end = affixes[0]
+    start, end = found[0]
     return [list(names).index(f"{start}{name}{end}") for name in classes]
 
 
-def _affixes(names: Sequence[str], classes: Sequence[str]) -> list[tuple[str, str]]:
+def affixes(names: Sequence[str], classes: Sequence[str]) -> list[tuple[str, str]]:
     """Return each prefix and suffix with which all classes are names of columns."""
     there, found = set(names), []
     longest = max(classes, key=len, default="")
     for name in names if longest else ():
-        start, match, end = name.partition(longest)
-        if match and all(f"{start}{each}{end}" in there for each in classes):
-            found.append((start, end))
-    return sorted(found, key=lambda pair: len("".join(pair)))
+        for match in re.finditer(re.escape(longest), name):
+            start, end = name[: match.start()], name[match.end() :]
+            if all(f"{start}{each}{end}" in there for each in classes):
+                found.append((start, end))
+    return sorted(dict.fromkeys(found), key=lambda pair: len("".join(pair)))
 
 
 def checked_shape(
@@ -427,6 +429,10 @@ def checked_classes(
         if not isinstance(name, str) or not name.strip():
             raise TableError(
                 f"{source}: class {k} has the name {show(name)}; must be a non-empty string"
+            )
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise TableError(
+                f"{source}: class {k} has the name {show(name)}, which is not text; rename it"
             )
     _refuse_repeated(names, "classes", source)
     return tuple(str(name) for name in names)

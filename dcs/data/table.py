@@ -26,11 +26,9 @@ from dcs.data.checks import (
     normalised_rows,
     refuse_too_large,
 )
+from dcs.data.columns import PREFIX, Reading
 from dcs.errors import TableError, escaped, listing, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, validated
-
-PREFIX: Final = "p:"
-"""Prefix of the columns that hold class probabilities."""
 
 COUNT_PREFIX: Final = "n:"
 """Prefix of the columns that hold votes."""
@@ -63,7 +61,11 @@ class Provenance:
     scorer, scorer_version : str, optional
         Engine that computed the probabilities.
     source : str, optional
-        File from which the table was imported.
+        File from which the table was read.
+    reading : Reading, optional
+        How the file was read.
+    corrected_by : str, optional
+        The scheme by which the probabilities have been corrected.
     """
 
     model: str | None = None
@@ -76,10 +78,15 @@ class Provenance:
     scorer: str | None = None
     scorer_version: str | None = None
     source: str | None = None
+    reading: Reading | None = None
+    corrected_by: str | None = None
 
-    def to_dict(self) -> dict[str, int | str]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the known fields by name, ready for JSON."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        known = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.reading is not None:
+            known["reading"] = self.reading.model_dump(mode="json", exclude_none=True)
+        return known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,7 +267,7 @@ class ProbabilityTable:
                 raise TableError(
                     f"{source}: columns {listing(sorted(wrong))} are missing, repeated or not a "
                     "class; a table has one id, one label and one p:<class> per class in its "
-                    "metadata; use `dcs import parquet` for other column names (columns: "
+                    "metadata; use dcs.read_table for other column names (columns: "
                     f"{listing(names)})"
                 )
             refuse_too_large(file.metadata.num_rows, len(columns), source=source)
@@ -494,6 +501,9 @@ class ProbabilityTable:
 
 _KEY: Final = b"dcs"
 
+#: Maximum size of the metadata of a Parquet file: a million columns take a minute to parse.
+_FOOTER_BYTES: Final = 2**25
+
 
 class _Header(BaseModel):
     """Metadata of a table; files written by other programs have none."""
@@ -524,6 +534,14 @@ def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
 
     target = existing_file(path, error=TableError)
     try:
+        with target.open("rb") as end:
+            end.seek(max(0, target.stat().st_size - 8))
+            footer = int.from_bytes(end.read(4), "little")
+        if _FOOTER_BYTES < footer < target.stat().st_size:
+            raise TableError(
+                f"{escaped(path)}: describes too many columns ({footer >> 20} MiB of metadata); "
+                "give a file with a row per text and a column per class"
+            )
         # A zstd page with one flipped bit can still decompress; only the checksum detects it.
         with pq.ParquetFile(target, page_checksum_verification=True) as file:
             yield file
@@ -531,8 +549,8 @@ def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise
     except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
         raise TableError(
-            f"{escaped(path)}: not a Parquet file, or corrupt: {reason(error)}; use "
-            "`dcs import` for other file formats"
+            f"{escaped(path)}: not a Parquet file, or corrupt: {reason(error)}; "
+            "give another file, or write it again"
         ) from error
 
 

@@ -47,11 +47,6 @@ def _biased(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:
     return probs / probs.sum(axis=1, keepdims=True), labels
 
 
-def _npz(path: Path) -> None:
-    probs, labels = _biased()
-    np.savez(path, probs=probs, labels=labels, classes=np.array(CLASSES))
-
-
 def _parquet(path: Path) -> None:
     probs, labels = _biased()
     ProbabilityTable.from_arrays(probs, labels, classes=CLASSES).write(path)
@@ -118,7 +113,7 @@ def _tuned(path: Path) -> None:
 
 
 _FILES: Final[dict[str, Callable[[Path], None]]] = {
-    "my_probabilities.npz": _npz,
+    "my.csv": _csv,
     "my.parquet": _parquet,
     "my.jsonl": _jsonl,
     "table.parquet": _parquet,

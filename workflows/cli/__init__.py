@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Correct class probabilities for fairer class accuracies: search on all CPUs and GPUs, "
     "record in MLflow.\n\nTo get started, run `dcs quickstart`. For your own class "
-    "probabilities, run `dcs import npz FILE -o table.parquet`, then `dcs tune table.parquet`.",
+    "probabilities in a file such as rows.csv, run `dcs tune rows.csv`.",
 )
 
 _FORMATS = installation.listing("FORMAT is one of:", "dcs.importers")
@@ -48,6 +48,7 @@ _result_command()(results.ui)
 _result_command()(results.report)
 _result_command()(results.table)
 _result_command()(results.compare)
+_result_command()(results.rm)
 _result_command()(results.reproduce)
 _result_command()(results.register)
 _result_command()(sweeps.sync)

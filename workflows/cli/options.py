@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -9,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcs.errors import DCSError, TrackingError
+from dcs.errors import ConfigError, DCSError, TrackingError, show
 from workflows.cli.console import console
 
 if TYPE_CHECKING:
+    from dcs.data.columns import Reading
     from tracking import CellRecord, Recorder
     from tracking.records import StoredCell
     from workflows.config.tuner import TrackingSettings
@@ -37,8 +41,37 @@ Runs = Annotated[
     Path,
     typer.Option("--runs", "--output", "-o", metavar="FOLDER", help="Output folder of the runs."),
 ]
+
+
+def _tracking_uri(
+    context: typer.Context, parameter: typer.CallbackParam, value: str | None
+) -> Any:
+    """Read a URI from the file of ``@FILE``, and warn of a password in the command."""
+    from dcs.io import read_text
+
+    if value is None or context.resilient_parsing:
+        return value
+    if value.startswith("@"):
+        return read_text(Path(value[1:]), error=ConfigError).strip()
+    source = context.get_parameter_source(str(parameter.name))
+    if source is not None and source.name == "COMMANDLINE" and _PASSWORD.match(value):
+        console.print(
+            "warning: others on this machine can see the password in --tracking-uri; set "
+            "MLFLOW_TRACKING_URI, or give --tracking-uri @FILE, a file that contains the URI",
+            style="yellow",
+        )
+    return value
+
+
+_PASSWORD = re.compile(r"[^/]+://[^/@:]*:[^/@]+@")
+_STORE = "MLflow store, or @FILE that contains its URI; by default FOLDER/mlflow.db."
 TrackingUri = Annotated[
-    str | None, typer.Option(metavar="URI", help="MLflow store; by default FOLDER/mlflow.db.")
+    str | None,
+    typer.Option(metavar="URI", help=_STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri),
+]
+#: Of a command that moves sweeps to a store: not from the environment.
+NewTrackingUri = Annotated[
+    str | None, typer.Option(metavar="URI", help=_STORE, callback=_tracking_uri)
 ]
 Data = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Folder with task texts: FOLDER/TASK/...")
@@ -51,6 +84,43 @@ RunName = Annotated[
         "best:test/cobias<5. `dcs runs` lists them.",
     ),
 ]
+
+
+Read = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--read",
+        metavar="KEY=VALUE",
+        help="How columns are read, where it cannot be inferred; repeatable. Keys: label and id "
+        "(a column), columns (A,B,... or prob_*), classes (A,B,...), values (probabilities, "
+        "percent, votes, scores, log-probabilities, log2, log10, logits).",
+    ),
+]
+
+
+def names(text: str) -> list[str]:
+    """Split names at commas and line breaks; names with a comma must be in double quotes."""
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return [name.strip() for row in rows for name in row]
+
+
+def reading(choices: Sequence[str] | None) -> Reading:
+    """Return the reading of the values of `Read`.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        If one is not KEY=VALUE, or not allowed.
+    """
+    from dcs.data.reader import as_reading
+
+    found: dict[str, Any] = {}
+    for choice in choices or ():
+        key, equals, value = choice.partition("=")
+        if not equals:
+            raise ConfigError(f"--read {show(choice)}: must be KEY=VALUE, such as label=gold")
+        found[key] = names(value) if key in ("columns", "classes") else value
+    return as_reading(found, source="--read")
 
 
 def recording(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,14 +22,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dcs import CorrectionScheme
+    from dcs.data.columns import Reading
+    from dcs.data.reader import Source
     from dcs.evaluation.drift import Drift
-    from dcs.selection.ensemble import TableEnsemble
 
 #: Files beside a scheme: its front, and the same setting fitted on all labelled rows.
 FRONT, REFITTED = "front.json", "refitted.json"
 
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
-Normalise = Annotated[bool, typer.Option("--normalise", help="Divide each row by its sum.")]
 Prefer = Annotated[
     str | None,
     typer.Option(
@@ -58,16 +55,14 @@ MaxCobias = Annotated[
 ]
 
 
-def _names(text: str) -> list[str]:
-    """Split names at commas and line breaks; names with a comma must be in double quotes."""
-    rows = csv.reader(text.splitlines(), skipinitialspace=True)
-    return [name.strip() for row in rows for name in row]
-
-
 def import_(
-    context: typer.Context,
-    format: Annotated[str, typer.Argument(metavar="FORMAT", help="File format.")],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder to read.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[FORMAT] PATH",
+            help="File or folder to read; FORMAT is needed for others than tables of rows.",
+        ),
+    ],
     output: Annotated[
         Path,
         typer.Option(
@@ -77,27 +72,17 @@ def import_(
             help="Parquet file to write; a folder for all tables if PATH contains several.",
         ),
     ],
-    normalise: Normalise = False,
-    logits: Annotated[
-        bool, typer.Option("--logits", help="Values are logits: apply a softmax.")
-    ] = False,
-    counts: Annotated[
-        bool, typer.Option("--counts", help="Values are votes, e.g. of 20 samples per row.")
-    ] = False,
-    classes: Annotated[
-        Any,
-        typer.Option(
-            parser=_names, metavar="A,B,...", help="Class names, in the order of columns."
-        ),
-    ] = None,
-    id_column: Annotated[str | None, typer.Option(help="Column of the row ids.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column of the labels.")] = None,
-    class_columns: Annotated[
-        Any,
-        typer.Option(parser=_names, metavar="A,B,...", help="Columns of the probabilities."),
-    ] = None,
+    read: options.Read = None,
     part: Annotated[
         str | None, typer.Option(help="Table of a folder, such as optimization or test.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model, recorded as the origin.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task, recorded as the origin.")] = None,
+    shots: Annotated[
+        str | None, typer.Option(metavar="K", help="Number of demonstrations, or N, as origin.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Demonstration seed, as the origin.")
     ] = None,
     filter: Annotated[
         str | None, typer.Option(help="lm-eval: filter whose responses are read.")
@@ -112,22 +97,30 @@ def import_(
             "that without the prompt."
         ),
     ] = "sum",
-    model: Annotated[
-        str | None, typer.Option("--origin-model", help="Model to record as origin.")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option("--origin-task", help="Task to record as origin.")
-    ] = None,
 ) -> None:
-    """Convert class probabilities from other sources to a probability table.
+    """Convert class probabilities to a probability table; dcs tune reads most files by itself.
 
-    Example: `dcs import csv rows.csv -o rows.parquet --class-columns good,bad`
+    Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
     """
     from dcs.data.importers import import_tables, the_table
+    from dcs.prompting import parse_shots
 
-    named = ("format", "path", "output", "part")
-    options = {k: v for k, v in context.params.items() if k not in named}
-    found = import_tables(format, path, **options)
+    if len(sources) > 2:
+        raise ConfigError(
+            f"[FORMAT] PATH: got {len(sources)} values {show(sources)}; give one path"
+        )
+    format, path = sources[0] if len(sources) == 2 else "table", Path(sources[-1])
+    given: dict[str, Any] = {
+        **options.reading(read).model_dump(exclude_none=True),
+        "model": model,
+        "task": task,
+        "shots": None if shots is None else parse_shots(shots),
+        "demonstration_seed": seed,
+        "filter": filter,
+        "targets": targets,
+        "choice_score": choice_score,
+    }
+    found = import_tables(format, path, **given)
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
     if output.suffix == ".parquet":
         tables = {output: the_table(found, part, path)}
@@ -158,8 +151,9 @@ def tune(
         list[Path],
         typer.Argument(
             metavar="TABLE...",
-            help="Probability table (see dcs import), .npz archive, or folder of dcs generate. "
-            "Several tables of the same rows, matched by id, get one joint scheme.",
+            help="Class probabilities and labels: .csv, .tsv, .jsonl, .parquet, .npz, or a folder "
+            "of dcs generate. Several tables of the same rows, matched by id, get one joint "
+            "scheme.",
         ),
     ],
     test: Annotated[
@@ -176,6 +170,7 @@ def tune(
             help="Unlabelled rows that the fit uses too; one per table, in the same order.",
         ),
     ] = None,
+    read: options.Read = None,
     method: Annotated[
         str,
         typer.Option(
@@ -199,7 +194,7 @@ def tune(
     compare: Annotated[
         Any,
         typer.Option(
-            parser=_names,
+            parser=options.names,
             metavar="NAME,...",
             help="Methods to compare with on the same rows, e.g. logistic-balanced,batch.",
         ),
@@ -232,7 +227,7 @@ def tune(
     written to OUTPUT/TABLE-METHOD/scheme.json; all trials are recorded in MLflow. For several
     tables of the same rows, cross-validation selects one of them, their mean or a stack.
 
-    Example: `dcs tune rows.parquet --prefer knee --output runs`
+    Example: `dcs tune rows.csv --prefer knee --output runs`
     """
     from dcs.io import content_key
     from dcs.selection.ensemble import inputs_of
@@ -265,7 +260,10 @@ def tune(
         unlabelled=unlabelled or (),
         refit=refit,
         learning_curve=learning_curve,
+        reading=options.reading(read),
     )
+    for line in plan.remarks:
+        console.print(line)
     with options.recording(
         tracking_uri,
         output=output,
@@ -386,35 +384,79 @@ def _warn_of_refitted(path: Path) -> None:
 
 def evaluate(
     table: Annotated[
-        Path,
-        typer.Argument(metavar="TABLE", help="Probability table or .npz archive; see dcs import."),
+        Path, typer.Argument(metavar="TABLE", help="Class probabilities and labels; see dcs tune.")
     ],
     scheme: Annotated[
         list[Path] | None,
         typer.Option("--scheme", "-s", metavar="SCHEME", help="Scheme to evaluate; repeatable."),
     ] = None,
+    read: options.Read = None,
 ) -> None:
     """Evaluate a table, uncorrected and corrected by schemes: metrics, intervals, paired tests.
 
-    Example: `dcs evaluate new.parquet -s runs/a-dcs/scheme.json -s runs/a-batch/scheme.json`
+    Example: `dcs evaluate new.csv -s runs/a-dcs/scheme.json -s runs/a-batch/scheme.json`
     """
     from workflows.cli.views import show_judgement, warn_of_fitted_rows
 
-    rows = _read_table(table).only_labelled(source=str(table))
-    schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes)}
-    for path in scheme or ():
+    loaded = {path: dcs.CorrectionScheme.load(path) for path in scheme or ()}
+    first = next(iter(loaded.values()), None)
+    (source,) = _open([table], options.reading(read), first)
+    rows = source.table.only_labelled(source=str(table))
+    by = rows.provenance.corrected_by
+    plain = "uncorrected" if by is None else "corrected"
+    schemes = {plain: dcs.CorrectionScheme.identity(rows.classes)}
+    for path, each in loaded.items():
         # Schemes of dcs tune are named by their folders.
         name = path.resolve().parent.name if path.stem == "scheme" else path.stem
-        loaded = dcs.CorrectionScheme.load(path)
-        if len(loaded.inputs) > 1:
+        if len(each.inputs) > 1:
             raise ConfigError(
-                f"{path}: requires the tables {listing(loaded.inputs)}; correct them with dcs "
+                f"{path}: requires the tables {listing(each.inputs)}; correct them with dcs "
                 "apply, then evaluate its output"
             )
-        found = loaded.for_classes(rows.classes, source=str(path))
+        found = each.for_classes(rows.classes, source=str(path))
         schemes[str(path) if name in schemes else name] = found
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
+    if by is not None:
+        console.print(f"corrected by {by}", style="yellow" if "fitted" in by else "")
     warn_of_fitted_rows(rows, schemes)
+
+
+def _open(
+    files: Sequence[Path],
+    given: Reading,
+    scheme: CorrectionScheme | None,
+    *,
+    quiet: bool = False,
+) -> list[Source]:
+    """Read files as those that a scheme was fitted on; print what is inferred.
+
+    Raises
+    ------
+    SchemeError
+        If there is a scheme, and a file has been corrected already.
+    """
+    from dcs.data.reader import as_reading, open_source
+
+    found = []
+    for k, file in enumerate(files):
+        known = None
+        if scheme is not None:
+            noted = scheme.provenance
+            if k < len(scheme.inputs):
+                noted = noted.get("tables", {}).get(scheme.inputs[k], {})
+            known = as_reading(
+                noted.get("reading") or {"classes": scheme.classes}, source="scheme: reading"
+            )
+        path = file / "test.parquet" if file.is_dir() else file
+        source = open_source(path, given, known=known)
+        if scheme is not None and (by := source.table.provenance.corrected_by):
+            raise SchemeError(
+                f"{file}: already corrected by {by}; give the uncorrected probabilities"
+            )
+        if source.remark and not quiet:
+            console.print(source.remark)
+        found.append(source)
+    return found
 
 
 def apply(
@@ -423,163 +465,95 @@ def apply(
         list[Path],
         typer.Argument(
             metavar="ROWS...",
-            help="Probability table, .npz archive, or Parquet, .csv or .jsonl with a column per "
-            "class, named CLASS or p:CLASS; - reads CSV from standard input. A scheme of several "
-            "tables requires as many probability tables, in the order of tuning.",
+            help="Class probabilities in any form of dcs tune, labelled or not; - reads CSV or "
+            "JSON lines from standard input. A scheme of several tables requires as many, in the "
+            "order of tuning.",
         ),
     ],
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            help="File to write: .parquet, .csv or .jsonl; - prints CSV.",
+            help="File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
+            show_default="ROWS-corrected, in the format of ROWS",
         ),
-    ],
-    normalise: Normalise = False,
+    ] = None,
+    read: options.Read = None,
 ) -> None:
     """Write the corrected probabilities of rows, labelled or not.
 
-    A probability table is written in the same format. In other files, class columns are
-    corrected, other columns are kept, and a column `predicted` with the class is added.
+    Files are read as those that the scheme was fitted on. Class columns are replaced by columns
+    `corrected:CLASS`, a column `predicted` with the class is added, and all other columns are
+    kept. A probability table stays one.
 
     Example: `dcs apply dcs-runs/rows-dcs/scheme.json new.csv -o corrected.csv`
     """
     import pandas as pd
 
-    from dcs.selection.ensemble import mean_of
+    from dcs.data.columns import CORRECTED
+    from dcs.io import content_key
+    from dcs.selection.ensemble import TableEnsemble, mean_of
 
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
-    table = plain = None
+    target = _target(rows) if output is None else output
+    sources = _open(files, options.reading(read), correction, quiet=str(target) == "-")
+    table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
+    name = f"scheme {content_key(correction.to_dict())[:8]}"
+    before = None
     if len(correction.inputs) > 1 or len(files) > 1:
-        ensemble = _inputs_of(correction, files, normalise=normalise)
+        tables = [(str(f), each.table) for f, each in zip(files, sources, strict=True)]
+        ensemble = TableEnsemble.of(correction, tables)
         correction = correction.for_classes(ensemble.classes, source=str(scheme))
-        table, plain = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
+        table, before = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
         # The tables are combined already, so only the correction remains.
         correction = replace(correction, combination=None, inputs=())
-    elif rows.suffix == ".npz" or (output.suffix == ".parquet" == rows.suffix and _is_table(rows)):
-        table = _read_table(rows, normalise=normalise)
-    if table is None:
-        frame = _read_rows(rows)
-        columns = _class_columns(frame, correction.classes, rows)
-        # Values that are not numbers become NaN, which is refused.
-        ids = [*map(str, frame["id"])] if "id" in frame else []
-        probs = dcs.ProbabilityTable.from_arrays(
-            frame[columns].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float),
-            None,
-            classes=correction.classes,
-            ids=ids if 0 < len({*ids}) == len(ids) else None,
-            normalise=normalise,
-            source=str(rows),
-        ).probs
+        columns = tuple(f"p:{each}" for each in table.classes)
+        frame = pd.DataFrame({"id": list(table.ids)})
     else:
         correction = correction.for_classes(table.classes, source=str(scheme))
-        frame, probs = pd.DataFrame({"id": table.ids}), table.probs
-        columns = [f"p:{name}" for name in table.classes]
-    predicted = correction.predict(probs)
-    if table is not None and output.suffix == ".parquet":
-        table.with_probs(correction.apply(probs)).write(output)
+    probs = correction.apply(table.probs)
+    predicted = correction.predict(table.probs)
+    is_table = before is not None or rows.suffix == ".npz" or not sources[0].remark
+    if is_table and target.suffix == ".parquet":
+        if share := correction.share_fitted(table):
+            name += f", with about {100 * share:.0f} % of the rows that it was fitted on"
+        provenance = replace(table.provenance, corrected_by=name)
+        replace(table.with_probs(probs), provenance=provenance).write(target)
     else:
-        frame[columns] = correction.apply(probs)
-        frame["predicted"] = [correction.classes[k] for k in predicted]
-        _write_rows(frame, output)
-    if str(output) != "-":
-        before = probs if plain is None else plain
-        changed = int((predicted != before.argmax(axis=1)).sum())
-        console.print(f"{output}: {len(probs)} rows, {changed} predictions changed")
-    if table is not None and output.suffix == ".parquet":
-        console.print(f"next: dcs evaluate {shlex.quote(str(output))}", style="bold")
-
-
-def _inputs_of(
-    scheme: CorrectionScheme, files: Sequence[Path], *, normalise: bool = False
-) -> TableEnsemble:
-    """Read the input tables of a scheme and check that they match it."""
-    from dcs.selection.ensemble import TableEnsemble
-
-    tables = [(str(file), _read_table(file, normalise=normalise)) for file in files]
-    return TableEnsemble.of(scheme, tables)
-
-
-def _read_table(path: Path, *, normalise: bool = False) -> dcs.ProbabilityTable:
-    from dcs.data.importers import import_file, read_tables, the_table
-
-    if path.suffix == ".npz":
-        return import_file("npz", path, normalise=normalise)
-    return the_table(read_tables(path), None, path)
-
-
-def _is_table(path: Path) -> bool:
-    """Return whether a Parquet file has the columns of a probability table and no others."""
-    from dcs.data.table import open_parquet
-
-    with open_parquet(path) as file:
-        schema = file.schema_arrow
-    others = sorted(name for name in schema.names if name[:2] not in ("p:", "n:"))
-    return others == ["id", "label"] and str(schema.field("label").type).startswith("int")
-
-
-def _read_rows(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    from dcs.data.importers import text_of
-    from dcs.data.table import open_parquet
-
-    # Other columns must not change. By default, pandas converts integer columns with missing
-    # values to float, and turns some columns into an index.
-    if path.suffix == ".parquet":
-        with open_parquet(path) as file:
-            table: pd.DataFrame = file.read().to_pandas(
-                types_mapper=pd.ArrowDtype, ignore_metadata=True
-            )
-        return table
-    text = sys.stdin.read() if str(path) == "-" else text_of(path)
-    if path.suffix == ".jsonl":
-        lines = enumerate(text.split("\n"), 1)
-        rows = [
-            _json_row(line, f"{path}: line {number}") for number, line in lines if line.strip()
-        ]
-        return pd.DataFrame(rows, dtype=object)
-    separator = max(",;\t", key=text.partition("\n")[0].count)
-    try:
-        cells = pd.read_csv(
-            io.StringIO(text), header=None, sep=separator, dtype=str, keep_default_na=False
+        others = frame.drop(columns=[each for each in columns if each in frame])
+        place = min((k for k, each in enumerate(frame.columns) if each in columns), default=1)
+        added = pd.DataFrame(
+            probs, columns=[CORRECTED + each for each in table.classes], index=others.index
         )
-    except ValueError as error:
-        raise TableError(f"{path}: cannot be read as CSV: {reason(error)}") from None
-    return cells[1:].set_axis(cells.iloc[0].tolist(), axis=1)
+        parts = [others.iloc[:, :place], added, others.iloc[:, place:]]
+        written = pd.concat(parts, axis=1)
+        head = "predicted"
+        while head in written:
+            head += "_corrected"
+        written[head] = [correction.classes[k] for k in predicted]
+        _write_rows(written, target, sources[0].reading, head)
+    if str(target) != "-":
+        first = (table.probs if before is None else before).argmax(axis=1)
+        changed = int((predicted != first).sum())
+        console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
+        if table.labelled.any():
+            console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
 
 
-def _json_row(line: str, source: str) -> dict[str, Any]:
-    from dcs.io import parse_json
-
-    row = parse_json(line, source=source, error=TableError, finite=False)
-    if not isinstance(row, dict):
-        raise TableError(f"{source}: expected an object with a key per column, got {show(row)}")
-    return row
-
-
-def _class_columns(frame: pd.DataFrame, classes: tuple[str, ...], path: Path) -> list[str]:
-    # All columns must use the same form, since a class itself may be named p:odd.
-    forms = [f"p:{name}" for name in classes], list(classes)
-    best = min(forms, key=lambda form: len({*form} - {*frame}))
-    if missing := [column for column in best if column not in frame]:
-        raise TableError(
-            f"{path}: no column {missing[0]!r}; expected one per class, all named <class> or all "
-            f"p:<class>; existing columns: {listing(list(map(str, frame.columns)))}"
-        )
-    if "predicted" in best:
-        raise TableError(
-            f"{path}: column 'predicted' of predictions would overwrite the class 'predicted'; "
-            "name all class columns p:<class>"
-        )
-    if not frame.columns.is_unique:
-        raise TableError(f"{path}: two columns have the same name; rename one")
-    return best
+def _target(rows: Path) -> Path:
+    """Return the default output: a file beside the rows, in their format."""
+    if str(rows) == "-":
+        return rows
+    suffix = rows.suffix if rows.suffix in (".csv", ".tsv", ".jsonl") else ".parquet"
+    target = rows.with_name(f"{rows.stem}-corrected{suffix}")
+    if target.exists():
+        raise ConfigError(f"{target}: exists; give -o {target} to replace it, or another file")
+    return target
 
 
-def _write_rows(frame: pd.DataFrame, path: Path) -> None:
+def _write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: str) -> None:
     import pyarrow as pa
 
     from dcs.io import atomic_write_bytes, atomic_write_text
@@ -596,12 +570,17 @@ def _write_rows(frame: pd.DataFrame, path: Path) -> None:
         # pandas would round to 15 digits. Missing values (NaN) do not equal themselves.
         rows = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
         atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in rows))
-    elif str(path) == "-":
-        typer.echo(frame.to_csv(index=False), nl=False)
-    elif path.suffix == ".csv":
-        atomic_write_text(path, frame.to_csv(index=False))
+    elif path.suffix in (".csv", ".tsv") or str(path) == "-":
+        # A spreadsheet would run a class named =1+1 as a formula.
+        frame[predicted] = frame[predicted].str.replace(r"^(?=[=+@\t\r]|-(?!\d))", "'", regex=True)
+        separator = "\t" if path.suffix == ".tsv" else reading.separator or ","
+        text = frame.to_csv(index=False, sep=separator, decimal=reading.decimal or ".")
+        if str(path) == "-":
+            typer.echo(text, nl=False)
+        else:
+            atomic_write_text(path, text)
     else:
-        raise ConfigError(f"--output {path}: must end in .parquet, .csv or .jsonl, or be -")
+        raise ConfigError(f"--output {path}: must end in .parquet, .csv, .tsv or .jsonl, or be -")
 
 
 def export(
@@ -665,8 +644,8 @@ def check(
         list[Path],
         typer.Argument(
             metavar="TABLE...",
-            help="Probability table of new rows, labelled or not; as many as the scheme has input "
-            "tables, in the order of tuning.",
+            help="New rows, labelled or not, in any form of dcs tune; as many as the scheme has "
+            "input tables, in the order of tuning.",
         ),
     ],
     as_json: Annotated[
@@ -680,6 +659,7 @@ def check(
             "served model; see `dcs compare` for its names.",
         ),
     ] = None,
+    read: options.Read = None,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -692,6 +672,7 @@ def check(
     """
     from dcs.evaluation.drift import compare_rows
     from dcs.evaluation.uncertainty import chance
+    from dcs.selection.ensemble import TableEnsemble
     from tracking.store.serving import log_drift
 
     fitted = dcs.CorrectionScheme.load(scheme)
@@ -700,7 +681,9 @@ def check(
         raise SchemeError(
             f"{scheme}: has no summary of the rows it was fitted on; tune again with this version"
         )
-    rows = _inputs_of(fitted, files)
+    sources = _open(files, options.reading(read), fitted, quiet=as_json)
+    tables = [(str(file), each.table) for file, each in zip(files, sources, strict=True)]
+    rows = TableEnsemble.of(fitted, tables)
     found: dict[str, list[Drift]] = {}
     for name, table in zip(rows.names, rows.tables, strict=True):
         reference = references.get(name if fitted.inputs else "", {})

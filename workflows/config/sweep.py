@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.data.columns import Reading
 from dcs.errors import ConfigError, show, suggest, unknown
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
 from dcs.prompting import get_task, parse_shots
@@ -242,9 +243,11 @@ class SweepConfig(PromptsConfig, TuneConfig):
         Name of the sweep and of its MLflow experiment.
     tables : tuple of str, pair of str, or mapping
         Probability tables to use instead of prompts, in any format of
-        :func:`dcs.data.importers.read_tables`: paths, folders, patterns, pairs of the
+        :func:`dcs.read_table`: paths, folders, patterns, pairs of the
         optimization and test rows, or named tables of the same rows to be tuned jointly. If given,
         no model is loaded; model, task and shots are taken from the tables.
+    reading : Reading
+        How the columns of `tables` are read, where it is not inferred.
     ensemble : tuple of "prompts", "seeds", "models" or "orders"
         Additionally tune jointly on tables of the same rows that differ in shots, demonstrations
         or template (``prompts``), in the demonstration seed, in the model, or in
@@ -276,6 +279,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
 
     tasks: Distinct[str] = ()
     tables: tuple[TableChoice, ...] = ()
+    reading: Reading = Reading()
     ensemble: Distinct[Grouping] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")

@@ -334,6 +334,8 @@ def _add_provenance(scheme: CorrectionScheme, method: str, table: Rows) -> Corre
         origin["tables"] = {name: each.provenance.to_dict() for name, each in tables.items()}
     else:
         tables = {"": table}
+        if "reading" in (noted := table.provenance.to_dict()):
+            origin["reading"] = noted["reading"]
     origin["reference"] = {name: summarized(each).model_dump() for name, each in tables.items()}
     return replace(scheme, provenance=origin)
 

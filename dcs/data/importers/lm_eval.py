@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from dcs.data.importers import ChoiceScore, ImportOptions, TargetKind, build_table, text_of
+from dcs.data.checks import Named
+from dcs.data.columns import to_shares
+from dcs.data.importers import ChoiceScore, ImportOptions, TargetKind
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, escaped, listing, show
-from dcs.io import first_fault, read_json
+from dcs.io import first_fault, read_json, read_text
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
 _MUTUAL = "acc_mutual_info"
@@ -141,15 +143,19 @@ def _read_log(path: Path, options: ImportOptions) -> ProbabilityTable:
     names = samples[0].choices
     if names is None or len({*names}) < n_choices or any(s.choices != names for s in samples):
         names = [f"choice_{k}" for k in range(n_choices)]
-    return build_table(
-        values,
-        _target_indices(samples, options.classes or names, options.targets, source),
-        classes=names,
-        ids=[sample.doc_id for sample in samples],
+    classes = options.classes or names
+    ids = [sample.doc_id for sample in samples]
+    # A score of -inf is an impossible choice.
+    wrong = ~(values < np.inf) | np.isneginf(values.max(axis=1, keepdims=True))
+    rule = "must be finite or -inf, with a finite value in every row"
+    Named(source, names, [*map(str, ids)]).refuse(wrong, values, rule)
+    return ProbabilityTable.from_arrays(
+        to_shares(values, "logits"),
+        _target_indices(samples, classes, options.targets, source),
+        classes=classes,
+        ids=ids,
         provenance=_read_provenance(path),
-        options=options,
         source=source,
-        logits=True,
     )
 
 
@@ -174,7 +180,9 @@ def _read_provenance(path: Path) -> Provenance:
 
 def _read_samples(path: Path, source: str) -> list[Sample]:
     samples = []
-    for number, line in enumerate(text_of(path).split("\n"), start=1):
+    for number, line in enumerate(
+        read_text(path, error=TableError, limit=2**32).split("\n"), start=1
+    ):
         if line.strip():
             try:
                 samples.append(Sample.model_validate_json(line))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dcs.data.importers import import_file
+from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
-from tests.dcs.data.importers.test_numbers import GOOD, save
+from tests.dcs.data.test_formats import GOOD, save
 from tests.dcs.refusals import refuses
 
 quick = settings(
@@ -64,7 +63,7 @@ def test_a_small_file_of_very_many_rows(tmp_path: Path) -> None:
         for _ in range(17):
             writer.write_table(group)
     assert path.stat().st_size < 10**6
-    for read in (ProbabilityTable.read, partial(import_file, "parquet")):
+    for read in (ProbabilityTable.read, read_table):
         with pytest.raises(TableError, match="34000000 rows"):
             read(path)
 
@@ -284,6 +283,6 @@ class TestCounts:
     def test_are_imported(self, tmp_path: Path) -> None:
         path = tmp_path / "votes.csv"
         path.write_text("label,p:no,p:yes\nno,12,8\nyes,0,20\n")
-        table = import_file("csv", path, counts=True)
+        table = read_table(path, values="votes")
         assert table.counts is not None and table.counts.tolist() == [[12, 8], [0, 20]]
         assert table.probs[1].tolist() == [0.5 / 21, 20.5 / 21]

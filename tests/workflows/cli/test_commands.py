@@ -57,11 +57,11 @@ STUDY = (
 def table(dcs, tmp_path_factory) -> Path:
     """What ``dcs import`` makes of an archive, of which it refuses a bad row."""
     source, path = tmp_path_factory.mktemp("table") / "x.npz", tmp_path_factory.mktemp("a") / "new"
-    table, imported = biased_table(), ("import", "npz", source, "-o", path / "moods.parquet")
+    table, imported = biased_table(), ("import", source, "-o", path / "moods.parquet")
     probs = np.array(table.probs)
     probs[7, 1] = np.nan
     np.savez(source, probs=probs, labels=table.labels)
-    refused(*imported, says=[str(source), "row 7", "nan"])
+    refused(*imported, says=[str(source), "row 7"])
     assert not path.exists() or not list(path.iterdir())
     np.savez(source, probs=table.probs, labels=table.labels, classes=table.classes)
     dcs(*imported)
@@ -252,7 +252,7 @@ def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     expected = CorrectionScheme.load(scheme).predict(source.probs)
     np.testing.assert_array_equal(result.probs.argmax(axis=1), expected)
     archive = tmp_path / "rows.npz"
-    for scale, more in ((4.0, ["--normalise"]), (1.0, [])):
+    for scale, more in ((4.0, ["--read", "values=scores"]), (1.0, [])):
         probs = scale * source.probs
         np.savez(archive, probs=probs, labels=source.labels, classes=source.classes)
         dcs("apply", scheme, archive, "-o", tmp_path / "again.parquet", *more)
@@ -262,8 +262,13 @@ def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
 
     accuracy = f"{100 * (expected == source.labels).mean():.1f}"
     plain, both = dcs("evaluate", corrected).out, dcs("evaluate", table, "--scheme", scheme).out
-    assert accuracy in plain and "warning" not in plain
+    assert accuracy in plain and "uncorrected" not in plain and "fitted on" in plain
     assert accuracy in both and "fitted on" in both
+    for again in (("apply", scheme, corrected), ("evaluate", corrected, "-s", scheme)):
+        refused(*again, says=[str(corrected), "already corrected"])
+    refused(
+        "tune", corrected, "-o", tmp_path / "twice", says=[str(corrected), "already corrected"]
+    )
 
 
 @pytest.mark.parametrize("form", [".csv", ".jsonl", ".parquet", "-"])
@@ -294,7 +299,9 @@ def test_apply_takes_rows_without_labels(dcs, form, tmp_path, monkeypatch):
         found = read[form](written)
     assert found["text"].tolist() == ["007", "", "NA"]
     assert found["predicted"].tolist() == ["p:odd", "a, b", "p:odd"]
-    np.testing.assert_allclose(found[["p:a, b", "p:p:odd"]].to_numpy(), scheme.apply(probs))
+    np.testing.assert_allclose(
+        found[["corrected:a, b", "corrected:p:odd"]].to_numpy(), scheme.apply(probs)
+    )
 
 
 @pytest.mark.parametrize("target", [".csv", ".jsonl", ".parquet"])
@@ -328,9 +335,9 @@ def test_columns_besides_those_of_classes_come_out_as_they_went_in(dcs, form, ta
 def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
     scheme, rows, output = (tmp_path / name for name in ("s.json", "rows.csv", "out.csv"))
     CorrectionScheme.identity(("a", "b")).save(scheme)
-    bad = {"a,c\n0.5,0.5": "'b'", "id,a,b\n3,0.5,0.5\n1,0.5,x": "row 1 (id '1')"}
-    bad["a,b\n0.5,0.7"] = "--normalise"
-    bad |= {"a,b\nx,0.5,0.5": "line 2", "x,x,a,b\n1,2,0.5,0.5": "two columns"}
+    bad = {"a,c\n0.5,0.5": "'b'", "id,a,b\n3,0.5,0.5\n1,0.5,x": "row 1"}
+    bad["a,b\n0.5,0.7"] = "values=scores"
+    bad |= {"a,b\nx,0.5,0.5": "line 2", "x,x,a,b\n1,2,0.5,0.5": "not unique"}
     for text, word in {**bad, "": ""}.items():
         rows.write_text(text)
         refused("apply", scheme, rows, "-o", output, says=[str(rows), word])
@@ -340,28 +347,44 @@ def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
         refused("apply", scheme, lines, "-o", output, says=[str(lines), "line 2"])
     lines.write_text(f'{{"a": 0.5, "b": 0.5, "n": {10**30}}}')
     refused("apply", scheme, lines, "-o", tmp_path / "out.parquet", says=["out.parquet", ".jsonl"])
-    CorrectionScheme.identity(("a", "predicted")).save(other := tmp_path / "other.json")
-    rows.write_text("a,predicted\n0.5,0.5")
-    refused("apply", other, rows, "-o", output, says=["p:<class>"])
     assert not output.exists()
+    CorrectionScheme.identity(("a", "=1+1")).save(other := tmp_path / "other.json")
+    rows.write_text("a,=1+1,predicted\n0.25,0.75,x")
+    dcs("apply", other, rows, "-o", output)
+    assert output.read_text().splitlines() == [
+        "corrected:a,corrected:=1+1,predicted,predicted_corrected",
+        "0.25,0.75,x,'=1+1",
+    ]
     rows.write_text("a,b\n1,3\n")
-    refused("apply", scheme, rows, "-o", tmp_path / "out.xlsx", "--normalise", says=[".csv"])
-    dcs("apply", scheme, rows, "-o", output, "--normalise")
+    dcs("apply", scheme, rows, "--read", "values=scores")
+    refused("apply", scheme, rows, "--read", "values=scores", says=["rows-corrected.csv", "-o"])
+    rows.write_text("a,b\n1,3\n")
+    refused(
+        "apply",
+        scheme,
+        rows,
+        "-o",
+        tmp_path / "out.xlsx",
+        "--read",
+        "values=scores",
+        says=[".csv"],
+    )
+    dcs("apply", scheme, rows, "-o", output, "--read", "values=scores")
     assert output.read_text().splitlines()[1] == "0.25,0.75,b"
 
 
 @pytest.mark.parametrize("names", ["a b,c", "a b\nc\n", '"a b", c'])
 def test_names_of_classes_stand_between_commas_or_on_lines(dcs, names, tmp_path):
     np.savez(tmp_path / "x.npz", probs=[[0.5, 0.5]])
-    imported = ("import", "npz", tmp_path / "x.npz", "-o", tmp_path / "x.parquet")
-    dcs(*imported, "--classes", names)
+    imported = ("import", tmp_path / "x.npz", "-o", tmp_path / "x.parquet")
+    dcs(*imported, "--read", f"classes={names}")
     assert ProbabilityTable.read(tmp_path / "x.parquet").classes == ("a b", "c")
 
 
 def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path):
     names = ("gone.parquet", "runs.parquet", "turned.parquet", "scheme.json", "sweep.yaml")
     gone, output, turned, other, config = (tmp_path / name for name in names)
-    biased_table(classes=("Anger", "Joy", "Fear")).write(turned)
+    biased_table(classes=("Anger", "Joy", "Sad")).write(turned)
     plain, bare = biased_table(), tmp_path / "bare.parquet"
     replace(plain, labels=np.full(plain.n_rows, -1)).write(bare)
     np.savez(archive := tmp_path / "rows.npz", probs=plain.probs)
@@ -383,8 +406,8 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune", table, "--compare", "contextual"], ["contextual"]),
         (["apply", gone, table], [str(gone)]),
         (["apply", other, table], [str(other), "Anger"]),
-        (["import", "npz", gone], [str(gone)]),
-        (["import", "nqz", gone], ["nqz", "npz"]),
+        (["import", gone], [str(gone)]),
+        (["import", "tabel", gone], ["tabel", "table"]),
         (["sweep", gone], [str(gone)]),
         (["sweep", config], [str(config), "sheds"]),
         (["ui"], [str(output)]),
@@ -394,7 +417,7 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         ([*generate, "--set", "scoring.base_url=http://x"], ["'base_url'"]),
     ]:
         refused(*arguments, "-o", output, says=words)
-    refused("import", "npz", archive, "-o", archive, says=[str(archive), ".parquet"])
+    refused("import", archive, "-o", archive, says=[str(archive), ".parquet"])
     refused("tasks", "show", "revews", says=["reviews"])
     refused("evaluate", table, "--scheme", gone, says=[str(gone)])
     assert not output.exists()

@@ -1,0 +1,585 @@
+"""What the columns of a file hold: classes, labels, ids, and the kind of their values.
+
+Everything is inferred from the names and the values, by rules that prefer a question to a guess:
+columns are class probabilities if they are a distribution under some reading, or if they are named
+by the classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.data.checks import Named, affixes, softmax
+from dcs.errors import TableError, listing, show, suggest
+from dcs.io import Strict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Values: TypeAlias = Literal[
+    "probabilities", "percent", "scores", "votes", "log-probabilities", "log2", "log10", "logits"
+]
+
+PREFIX: Final = "p:"
+"""Prefix of the columns that hold class probabilities."""
+
+CORRECTED: Final = "corrected:"
+"""Prefix of the columns that hold corrected probabilities."""
+
+#: Largest distance between the sum of a row and 1, per class, that rounding explains.
+_ROUNDING: Final = 0.005
+
+#: Names of columns, in lower case; of several label columns, ``label`` goes first.
+_LABELS: Final = re.compile(
+    r"label|labels|gold|target|truth|true|y|class|category|answer|actual|ground[ _-]?truth"
+    r"|(true|gold|actual|target|correct)[ _-](label|class|answer|category)|y_true|(label|class)_id"
+)
+_IDS: Final = re.compile(r"|id|ids|unnamed: 0|index|idx|row|key|uid|uuid|guid|.*[ _-]id|id[ _-].*")
+_PREDICTIONS: Final = re.compile(r".*(pred|output|guess|argmax|answered).*|y_hat")
+
+#: Cells without a value.
+_EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "-")
+
+_SEPARATORS: Final = ":_.-/| "
+
+
+class Reading(Strict):
+    """How rows are read from columns: what the user specifies, and what is inferred.
+
+    Parameters
+    ----------
+    columns : tuple of str, optional
+        Columns of class probabilities, in class order; patterns such as ``prob_*`` are allowed.
+    classes : tuple of str, optional
+        Class names in the order of the columns.
+    label, id : str, optional
+        Columns of the true classes and of the row ids.
+    values : str, optional
+        ``"probabilities"`` (sum 1), ``"percent"`` (sum 100), ``"votes"``, ``"scores"`` (to be
+        divided by their sum), ``"log-probabilities"``, ``"log2"``, ``"log10"``, ``"logits"``.
+    separator, decimal : str, optional
+        Separator and decimal mark of text.
+    """
+
+    columns: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    label: str | None = None
+    id: str | None = None
+    values: Values | None = None
+    separator: str | None = None
+    decimal: Literal[".", ","] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Content:
+    """What the columns of a frame hold.
+
+    Attributes
+    ----------
+    reading : Reading
+        The reading, complete.
+    numbers : float64 array [M, N]
+        Values of the class columns; NaN for empty cells.
+    labels : list
+        Labels as in the file; None if there are none.
+    ids : list or None
+        Ids as in the file; None to number the rows.
+    remarks : list of str
+        What was decided, for the user.
+    """
+
+    reading: Reading
+    numbers: NDArray[np.float64]
+    labels: list[Any]
+    ids: list[Any] | None
+    remarks: list[str]
+
+
+def infer(
+    frame: pd.DataFrame, given: Reading, *, source: str, known: Reading | None = None
+) -> Content:
+    """Infer what the columns of a frame hold.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The rows; cells are text or numbers.
+    given : Reading
+        What the user specifies.
+    source : str
+        Name with which error messages begin.
+    known : Reading, optional
+        How earlier rows of the same kind were read: it is followed where it fits.
+
+    Raises
+    ------
+    TableError
+        If something is missing, ambiguous or not a distribution: says what to specify.
+    """
+    finder = _Finder(frame, given, source, known or Reading())
+    label = finder.label()
+    columns, classes, kind = finder.class_columns(label)
+    label = label or finder.label_by_content(classes, columns)
+    names = [*frame.columns]
+    numbers = finder.matrix(columns)
+    row_id = finder.id({*columns, label})
+    decimal: Any = "," if any(finder.number(each).comma for each in columns) else "."
+    reading = Reading(
+        columns=columns,
+        classes=classes,
+        label=label,
+        id=row_id,
+        values=kind,
+        separator=given.separator,
+        decimal=decimal,
+    )
+    remarks = [f"classes {listing(classes)} from {_shown(columns, names)} ({kind})"]
+    remarks.append(f"labels from {show(label)}" if label else "no labels")
+    remarks += [f"ids from {show(row_id)}"] if row_id else []
+    labels = [None] * len(frame) if label is None else cells_of(frame[label])
+    ids = None if row_id is None else cells_of(frame[row_id])
+    return Content(reading, numbers, labels, ids, remarks)
+
+
+def _shown(columns: Sequence[str], names: Sequence[str]) -> str:
+    """Describe columns by their common prefix, if they have one of their own."""
+    start = _common_prefix(columns)
+    own = [name for name in names if name.startswith(start)] if start else []
+    return f"columns {start}*" if own == [*columns] else f"columns {listing(columns, 4)}"
+
+
+def _common_prefix(names: Sequence[str]) -> str:
+    first, last = min(names), max(names)
+    at = next((k for k, c in enumerate(first) if k >= len(last) or c != last[k]), len(first))
+    start = first[:at]
+    return start[: max(start.rfind(mark) for mark in _SEPARATORS) + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A column as numbers: NaN for empty cells, and which cells are not numbers."""
+
+    values: NDArray[np.float64]
+    wrong: NDArray[np.bool_]
+    comma: bool = False
+
+    @property
+    def plausible(self) -> bool:
+        """Whether at least half of the cells that are not empty are numbers."""
+        filled = int((~np.isnan(self.values)).sum())
+        return filled > 0 and filled >= int(self.wrong.sum())
+
+
+def to_number(column: pd.Series[Any]) -> _Number:
+    """Read a column as numbers; a per cent sign divides by 100, a comma is a decimal mark."""
+    import pandas as pd
+
+    none = np.zeros(len(column), dtype=np.bool_)
+    if pd.api.types.is_bool_dtype(column.dtype) or not (
+        pd.api.types.is_numeric_dtype(column.dtype)
+        or pd.api.types.is_string_dtype(column.dtype)
+        or column.dtype == object
+    ):
+        return _Number(np.full(len(column), np.nan), ~none)
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return _Number(column.to_numpy(dtype=np.float64, na_value=np.nan), none)
+    text = column.astype(object).where(column.notna(), "").map(str).str.strip()
+    empty = text.isin(_EMPTY).to_numpy()
+    text = text.where(~empty, "nan")
+    values = np.array(pd.to_numeric(text, errors="coerce"), dtype=np.float64)
+    unread = np.isnan(values) & ~empty
+    if not unread.any():
+        return _Number(values, none)
+    rest = text[unread]
+    percent = rest.str.endswith("%").to_numpy()
+    rest = rest.str.rstrip("%").str.strip()
+    comma = rest.str.contains(",", regex=False) & ~rest.str.contains(".", regex=False)
+    rest = rest.where(~comma, rest.str.replace(",", ".", regex=False))
+    found = pd.to_numeric(rest, errors="coerce").to_numpy(dtype=np.float64)
+    values[unread] = np.where(percent, found / 100.0, found)
+    return _Number(values, np.isnan(values) & ~empty, bool(comma.any()))
+
+
+class _Finder:
+    """Finds the columns of a frame; remembers each column read as numbers."""
+
+    def __init__(self, frame: pd.DataFrame, given: Reading, source: str, known: Reading) -> None:
+        self.frame, self.given, self.source, self.known = frame, given, source, known
+        self.names = [str(name) for name in frame.columns]
+        self._numbers: dict[str, _Number] = {}
+
+    def number(self, name: str) -> _Number:
+        if name not in self._numbers:
+            self._numbers[name] = to_number(self.frame[name])
+        return self._numbers[name]
+
+    def matrix(self, columns: Sequence[str]) -> NDArray[np.float64]:
+        return np.column_stack([self.number(name).values for name in columns])
+
+    def _existing(self, name: str, key: str) -> str:
+        if name not in self.names:
+            raise TableError(
+                f"{self.source}: no column {show(name)}{suggest(name, self.names)}; set {key}= "
+                f"to one of {listing(self.names, 12)}"
+            )
+        return name
+
+    def _ask(self, question: str, key: str, columns: Iterable[str]) -> TableError:
+        return TableError(
+            f"{self.source}: {question}; specify it with --read {key} (columns: "
+            f"{listing([*columns], 12)})"
+        )
+
+    def label(self) -> str | None:
+        """Return the label column by its name."""
+        if self.given.label is not None:
+            return self._existing(self.given.label, "label")
+        if self.known.label in self.names:
+            return self.known.label
+        named = [name for name in self.names if _LABELS.fullmatch(name.strip().lower())]
+        classes = {*(self.given.columns or ()), *(self.given.classes or self.known.classes or ())}
+        named = [name for name in named if name not in classes]
+        exact = [name for name in named if name.strip().lower() == "label"]
+        if len(exact or named) > 1:
+            raise self._ask("which column holds the labels", "label=COLUMN", exact or named)
+        return next(iter(exact or named), None)
+
+    def label_by_content(self, classes: Sequence[str], columns: Sequence[str]) -> str | None:
+        """Return the only column whose cells are class names and not the predictions."""
+        if self.known.columns is not None:
+            return None
+        folded, found = {fold(name) for name in classes}, []
+        top = self.matrix(columns)
+        for name in self.names:
+            if name in columns or _PREDICTIONS.fullmatch(name.lower()):
+                continue
+            cells = [fold(cell) for cell in self.frame[name].dropna().unique().tolist()]
+            if {cell for cell in cells if cell} <= folded and any(cells):
+                found.append(name)
+        if len(found) > 1:
+            raise self._ask("which column holds the labels", "label=COLUMN", found)
+        if found and not np.isnan(top).any():
+            best = [fold(classes[k]) for k in top.argmax(axis=1)]
+            if len(best) >= 20 and [*map(fold, cells_of(self.frame[found[0]]))] == best:
+                raise self._ask(
+                    f"column {show(found[0])} names the most probable class of every row: are "
+                    "these labels or predictions",
+                    f"label={found[0]}",
+                    found,
+                )
+        return next(iter(found), None)
+
+    def id(self, others: set[str | None]) -> str | None:
+        """Return the id column: named as one, with a different value in every row."""
+        if self.given.id is not None:
+            return self._existing(self.given.id, "id")
+        named = [name for name in self.names if _IDS.fullmatch(name.strip().lower())]
+        for name in sorted({*named} - others, key=lambda name: (name.lower() != "id", name)):
+            cells = self.frame[name]
+            whole = cells.map(lambda cell: isinstance(cell, str | int) and cell != "").all()
+            if whole and cells.map(str).is_unique:
+                return name
+        return None
+
+    def class_columns(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...], Values]:
+        """Return the class columns, the classes, and the kind of their values."""
+        given, names = self.given, self.names
+        classes = given.classes or self.known.classes
+        if given.columns is not None:
+            chosen = tuple(
+                each
+                for pattern in given.columns
+                for each in (
+                    [pattern]
+                    if pattern in names
+                    else [name for name in names if fnmatchcase(name, pattern)]
+                    or [self._existing(pattern, "columns")]
+                )
+            )
+            if len(set(chosen)) < len(chosen) or len(chosen) < 2:
+                raise self._ask(
+                    "columns must be two or more, each given once", "columns=A,B,...", names
+                )
+            return chosen, given.classes or self._stripped(chosen), self._kind(chosen)
+        if self.known.columns and {*self.known.columns} <= {*names} and not given.classes:
+            columns = self.known.columns
+            return columns, self.known.classes or columns, self._kind(columns)
+        for start in (PREFIX, CORRECTED):
+            columns = tuple(name for name in names if name.startswith(start))
+            if len(columns) > 1 and classes is None:
+                return (
+                    columns,
+                    tuple(name.removeprefix(start) for name in columns),
+                    self._kind(columns),
+                )
+        if classes is not None:
+            found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
+            if not found:
+                raise TableError(
+                    f"{self.source}: no column for each of the classes {listing(classes)}; name "
+                    f"them <class>, p:<class> or with another common prefix (columns: "
+                    f"{listing(names, 12)})"
+                )
+            spelled = [tuple(f"{a}{name}{b}" for name in classes) for a, b in found]
+            columns = next((each for each in spelled if self._fits(each)), spelled[-1])
+            return columns, classes, self._kind(columns)
+        return self._guessed(label)
+
+    def _guessed(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...], Values]:
+        """Return class columns that the labels name, or that are a distribution."""
+        numeric = [n for n in self.names if n != label and self.number(n).plausible]
+        numeric = [n for n in numeric if not _IDS.fullmatch(n.strip().lower())]
+        by_label: dict[tuple[str, ...], tuple[str, ...]] = {}
+        if label is not None:
+            texts = [as_text(cell) for cell in self.frame[label].dropna().unique().tolist()]
+            texts = [text for text in texts if text]
+            for start, end in affixes(numeric, texts) if len(texts) <= len(numeric) else ():
+                fits = [n for n in numeric if n.startswith(start) and n.endswith(end)]
+                # Without a prefix, other numeric columns need not be classes.
+                both = [fits] if start or end else [fits, [t for t in self.names if t in texts]]
+                for each in (each for each in both if len(each) > 1):
+                    stripped = (name[len(start) : len(name) - len(end)] for name in each)
+                    by_label[tuple(each)] = tuple(stripped)
+        groups: dict[str, list[str]] = {}
+        for name in numeric:
+            for at, mark in enumerate(name):
+                if mark in _SEPARATORS and at + 1 < len(name):
+                    groups.setdefault(name[: at + 1], []).append(name)
+        shared = sorted((g for g in groups.values() if len(g) > 1), key=len, reverse=True)
+        by_prefix = [tuple(each) for each in shared]
+        every = [tuple(numeric)] if len(numeric) > 1 else []
+        for candidates in ([*by_label], by_prefix, every):
+            sure = [each for each in dict.fromkeys(candidates) if self._fits(each)]
+            if len(sure) > 1 and not self._alike(sure):
+                raise self._ask(
+                    f"columns {listing(sure[0], 3)} and {listing(sure[1], 3)} are both class "
+                    "probabilities; which are to be read",
+                    "columns=A,B,...",
+                    self.names,
+                )
+            if sure:
+                classes = by_label.get(sure[0]) or self._stripped(sure[0])
+                return sure[0], classes, self._kind(sure[0])
+        if by_label:
+            columns, classes = list(by_label.items())[-1]
+            return columns, classes, self._kind(columns)
+        raise self._ask(
+            "no columns are class probabilities under any reading, or named by the labels; which "
+            "are they",
+            "columns=A,B,... (or a pattern such as columns=prob_*)",
+            self.names,
+        )
+
+    def _stripped(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        start = _common_prefix(columns)
+        return tuple(name.removeprefix(start) for name in columns)
+
+    def _alike(self, found: Sequence[tuple[str, ...]]) -> bool:
+        """Whether groups of columns hold the same probabilities, such as with their logarithms."""
+        tables = [to_shares(self.matrix(each), self._kind(each)) for each in found]
+        same = (t.shape == tables[0].shape and np.abs(t - tables[0]).max() < 0.01 for t in tables)
+        return all(same)
+
+    def _fits(self, columns: tuple[str, ...]) -> bool:
+        """Whether most rows of columns are a distribution under a reading that shows it."""
+        shares = [*map(np.mean, _fitting(self.matrix(columns)).values())]
+        return bool(max(shares) >= 0.5)
+
+    def _kind(self, columns: tuple[str, ...]) -> Values:
+        """Return the kind of values that most rows are; refuse rows that are not."""
+        names = Named(self.source, columns)
+        wrong = np.column_stack([self.number(name).wrong for name in columns])
+        if wrong.any():
+            row, column = (int(k) for k in np.argwhere(wrong)[0])
+            names.refuse(
+                wrong[:, column],
+                self.frame[columns[column]].tolist(),
+                f"must be a number (column {show(columns[column])})",
+            )
+        numbers, wanted = self.matrix(columns), self.given.values
+        fits = _fitting(numbers)
+        share = {kind: float(np.mean(rows)) for kind, rows in fits.items()}
+        best = max(share, key=lambda kind: share[kind])
+        kind: Values = wanted or best
+        if wanted is None and self.known.values in share and share[self.known.values] == 1.0:
+            kind = self.known.values
+        elif wanted is None and share[best] < 0.5:
+            if not (numbers < 0.0).any():
+                names.refuse(
+                    ~fits["probabilities"],
+                    np.nansum(numbers, axis=1),
+                    "must be 1; specify --read values=scores to divide each row by its sum, or "
+                    "another kind of values",
+                    what="the sum of the probabilities",
+                )
+            kind = "logits"
+        elif wanted is None and self.known.values == "logits":
+            raise self._ask(
+                f"the values are {best}, but those of the fitted rows were logits; which are they",
+                f"values={best}",
+                columns,
+            )
+        if wanted == "scores":
+            fits["scores"] = (np.nan_to_num(numbers) >= 0.0).all(axis=1) & (
+                np.nansum(numbers, axis=1) > 0.0
+            )
+        elif kind == "logits":
+            fits["logits"] = (numbers < np.inf).all(axis=1) & (numbers.max(axis=1) > -np.inf)
+            self._refuse_totals(columns, numbers)
+        self._refuse(names, ~fits[kind], numbers, kind)
+        return kind
+
+    def _refuse(
+        self, names: Named, wrong: NDArray[np.bool_], numbers: NDArray[np.float64], kind: Values
+    ) -> None:
+        rules: dict[str, str] = {
+            "probabilities": "must be 1; drop or correct the row, or specify --read values=scores "
+            "to divide each row by its sum",
+            "percent": "must be 100",
+            "votes": "votes must be whole numbers, and at least one",
+            "scores": "must be positive, without negative values",
+            "logits": "logits must be finite or -inf, with a finite value in every row",
+        }
+        negative = wrong & (np.nan_to_num(numbers).min(axis=1) < 0.0)
+        if kind in ("probabilities", "percent", "votes", "scores") and negative.any():
+            names.refuse(negative, numbers.min(axis=1), "must be a number at least 0")
+        if kind in rules:
+            sums, what = np.nansum(numbers, axis=1), "the sum of the probabilities"
+        else:
+            with np.errstate(over="ignore"):
+                sums = np.exp(np.nan_to_num(numbers, nan=-np.inf)).sum(axis=1)
+            what = "the sum of the exponentials"
+        names.refuse(wrong, sums, rules.get(kind, "must be 1"), what=what)
+
+    def _refuse_totals(self, columns: tuple[str, ...], numbers: NDArray[np.float64]) -> None:
+        """Refuse a column that is a function of the others, such as their maximum."""
+        for k, name in enumerate(columns) if len(columns) > 2 and len(numbers) > 1 else ():
+            others = np.delete(numbers, k, axis=1)
+            for of in (others.sum(axis=1), others.max(axis=1), others.min(axis=1)):
+                if np.allclose(of, numbers[:, k], equal_nan=False):
+                    raise self._ask(
+                        f"is column {show(name)}, computed from the others, a class",
+                        "columns=A,B,...",
+                        columns,
+                    )
+
+
+def _fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
+    """Return which rows are a distribution, by kind of values; empty cells are zeros."""
+    tolerance = _ROUNDING * numbers.shape[1]
+    filled = np.nan_to_num(numbers, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    logs = np.nan_to_num(numbers, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        positive, sums = (filled >= 0.0).all(axis=1), filled.sum(axis=1)
+        found: dict[Values, NDArray[np.bool_]] = {
+            "probabilities": positive & (np.abs(sums - 1.0) <= tolerance),
+            "percent": positive & (np.abs(sums - 100.0) <= 100.0 * tolerance),
+        }
+        negative = (logs <= 1e-6).all(axis=1)
+        kinds: tuple[tuple[Values, float], ...] = (
+            ("log-probabilities", np.e),
+            ("log2", 2.0),
+            ("log10", 10.0),
+        )
+        for kind, base in kinds:
+            total = (base**logs).sum(axis=1)
+            found[kind] = negative & (np.abs(total - 1.0) <= tolerance)
+        found["votes"] = positive & (filled == np.floor(filled)).all(axis=1) & (sums >= 1.0)
+    return found
+
+
+def to_shares(numbers: NDArray[np.float64], kind: Values) -> NDArray[np.float64]:
+    """Return probabilities [M, N] of numbers of a kind that every row fits."""
+    scale = {"log-probabilities": 1.0, "logits": 1.0, "log2": np.log(2), "log10": np.log(10)}
+    if kind not in scale:
+        filled = np.nan_to_num(numbers, nan=0.0)
+        # Scale by the maximum first: sums of very large values overflow.
+        filled = filled / (1.0 if kind == "probabilities" else filled.max(axis=1, keepdims=True))
+        total = filled.sum(axis=1, keepdims=True)
+        return np.asarray(np.where(np.abs(total - 1.0) > 1e-12, filled / total, filled))
+    return softmax(np.nan_to_num(numbers * scale[kind], nan=-np.inf, neginf=-np.inf))
+
+
+def cells_of(column: pd.Series[Any]) -> list[Any]:
+    """Return the cells of a column, with None for missing ones."""
+    plain: list[Any] = column.astype(object).where(column.notna(), None).tolist()
+    return plain
+
+
+def as_text(cell: Any) -> str:
+    """Return a label as text: whole numbers without decimals, missing ones empty."""
+    if cell is None or cell != cell:
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def fold(cell: Any) -> str:
+    """Return a label as text to be compared without case."""
+    return as_text(cell).casefold()
+
+
+def label_indices(
+    labels: Sequence[Any], probs: NDArray[np.float64], names: Named
+) -> NDArray[np.int64]:
+    """Return the class index of every label: class names in any case, or numbers from 0.
+
+    Empty cells, and -1 unless it is a class, are missing labels (-1).
+
+    Raises
+    ------
+    TableError
+        If a label is neither, or the numbers may count from 1.
+    """
+    classes = names.classes
+    texts = [as_text(cell) for cell in labels]
+    empty = {"": -1, "-1": -1}
+    exact = {name.strip(): k for k, name in enumerate(classes)}
+    folded = {fold(name): k for k, name in enumerate(classes)}
+    lower = {text: folded.get(text.casefold(), -2) for text in texts} | {"": -1}
+    numbers = {str(k): k for k in range(len(classes))}
+    numbers |= {f"{k}.0": k for k in range(len(classes))} | {"-1.0": -1}
+    readings = [empty | exact, empty | numbers]
+    if len(folded) == len(classes):
+        readings.insert(1, empty | {k: v for k, v in lower.items() if v != -2})
+    if not any(texts):
+        return np.full(len(texts), -1)
+    wrong = [np.array([text not in reading for text in texts]) for reading in readings]
+    for reading, misfits in zip(readings, wrong, strict=True):
+        if not misfits.any():
+            found = np.array([reading[text] for text in texts])
+            if reading is readings[-1]:
+                _refuse_from_one(found, probs, names)
+            return found
+    # Report a row that no reading allows, rather than an earlier one that some reading allows.
+    neither = np.logical_and.reduce(wrong)
+    names.refuse(
+        neither if neither.any() else wrong[-1],
+        [*labels],
+        f"must be one of {listing(classes)}, or all in 0..{len(classes) - 1}; empty if unlabelled",
+        what="label",
+    )
+    raise AssertionError
+
+
+def _refuse_from_one(labels: NDArray[np.int64], probs: NDArray[np.float64], names: Named) -> None:
+    """Refuse numbers that fit the probabilities better when counted from 1."""
+    known = labels >= 0
+    top = probs.argmax(axis=1)[known]
+    if (
+        0 not in labels
+        and top.size >= 20
+        and np.mean(top == labels[known] - 1) > np.mean(top == labels[known])
+    ):
+        raise TableError(
+            f"{names.source}: no label is 0, and labels fit the probabilities better if they "
+            f"count from 1; write class names, or numbers from 0 to {len(names.classes) - 1}"
+        )

@@ -1,0 +1,245 @@
+"""One table, written in many ways: each is read as it is, or a question is asked; none wrongly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dcs.data.reader import open_source, read_table
+from dcs.errors import DCSError, TableError
+from tests.dcs.refusals import refuses
+
+CLASSES = ["Billing", "Technical issue", "Access", "Other", "Cancel, refund"]
+RNG = np.random.default_rng(5)
+LABELS = RNG.integers(0, 5, 120)
+PROBS = RNG.dirichlet(np.full(5, 0.7), 120)
+PROBS[np.arange(120), LABELS] += 0.4
+PROBS /= PROBS.sum(axis=1, keepdims=True)
+GOLD = [CLASSES[k] for k in LABELS]
+TEXTS = [f"message number {k}, of a customer" for k in range(120)]
+
+
+def columns(values: Any = PROBS, form: str = "{}", classes: Any = CLASSES) -> pd.DataFrame:
+    return pd.DataFrame(values, columns=[form.format(name) for name in classes])
+
+
+def rounded(decimals: int) -> Any:
+    return np.round(PROBS, decimals)
+
+
+def texts(form: str, values: Any = PROBS) -> Any:
+    return [[form.format(value) for value in row] for row in values]
+
+
+def comma(form: str, values: Any = PROBS) -> Any:
+    return [[form.format(value).replace(".", ",") for value in row] for row in values]
+
+
+def csv_of(separator: str = ",", **options: Any) -> Callable[[pd.DataFrame, Path], Path]:
+    def write(frame: pd.DataFrame, path: Path) -> Path:
+        path = path.with_suffix(".csv")
+        frame.to_csv(path, sep=separator, index=False, **options)
+        return path
+
+    return write
+
+
+def jsonl(frame: pd.DataFrame, path: Path) -> Path:
+    path = path.with_suffix(".jsonl")
+    frame.to_json(path, orient="records", lines=True, double_precision=15)
+    return path
+
+
+def parquet(frame: pd.DataFrame, path: Path) -> Path:
+    frame.to_parquet(path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+def nested(frame: pd.DataFrame, path: Path) -> Path:
+    """Write the class columns, named by the classes, as an object."""
+    rows = frame.to_dict("records")
+    path = path.with_suffix(".jsonl")
+    lines = []
+    for row in rows:
+        inner = {name: row.pop(name) for name in CLASSES}
+        lines.append(json.dumps({**row, "scores": inner}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+LOGS = np.log(PROBS)
+VOTES = np.array([RNG.multinomial(10, row) for row in PROBS])
+SPARSE = [["" if v < 0.004 else f"{v:.4f}" for v in row] for row in PROBS]
+MISSING = ["" if k % 7 == 0 else name for k, name in enumerate(GOLD)]
+NUMBERED = [f"c{k}" for k in range(5)]
+
+#: Class columns, label column, other columns, and how the file is written; tolerance.
+WAYS: dict[str, tuple[pd.DataFrame, dict[str, Any], Any, float]] = {
+    "own names": (columns(), {"label": GOLD}, csv_of(), 1e-12),
+    "six decimals": (columns(rounded(6)), {"label": GOLD}, csv_of(), 1e-5),
+    "two decimals": (columns(rounded(2)), {"label": GOLD}, csv_of(), 0.03),
+    "p:": (columns(form="p:{}"), {"label": GOLD}, csv_of(), 1e-12),
+    "prob_": (columns(form="prob_{}"), {"gold": GOLD}, csv_of(), 1e-12),
+    "suffix": (columns(form="{}_prob"), {"gold": GOLD}, csv_of(), 1e-12),
+    "any prefix": (columns(form="model 7/{}"), {"truth": GOLD}, csv_of(), 1e-12),
+    "per cents": (columns(texts("{:.1%}")), {"label": GOLD}, csv_of(), 0.003),
+    "per cents, comma": (columns(comma("{:.1%}")), {"label": GOLD}, csv_of(";"), 0.003),
+    "spaced per cents": (columns(texts("{:.2f} %", 100 * PROBS)), {"y": GOLD}, csv_of(), 3e-4),
+    "of a hundred": (columns(100 * rounded(5)), {"label": GOLD}, csv_of("\t"), 1e-4),
+    "decimal comma": (columns(comma("{:.6f}")), {"label": GOLD}, csv_of(";"), 1e-5),
+    "quoted comma": (columns(comma("{:.6f}")), {"label": GOLD}, csv_of(), 1e-5),
+    "log-probabilities": (columns(LOGS), {"label": GOLD}, csv_of(), 1e-9),
+    "rounded logs": (columns(np.round(LOGS, 3), "logprob_{}"), {"label": GOLD}, csv_of(), 2e-3),
+    "base 2": (columns(np.log2(PROBS)), {"label": GOLD}, csv_of(), 1e-9),
+    "base 10": (columns(np.log10(PROBS)), {"label": GOLD}, csv_of(), 1e-9),
+    "logits": (columns(LOGS + 3.0, "logit_{}"), {"label": GOLD}, csv_of(), 1e-9),
+    "unnormalised logs": (columns(LOGS - 1.0), {"label": GOLD}, csv_of(), 1e-9),
+    "empty cells": (columns(SPARSE), {"label": GOLD}, csv_of(), 0.02),
+    "no labels": (columns(form="p_{}"), {}, csv_of(), 1e-12),
+    "missing labels": (columns(), {"label": MISSING}, csv_of(), 1e-12),
+    "numbers as labels": (columns(), {"label": LABELS}, csv_of(), 1e-12),
+    "floats as labels": (
+        columns(),
+        {"label": [None, *LABELS[1:].astype(float)]},
+        csv_of(),
+        1e-12,
+    ),
+    "other case": (columns(), {"label": [name.upper() for name in GOLD]}, csv_of(), 1e-12),
+    "a label column of another name": (columns(), {"queue": GOLD}, csv_of(), 1e-12),
+    "with predictions": (
+        columns(),
+        {"predicted": [CLASSES[k] for k in PROBS.argmax(axis=1)], "label": GOLD},
+        csv_of(),
+        1e-12,
+    ),
+    "with numbers": (
+        columns(),
+        {"length": range(120), "score": np.ones(120), "label": GOLD},
+        csv_of(),
+        1e-12,
+    ),
+    "with ids": (
+        columns(),
+        {"ticket_id": [f"T{k}" for k in range(120)], "label": GOLD},
+        csv_of(),
+        1e-12,
+    ),
+    "an index": (columns(), {"Unnamed: 0": range(120), "label": GOLD}, csv_of(), 1e-12),
+    "both": (
+        pd.concat([columns(form="prob_{}"), columns(LOGS, "logprob_{}")], axis=1),
+        {"label": GOLD},
+        csv_of(),
+        1e-12,
+    ),
+    "tsv": (
+        columns(),
+        {"label": GOLD},
+        lambda frame, path: csv_of("\t")(frame, path).rename(path.with_suffix(".tsv")),
+        1e-12,
+    ),
+    "pipes": (columns(), {"label": GOLD}, csv_of("|"), 1e-12),
+    "byte order mark": (columns(), {"label": GOLD}, csv_of(encoding="utf-8-sig"), 1e-12),
+    "jsonl": (columns(), {"label": GOLD}, jsonl, 1e-9),
+    "nested jsonl": (columns(), {"label": GOLD}, nested, 1e-9),
+    "parquet": (columns(form="prob_{}"), {"label": GOLD}, parquet, 1e-12),
+    "parquet of numbers": (columns(), {"label": LABELS.astype(np.int8)}, parquet, 1e-12),
+    "columns in another order": (columns()[CLASSES[::-1]], {"label": GOLD}, csv_of(), 1e-12),
+    "class numbers": (columns(form="p{}", classes="01234"), {"label": LABELS}, csv_of(), 1e-12),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_table_written_differently(way: str, tmp_path: Path) -> None:
+    frame, others, write, tolerance = WAYS[way]
+    before = pd.DataFrame({**others, "text": TEXTS})
+    path = write(pd.concat([before, frame], axis=1), tmp_path / "rows")
+    found = open_source(path)
+    table = found.table
+    names = CLASSES if "class numbers" not in way else ["0", "1", "2", "3", "4"]
+    order = [table.classes.index(name) for name in names]
+    np.testing.assert_allclose(table.probs[:, order], PROBS, atol=tolerance)
+    if others:
+        known = table.labelled
+        assert np.array([table.classes[k] for k in table.labels[known]]).tolist() == [
+            names[k] for k in LABELS[known]
+        ]
+        assert known.sum() == {"missing labels": 102, "floats as labels": 119}.get(way, 120)
+    assert (table.ids[3] == "T3") == ("with ids" in way)
+    assert "\n" not in found.remark and found.frame["text"].tolist() == TEXTS
+    # The next file of the same kind, one unlabelled row of it, is read in the same way.
+    rest = pd.concat([before, frame], axis=1)[:9].drop(columns=list(others))
+    again = open_source(write(rest, tmp_path / "next"), known=found.reading).table
+    assert again.classes == table.classes
+    np.testing.assert_allclose(again.probs, table.probs[:9], atol=1e-9)
+
+
+def spoilt(**changes: Any) -> pd.DataFrame:
+    frame = pd.concat([columns(), pd.DataFrame({"label": GOLD})], axis=1).astype(object)
+    for name, (row, value) in changes.items():
+        frame.loc[row, name] = value
+    return frame
+
+
+def with_total(form: str, values: Any) -> pd.DataFrame:
+    total = np.column_stack([values, values.sum(axis=1)])
+    return columns(total, form, [*CLASSES, "total"])
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (spoilt(Billing=(7, 0.9)), "row 7"),
+        (spoilt(Billing=(7, -0.5)), "row 7"),
+        (spoilt(Access=(9, "high")), "row 9"),
+        (spoilt(label=(11, "Biling")), "row 11"),
+        (columns(2 * PROBS).assign(label=GOLD), "values=scores"),
+        (columns(LOGS + 3.0), "columns="),
+        (
+            columns(classes=list("abcde")).assign(label=[str(k + 1) for k in LABELS]),
+            "label is '5'",
+        ),
+        (columns().assign(gold=GOLD, truth=GOLD), "label=COLUMN"),
+        (columns().assign(first=GOLD, second=GOLD[::-1]), "label=COLUMN"),
+        (columns().assign(old=[CLASSES[k] for k in PROBS.argmax(axis=1)]), "label=old"),
+        (with_total("logit_{}", LOGS + 1.0).assign(label=[*GOLD[:-1], "total"]), "'logit_total'"),
+        (pd.concat([columns(form="a_{}"), columns(PROBS[::-1], "b_{}")], axis=1), "columns="),
+        (pd.DataFrame({"score": PROBS[:, 0], "label": GOLD}), "columns="),
+        (columns()[:0], "no rows"),
+    ],
+)
+def test_what_can_be_read_in_two_ways_or_in_none_is_asked(frame: Any, says: str) -> None:
+    refuses(TableError, read_table, frame, names=[says])
+
+
+def test_numbers_that_count_from_one_are_no_labels() -> None:
+    frame = columns().assign(label=np.minimum(LABELS, 3) + 1)
+    refuses(TableError, read_table, frame, names=["count from 1"])
+
+
+def test_a_question_is_answered() -> None:
+    frame = columns(3.0 * PROBS, "x {}").assign(first=GOLD, second=GOLD[::-1], n=range(120))
+    answers = {"columns": ["x *"], "values": "scores", "label": "second", "classes": CLASSES}
+    table = read_table(frame, **answers)
+    np.testing.assert_allclose(table.probs, PROBS)
+    assert table.labels.tolist() == LABELS[::-1].tolist()
+    for key, value in (("label", "secnd"), ("columns", ["y *"]), ("id", "number")):
+        refuses(DCSError, read_table, frame, **answers | {key: value}, names=[key])
+    refuses(DCSError, read_table, frame, labels="n", names=["labels", "label"])
+
+
+@pytest.mark.parametrize("form", ["csv", "npz", "jsonl"])
+def test_very_many_columns_are_refused_at_once(form: str, tmp_path: Path) -> None:
+    path, many = tmp_path / f"wide.{form}", 25_000
+    if form == "csv":
+        path.write_text(",".join(f"c{k}" for k in range(many)) + "\n")
+    elif form == "npz":
+        np.savez(path, probs=np.zeros((2, many)))
+    else:
+        path.write_text(json.dumps(dict.fromkeys(map(str, range(many)), 0)))
+    refuses(TableError, read_table, path, names=["25,000 columns"])
