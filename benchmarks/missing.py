@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import dcs
-from dcs.data.importers import read_tables
+from dcs.data.reader import read_tables
 from dcs.scoring.answers import MissingRule, fill_missing
 
 _ROWS = 3000

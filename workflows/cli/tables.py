@@ -591,7 +591,7 @@ def export(
     label_words: Annotated[
         Any,
         typer.Option(
-            parser=_names,
+            parser=options.names,
             metavar="A,B,...",
             help="Label word of each class, in the order of the scheme.",
             show_default="the class names",
