@@ -231,6 +231,33 @@ class CorrectionScheme:
         return np.asarray(np.argmax(self.correct(probs), axis=1), dtype=np.int64)
 
     @property
+    def offsets(self) -> NDArray[np.float64]:
+        """What the scheme adds to the log-probability of each class, [N], with mean 0.
+
+        Raises
+        ------
+        SchemeError
+            If the scheme does more than that; names what.
+        """
+        total = np.zeros(len(self.classes))
+        if self.combination is not None:
+            raise SchemeError(f"the scheme combines the tables {listing(self.inputs)}")
+        if self.calibration is not None:
+            if not np.array_equal(self.calibration.matrix, np.eye(total.size)):
+                raise SchemeError(
+                    f"the {self.calibration.name} calibration is not a sum of offsets"
+                )
+            total += self.calibration.offset
+        for j, correction in enumerate(self.corrections):
+            if isinstance(correction, Weight):
+                total[j] += math.log(correction.value)
+            elif correction != DONT_CHANGE:
+                raise SchemeError(
+                    f"class {show(self.classes[j])} has a membership function, {correction.name}"
+                )
+        return np.asarray(total - total.mean())
+
+    @property
     def changes_nothing(self) -> bool:
         """Whether the scheme leaves all predictions unchanged, for any probabilities."""
         return self._is_uniform and self.calibration is None and self.combination is None

@@ -123,7 +123,7 @@ def served() -> Iterator[str]:
     pytest.importorskip("vllm")
     port = free_port()
     options = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny_lm"]
-    options += ["--dtype", "float32", "--enforce-eager", "--max-logprobs", "40"]
+    options += ["--dtype", "float32", "--enforce-eager"]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options]
     command += ["--model", resolve_model("tiny_lm").location]
     with running(command, f"http://127.0.0.1:{port}/health"):
@@ -131,7 +131,16 @@ def served() -> Iterator[str]:
 
 
 @pytest.mark.vllm
-def test_its_server_agrees_with_transformers(served: str) -> None:
+@pytest.mark.parametrize("words", [TASK.label_words, WORDS])
+def test_its_server_agrees_with_transformers(served: str, words: tuple[str, ...]) -> None:
     queries = [query for row, query in enumerate(QUERIES) if row not in (5, 9)]  # odd ones
-    scorer = OpenAIScorer("tiny_lm", base_url=served, top_logprobs=40)
-    agrees(scorer, PREFIX, queries, TASK.label_words, "first")
+    expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, queries, words)
+    scorer = OpenAIScorer("tiny_lm", base_url=served)
+    np.testing.assert_allclose(scorer.score(PREFIX, queries, words), expected, atol=1e-4)
+    assert scorer.settings["log-probabilities"] == "exact"
+
+
+@pytest.mark.vllm
+def test_its_server_samples_votes(served: str) -> None:
+    scorer = OpenAIScorer("tiny_lm", base_url=served, votes=7, max_tokens=4)
+    assert scorer.score(PREFIX, QUERIES[:2], TASK.label_words).sum() == scorer.parsed > 7
