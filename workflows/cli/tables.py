@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 import dcs
@@ -607,6 +608,61 @@ def _write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: st
             atomic_write_text(path, text)
     else:
         raise ConfigError(f"--output {path}: must end in .parquet, .csv, .tsv or .jsonl, or be -")
+
+
+def export(
+    scheme: Scheme,
+    model: Annotated[
+        str, typer.Option("--model", metavar="MODEL", help="Model whose tokens are biased.")
+    ],
+    label_words: Annotated[
+        Any,
+        typer.Option(
+            parser=options.names,
+            metavar="A,B,...",
+            help="Label word of each class, in the order of the scheme.",
+            show_default="the class names",
+        ),
+    ] = None,
+    logit_bias: Annotated[
+        bool, typer.Option("--logit-bias", help="Print token biases: the only format, required.")
+    ] = False,
+    space: Annotated[
+        bool,
+        typer.Option(
+            "--space/--no-space", help="Whether a space precedes the label; not in chats."
+        ),
+    ] = True,
+) -> None:
+    """Print a scheme that only adds offsets as the `logit_bias` of an API request.
+
+    The model then answers with the corrected label itself. Schemes of the methods batch, prior
+    and thresholds are of this kind, and weights without calibration; others are refused.
+
+    Example: `dcs export runs/a-batch/scheme.json --logit-bias --model Qwen/Qwen3-8B --no-space`
+    """
+    from dcs.scoring.labels import read_label_words
+    from dcs.scoring.models import load_tokenizer
+
+    if not logit_bias:
+        raise ConfigError("dcs export: give the format, --logit-bias")
+    loaded = dcs.CorrectionScheme.load(scheme)
+    try:
+        offsets = loaded.offsets
+    except SchemeError as error:
+        raise SchemeError(
+            f"{scheme}: cannot be token biases: {error}; use dcs apply, or tune "
+            "with --method batch"
+        ) from None
+    words = label_words or list(loaded.classes)
+    if len(words) != len(loaded.classes):
+        raise ConfigError(f"--label-words {show(words)}: must be {len(loaded.classes)} words")
+    spaced = [" " * space + word for word in words]
+    tokens, _ = read_label_words(load_tokenizer(model), "Answer:", spaced, "first")
+    # The limits of the API; only differences matter.
+    biases = np.clip(offsets, -100.0, 100.0).round(4)
+    found = {str(ids[0]): bias for ids, bias in zip(tokens, biases.tolist(), strict=True)}
+    typer.echo(json.dumps({"logit_bias": found}))
 
 
 def check(
