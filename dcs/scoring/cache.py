@@ -163,7 +163,7 @@ def _read(path: Path) -> tuple[list[bytes], NDArray[np.float64]]:
 def local_folder(store: str | os.PathLike[str]) -> str:
     """Return the path of a store; raise ConfigError if it is a URL or a file."""
     path = os.fspath(store)
-    if "://" in path or Path(path).expanduser().is_file():
+    if "://" in path or os.path.isfile(os.path.expanduser(path)):
         raise ConfigError(f"store {path!r}: must be a local folder, not a URL or a file")
     return path
 
@@ -195,7 +195,7 @@ class StoredScorer:
     def __init__(
         self, scorer: Scorer, store: str | os.PathLike[str], *, shard_size: int = SHARD_SIZE
     ) -> None:
-        self._folder = Path(local_folder(store)).expanduser()
+        self._folder = Path(os.path.expanduser(local_folder(store)))
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
