@@ -256,6 +256,30 @@ class Archive:
             if KEY_PATTERN.fullmatch(key) and self.path(key).exists()
         ]
 
+    def remove(self, key: str) -> None:
+        """Delete a cell: its record and figures."""
+        shutil.rmtree(self.cells / key, ignore_errors=True)
+        self.path(key).unlink(missing_ok=True)
+
+    def remove_sweep(self, sweep: Sweep) -> None:
+        """Delete a sweep, and its cells except for those of other sweeps.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if another process records the sweep.
+        """
+        lock = self.lock(sweep)
+        try:
+            others = [each for each in self.sweeps() if each.sweep_key != sweep.sweep_key]
+            shared = {key for each in others for key in self.keys(each.sweep_key)}
+            for key in {*self.keys(sweep.sweep_key)} - shared:
+                self.remove(key)
+            self._list_path(sweep.sweep_key).unlink(missing_ok=True)
+            (self._sweeps / f"{sweep.sweep_key}.json").unlink(missing_ok=True)
+        finally:
+            lock.release()
+
     def lock(self, sweep: Sweep) -> FileLock:
         """Acquire the lock on recording a sweep, which the system releases when the process ends.
 

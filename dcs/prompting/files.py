@@ -236,6 +236,16 @@ class TaskFile(Prompt):
     def __hash__(self) -> int:
         return hash(self.model_dump_json())
 
+    def divided(self, *, hub: bool) -> str:
+        """Return how the texts of one file or hub split are divided; empty if they are not."""
+        place = self.hub if hub else self.files
+        if place is None or not place.train:
+            return ""
+        return (
+            f"{place.held_out:.0%} of the texts of {place.train} are test texts: stratified by "
+            f"class, seed {self.seed}"
+        )
+
     def listed(self, order: int) -> tuple[str, tuple[str, ...]]:
         """Return the instruction with the options in an order, and the answer of each class.
 
@@ -387,6 +397,7 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
         answer_prefix=prompt.answer_prefix,
         separator=prompt.separator,
         template=prompt.template,
+        division=file.divided(hub=data is None),
         sizes=tuple(file.sizes.items()),
         source=partial(
             read_examples, prompt, data=None if data is None else os.path.abspath(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -78,6 +79,11 @@ class _File(_FilePart):
     calibration: _Calibration | None = None
     corrections: list[Annotated[_Weight | _Membership, Field(discriminator="kind")]]
     provenance: dict[str, Any] = {}
+
+
+def _digest_of(data: Mapping[str, Any]) -> str:
+    """Return the digest of the values of a scheme."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +230,33 @@ class CorrectionScheme:
             Class indices.
         """
         return np.asarray(np.argmax(self.correct(probs), axis=1), dtype=np.int64)
+
+    @property
+    def offsets(self) -> NDArray[np.float64]:
+        """What the scheme adds to the log-probability of each class, [N], with mean 0.
+
+        Raises
+        ------
+        SchemeError
+            If the scheme does more than that; names what.
+        """
+        total = np.zeros(len(self.classes))
+        if self.combination is not None:
+            raise SchemeError(f"the scheme combines the tables {listing(self.inputs)}")
+        if self.calibration is not None:
+            if not np.array_equal(self.calibration.matrix, np.eye(total.size)):
+                raise SchemeError(
+                    f"the {self.calibration.name} calibration is not a sum of offsets"
+                )
+            total += self.calibration.offset
+        for j, correction in enumerate(self.corrections):
+            if isinstance(correction, Weight):
+                total[j] += math.log(correction.value)
+            elif correction != DONT_CHANGE:
+                raise SchemeError(
+                    f"class {show(self.classes[j])} has a membership function, {correction.name}"
+                )
+        return np.asarray(total - total.mean())
 
     @property
     def changes_nothing(self) -> bool:
@@ -406,6 +439,7 @@ class CorrectionScheme:
             # Sorted keys: the text does not depend on how the provenance was made.
             origin = json.loads(json.dumps(self.to_dict()["provenance"], sort_keys=True))
             data = self.to_dict() | {"provenance": origin}
+            data |= {"digest": _digest_of(data)}
             return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
             raise SchemeError(f"key 'provenance' cannot be written as JSON: {error}") from error
@@ -430,7 +464,7 @@ class CorrectionScheme:
 
     @classmethod
     def from_dict(cls, data: Any, *, source: str = "scheme") -> CorrectionScheme:
-        """Create a scheme from the plain values of :meth:`to_dict`.
+        """Create a scheme from the plain values of :meth:`to_dict` or of :meth:`to_json`.
 
         Parameters
         ----------
@@ -447,8 +481,17 @@ class CorrectionScheme:
         Raises
         ------
         SchemeError
-            If the values are not those of a scheme; names `source` and the key.
+            If the values are not those of a scheme, or were changed after they were written;
+            names `source` and the key. Without the key ``digest``, changes are accepted.
         """
+        if isinstance(data, dict) and "digest" in data:
+            written = data["digest"]
+            data = {name: value for name, value in data.items() if name != "digest"}
+            if written != _digest_of(data):
+                raise SchemeError(
+                    f"{source}: key 'digest': the scheme was changed after it was written; delete "
+                    "this key to accept the changes"
+                )
         file = validated(_File, data, source=source, error=SchemeError)
         try:
             return cls(

@@ -61,6 +61,20 @@ def test_given_tables_are_grouped_by_what_they_differ_in(tmp_path):
         assert {split: table.digest for split, table in tables.items()} == each.digests
 
 
+def test_orders_of_the_options_are_tasks_and_an_ensemble(tmp_path):
+    config = _config(
+        tasks=["helpdesk@letters"], permutations=2, shots=[0, 1], ensemble=["orders"], limit=60
+    )
+    assert config.tasks == ("helpdesk@letters@order0", "helpdesk@letters@order1")
+    plan = plan_sweep(config, tmp_path)
+    sources = [source for same in plan.sources.values() for source in same]
+    ensembles = [source for source in sources if isinstance(source, Ensemble)]
+    assert len(plan.missing_tables) == 4
+    assert [(each.task, each.shots, [*each.members]) for each in ensembles] == [
+        ("helpdesk@letters", shots, ["order0", "order1"]) for shots in (0, 1)
+    ]
+
+
 def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_path):
     config = _config(
         tasks=["reviews"], shots=[0, 1], seeds=[0, 1, 2], ensemble=["seeds"], limit=100

@@ -37,7 +37,7 @@ _NUMBERS: Final = (
     *(f"uncorrected/test/{m}" for m in MEASURES),
     *("test/balanced_accuracy", "test/weakest_class"),
     *("dev/score", "opt/evaluations", "opt/seconds", "tuning_seconds"),
-    *("classes", "rows", "unlabelled", "search_space", "temperatures"),
+    *("classes", "rows", "test_rows", "unlabelled", "search_space", "temperatures"),
 )
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high")
 _CORRECTION: Final = ("value", "a", "b", "c")
@@ -132,6 +132,7 @@ class Cells:
             "tuning_seconds": seconds if has_chosen(cell) else None,
             "classes": len((cell.scheme or {}).get("corrections", [])),
             "rows": labelled,
+            "test_rows": cell.provenance.get("tables", {}).get("test", {}).get("rows"),
             "unlabelled": None if labelled is None else rows["rows"] - labelled,
             "search_space": search_space(cell),
             "temperatures": cell.metrics.get("opt/temperatures", len(cell.trace)) or None,

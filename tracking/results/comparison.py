@@ -1,18 +1,29 @@
-"""Comparison of two cells."""
+"""Comparison of two cells and of two sweeps."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from dcs.errors import listing
-from dcs.evaluation.uncertainty import percent
+from dcs.errors import InvalidInputError, listing
+from dcs.evaluation.splits import compare_over_splits
+from dcs.evaluation.uncertainty import chance, percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import CellRecord
-from tracking.results.cells import MEASURES, Cells, Estimate
+from tracking.results.cells import (
+    MEASURES,
+    SOURCE,
+    Cells,
+    Estimate,
+    groups_of,
+    method_title,
+    text_of,
+)
+from tracking.results.formats import ResultTable, filled, points
+from tracking.results.paper import task_title
 
 _DIFFERENCES: Final = "Settings that differ"
 
@@ -72,3 +83,60 @@ def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
         },
         "Schemes": words,
     }
+
+
+def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
+    """Compare two sweeps over the cells that both have: second minus first.
+
+    Cells are paired by model, task, shots, seed and method, at the main values of all settings.
+
+    Returns
+    -------
+    ResultTable
+        A row per source and method: means over the paired cells, and the mean change. For several
+        seeds, with the p-value of the corrected resampled t-test of Nadeau and Bengio.
+
+    Raises
+    ------
+    InvalidInputError
+        Raised if the sweeps have no cell in common.
+    """
+    import pandas as pd
+
+    by = [*SOURCE, "method"]
+    wanted = [*by, "seed", *(f"test/{m}" for m in MEASURES)]
+    frames = [sweep.main.judged[[*wanted, "rows", "test_rows"]] for sweep in (first, second)]
+    for frame in frames:
+        # Merged as text: a number of shots may be a number in one sweep and a text in the other.
+        frame[[*by, "seed"]] = frame[[*by, "seed"]].map(text_of)
+    both = frames[0].merge(frames[1], on=[*by, "seed"], suffixes=("", "_second"))
+    if both.empty:
+        raise InvalidInputError("the sweeps have no cell of the same source, seed and method")
+    numbers, texts = [], []
+    for where, group in groups_of(both, by):
+        row: dict[Any, Any] = {**where, "cells": len(group)}
+        text = {
+            **where,
+            "task": task_title(where["task"]),
+            "method": method_title(where["method"]),
+        }
+        text["cells"] = str(len(group))
+        for measure, head in {"accuracy": "accuracy", "cobias": "COBias"}.items():
+            old, new = group[f"test/{measure}"], group[f"test/{measure}_second"]
+            ratio = float((group["test_rows"] / group["rows"]).mean())
+            found = compare_over_splits(new - old, test_ratio=ratio if ratio > 0.0 else 1.0)
+            row |= {f"{measure}_first": old.mean(), f"{measure}_second": new.mean()}
+            row |= {f"{measure}_change": found.mean, f"{measure}_p": found.p}
+            text[head] = f"{percent(old.mean())} → {percent(new.mean())}"
+            text[f"Δ {head}"] = points(found.mean)
+            text[f"p {head}"] = chance(found.p)
+        numbers.append(row)
+        texts.append(text)
+    return ResultTable(
+        name="comparison",
+        title="Change from the first sweep to the second, % of test rows",
+        frame=pd.DataFrame(numbers),
+        text=filled(pd.DataFrame(texts)),
+        words=tuple(by),
+        about="p: corrected resampled t-test over seeds (Nadeau and Bengio).",
+    )

@@ -44,7 +44,9 @@ _MAXIMIZED = re.compile(r"/class_accuracy/|(accuracy|f1|class|score)(_low|_high)
 _FRACTION = re.compile(rf"{_MAXIMIZED.pattern}|cobias(_low|_high)?$")
 
 
-def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
+def cells(
+    tracking_uri: str, experiment: str | None = None, *, archive: Archive | None = None
+) -> pd.DataFrame:
     """Return the cells of an experiment, one row each, oldest first.
 
     Parameters
@@ -53,6 +55,8 @@ def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
         Tracking URI of the store.
     experiment : str, optional
         Name of the experiment (the sweep); by default all experiments of the store.
+    archive : Archive, optional
+        Archive whose records have precedence over the metrics in the store.
 
     Returns
     -------
@@ -76,17 +80,25 @@ def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
         runs = _search_all(open_store(tracking_uri), _CELLS)
     else:
         runs = _deduplicate(search_runs(*open_experiment(tracking_uri, experiment), _CELLS))
-    frame = pd.DataFrame([_format_row(run) for run in runs])
+    frame = pd.DataFrame([_format_row(run, archive) for run in runs])
     others = [name for name in frame if name not in CELL_COLUMNS]
     # The types must not depend on the number of rows.
     return frame.reindex(columns=[*CELL_COLUMNS, *others]).astype(_TYPES)
 
 
-def _format_row(run: Run) -> dict[str, Any]:
+def _format_row(run: Run, archive: Archive | None) -> dict[str, Any]:
     tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
-    metrics = run.data.metrics.items()
+    key, metrics = tags.get(schema.CELL_KEY, ""), run.data.metrics
+    if archive and key and archive.digest(key) == tags.get(schema.RECORD_DIGEST):
+        recorded = archive.read(key).metrics
+        names = schema.safe_names(recorded)
+        metrics = metrics | {names[name]: value for name, value in recorded.items()}
     return {
-        **{name: value for name, value in metrics if not name.startswith(schema.TRACE_PREFIX)},
+        **{
+            name: value
+            for name, value in metrics.items()
+            if not name.startswith(schema.TRACE_PREFIX)
+        },
         **{f"params.{name}": value for name, value in run.data.params.items()},
         "run_id": run.info.run_id,
         "cell_key": tags.get(schema.CELL_KEY),
@@ -243,7 +255,11 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
     """
     client = open_store(tracking_uri)
     kind, _, best = name.partition(":")
-    runs = _find_best(tracking_uri, client, best) if kind == "best" else _find_named(client, name)
+    runs = (
+        _find_best(tracking_uri, client, best, archive)
+        if kind == "best"
+        else _find_named(client, name)
+    )
     if len({run.data.tags.get(schema.CELL_KEY) for run in runs}) != 1:
         known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in runs[:5])
         raise TrackingError(
@@ -257,7 +273,9 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
     return _load_cell(client, runs[-1], archive)
 
 
-def _find_best(tracking_uri: str, client: MlflowClient, text: str) -> list[Run]:
+def _find_best(
+    tracking_uri: str, client: MlflowClient, text: str, archive: Archive | None
+) -> list[Run]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     conditions = [part for part in parts if _CONDITION.fullmatch(part)]
     measure, *others = [part for part in parts if part not in conditions] or ["test/accuracy"]
@@ -266,7 +284,7 @@ def _find_best(tracking_uri: str, client: MlflowClient, text: str) -> list[Run]:
             f"best:{text}: expected at most one metric, got {listing([measure, *others])}; write "
             "conditions as method=dcs or test/cobias<5"
         )
-    frame = matching(cells(tracking_uri), ["status=FINISHED", *conditions])
+    frame = matching(cells(tracking_uri, archive=archive), ["status=FINISHED", *conditions])
     best = best_first(frame, measure).dropna(subset=[measure])["run_id"].iloc[:1]
     return [client.get_run(str(run_id)) for run_id in best]
 
@@ -305,6 +323,23 @@ def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
     if run is not None:
         open_store(tracking_uri).log_text(run.info.run_id, page, schema.REPORT_FILE)
     return run
+
+
+def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str) -> int:
+    """Delete the runs that match a filter, and the models of their schemes; return their number.
+
+    MLflow keeps deleted runs until `mlflow gc`.
+    """
+    count = 0
+    for experiment_id in experiment_ids:
+        for run in list(search_runs(client, experiment_id, where)):
+            run_id = run.info.run_id
+            of_run = f"source_run_id = '{run_id}'"
+            for model in client.search_logged_models([experiment_id], of_run):
+                client.delete_logged_model(model.model_id)
+            client.delete_run(run_id)
+            count += 1
+    return count
 
 
 def newest_link(tracking_uri: str, ui: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,37 @@ Runs = Annotated[
     Path,
     typer.Option("--runs", "--output", "-o", metavar="FOLDER", help="Output folder of the runs."),
 ]
+
+
+def _tracking_uri(
+    context: typer.Context, parameter: typer.CallbackParam, value: str | None
+) -> Any:
+    """Read a URI from the file of ``@FILE``, and warn of a password in the command."""
+    from dcs.io import read_text
+
+    if value is None or context.resilient_parsing:
+        return value
+    if value.startswith("@"):
+        return read_text(Path(value[1:]), error=ConfigError).strip()
+    source = context.get_parameter_source(str(parameter.name))
+    if source is not None and source.name == "COMMANDLINE" and _PASSWORD.match(value):
+        console.print(
+            "warning: others on this machine can see the password in --tracking-uri; set "
+            "MLFLOW_TRACKING_URI, or give --tracking-uri @FILE, a file that contains the URI",
+            style="yellow",
+        )
+    return value
+
+
+_PASSWORD = re.compile(r"[^/]+://[^/@:]*:[^/@]+@")
+_STORE = "MLflow store, or @FILE that contains its URI; by default FOLDER/mlflow.db."
 TrackingUri = Annotated[
-    str | None, typer.Option(metavar="URI", help="MLflow store; by default FOLDER/mlflow.db.")
+    str | None,
+    typer.Option(metavar="URI", help=_STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri),
+]
+#: Of a command that moves sweeps to a store: not from the environment.
+NewTrackingUri = Annotated[
+    str | None, typer.Option(metavar="URI", help=_STORE, callback=_tracking_uri)
 ]
 Data = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Folder with task texts: FOLDER/TASK/...")

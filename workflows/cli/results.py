@@ -156,7 +156,7 @@ def ui(
     Example: `dcs ui --output dcs-runs --port 5001`
     """
     from tracking import ui_arguments
-    from tracking.store.client import redact
+    from tracking.store.client import note_running_ui, redact
     from tracking.store.queries import newest_link
 
     uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
@@ -177,6 +177,7 @@ def ui(
         null = subprocess.DEVNULL
         opener = [sys.executable, "-c", _OPEN, f"{here}/health", link]
         subprocess.Popen(opener, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    note_running_ui(uri, here)
     # MLflow replaces this process, so that it receives Ctrl-C and signals directly.
     os.execv(sys.executable, arguments)
 
@@ -207,12 +208,14 @@ def runs(
 
     Example: `dcs runs quickstart --where method=dcs --sort test/cobias`
     """
+    from tracking import Archive
     from tracking.store import queries
     from tracking.store.client import run_link
 
     uri = Results(output, tracking_uri).store
     with console.status("reading the runs"):
-        found = queries.matching(queries.cells(uri, sweep), where or ())
+        found = queries.cells(uri, sweep, archive=Archive(output))
+        found = queries.matching(found, where or ())
     if sort is not None:
         found = queries.best_first(found, sort)
     found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
@@ -259,14 +262,28 @@ def compare(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Compare two runs: settings that differ, results, and schemes in words.
+    """Compare two runs, or two sweeps over the cells that both have.
 
-    Example: `dcs compare 1f0c 'best:test/cobias<5'`
+    Of runs: settings that differ, results, and schemes in words. Of sweeps: the change of each
+    method on each source from the first sweep to the second, tested over seeds.
+
+    Example: `dcs compare 1f0c 'best:test/cobias<5'`, or `dcs compare before after`
     """
-    from tracking.results.comparison import compare_records
+    from tracking import Archive
+    from tracking.results.cells import Cells
+    from tracking.results.comparison import compare_records, compare_sweeps
     from tracking.store.runs import cell_name
 
     results = Results(runs, tracking_uri)
+    if {first, second} <= {sweep.experiment for sweep in Archive(runs).sweeps()}:
+        table = compare_sweeps(*(Cells.of(results.records(name)) for name in (first, second)))
+        shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(f"{table.title}: {first} → {second}", style="bold")
+        console.print(shown)
+        console.print(table.note)
+        return
     cells = results.record(first), results.record(second)
     names = [cell_name(cell) for cell in cells]
     if cells[0].key == cells[1].key:
@@ -279,6 +296,45 @@ def compare(
         console.print(shown)
     for cell, name in zip(cells, names, strict=True):
         console.print(f"{name}, {results.link(cell.key)}")
+
+
+def rm(
+    name: Annotated[
+        str, typer.Argument(metavar="SWEEP|RUN", help="Name of a sweep, or a run as in compare.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Delete a sweep or a cell: records and figures on disk, runs and models in MLflow.
+
+    Probability tables and cells that other sweeps have are kept. MLflow keeps deleted runs until
+    `mlflow gc`.
+
+    Example: `dcs rm quickstart --yes`
+    """
+    from tracking import Archive
+    from tracking.schema import CELL_KEY, SWEEP_KEY, tagged
+    from tracking.store.client import open_store
+    from tracking.store.queries import delete_runs
+
+    results, archive = Results(runs, tracking_uri), Archive(runs)
+    sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
+    record = None if sweeps else results.record(name)
+    what = f"sweep {name}" if record is None else f"cell {record.key}"
+    if not yes:
+        typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
+    client = open_store(results.store)
+    experiments = [str(each.experiment_id) for each in client.search_experiments()]
+    if record is not None:
+        count = delete_runs(client, experiments, tagged({CELL_KEY: record.key}))
+        archive.remove(record.key)
+    else:
+        count = 0
+        for sweep in sweeps:
+            count += delete_runs(client, experiments, tagged({SWEEP_KEY: sweep.sweep_key}))
+            archive.remove_sweep(sweep)
+    console.print(f"{what} deleted: {count} runs in MLflow, and its files in {runs}")
 
 
 def _short_names(names: list[str]) -> list[str]:

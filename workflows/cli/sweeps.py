@@ -218,7 +218,9 @@ def _run(
         raise SystemExit(1)
 
 
-def sync(runs: options.Runs = Path("dcs-runs"), tracking_uri: options.TrackingUri = None) -> None:
+def sync(
+    runs: options.Runs = Path("dcs-runs"), tracking_uri: options.NewTrackingUri = None
+) -> None:
     """Record finished cells on disk that are not in MLflow yet, each exactly once.
 
     Example: `dcs sync --output dcs-runs --tracking-uri http://127.0.0.1:5000`

@@ -208,7 +208,10 @@ class TableScoring:
                 **info.settings,
             },
             demonstrations=[example.id for example in self.prompts.demonstrations.examples],
-            remarks=[line for lines in self._remarks.values() for line in lines],
+            remarks=[
+                *filter(None, [self.prompts.task.division]),
+                *(line for lines in self._remarks.values() for line in lines),
+            ],
             scored=self._scored,
             tokens=self._tokens,
         )

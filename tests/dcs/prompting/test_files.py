@@ -270,6 +270,7 @@ class TestOwnTask:
             # Equal texts stay together.
             assert not {e.text for e in parts[0]} & {e.text for e in parts[1]}
             assert parts[1][0].id.startswith("moods-train-")
+            assert all(part in task.division for part in ("20%", "a.jsonl", f"seed {seed}"))
             drawn.append(parts[1])
         assert drawn[0] == drawn[1] != drawn[2]
 

@@ -153,3 +153,18 @@ def test_bad_files_are_named(tmp_path: Path, change: dict[str, Any], key: str) -
 def test_parts_must_match(corrections: Any, provenance: Any, calibration: Any, name: str) -> None:
     with pytest.raises(SchemeError, match=name):
         CorrectionScheme(("a", "b"), corrections, provenance, calibration).to_json()
+
+
+def test_a_scheme_that_was_edited_is_refused_until_its_digest_is_deleted(tmp_path: Path) -> None:
+    scheme = CorrectionScheme(("a", "b"), (Weight(0.5), Weight(1.0)))
+    path = tmp_path / "scheme.json"
+    scheme.save(path)
+    assert CorrectionScheme.load(path) == scheme
+    edited = json.loads(path.read_text())
+    edited["corrections"][0]["value"] = 0.75
+    path.write_text(json.dumps(edited))
+    with pytest.raises(SchemeError):
+        CorrectionScheme.load(path)
+    del edited["digest"]
+    path.write_text(json.dumps(edited))
+    assert CorrectionScheme.load(path).corrections[0] == Weight(0.75)

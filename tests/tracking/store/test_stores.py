@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
+import json
 import logging
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +13,14 @@ import pytest
 from dcs.errors import ConfigError
 from tests.servers import free_port
 from tracking.store.client import (
+    LOCAL_UI,
     StoreUnavailable,
     default_tracking_uri,
+    is_disk_full,
+    note_running_ui,
     open_client,
     open_store,
+    pages,
     redact,
     resolve_tracking_uri,
 )
@@ -85,3 +92,26 @@ def test_two_sweeps_may_make_the_same_database(tmp_path: Path) -> None:
     assert [process.wait(120) for process in started] == [0, 0]
     found = {item.name for item in open_client(uri).search_experiments()}
     assert found == {"Default", "a", "b"}
+
+
+def test_a_full_disk_is_told_from_other_faults(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "small.db")
+    database.execute("CREATE TABLE one (text)")
+    database.execute("PRAGMA max_page_count = 2")
+    with pytest.raises(sqlite3.OperationalError) as full:
+        database.execute("INSERT INTO one VALUES (?)", ["x" * 100_000])
+    database.close()
+    wrapped = RuntimeError("the store failed")
+    wrapped.__cause__ = full.value
+    assert is_disk_full(wrapped) and is_disk_full(OSError(errno.ENOSPC, "full"))
+    assert not is_disk_full(OSError(errno.EACCES, "denied")) and not is_disk_full(None)
+
+
+def test_links_have_the_port_of_the_running_ui(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert pages(uri).startswith(LOCAL_UI)
+    note_running_ui(uri, "http://127.0.0.1:5001")
+    assert pages(uri).startswith("http://127.0.0.1:5001")
+    note = tmp_path / "mlflow-ui.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"started": 1.0}))
+    assert pages(uri).startswith(LOCAL_UI), "another process has its number"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from tests.faults.processes import end, start_dcs, wait_for
 from tests.servers import free_port
@@ -101,3 +103,51 @@ def test_the_pages_of_mlflow_open_in_a_browser(runs, tmp_path):
         os.killpg(started.pid, signal.SIGTERM)
         _, out, err = end(started)
     assert opened.read_text().strip() in out, err
+
+
+def _recorded(folder: Path, name: str, accuracy: float, seeds: tuple[int, ...]) -> None:
+    with Recorder(output=folder, experiment=name, sweep_key=name, figures="none") as recorder:
+        for record in paper_cells(tasks=("trec",), methods=("dcs",), seeds=seeds):
+            changed = record.metrics | {"test/accuracy": accuracy + record.identity["seed"] / 100}
+            recorder.record(replace(record, key=f"{name}{record.key}", metrics=changed))
+
+
+def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(dcs, new_output):
+    folder = new_output()
+    _recorded(folder, "before", 0.5, (0, 1, 2))
+    _recorded(folder, "after", 0.6, (1, 2))
+    compared = dcs("compare", "before", "after", "--runs", folder).out
+    (row,) = (line for line in compared.splitlines() if "DCS" in line)
+    assert "51.5 → 61.5" in row and "+10.0" in row
+    dcs("rm", "before", "--yes", "--runs", folder)
+    assert {path.stem[:5] for path in (folder / "cells").glob("*.json")} == {"after"}
+    assert "0 cells" in dcs("runs", "before", "--runs", folder).out
+    refused("table", "before", "--runs", folder)
+    key = next((folder / "cells").glob("*.json")).stem
+    dcs("rm", key, "--yes", "--runs", folder)
+    assert "1 cell;" in dcs("runs", "after", "--runs", folder).out
+
+
+def test_metrics_of_runs_are_those_of_the_records(dcs, new_output):
+    folder = new_output()
+    _recorded(folder, "before", 0.5, (0,))
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    (run,) = client.search_runs(["1"], "tags.`dcs.kind` = 'cell'")
+    client.log_metric(run.info.run_id, "test/accuracy", 0.99)
+    (row,) = json.loads(dcs("runs", "before", "--json", "--runs", folder).out)
+    assert row["test/accuracy"] == 0.5
+
+
+def test_a_store_is_named_by_the_environment_or_a_file(dcs, new_output, tmp_path, monkeypatch):
+    folder = new_output()
+    _recorded(folder, "before", 0.5, (0,))
+    uri = f"sqlite:///{folder}/mlflow.db"
+    (tmp_path / "uri").write_text(f"{uri}\n")
+    given = ("--runs", tmp_path / "none", "--tracking-uri", f"@{tmp_path / 'uri'}")
+    assert "1 cell;" in dcs("runs", "before", *given).out
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert "1 cell;" in dcs("runs", "before", "--runs", tmp_path / "none").out
+    secret = "postgresql://me:secret@127.0.0.1:9/x"
+    shown = dcs("runs", "--runs", tmp_path, "--tracking-uri", secret, code=2)
+    assert "MLFLOW_TRACKING_URI" in shown.out + shown.err
+    assert "secret" not in shown.out + shown.err
