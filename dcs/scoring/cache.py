@@ -30,9 +30,6 @@ from dcs.scoring.base import SCORING_VERSION, Progress, Scorer
 
 _log = logging.getLogger(__name__)
 
-#: Values of settings that earlier versions did not have, whose stored prompts stay valid.
-_FIRST = {("prompt", "completion"), ("joint", "sum")}
-
 SHARD_SIZE = 256
 """Queries per shard: the maximum that has to be scored again after a killed run."""
 
@@ -53,7 +50,7 @@ def score_settings(
         "scorer": scorer.name,
         "scorer_version": scorer.version,
         "scoring": SCORING_VERSION,
-        "settings": {k: v for k, v in scorer.settings.items() if (k, v) not in _FIRST},
+        "settings": dict(scorer.settings),
         # The text alone does not tell the turns of a chat.
         "prefix": str(prefix) if isinstance(prefix, str) or not is_chat else asdict(prefix),
         "label_words": list(label_words),
