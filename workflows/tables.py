@@ -409,7 +409,7 @@ def _expand_sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[
         elif not isinstance(choice, str):
             found = [{source_name(Path(choice[0])): _to_paths(choice)}]
         else:
-            path = str(Path(choice).expanduser())
+            path = str(os.path.expanduser(choice))
             exact = Path(path).exists() or not glob.has_magic(path)
             matching = [path] if exact else sorted(glob.glob(path))
             if not matching:
@@ -423,7 +423,7 @@ def _expand_sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[
 
 def _to_paths(choice: str | tuple[str, str]) -> tuple[Path, ...]:
     paths = [choice] if isinstance(choice, str) else choice
-    return tuple(Path(path).expanduser() for path in paths)
+    return tuple(Path(os.path.expanduser(path)) for path in paths)
 
 
 def table_requests(config: PromptsConfig) -> list[TableRequest]:
