@@ -201,7 +201,7 @@ def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dic
 
 
 def _read_member(
-    paths: Sequence[Path], reading: Reading
+    paths: Sequence[Path], reading: Reading | None
 ) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
     """Return the tables of a source by split, and what is to be said about them."""
     files = open_sources(paths[0], reading)
@@ -308,7 +308,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
 
 
 def join_unlabelled(
-    choice: str | tuple[str, str], more: Path, joined: Path, reading: Reading
+    choice: str | tuple[str, str], more: Path, joined: Path, reading: Reading | None = None
 ) -> str | tuple[str, str]:
     """Write the optimization rows of a source with unlabelled rows appended, as a table.
 
@@ -320,7 +320,7 @@ def join_unlabelled(
         The source of the appended rows, whose labels are ignored.
     joined : pathlib.Path
         The Parquet file to write.
-    reading : Reading
+    reading : Reading, optional
         How the files are read, where it is not inferred.
 
     Returns
@@ -409,7 +409,7 @@ def _expand_sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[
         elif not isinstance(choice, str):
             found = [{source_name(Path(choice[0])): _to_paths(choice)}]
         else:
-            path = str(Path(choice).expanduser())
+            path = str(os.path.expanduser(choice))
             exact = Path(path).exists() or not glob.has_magic(path)
             matching = [path] if exact else sorted(glob.glob(path))
             if not matching:
@@ -423,7 +423,7 @@ def _expand_sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[
 
 def _to_paths(choice: str | tuple[str, str]) -> tuple[Path, ...]:
     paths = [choice] if isinstance(choice, str) else choice
-    return tuple(Path(path).expanduser() for path in paths)
+    return tuple(Path(os.path.expanduser(path)) for path in paths)
 
 
 def table_requests(config: PromptsConfig) -> list[TableRequest]:

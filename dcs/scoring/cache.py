@@ -30,9 +30,6 @@ from dcs.scoring.base import SCORING_VERSION, Progress, Scorer
 
 _log = logging.getLogger(__name__)
 
-#: Values of settings that earlier versions did not have, whose stored prompts stay valid.
-_FIRST = {("prompt", "completion"), ("joint", "sum")}
-
 SHARD_SIZE = 256
 """Queries per shard: the maximum that has to be scored again after a killed run."""
 
@@ -53,7 +50,7 @@ def score_settings(
         "scorer": scorer.name,
         "scorer_version": scorer.version,
         "scoring": SCORING_VERSION,
-        "settings": {k: v for k, v in scorer.settings.items() if (k, v) not in _FIRST},
+        "settings": dict(scorer.settings),
         # The text alone does not tell the turns of a chat.
         "prefix": str(prefix) if isinstance(prefix, str) or not is_chat else asdict(prefix),
         "label_words": list(label_words),
@@ -166,7 +163,7 @@ def _read(path: Path) -> tuple[list[bytes], NDArray[np.float64]]:
 def local_folder(store: str | os.PathLike[str]) -> str:
     """Return the path of a store; raise ConfigError if it is a URL or a file."""
     path = os.fspath(store)
-    if "://" in path or Path(path).expanduser().is_file():
+    if "://" in path or os.path.isfile(os.path.expanduser(path)):
         raise ConfigError(f"store {path!r}: must be a local folder, not a URL or a file")
     return path
 
@@ -198,7 +195,7 @@ class StoredScorer:
     def __init__(
         self, scorer: Scorer, store: str | os.PathLike[str], *, shard_size: int = SHARD_SIZE
     ) -> None:
-        self._folder = Path(local_folder(store)).expanduser()
+        self._folder = Path(os.path.expanduser(local_folder(store)))
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)

@@ -102,28 +102,3 @@ class ChatTemplate:
             conversations, tokenize=False, **_NO_THINKING, **options
         )
         return texts
-
-
-def find_template(
-    tokenizer: Any,
-    model: str,
-    *,
-    prompt: PromptStyle = "auto",
-    answer_prefix: AnswerPrefix = "user",
-) -> ChatTemplate | None:
-    """Return the chat template to use, or None for prompts of plain text.
-
-    Raises
-    ------
-    ScoringError
-        If `prompt` is ``chat`` and the tokenizer has no chat template.
-    """
-    has_template = bool(getattr(tokenizer, "chat_template", None))
-    if prompt == "chat" and not has_template:
-        raise ScoringError(
-            f"model {model!r} has no chat template; use prompt=completion, or a model trained "
-            "for chat"
-        )
-    if prompt == "completion" or not has_template:
-        return None
-    return ChatTemplate(tokenizer, model, answer_prefix=answer_prefix)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.prompting import AnswerPrefix, PromptPrefix
-from dcs.scoring.chat import ChatTemplate, PromptStyle, find_template
+from dcs.scoring.chat import ChatTemplate, PromptStyle
 
 LabelRule = Literal["auto", "mean", "first", "joint"]
 """How a label word of several tokens is scored: the mean of their probabilities at the answer
@@ -53,8 +53,21 @@ class Tokenizer:
     def of(
         cls, tokenizer: Any, model: str, *, prompt: PromptStyle, answer_prefix: AnswerPrefix
     ) -> Self:
-        """Return the functions of a Transformers tokenizer."""
-        template = find_template(tokenizer, model, prompt=prompt, answer_prefix=answer_prefix)
+        """Return the functions of a Transformers tokenizer.
+
+        Raises
+        ------
+        ScoringError
+            If `prompt` is ``chat`` and the tokenizer has no chat template.
+        """
+        template = None
+        if prompt != "completion" and getattr(tokenizer, "chat_template", None):
+            template = ChatTemplate(tokenizer, model, answer_prefix=answer_prefix)
+        elif prompt == "chat":
+            raise ScoringError(
+                f"model {model!r} has no chat template; use prompt=completion, or a model trained "
+                "for chat"
+            )
         # A chat template writes the special tokens itself.
         options = {"verbose": False, "add_special_tokens": template is None}
         return cls(

@@ -93,7 +93,7 @@ def resolve_model(model: ModelReference | str | os.PathLike[str]) -> ModelRefere
     if isinstance(model, ModelReference):
         return model
     name = os.fspath(model)
-    folder = _ASSETS / name if name in PACKAGED_MODELS else Path(name).expanduser()
+    folder = _ASSETS / name if name in PACKAGED_MODELS else Path(os.path.expanduser(name))
     if folder.exists():
         if not (folder / "config.json").is_file():
             raise ScoringError(

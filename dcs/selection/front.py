@@ -30,6 +30,7 @@ from dcs.evaluation.noninferiority import NonInferiority, count_passed
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
+from dcs.selection.page import result_page
 from dcs.selection.settings import Interpolated, Setting, between, fit_settings
 
 if TYPE_CHECKING:
@@ -491,6 +492,70 @@ class FittedScheme:
         axes.set(xlabel="COBias, % (less is fairer)", ylabel="accuracy, %")
         axes.legend(fontsize=8)
         return figure
+
+    def report(
+        self,
+        *,
+        name: str = "scheme",
+        verdict: str = "",
+        words: Sequence[str] = (),
+        apply: str = "",
+    ) -> str:
+        """Return a page on which points can be compared and another one be chosen.
+
+        Parameters
+        ----------
+        name : str, optional
+            Title.
+        verdict : str, optional
+            What held-out rows show, see :func:`dcs.selection.page.verdict`.
+        words : sequence of str, optional
+            The scheme in words; by default its explanation.
+        apply : str, optional
+            How to apply the scheme.
+
+        Returns
+        -------
+        str
+            HTML of one file, without network.
+        """
+        front = {id(point) for point in self.front}
+        points = [
+            {
+                "accuracy": point.accuracy,
+                "cobias": point.lasting_cobias,
+                "classes": [None if a != a else a for a in point.estimate.class_accuracies],
+                "front": id(point) in front,
+                "pick": self._command(point, name),
+            }
+            for point in self.points
+        ]
+        return result_page(
+            {
+                "name": name,
+                "verdict": verdict or "Not evaluated on held-out rows.",
+                "guarantee": self.guarantee,
+                "words": [*words] or self.scheme.explain(),
+                "apply": apply or "scheme.apply(probs)",
+                "classes": list(self.scheme.classes),
+                "points": points,
+                "chosen": next(k for k, p in enumerate(self.points) if p is self.chosen),
+            }
+        )
+
+    def _command(self, point: FrontPoint, name: str) -> str:
+        """Return the command that picks a point, or an empty text if no option does."""
+        best = max(each.accuracy for each in self.points)
+        bias = math.ceil(1000 * point.lasting_cobias) / 10
+        loss = math.ceil(1000 * (best - point.accuracy)) / 10
+        options = {f"--prefer {each}": Preference(each) for each in get_args(Prefer)}
+        options[f"--max-cobias {bias:g}"] = Preference(max_cobias=bias)
+        options[f"--max-accuracy-loss {loss:g}"] = Preference(max_accuracy_loss=loss)
+        both = Preference("accuracy", max_cobias=bias)
+        options[f"--prefer accuracy --max-cobias {bias:g}"] = both
+        found = (text for text, each in options.items() if self.pick(each).chosen is point)
+        text = next(found, "")
+        return text and f"dcs pick {name} {text}"
 
     def refit(self, probs: ArrayLike, labels: ArrayLike, *, seed: int = 0) -> CorrectionScheme:
         """Refit the setting of the selected point on other rows, such as all labelled ones.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import psutil
 from filelock import FileLock
 
 from dcs.errors import ConfigError, TrackingError, one_line, show, suggest
 from dcs.errors import redact as redact_text
-from dcs.io import atomic_path
+from dcs.io import atomic_path, atomic_write_text
 from tracking import schema
 from tracking.archive import write_files
 
@@ -33,6 +35,9 @@ _DATABASES = ("postgresql", "mysql", "mssql")
 
 #: The default address of `dcs ui` and `mlflow ui`.
 LOCAL_UI = "http://127.0.0.1:5000"
+
+#: Beside a SQLite store: the process and the address of its running `dcs ui`.
+_UI_FILE = "mlflow-ui.json"
 
 #: Without this, MLflow opens an experiment in its pages for language models.
 _CLASSICAL = "workflowType=machine_learning"
@@ -182,12 +187,32 @@ def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
 
 def pages(tracking_uri: str, ui: str | None = None) -> str:
     """Return the base URL of the MLflow UI of a store; see `run_link` for `ui`."""
-    base = ui or (tracking_uri if has_server(tracking_uri) else LOCAL_UI)
+    base = ui or (tracking_uri if has_server(tracking_uri) else _running_ui(tracking_uri))
     if not base.lower().startswith(("http://", "https://", "databricks")):
         raise ConfigError(f"--ui {show(base)}: must be an http:// or https:// URL of MLflow")
     # Links are shared, so they must not contain credentials; the browser asks for them.
     place = re.sub(r"^(\w+://)[^/]*@", r"\1", base)
     return f"{place.rstrip('/')}/#"
+
+
+def note_running_ui(tracking_uri: str, address: str) -> None:
+    """Note that this process is the MLflow UI of a SQLite store, for the links to it."""
+    if file := _sqlite_path(tracking_uri):
+        own = {"pid": os.getpid(), "started": psutil.Process().create_time(), "address": address}
+        atomic_write_text(file.with_name(_UI_FILE), json.dumps(own))
+
+
+def _running_ui(tracking_uri: str) -> str:
+    """Return the address of the running `dcs ui` of a store, or its default address."""
+    file = _sqlite_path(tracking_uri)
+    if file is None or not (note := file.with_name(_UI_FILE)).is_file():
+        return LOCAL_UI
+    try:
+        noted = json.loads(note.read_text(encoding="utf-8"))
+        running = psutil.Process(noted["pid"]).create_time() == noted["started"]
+    except (ValueError, KeyError, TypeError, psutil.Error):
+        return LOCAL_UI
+    return str(noted["address"]) if running else LOCAL_UI
 
 
 def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:

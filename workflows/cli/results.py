@@ -156,7 +156,7 @@ def ui(
     Example: `dcs ui --output dcs-runs --port 5001`
     """
     from tracking import ui_arguments
-    from tracking.store.client import redact
+    from tracking.store.client import note_running_ui, redact
     from tracking.store.queries import newest_link
 
     uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
@@ -177,6 +177,7 @@ def ui(
         null = subprocess.DEVNULL
         opener = [sys.executable, "-c", _OPEN, f"{here}/health", link]
         subprocess.Popen(opener, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    note_running_ui(uri, here)
     # MLflow replaces this process, so that it receives Ctrl-C and signals directly.
     os.execv(sys.executable, arguments)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
@@ -18,6 +18,7 @@ from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 
 if TYPE_CHECKING:
+    from dcs import ProbabilityTable
     from dcs.prompting import PromptPrefix
     from dcs.scoring.labels import Tokenizer
     from workflows.config.scoring import ScoringSettings
@@ -81,7 +82,11 @@ def generate(
         for name in dict.fromkeys(request.model for request in missing.values())
     )
     for request, key in keys.items():
-        for split, table in store.read(key).items():
+        tables = store.read(key)
+        if _holds_others(folders[request], tables):
+            # Tables of other settings stay, and are not replaced.
+            folders[request] = folders[request].with_name(f"{folders[request].name}-{key[:8]}")
+        for split, table in tables.items():
             table.write(folders[request] / f"{split}.parquet")
         earlier = "" if key in missing else " (scored earlier)"
         console.print(f"{folders[request]}{earlier}")
@@ -90,6 +95,17 @@ def generate(
         f"{scored} prompts scored"
     )
     console.print(f"next: dcs tune {quote(str(next(iter(folders.values()))))}", style="bold")
+
+
+def _holds_others(folder: Path, tables: Mapping[str, ProbabilityTable]) -> bool:
+    """Return whether a folder has tables with other numbers than the given ones."""
+    from dcs import ProbabilityTable
+
+    files = {folder / f"{split}.parquet": table.digest for split, table in tables.items()}
+    return any(
+        file.exists() and ProbabilityTable.read(file).digest != digest
+        for file, digest in files.items()
+    )
 
 
 def table_name(request: TableRequest) -> str:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: Files beside a scheme: its front, and the same setting fitted on all labelled rows.
 FRONT, REFITTED = "front.json", "refitted.json"
 
+#: The page of the result, and the rows held out by `dcs tune`.
+RESULT, HELD_OUT = "result.html", "held_out.parquet"
+
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
 Prefer = Annotated[
     str | None,
@@ -229,8 +232,9 @@ def tune(
 
     Example: `dcs tune rows.csv --prefer knee --output runs`
     """
-    from dcs.io import content_key
+    from dcs.io import atomic_write_text, content_key
     from dcs.selection.ensemble import inputs_of
+    from dcs.selection.page import verdict
     from workflows.cli import views
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import TuneConfig, configured
@@ -297,7 +301,24 @@ def tune(
         views.show_front(front, scheme=scheme)
     elif rows["test"].labelled.any() and (price := views.cost_of(record)):
         console.print(price, style="yellow")
-    _print_paragraph(scheme.explain(inputs_of(scheme, rows["test"])))
+    words = scheme.explain(inputs_of(scheme, rows["test"]))
+    _print_paragraph(words)
+    given = dict(zip(members, test or tables, strict=True))
+    used = [given[each] for each in scheme.inputs or members]
+    rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
+    applied = f"dcs apply {shlex.quote(str(path))} {rest}"
+    page = path.with_name(RESULT)
+    page.unlink(missing_ok=True)
+    if front is not None:
+        shown: dict[str, Any] = {"name": str(path.parent), "words": words, "apply": applied}
+        if record.metrics.get("test/accuracy_p") is not None:
+            n_rows = int(rows["test"].labelled.sum())
+            shown["verdict"] = verdict(record.metrics, n_rows)
+            console.print(shown["verdict"], style="bold")
+        atomic_write_text(page, front.report(**shown))
+        console.print(f"result on one page: {page}")
+        if isinstance(rows["test"], dcs.ProbabilityTable):
+            rows["test"].write(path.with_name(HELD_OUT))
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
     console.print(f"scheme written to {path}{', replacing another one' if replaced else ''}")
@@ -311,12 +332,8 @@ def tune(
         )
     elif replaced:
         _warn_of_refitted(path)
-    given = dict(zip(members, test or tables, strict=True))
-    used = [given[each] for each in scheme.inputs or members]
-    rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
     console.print(
-        f"next: dcs apply {shlex.quote(str(path))} {rest} -o corrected.parquet, or "
-        f"{options.ui_command(output, tracking_uri)}",
+        f"next: {applied}, or {options.ui_command(output, tracking_uri)}",
         style="bold",
     )
 
@@ -341,7 +358,7 @@ def pick(
 
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
-    from workflows.cli.views import show_front
+    from workflows.cli.views import show_front, show_judgement
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     if path.name == REFITTED:
@@ -363,6 +380,16 @@ def pick(
     picked.save(front)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
+    held_out = path.with_name(HELD_OUT)
+    if held_out.exists() and not new.inputs:
+        rows = dcs.ProbabilityTable.read(held_out)
+        if rows.labelled.any():
+            rows = rows.only_labelled()
+            schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes), "picked": new}
+            title = (
+                f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
+            )
+            show_judgement(f"{title}: %", rows, schemes)
     if picked.chosen == before.chosen:
         console.print(f"{path}: unchanged, the same point as before")
     else:

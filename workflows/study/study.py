@@ -8,6 +8,7 @@ those that were judged, so that its sampler is in the same state as without the 
 from __future__ import annotations
 
 import importlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -480,7 +481,7 @@ def open_storage(address: str) -> BaseStorage:
         if "://" in address:
             # A study uses the database seldom: no connection stays open between.
             return RDBStorage(address, engine_kwargs={"poolclass": NullPool})
-        path = Path(address).expanduser()
+        path = Path(os.path.expanduser(address))
         path.parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(str(path)))
 

@@ -1,0 +1,56 @@
+"""The page of a result: its verdict, and the choice of another point in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.front import FittedScheme
+from dcs.selection.page import verdict
+from tests.dcs.biased import biased_table
+
+CHROMIUM = shutil.which("chromium")
+
+
+def fitted() -> FittedScheme:
+    probs, labels = biased_table(200, 3, seed=1)
+    names = ["</script>", "b & c", "d"]
+    settings = SelectionSettings(folds=2, betas=(0.0, 0.5))
+    return fit_scheme(probs, labels, settings=settings, classes=names)
+
+
+def test_the_verdict_says_what_is_shown_and_what_is_not() -> None:
+    metrics = {"test/accuracy": 0.7, "uncorrected/test/accuracy": 0.6, "test/accuracy_p": 0.3}
+    metrics |= {"test/cobias": 0.1, "uncorrected/test/cobias": 0.3, "test/cobias_p": 0.2}
+    assert "Nothing is proven on 24 held-out rows" in verdict(metrics, 24)
+    proven = verdict(metrics | {"test/cobias_p": 0.001}, 24)
+    assert "improved" in proven and "accuracy 60.0 to 70.0" in proven and "chance" in proven
+    assert "got worse" in verdict(metrics | {"test/cobias": 0.4, "test/cobias_p": 0.01}, 24)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (420, "dark")])
+def test_another_point_is_chosen(width: int, scheme: str, tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    result, path = fitted(), tmp_path / "result.html"
+    path.write_text(result.report(name="runs/x"), encoding="utf-8")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(path.as_uri())
+        assert page.locator(".point").count() == len(result.points)
+        assert "as written" in page.inner_text("#chosen")
+        page.locator(".point.plain").focus()
+        page.keyboard.press("Enter")
+        assert "uncorrected" in page.inner_text("#chosen")
+        assert [page.inner_text("#classes span >> nth=0")] == ["</script>"]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert not faults
+        browser.close()
