@@ -23,7 +23,6 @@ import dcs
 from dcs.data.reader import read_tables
 from dcs.scoring.answers import MissingRule, fill_missing
 
-_ROWS = 3000
 _TOPS = (2, 5)
 _VOTES = 20
 _STRENGTHS = (0.3, 1.0, 3.0)
@@ -62,10 +61,10 @@ def accesses(n_classes: int, seed: int) -> dict[str, Callable[[Probs], Probs]]:
     return found
 
 
-def simulate(path: Path, seed: int) -> list[dict[str, object]]:
+def simulate(path: Path, seed: int, n_rows: int) -> list[dict[str, object]]:
     """Fit and evaluate each kind of access to one table on one split."""
     table = read_tables(path)["optimization"].only_labelled()
-    order = np.random.default_rng(seed).permutation(table.n_rows)[:_ROWS]
+    order = np.random.default_rng(seed).permutation(table.n_rows)[:n_rows]
     first, second = np.array_split(order, 2)
     lines = []
     for name, access in accesses(table.n_classes, seed).items():
@@ -99,12 +98,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path)
     parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=3000, help="fitted and evaluated, per split")
     options = parser.parse_args()
     lines = [
         line
         for path in options.tables
         for seed in range(options.splits)
-        for line in simulate(path, seed)
+        for line in simulate(path, seed, options.rows)
     ]
     frame = pd.DataFrame(lines)
     columns = ["accuracy", "cobias", "difference"]

@@ -92,6 +92,8 @@ def shared_view(varied: Iterable[str]) -> dict[str, str]:
             *(f"metrics.`{name}`" for name in measures),
             *(f"tags.`dcs.{name}`" for name in columns),
         ],
+        # Otherwise MLflow sorts the sections by name, and its own come first.
+        "isAccordionReordered": True,
         "compareRunCharts": [
             {"uuid": str(number), "metricSectionId": section, "runsCountToCompare": 100, **common}
             | chart

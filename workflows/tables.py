@@ -201,7 +201,7 @@ def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dic
 
 
 def _read_member(
-    paths: Sequence[Path], reading: Reading
+    paths: Sequence[Path], reading: Reading | None
 ) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
     """Return the tables of a source by split, and what is to be said about them."""
     files = open_sources(paths[0], reading)
@@ -308,7 +308,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
 
 
 def join_unlabelled(
-    choice: str | tuple[str, str], more: Path, joined: Path, reading: Reading
+    choice: str | tuple[str, str], more: Path, joined: Path, reading: Reading | None = None
 ) -> str | tuple[str, str]:
     """Write the optimization rows of a source with unlabelled rows appended, as a table.
 
@@ -320,7 +320,7 @@ def join_unlabelled(
         The source of the appended rows, whose labels are ignored.
     joined : pathlib.Path
         The Parquet file to write.
-    reading : Reading
+    reading : Reading, optional
         How the files are read, where it is not inferred.
 
     Returns

@@ -159,6 +159,22 @@ class ClassificationMetrics:
         return cls.from_confusion(confusion_matrix(labels, predictions, n_classes))
 
 
+def cobias_score(y_true: ArrayLike, y_pred: ArrayLike) -> float:
+    """Return the COBias of predictions, 0..1; less is fairer.
+
+    A scorer is ``sklearn.metrics.make_scorer(dcs.cobias_score, greater_is_better=False)``.
+
+    Parameters
+    ----------
+    y_true, y_pred : array-like, shape [M]
+        True and predicted classes: labels of any one type.
+    """
+    _, codes = np.unique(np.concatenate([np.ravel(y_true), np.ravel(y_pred)]), return_inverse=True)
+    labels, predicted = np.split(codes.astype(np.int64), [np.size(y_true)])
+    n_classes = max(2, int(codes.max()) + 1)
+    return ClassificationMetrics.from_predictions(labels, predicted, n_classes).cobias
+
+
 def _check_confusion(confusion: NDArray[Any]) -> NDArray[np.int64]:
     counts = np.asarray(confusion)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or counts.shape[0] == 0:

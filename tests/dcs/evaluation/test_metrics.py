@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, f1_score, mutual_info_score
 
+from dcs import cobias_score
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
@@ -107,3 +108,9 @@ def test_normalised_term_is_the_share_of_entropy_explained_of_each_class() -> No
 def test_normalised_term_is_bounded(confusion: list[list[int]], expected: float) -> None:
     term = Objective(error_weight=0.0, beta=0.0, tau=1.0, pmi="normalised")
     assert term.value(np.array(confusion)) == pytest.approx(expected, rel=0, abs=1e-12)
+
+
+def test_cobias_is_a_metric_of_scikit_learn() -> None:
+    true, predicted = ["a", "a", "b", "b"], ["a", "a", "b", "a"]
+    assert cobias_score(true, predicted) == 0.5
+    assert cobias_score(np.array([1, 1, 7, 7]), np.array([1, 1, 7, 1])) == 0.5
