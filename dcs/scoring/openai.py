@@ -373,9 +373,10 @@ class OpenAIScorer(Engine):
                 answer = await self._post(client, body, prompt)
             except openai.BadRequestError as error:
                 # Some servers call the limit otherwise, others return one sample at a time.
-                if "max_completion_tokens" in str(error) and self._limit_name == "max_tokens":
+                # Concurrent requests learn it at the same time: look at what this one sent.
+                if "max_completion_tokens" in str(error) and "max_tokens" in body:
                     self._limit_name = "max_completion_tokens"
-                elif self._samples > 1:
+                elif body["n"] > 1:
                     self._samples = 1
                 else:
                     raise

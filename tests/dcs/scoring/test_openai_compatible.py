@@ -139,10 +139,12 @@ class TestVotes:
     def test_are_counted(self, server: ModelServer, api: str, most: int) -> None:
         server.says = [self.WORDS[0], f"<think>{self.WORDS[2]}?</think>\n{self.WORDS[1]}.", "eh"]
         server.most_samples = most
-        scorer = make(server, api=api, votes=9, top_logprobs=None, concurrency=1)
+        # Concurrent requests are rejected together.
+        server.pause = 0.01
+        scorer = make(server, api=api, votes=9, top_logprobs=None, concurrency=2)
         counts = scorer.score(PREFIX, QUERIES[:2], self.WORDS)
-        assert scorer.parsed == counts.sum() and (counts.sum(axis=1) >= 4).all()
-        assert (counts[:, 2:] == 0).all() and (counts[:, :2] > 0).all()
+        assert scorer.parsed == counts.sum() > 0
+        assert (counts[:, 2:] == 0).all()
         assert f"{scorer.parsed} of 18" in scorer.report()[0]
 
     def test_are_kept_in_tables(self, server: ModelServer, tmp_path: Path) -> None:
