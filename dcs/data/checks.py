@@ -321,7 +321,7 @@ def normalised_rows(
         names.refuse(
             np.abs(sums - 1) > SUM_TOLERANCE,
             sums,
-            "must be 1; use --normalise (normalise=True) to divide each row by its sum",
+            "must be 1; normalise=True divides each row by its sum",
             what="the sum of the probabilities",
         )
     rows = np.flatnonzero(np.abs(sums - 1) > _EXACT)

@@ -174,7 +174,7 @@ CORRUPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"probs": [[NAN, 1], [0, 1]]}, ["row 0 (id 'i')", "'no'", "nan"]),
     ({"probs": [[1, 0], [0, INF]]}, ["row 1 (id 'j')", "'yes'", "inf"]),
     ({"probs": [[1.1, -0.1], [0, 1]]}, ["row 0 (id 'i')", "'yes'", "-0.1"]),
-    ({"probs": [[1, 0], [0.5, 0.6]]}, ["row 1 (id 'j')", "1.1", "--normalise"]),
+    ({"probs": [[1, 0], [0.5, 0.6]]}, ["row 1 (id 'j')", "1.1", "normalise"]),
     ({"probs": [[0, 0], [0, 1]]}, ["row 0 (id 'i')"]),
     ({"probs": [[1], [1]]}, ["(2, 1)"]),
     ({"probs": np.empty((0, 2)), "labels": [], "ids": []}, ["(0, 2)"]),
