@@ -22,10 +22,12 @@ os.environ.update(
 )
 
 # A run that fails can be repeated. HYPOTHESIS_PROFILE=search looks for new examples.
-settings.register_profile("repeatable", derandomize=True, database=None, max_examples=50)
-settings.register_profile("search", derandomize=False, max_examples=500)
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, max_examples=50, deadline=None
+)
+settings.register_profile("search", derandomize=False, max_examples=500, deadline=None)
 # Failures of make fuzz are repeated by the seed that it prints.
-settings.register_profile("fuzz", derandomize=False, database=None, max_examples=60)
+settings.register_profile("fuzz", derandomize=False, database=None, max_examples=60, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
