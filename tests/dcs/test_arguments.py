@@ -126,7 +126,7 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
         partial(OpenAIScorer, "x"),
         {
             "missing": ["bond"],
-            "label_rule": ["joint"],
+            "label_rule": ["jiont"],
             "concurrency": [0],
             "base_url": ["localhost:8000"],
         },

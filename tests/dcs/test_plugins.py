@@ -71,14 +71,14 @@ def test_an_importer_of_an_installed_package_reads_files(site: Path) -> None:
 
 
 def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
-    taken: dict[Group, str] = {"dcs.importers": "npz", "dcs.methods": "dnip"}
+    taken: dict[Group, str] = {"dcs.importers": "lm-eval", "dcs.methods": "dnip"}
     taken["dcs.engines"] = "transformers"
     for number, (group, name) in enumerate(taken.items()):
         _install(site, f"taker{number}", group, **{name: "plugged:PAIRS"})
     finders = (find_importer, get_method, engine_class)
     for number, (find, name) in enumerate(zip(finders, taken.values(), strict=True)):
         refuses(ConfigError, find, name, names=[f"'taker{number}'"])
-    assert find_importer("csv") in IMPORTERS and get_method("dcs").searches
+    assert find_importer("table") in IMPORTERS and get_method("dcs").searches
 
 
 @pytest.mark.parametrize(
