@@ -87,7 +87,7 @@ def correct(correction: dict[str, Any], values: np.ndarray) -> np.ndarray:
 
 def checked(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
     """Return the probabilities as float64 [M, N]; raise MlflowException for an invalid row."""
-    values = rows[columns].to_numpy(dtype=np.float64)
+    values = rows[columns].to_numpy(dtype=np.float64, copy=True)
     bad = ~np.isfinite(values).all(axis=1) | (values < 0.0).any(axis=1)
     sums = values.sum(axis=1)
     bad |= np.abs(sums - 1.0) > ROUNDING * values.shape[1]

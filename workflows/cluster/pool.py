@@ -119,7 +119,8 @@ class ScoringPool:
             if actor.info is None:  # waits for a node, or loads its model
                 self._running = {ref: c for ref, c in self._running.items() if c.actor != actor}
                 ray.kill(actor.handle)
-        # The last handle of another actor is dropped here: it closes its model and ends.
+            # Without a handle the actor closes its model and ends. Its tables still refer to it.
+            actor.handle = None
         while len(self._actors) < slots and (model := self._wanted()) is not None:
             actors = self._class.options(**options, max_concurrency=IN_FLIGHT)
             folder = self._store.root.parent / "shards"
