@@ -333,7 +333,7 @@ def tune(
     elif replaced:
         _warn_of_refitted(path)
     console.print(
-        f"next: {applied}, or {options.ui_command(output, tracking_uri)}",
+        f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
         style="bold",
     )
 

@@ -14,7 +14,8 @@ SERVED = ScoringSettings(engine="openai", base_url="http://127.0.0.1:1/v1")
 
 
 def test_the_path_of_an_address_is_used_but_not_recorded():
-    keyed = ScoringSettings(engine="openai", base_url="http://127.0.0.1:1/plantedletters/v1")
+    address = "http://127.0.0.1:1/plantedletters/v1"
+    keyed = ScoringSettings(engine="openai", base_url=address, revision="1")
     assert keyed.options["base_url"].endswith("/plantedletters/v1")
     config = SweepConfig(name="served", models=["m"], tasks=["reviews"], scoring=keyed)
     assert "planted" not in config.model_dump_json()
@@ -29,7 +30,7 @@ def key(scoring: ScoringSettings = REQUEST.scoring, **changes) -> str:
 class TestKey:
     def test_depends_on_all_that_decides_the_numbers(self):
         served = SERVED.model_dump(exclude_none=True)
-        server = [{"revision": "3"}, {"api": "chat"}, {"missing": "zero"}, {"label_rule": "joint"}]
+        server = [{"revision": "3"}, {"api": "chat"}, {"missing": "bound"}, {"label_rule": "joint"}]
         choices = [
             {},
             {"engine": "vllm"},
@@ -93,5 +94,5 @@ def test_options_go_to_the_engine():
         "joint": "sum",
         "prompt": "completion",
     }
-    served = ScoringSettings(**SERVED.model_dump() | {"missing": "zero"}).load("anything")
-    assert (served.model, served.settings["missing"]) == ("anything", "zero")
+    served = ScoringSettings(**SERVED.model_dump() | {"missing": "bound"}).load("anything")
+    assert (served.model, served.settings["missing"]) == ("anything", "bound")
