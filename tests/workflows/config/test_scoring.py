@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
+from dcs.errors import ScoringError
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import SweepConfig
 from workflows.plan import sweep_key
@@ -30,7 +33,12 @@ def key(scoring: ScoringSettings = REQUEST.scoring, **changes) -> str:
 class TestKey:
     def test_depends_on_all_that_decides_the_numbers(self):
         served = SERVED.model_dump(exclude_none=True)
-        server = [{"revision": "3"}, {"api": "chat"}, {"missing": "bound"}, {"label_rule": "joint"}]
+        server = [
+            {"revision": "3"},
+            {"api": "chat"},
+            {"missing": "bound"},
+            {"label_rule": "joint"},
+        ]
         choices = [
             {},
             {"engine": "vllm"},
@@ -95,4 +103,6 @@ def test_options_go_to_the_engine():
         "prompt": "completion",
     }
     served = ScoringSettings(**SERVED.model_dump() | {"missing": "bound"}).load("anything")
-    assert (served.model, served.settings["missing"]) == ("anything", "bound")
+    assert served.model == "anything"
+    with pytest.raises(ScoringError):  # Nothing answers there that could say what it offers.
+        _ = served.settings
