@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def head() -> Iterator[str]:
 
 
 def submit(head: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = ["ray", "job", "submit", "--address", head, "--working-dir", folder, "--"]
+    ray = Path(sys.executable).with_name("ray")
+    command = [ray, "job", "submit", "--address", head, "--working-dir", folder, "--"]
     command += ["dcs", "sweep", "small.yaml", "--address", "auto", *arguments]
     return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=500)
 
