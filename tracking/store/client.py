@@ -317,7 +317,9 @@ def load_client_class() -> type[MlflowClient]:
         os.environ.setdefault(name, value)
     for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)
-    # Logging a scheme needs pyfunc, and importing it in a thread would race with other imports.
+    # Logging a scheme needs pyfunc, a database SQLAlchemy, which Optuna imports too: importing them
+    # in the recorder's thread would race with imports of others.
+    import sqlalchemy.orm
     from mlflow import MlflowClient, pyfunc  # noqa: F401
 
     return MlflowClient
