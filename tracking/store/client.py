@@ -317,9 +317,9 @@ def load_client_class() -> type[MlflowClient]:
         os.environ.setdefault(name, value)
     for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)
-    # Logging a scheme needs pyfunc, a database SQLAlchemy, which Optuna imports too: importing them
-    # in the recorder's thread would race with imports of others.
-    import sqlalchemy.orm
+    # Logging a scheme needs pyfunc, and a database SQLAlchemy, as Optuna does: importing them in
+    # the recorder's thread would race with imports of other threads.
+    import sqlalchemy.orm  # noqa: F401
     from mlflow import MlflowClient, pyfunc  # noqa: F401
 
     return MlflowClient
