@@ -34,8 +34,7 @@ from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
 from tracking import CellRecord
 from tracking.records import UNCORRECTED
 from tracking.results.cells import MEASURES, Cells, Estimate, method_title
-from tracking.results.figures import class_accuracy_figure
-from tracking.results.style import drawn_or_none, figure_bytes
+from tracking.results.figures import class_accuracy_figure, drawn_or_none, figure_bytes
 from tracking.store.runs import cell_name
 from workflows.cli.console import bars, console, duration, new_table
 from workflows.cli.scoring import announce
