@@ -25,6 +25,7 @@ import numpy as np
 from numba import njit
 
 from benchmarks.annealing_solvers import SOLVERS, Target
+from benchmarks.exact import exact_search
 from benchmarks.lower_bound import lower_bound
 from dcs import (
     ClassificationMetrics,
@@ -32,7 +33,6 @@ from dcs import (
     Objective,
     Schedule,
     anneal,
-    exact_search,
 )
 from dcs.data.splits import stratified_choice
 from dcs.search.kernels import candidates as _candidates

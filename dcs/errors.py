@@ -155,10 +155,10 @@ def show(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def listing(names: Sequence[str], limit: int = 8) -> str:
-    """Format at most `limit` names for a message, with the number of the others."""
-    quoted = ", ".join(show(name, 30) for name in names[:limit]) or "none"
-    return f"{quoted} and {len(names) - limit} more" if len(names) > limit else quoted
+def quoted(names: Sequence[str], limit: int = 8) -> str:
+    """Return at most `limit` names in quotes for a message, with the number of the others."""
+    shown = ", ".join(show(name, 30) for name in names[:limit]) or "none"
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
 
 
 def escaped(text: object) -> str:

@@ -17,7 +17,7 @@ from dcs.prompting import SPLITS
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
 from workflows.config.sweep import SweepConfig, TuneConfig
-from workflows.plan import Cell, called, plan_sweep, plan_tuning
+from workflows.plan import Cell, paths_by_name, plan_sweep, plan_tuning
 from workflows.study.cell import compute_cell, failed_record
 from workflows.tables import ProbabilityStore, Rows
 
@@ -145,7 +145,7 @@ def tuned_tables(
     """
     with TemporaryDirectory() as folder:
         _, found = plan_tuning(
-            called(tables),
+            paths_by_name(tables),
             Path(folder),
             config=TuneConfig(),
             methods=(),

@@ -294,7 +294,9 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     remarks=tuple(line for _, lines in read.values() for line in lines),
                 )
             )
-    found += [_join(group, over) for over in config.ensemble for group in alike(found, over)]
+    found += [
+        _join(group, over) for over in config.ensemble for group in grouped_over(found, over)
+    ]
     origin_of = attrgetter("model", "task", "shots", "seed")
     # Tables with the same origin are named after their files, then after their paths.
     for by_path in (False, True):
@@ -345,7 +347,7 @@ def join_unlabelled(
     return (str(joined), str(paths[-1])) if "test" in tables else str(joined)
 
 
-def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
+def grouped_over(sources: Sequence[S], over: Grouping) -> list[list[S]]:
     """Return the groups of two or more sources that differ only in the given respect."""
     groups: dict[tuple[Any, ...], list[S]] = {}
     for source in sources:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.errors import InvalidInputError, TableError, listing, reason, show
+from dcs.errors import InvalidInputError, TableError, quoted, reason, show
 
 SUM_TOLERANCE: Final = 1e-6
 """Largest allowed difference between a row's sum and 1; it admits float32 rounding."""
@@ -199,7 +199,7 @@ def label_indices(labels: Sequence[Any], names: Named) -> NDArray[np.int64]:
     index = {name: k for k, name in enumerate(names.classes)}
     texts = ["" if each is None or each != each else str(each) for each in labels]
     wrong = np.array([text != "" and text not in index for text in texts])
-    names.refuse(wrong, texts, f"must be one of {listing(names.classes)}", what="label")
+    names.refuse(wrong, texts, f"must be one of {quoted(names.classes)}", what="label")
     return np.array([index.get(text, -1) for text in texts], dtype=np.int64)
 
 
@@ -231,7 +231,7 @@ def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> l
     found = affixes(names, classes) if len(names) == len(classes) else []
     if not found:
         raise TableError(
-            f"columns {listing(names)} are not named by the classes {listing(classes)}; give one "
+            f"columns {quoted(names)} are not named by the classes {quoted(classes)}; give one "
             f"column per class, named by it, or an array without names, whose order {option} gives"
         )
     start, end = found[0]
@@ -475,7 +475,7 @@ def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) 
     counts = np.bincount(labels, minlength=len(classes))
     absent = [name for name, count in zip(classes, counts, strict=True) if count == 0]
     if absent:
-        message = f"no rows are labelled {listing(absent)}; COBias and PMI ignore these classes"
+        message = f"no rows are labelled {quoted(absent)}; COBias and PMI ignore these classes"
         warnings.warn(message, UserWarning, stacklevel=3)
 
 

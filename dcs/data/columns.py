@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import Named, affixes, softmax
-from dcs.errors import TableError, listing, show, suggest
+from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def infer(
         separator=given.separator,
         decimal=decimal,
     )
-    remarks = [f"classes {listing(classes)} from {_shown(columns, names)} ({kind})"]
+    remarks = [f"classes {quoted(classes)} from {_shown(columns, names)} ({kind})"]
     remarks.append(f"labels from {show(label)}" if label else "no labels")
     remarks += [f"ids from {show(row_id)}"] if row_id else []
     labels = [None] * len(frame) if label is None else cells_of(frame[label])
@@ -152,7 +152,7 @@ def _shown(columns: Sequence[str], names: Sequence[str]) -> str:
     """Describe columns by their common prefix, if they have one of their own."""
     start = _common_prefix(columns)
     own = [name for name in names if name.startswith(start)] if start else []
-    return f"columns {start}*" if own == [*columns] else f"columns {listing(columns, 4)}"
+    return f"columns {start}*" if own == [*columns] else f"columns {quoted(columns, 4)}"
 
 
 def _common_prefix(names: Sequence[str]) -> str:
@@ -227,14 +227,14 @@ class _Finder:
         if name not in self.names:
             raise TableError(
                 f"{self.source}: no column {show(name)}{suggest(name, self.names)}; set {key}= "
-                f"to one of {listing(self.names, 12)}"
+                f"to one of {quoted(self.names, 12)}"
             )
         return name
 
     def _ask(self, question: str, key: str, columns: Iterable[str]) -> TableError:
         return TableError(
             f"{self.source}: {question}; specify it with --read {key} (columns: "
-            f"{listing([*columns], 12)})"
+            f"{quoted([*columns], 12)})"
         )
 
     def label(self) -> str | None:
@@ -323,9 +323,9 @@ class _Finder:
             found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
             if not found:
                 raise TableError(
-                    f"{self.source}: no column for each of the classes {listing(classes)}; name "
+                    f"{self.source}: no column for each of the classes {quoted(classes)}; name "
                     f"them <class>, p:<class> or with another common prefix (columns: "
-                    f"{listing(names, 12)})"
+                    f"{quoted(names, 12)})"
                 )
             spelled = [tuple(f"{a}{name}{b}" for name in classes) for a, b in found]
             columns = next((each for each in spelled if self._fits(each)), spelled[-1])
@@ -359,7 +359,7 @@ class _Finder:
             sure = [each for each in dict.fromkeys(candidates) if self._fits(each)]
             if len(sure) > 1 and not self._alike(sure):
                 raise self._ask(
-                    f"columns {listing(sure[0], 3)} and {listing(sure[1], 3)} are both class "
+                    f"columns {quoted(sure[0], 3)} and {quoted(sure[1], 3)} are both class "
                     "probabilities; which are to be read",
                     "columns=A,B,...",
                     self.names,
@@ -564,7 +564,7 @@ def label_indices(
     names.refuse(
         neither if neither.any() else wrong[-1],
         [*labels],
-        f"must be one of {listing(classes)}, or all in 0..{len(classes) - 1}; empty if unlabelled",
+        f"must be one of {quoted(classes)}, or all in 0..{len(classes) - 1}; empty if unlabelled",
         what="label",
     )
     raise AssertionError

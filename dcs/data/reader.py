@@ -18,7 +18,7 @@ import numpy as np
 from dcs.data.checks import Named, checked_classes, checked_ids, refuse_too_large
 from dcs.data.columns import CORRECTED, PREFIX, Reading, infer, label_indices, to_shares
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet
-from dcs.errors import ConfigError, TableError, escaped, listing, reason, show
+from dcs.errors import ConfigError, TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, read_json, read_text, validated
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ def _npz_frame(
     misnamed = {"label", "y", "target", "gold"} & {*names}
     if len(given) != 1 or (misnamed and "labels" not in arrays):
         raise TableError(
-            f"{source}: arrays are {listing(names)}; must be one of {listing([*_ARRAYS])}, and "
+            f"{source}: arrays are {quoted(names)}; must be one of {quoted([*_ARRAYS])}, and "
             "optionally 'labels', 'classes' and 'ids'"
         )
     values, entry = arrays[given[0]], _index_entry(path)
@@ -518,8 +518,8 @@ def open_sources(
     if first.table.classes != second.table.classes:
         raise TableError(
             f"{escaped(path)}: classes of the optimization rows are "
-            f"{listing(first.table.classes)}, those of the test rows "
-            f"{listing(second.table.classes)}; both must be identical and in the same order"
+            f"{quoted(first.table.classes)}, those of the test rows "
+            f"{quoted(second.table.classes)}; both must be identical and in the same order"
         )
     return {"optimization": first, "test": second}
 

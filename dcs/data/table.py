@@ -27,7 +27,7 @@ from dcs.data.checks import (
     refuse_too_large,
 )
 from dcs.data.columns import PREFIX, Reading
-from dcs.errors import TableError, escaped, listing, reason, show
+from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, validated
 
 COUNT_PREFIX: Final = "n:"
@@ -265,10 +265,10 @@ class ProbabilityTable:
             wrong |= {name for name in columns if found[name] != 1}
             if wrong:
                 raise TableError(
-                    f"{source}: columns {listing(sorted(wrong))} are missing, repeated or not a "
+                    f"{source}: columns {quoted(sorted(wrong))} are missing, repeated or not a "
                     "class; a table has one id, one label and one p:<class> per class in its "
                     "metadata; use dcs.read_table for other column names (columns: "
-                    f"{listing(names)})"
+                    f"{quoted(names)})"
                 )
             refuse_too_large(file.metadata.num_rows, len(columns), source=source)
             table = file.read(columns=columns)
@@ -420,7 +420,7 @@ class ProbabilityTable:
         """
         if sorted(classes) != sorted(self.classes):
             raise TableError(
-                f"classes of the table are {listing(self.classes)}; expected {listing(classes)}"
+                f"classes of the table are {quoted(self.classes)}; expected {quoted(classes)}"
             )
         columns = [self.classes.index(name) for name in classes]
         return replace(

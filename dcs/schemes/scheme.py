@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.data.checks import checked_classes, checked_probabilities
-from dcs.errors import InvalidInputError, SchemeError, escaped, listing, show
+from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
 from dcs.evaluation.metrics import confusion_matrix
 from dcs.io import atomic_write_text, parse_json, read_json, validated
 from dcs.schemes.calibration import Calibration
@@ -242,7 +242,7 @@ class CorrectionScheme:
         """
         total = np.zeros(len(self.classes))
         if self.combination is not None:
-            raise SchemeError(f"the scheme combines the tables {listing(self.inputs)}")
+            raise SchemeError(f"the scheme combines the tables {quoted(self.inputs)}")
         if self.calibration is not None:
             if not np.array_equal(self.calibration.matrix, np.eye(total.size)):
                 raise SchemeError(
@@ -300,7 +300,7 @@ class CorrectionScheme:
         if self.calibration is not None:
             sentences.insert(0, f"First, {self.calibration.name} calibration of all classes.")
         if self.combination is not None:
-            tables = f"{self.combination.name} of the tables {listing(self.inputs)}"
+            tables = f"{self.combination.name} of the tables {quoted(self.inputs)}"
             sentences.insert(0, f"Before all, the {tables} becomes one table.")
         return sentences
 
@@ -359,8 +359,8 @@ class CorrectionScheme:
         """
         if set(classes) != set(self.classes) or len(classes) != len(self.classes):
             raise SchemeError(
-                f"{source}: the scheme is for the classes {listing(self.classes)}, the table has "
-                f"{listing(classes)}; use a scheme tuned on these classes"
+                f"{source}: the scheme is for the classes {quoted(self.classes)}, the table has "
+                f"{quoted(classes)}; use a scheme tuned on these classes"
             )
         order = [self.classes.index(name) for name in classes]
         return replace(

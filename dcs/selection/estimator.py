@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import column_names, column_order
-from dcs.errors import InvalidInputError, check_choice, listing, show
+from dcs.errors import InvalidInputError, check_choice, quoted, show
 from dcs.schemes.calibration import CalibrationKind
 from dcs.selection.cross_validation import (
     FEWEST_LABELS,
@@ -191,7 +191,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.classes_.size < 2:
             owner = "y" if self.labels is None else "labels"
             raise InvalidInputError(
-                f"{owner} has the classes {listing(self.classes_.tolist())}; must be at least 2"
+                f"{owner} has the classes {quoted(self.classes_.tolist())}; must be at least 2"
             )
         indices = np.full(known.size, -1)
         indices[known] = self._to_indices(targets[known].tolist(), "y")
@@ -335,7 +335,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.labels is not None and order != sorted(order):
             raise InvalidInputError(
                 f"labels {show(list(classes))} are in another order than the columns of X, "
-                f"{listing(names)}; leave labels= out, or reorder the columns"
+                f"{quoted(names)}; leave labels= out, or reorder the columns"
             )
         return order
 

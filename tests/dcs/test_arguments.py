@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.exact import exact_search
 from dcs.data.splits import stratified_choice
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
@@ -18,7 +19,6 @@ from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from dcs.search.annealing import anneal
-from dcs.search.optimum import exact_search
 from dcs.search.problem import SchemeEvaluator
 from dcs.search.schedule import Schedule
 from dcs.selection.cross_validation import SelectionSettings, cross_validate, fit_scheme

@@ -25,7 +25,7 @@ from dcs.data.checks import Named
 from dcs.data.columns import to_shares
 from dcs.data.importers import ChoiceScore, ImportOptions, TargetKind
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import TableError, escaped, listing, show
+from dcs.errors import TableError, escaped, quoted, show
 from dcs.io import first_fault, read_json, read_text
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
@@ -204,7 +204,7 @@ def _filter_samples(samples: Sequence[Sample], name: str | None, source: str) ->
     if not selected:
         raise TableError(
             f"{source}: filter is {show(name)}; choose one with --filter (filters of this log: "
-            f"{listing(filters)})"
+            f"{quoted(filters)})"
         )
     return selected
 
@@ -227,7 +227,7 @@ def _target_indices(
         raise TableError(
             f"{source}: doc_id {show(sample.doc_id, 40)}: target is {show(sample.target, 60)}; "
             f"targets must all be in 0..{len(sample.scores) - 1} or all one of "
-            f"{listing(sample.choices or classes)}"
+            f"{quoted(sample.choices or classes)}"
         )
     if len(fitting) == 2 and fitting[0] != fitting[1]:
         agreeing = []
