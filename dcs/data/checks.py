@@ -41,28 +41,6 @@ def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
         )
 
 
-class RowNumbers(Sequence[str]):
-    """Row numbers as strings, created on access."""
-
-    def __init__(self, n_rows: int) -> None:
-        self._numbers = range(n_rows)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, row: Any) -> Any:
-        number = self._numbers[row]
-        return tuple(map(str, number)) if isinstance(number, range) else str(number)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, RowNumbers):
-            return len(self) == len(other)
-        return isinstance(other, tuple) and tuple(self) == other
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-
 def finite_number(
     value: Any, name: str, *, positive: bool = False, least: float = -math.inf
 ) -> float:
@@ -447,9 +425,7 @@ def checked_ids(ids: Iterable[Any] | None, *, n_rows: int, source: str) -> Seque
         If there is not one per row, or an id is neither str nor int, or is repeated.
     """
     if ids is None:
-        return RowNumbers(n_rows)
-    if isinstance(ids, RowNumbers) and len(ids) == n_rows:
-        return ids
+        return tuple(map(str, range(n_rows)))
     values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     if len(values) != n_rows:
         raise TableError(f"{source}: {len(values)} ids for {n_rows} rows; give one id per row")

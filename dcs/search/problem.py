@@ -61,7 +61,7 @@ class AnnealingResult:
     seconds : float
         Wall-clock time of the search.
     trace : tuple of TracePoint
-        One point per temperature, coolings in order; empty for an exhaustive search.
+        One point per temperature, coolings in order; empty for other searches.
     """
 
     z: float

@@ -1,4 +1,4 @@
-"""Complete searches: annealing chains, coordinate descent and exhaustive search."""
+"""Complete searches: annealing chains and coordinate descent."""
 
 from __future__ import annotations
 
