@@ -30,7 +30,6 @@ from dcs.selection.front import pareto_front
 from tracking import CellRecord
 from tracking.results import settings
 from tracking.results.cells import (
-    LABELLED_ALONE,
     Cells,
     has_chosen,
     method_title,
@@ -62,7 +61,7 @@ _LABELS_NOTE: Final = (
     "that need no labels use all rows."
 )
 _LABEL_FREE: Final = frozenset({"uncorrected", "batch"})
-_BOTH, _NONE = "with unlabelled rows", "all, without labels"
+_ALONE, _BOTH, _NONE = "labelled rows alone", "with unlabelled rows", "all, without labels"
 
 
 class Point(NamedTuple):
@@ -369,7 +368,7 @@ def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     frame = cells.judged.rename(columns={"rows": "labelled"})
     by_key = {cell.key: cell for cell in cells.records}
     own = [by_key[key] for key in frame["key"]]
-    axes = [axis for axis in cells.axes if axis.name not in settings.LABEL_AXES]
+    axes = [axis for axis in cells.axes if axis.name not in (OPTIMIZATION_SIZE, "keep_unlabelled")]
     named = [
         name_of(cell.who | {"setting": settings.setting(cell, axes)}, "method", "setting")
         for cell in own
@@ -377,10 +376,10 @@ def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     sizes = np.array([cell.identity.get(OPTIMIZATION_SIZE) for cell in own], float)
     frame = frame.assign(name=named, size=sizes)
     frame = frame.dropna(subset="labelled").astype({"labelled": int})
-    frame["rows_used"] = frame["unlabelled"].gt(0).map({True: _BOTH, False: LABELLED_ALONE})
+    frame["rows_used"] = frame["unlabelled"].gt(0).map({True: _BOTH, False: _ALONE})
     whole = frame[frame["size"].isna()]
     free = whole["method"].isin(_LABEL_FREE)
-    parts = [frame.dropna(subset="size"), whole[~free].assign(rows_used=LABELLED_ALONE)]
+    parts = [frame.dropna(subset="size"), whole[~free].assign(rows_used=_ALONE)]
     parts.append(whole[~free].assign(rows_used=_BOTH))
     for size in frame["size"].unique():
         labelled = whole.loc[free, "labelled"] if math.isnan(size) else int(size)

@@ -22,7 +22,7 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.uncertainty import percent
 from dcs.io import atomic_write_bytes
 from tracking import Archive, CellRecord
-from tracking.results import style
+from tracking.results import figures
 from tracking.results.cells import (
     Cells,
     changes_nothing,
@@ -38,8 +38,8 @@ from tracking.schema import OBJECTIVE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Figures of a method in a setting, means over sources, and their column heads.
-FIGURES: Final[Mapping[str, str]] = {
+#: Metrics of a method in a setting, means over sources, and their column heads.
+METRICS: Final[Mapping[str, str]] = {
     "z": "Z",
     "membership_share": "memberships, % of classes",
     "weak": "of these to weak classes, %",
@@ -49,7 +49,7 @@ FIGURES: Final[Mapping[str, str]] = {
     "lost": "classes never right, %",
 }
 _PANELS: Final = {
-    **{name: FIGURES[name] for name in ("z", "membership_share", "accuracy", "cobias", "score")},
+    **{name: METRICS[name] for name in ("z", "membership_share", "accuracy", "cobias", "score")},
     "change": "change of the difference, points",
 }
 _BASELINE: Final = "dnip"
@@ -72,12 +72,12 @@ _NOTE: Final = (
 
 
 def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Axis]]:
-    """Return the figures that findings compare for each finished cell, and the varied settings.
+    """Return the metrics that findings compare for each finished cell, and the varied settings.
 
     Returns
     -------
     frame : pandas.DataFrame
-        ``key``, ``source``, ``seed``, ``method``, a column for each axis, and `FIGURES`: Z of the
+        ``key``, ``source``, ``seed``, ``method``, a column for each axis, and `METRICS`: Z of the
         search, and shares.
     axes : list of Axis
         Without settings that follow from the source.
@@ -98,7 +98,7 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
         lost=frame["key"].map((classes["after"] == 0.0).groupby(classes["key"]).mean()),
     )
     names = [axis.name for axis in axes]
-    return found[["key", "source", "seed", "method", *names, *FIGURES]], axes
+    return found[["key", "source", "seed", "method", *names, *METRICS]], axes
 
 
 def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
@@ -140,9 +140,9 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     return tables
 
 
-@style.styled
+@figures.styled
 def finding_figure(records: Iterable[CellRecord]) -> Figure:
-    """Draw the figures of settings over sources, against the setting with the most values.
+    """Draw the metrics of settings over sources, against the setting with the most values.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Panels of Z, the share of memberships, held-out figures, and the change from the reference
+        Panels of Z, the share of memberships, held-out metrics, and the change from the reference
         with half the width of its interval.
 
     Raises
@@ -178,14 +178,14 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     at = [places.index(_restore_none(value)) for value in frame[across.name]]
     of_series = frame.assign(at=at, series=series)
     off = (of_series["high"] - of_series["low"]) / 2
-    figure, panels = style.grid_of(len(_PANELS), width=4.2, height=2.9)
+    figure, panels = figures.grid_of(len(_PANELS), width=4.2, height=2.9)
     for panel, (name, title) in zip(panels, _PANELS.items(), strict=True):
         scale = 1.0 if name == "z" else 100.0
         scaled = of_series.assign(mean=scale * of_series[name], spread=scale * off)
         means, spreads = (
             scaled.pivot(index="at", columns="series", values=each) for each in ("mean", "spread")
         )
-        style.series(
+        figures.draw_series(
             panel,
             means,
             looks,
@@ -198,18 +198,18 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
         )
         panel.set_xticks(range(len(places)), map(across.short, places), **turned)
         panel.set(ylabel=title, xlabel=across.title, xlim=(-0.4, len(places) - 0.6))
-    style.legend(figure)
+    figures.add_legend(figure)
     return figure
 
 
-def _assign_looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
+def _assign_looks(methods: pd.Series[str], series: Sequence[str]) -> list[figures.Look]:
     """Return a look for each row: the color of its method, or its own if there is one method."""
     if methods.nunique() == 1:
-        one = style.looks(series)
+        one = figures.looks_of(series)
         return [one[each] for each in series]
-    hues = style.looks(methods)
+    hues = figures.looks_of(methods)
     rest = [each.split(", ", 1)[-1] for each in series]
-    markers = style.looks(rest)
+    markers = figures.looks_of(rest)
     return [
         replace(hues[method], marker=markers[each].marker)
         for method, each in zip(methods, rest, strict=True)
@@ -246,14 +246,14 @@ def _build_table(
     rows, lines = [], []
     for where, group in groups_of(paired, ["method", *names]):
         sources = group.groupby("source", sort=False)
-        means = sources[[*FIGURES]].mean()
+        means = sources[[*METRICS]].mean()
         row: dict[Any, Any] = {**where, "sources": len(means), "cells": len(group)}
-        row |= {figure: float(means[figure].mean()) for figure in FIGURES}
+        row |= {metric: float(means[metric].mean()) for metric in METRICS}
         row |= _test_changes(sources["change"].mean().dropna().to_numpy())
         rows.append(row)
         head = {axis.title: axis.short(where[axis.name]) for axis in axes}
-        figures = {title: _format_figure(figure, row[figure]) for figure, title in FIGURES.items()}
-        lines.append({"method": method_title(where["method"]), **head, **figures})
+        texts = {title: _format_metric(metric, row[metric]) for metric, title in METRICS.items()}
+        lines.append({"method": method_title(where["method"]), **head, **texts})
         lines[-1] |= _format_change(row)
     return ResultTable(
         name=f"findings_{name}",
@@ -270,10 +270,10 @@ def _restore_none(value: Any) -> Any:
     return None if is_missing(value) else value
 
 
-def _format_figure(figure: str, value: float) -> str:
+def _format_metric(metric: str, value: float) -> str:
     if is_missing(value):
         return ""
-    return f"{value:.4f}" if figure == "z" else percent(value)
+    return f"{value:.4f}" if metric == "z" else percent(value)
 
 
 def _test_changes(changes: NDArray[np.float64]) -> dict[str, float]:
@@ -326,7 +326,7 @@ def main() -> None:
     for table in tables:
         print(table.to_markdown())
     if given.figure is not None:
-        atomic_write_bytes(given.figure, style.figure_bytes(finding_figure(records), "svg"))
+        atomic_write_bytes(given.figure, figures.figure_bytes(finding_figure(records), "svg"))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import make_cell
 from tracking.records import CellRecord
+from tracking.results.figures import figure_bytes
 from tracking.results.formats import ResultTable
-from tracking.results.style import figure_bytes
 
 #: What the accuracy of a method and search is above that of DNIP by heat bath, by source.
 _ABOVE = {

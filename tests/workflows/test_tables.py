@@ -188,7 +188,7 @@ def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
     assert [(record.metrics, record.class_accuracies) for record in records] == [({}, {})] * 2
     scheme = CorrectionScheme.from_dict(records[1].scheme)
     assert scheme.calibration == batch_calibration(table.probs)
-    assert {made.name for made in all_tables(Cells.of(records))} <= {"schemes", "annealing_time"}
+    assert {made.name for made in all_tables(Cells.of(records))} <= {"schemes"}
 
 
 def test_unlabelled_rows_join_those_to_tune_on(tmp_path):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dcs.errors import ConfigError, InvalidInputError
+from dcs.errors import ConfigError
 from dcs.evaluation.uncertainty import percent
 from dcs.selection.methods import get_method, method_names
 from tracking.records import UNCORRECTED, CellRecord
-from tracking.results import settings, style
+from tracking.results import settings
 from tracking.results.settings import Axis
-from tracking.schema import IDENTITY_TAGS, OPTIMIZATION_SIZE
+from tracking.schema import IDENTITY_TAGS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,13 +36,10 @@ _NUMBERS: Final = (
     *(f"test/{m}{more}" for m in MEASURES for more in ("", "_low", "_high", "_p")),
     *(f"uncorrected/test/{m}" for m in MEASURES),
     *("test/balanced_accuracy", "test/weakest_class"),
-    *("dev/score", "opt/evaluations", "opt/seconds", "tuning_seconds"),
-    *("classes", "rows", "test_rows", "unlabelled", "search_space", "temperatures"),
+    *("rows", "test_rows", "unlabelled"),
 )
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high")
 _CORRECTION: Final = ("value", "a", "b", "c")
-
-LABELLED_ALONE, _WITH_UNLABELLED = "labelled rows alone", "with unlabelled rows"
 
 
 @dataclass(frozen=True)
@@ -78,15 +75,6 @@ class Cells:
         return settings.axes_of(self.records)
 
     @cached_property
-    def looks(self) -> dict[Any, style.Look]:
-        """The look of each method, the same in all figures."""
-        return style.looks(self.frame["method"])
-
-    def looks_of(self, frame: pd.DataFrame) -> dict[Any, style.Look]:
-        """Return the looks of the methods of a frame."""
-        return {method: self.looks[method] for method in dict.fromkeys(frame["method"])}
-
-    @cached_property
     def main(self) -> Cells:
         """Cells with the main values of all settings."""
         return self.main_but(())
@@ -105,37 +93,27 @@ class Cells:
 
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, a description
         of how the cell differs from the main ones, and each axis under its own name;
-        ``objective``, its label, and ``terms``, its terms of nonzero weight; ``as_paper``,
-        whether the scheme was chosen as in the paper; the metrics under their names, with the
-        ends of 95 % intervals and the p-value of the test against uncorrected (NaN for that
-        method itself); ``temperatures``, the outer loops of the annealing run;
-        ``tuning_seconds``, the time of the whole search; ``classes``, ``rows`` (labelled rows)
-        and ``search_space``, the size of the search; ``unlabelled``, the number of rows without
-        labels. Fractions, not percent; NaN for values missing from a record.
+        ``objective``, its label, and ``terms``, its terms of nonzero weight; the metrics under
+        their names, with the ends of 95 % intervals and the p-value of the test against
+        uncorrected (NaN for that method itself); ``rows`` and ``unlabelled``, the numbers of
+        rows to fit on with and without labels, and ``test_rows``. Fractions, not percent; NaN for
+        values missing from a record.
         """
-        frame = self._build(
-            lambda cell: [self._describe(cell)], _NUMBERS, "objective", "terms", "as_paper"
-        )
+        frame = self._build(lambda cell: [self._describe(cell)], _NUMBERS, "objective", "terms")
         frame.loc[frame["method"] == UNCORRECTED, [f"test/{m}_p" for m in MEASURES]] = math.nan
         return frame
 
     def _describe(self, cell: CellRecord) -> dict[str, Any]:
         rows = cell.provenance.get("tables", {}).get("optimization", {})
         labelled = rows.get("labelled", rows.get("rows"))
-        seconds = (cell.finished_ms - cell.started_ms) / 1000
         return {
             **{axis.name: axis.value(cell) for axis in self.axes},
             "objective": settings.objective_label(cell),
             "terms": settings.objective_terms(cell),
-            "as_paper": settings.chosen_as_paper(cell),
             **cell.metrics,
-            "tuning_seconds": seconds if has_chosen(cell) else None,
-            "classes": len((cell.scheme or {}).get("corrections", [])),
             "rows": labelled,
             "test_rows": cell.provenance.get("tables", {}).get("test", {}).get("rows"),
             "unlabelled": None if labelled is None else rows["rows"] - labelled,
-            "search_space": search_space(cell),
-            "temperatures": cell.metrics.get("opt/temperatures", len(cell.trace)) or None,
         }
 
     @cached_property
@@ -230,65 +208,17 @@ class Cells:
         -------
         pandas.DataFrame
             The columns `by`, ``seeds`` (number of cells), and `MEASURE_COLUMNS`: mean and sample
-            standard deviation of several seeds, 95 % interval and p-value of one seed;
-            ``accuracy_change`` and ``cobias_change``, the mean change from uncorrected, and
-            ``as_paper``, whether all schemes were chosen as in the paper.
+            standard deviation of several seeds, 95 % interval and p-value of one seed.
         """
         result, groups = grouped(self.judged, by)
         result["seeds"] = groups.size()
-        result["as_paper"] = groups["as_paper"].all()
         for measure in MEASURES:
-            mean = groups[f"test/{measure}"].mean()
-            result[f"{measure}_change"] = mean - groups[f"uncorrected/test/{measure}"].mean()
-            result[f"{measure}_mean"] = mean
+            result[f"{measure}_mean"] = groups[f"test/{measure}"].mean()
             result[f"{measure}_std"] = groups[f"test/{measure}"].std()
             for more in ("low", "high", "p"):
                 first = groups[f"test/{measure}_{more}"].first()
                 result[f"{measure}_{more}"] = first.where(result["seeds"] == 1)
         return result
-
-    def learning_curve(self, method: str | None = None) -> pd.DataFrame:
-        """Return the metrics of methods by number of labelled rows, means over tables and seeds.
-
-        Parameters
-        ----------
-        method : str, optional
-            Name of the method; by default all methods.
-
-        Returns
-        -------
-        pandas.DataFrame
-            ``method``, ``rows_used`` (``labelled rows alone``, ``with unlabelled rows``),
-            ``labelled``, ``accuracy``, ``cobias``, and both prefixed by ``uncorrected_``. Cells
-            with all labels are the last point of either curve.
-
-        Raises
-        ------
-        InvalidInputError
-            Raised if all cells have the same number of labelled rows.
-        """
-        import pandas as pd
-
-        cells = self.main_but(settings.LABEL_AXES)
-        sizes = [cell.identity.get(OPTIMIZATION_SIZE) for cell in cells.records]
-        frame = cells.frame.assign(size=np.array(sizes, float), labelled=cells.frame["rows"])
-        frame = frame.dropna(subset=["labelled", "test/accuracy"])
-        frame = frame[frame["method"] == method] if method else frame
-        names = {True: _WITH_UNLABELLED, False: LABELLED_ALONE}
-        some = frame[frame["size"].notna()]
-        ends = [frame[frame["size"].isna()].assign(rows_used=name) for name in names.values()]
-        frame = pd.concat([some.assign(rows_used=some["unlabelled"].gt(0).map(names)), *ends])
-        # A single point is not a curve. Points are counted by the requested size, because tables
-        # have different numbers of rows.
-        curve = ["method", "rows_used"]
-        frame = frame[frame.groupby(curve)["size"].transform("nunique", dropna=False) > 1]
-        if frame.empty:
-            raise InvalidInputError("no cells differ in the number of labelled rows")
-        columns = {f"test/{m}": m for m in MEASURES}
-        columns |= {f"uncorrected/test/{m}": f"uncorrected_{m}" for m in MEASURES}
-        groups = frame.groupby([*curve, "size"], sort=False, dropna=False)
-        means = groups[["labelled", *columns]].mean().rename(columns=columns).reset_index(curve)
-        return means.astype({"labelled": int}).sort_values([*curve, "labelled"], ignore_index=True)
 
 
 #: Changes with a p-value below this level are marked.
@@ -463,29 +393,6 @@ def method_title(name: object) -> str:
 def is_missing(value: object) -> bool:
     """Whether a value is None or NaN."""
     return value is None or value != value
-
-
-def search_space(record: CellRecord) -> int | None:
-    """Return N * D, classes times corrections to choose from (paper, Sections 2.2 and 4.1)."""
-    if record.scheme is None:
-        return None
-    tuner = record.identity.get("tuner") or {}
-    scale = int(record.params.get("weight_scale") or tuner.get("weight_scale") or 30)
-    # A setting may restrict the corrections that the method chooses from.
-    methods = {"weights": "dnip", "memberships": "furud", "both": "dcs", "none": "icl"}
-    own = str(record.identity.get("method"))
-    method = methods.get(str(record.params.get("corrections")), own)
-    size = _count_corrections(method, scale, tuner.get("memberships"))
-    return size * len(record.scheme["corrections"]) or None
-
-
-@cache
-def _count_corrections(method: str, scale: int, memberships: int | None) -> int:
-    try:
-        corrections = get_method(method).correction_set(scale, memberships=memberships)
-    except ConfigError:
-        return 0
-    return 0 if corrections is None else len(corrections)
 
 
 def has_chosen(record: CellRecord) -> bool:

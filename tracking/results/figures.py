@@ -6,24 +6,27 @@ on each class, and how it was found. `figure_files` draws them as PNG and SVG.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import io
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, one_line
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme, pareto_front
 from tracking import schema
 from tracking.records import UNCORRECTED, CellRecord
-from tracking.results import style
 from tracking.results.cells import (
-    LABELLED_ALONE,
     MEASURES,
     Cells,
     Estimate,
@@ -40,21 +43,207 @@ from tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+GREY, LIGHT, INK, ACCENT = "#8a96a3", "#d9dee3", "#26323d", "#b0204f"
+BLUE, GRID, BEATEN = "#0072b2", "#eceff1", "#f4f6f8"
+#: Color map of shares from 0 to 100 %.
+SHADES: Final = "Blues"
+_DPI = 150
+_STYLE: Final[dict[Any, Any]] = {
+    "figure.dpi": _DPI,
+    "axes.axisbelow": True,
+    "axes.edgecolor": LIGHT,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9.5,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    # With a fixed position, the title is not placed anew at every drawing.
+    "axes.titley": 1.0,
+    "grid.color": GRID,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "legend.handlelength": 1.6,
+    "legend.labelcolor": INK,
+    "lines.markeredgecolor": "white",
+    "lines.markersize": 7,
+    "text.color": INK,
+    # Names of classes are literal, also $5 - $10.
+    "text.parse_math": False,
+    "xtick.color": LIGHT,
+    "xtick.labelcolor": INK,
+    "xtick.labelsize": 9,
+    "ytick.color": LIGHT,
+    "ytick.labelcolor": INK,
+    "ytick.labelsize": 9,
+    # Keep text as text: it can be searched, and the file is a third of the size.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "dcs",
+}
+
+#: Groups marked by `add_tooltip` in an SVG; replaced with tooltips of the browser.
+_TOOLTIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
 
 #: Prefix of the names of ablation figures.
 ABLATION = "ablation"
 
-#: Maximum number of groups of classes that can be distinguished at a glance.
-_MAX_GROUPS = 6
-_LEVELS = {"dnip": "class level only", "furud": "sample level only", "dcs": "both levels"}
 _MEASURE_TITLES = {"accuracy": "accuracy", "cobias": "COBias"}
 #: Maximum number of characters per line of a panel title.
 _MAX_TITLE_WIDTH = 56
 #: The color limits keep shades of shares up to 100 % light enough for dark text. Shades are a
 #: bitmap, so their text has a color that a dark page does not change.
 _SHADE_LIMITS, _SHADE_TEXT = (0, 180), "#1b2730"
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+
+def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
+    """Decorate a function to draw in the common style."""
+
+    @wraps(draw)
+    def drawn(*args: _P.args, **options: _P.kwargs) -> Figure:
+        import matplotlib
+
+        with matplotlib.rc_context(_STYLE):
+            return draw(*args, **options)
+
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Color, marker and hatching of a method, each of which identifies it."""
+
+    color: str
+    marker: str
+    hatch: str
+
+
+_LOOKS = {
+    UNCORRECTED: Look(GREY, "o", ""),
+    "dnip": Look(BLUE, "s", "///"),
+    "furud": Look("#e69f00", "p", "..."),
+    "dcs": Look(ACCENT, "D", ""),
+}
+# Objectives share the looks of the methods that they resemble.
+_LOOKS |= {"err": _LOOKS["dnip"], "err+pmi": _LOOKS["furud"], "full": _LOOKS["dcs"]}
+_OTHERS = (
+    Look("#009e73", "v", "xxx"),
+    Look("#56b4e9", "P", "\\\\\\"),
+    Look("#5b4a9c", "X", "ooo"),
+    Look("#26323d", "<", "++"),
+)
+
+
+def looks_of(names: Iterable[Any]) -> dict[Any, Look]:
+    """Return a look for each method or objective; looks repeat if there are too few."""
+    different = list(dict.fromkeys(names))
+    others = [name for name in different if name not in _LOOKS]
+    return {
+        name: _LOOKS.get(name) or _OTHERS[others.index(name) % len(_OTHERS)] for name in different
+    }
+
+
+def draw_series(
+    axes: Axes,
+    means: pd.DataFrame,
+    looks: Mapping[Any, Look],
+    titles: Mapping[Any, str],
+    *,
+    spreads: pd.DataFrame | None = None,
+    kind: Literal["bars", "points", "lines"] = "points",
+) -> None:
+    """Draw the columns of `means` that have a look over its index, with error bars.
+
+    Bars and points are side by side; lines join the points of a column.
+    """
+    step = {"bars": 0.8 / len(looks), "points": 0.12, "lines": 0.0}[kind]
+    for at, (name, look) in enumerate(looks.items()):
+        if name not in means:
+            continue
+        own = means[name].dropna()
+        places = own.index.to_numpy(dtype=float) + step * (at - (len(looks) - 1) / 2)
+        off = None if spreads is None else spreads[name].reindex(own.index).fillna(0)
+        about: dict[str, Any] = {"yerr": off, "color": look.color, "label": titles[name]}
+        if kind == "bars":
+            about |= {"hatch": look.hatch, "edgecolor": "white", "linewidth": 0, "ecolor": INK}
+            for bar, value in zip(axes.bar(places, own, 0.92 * step, **about), own, strict=True):
+                add_tooltip(bar, f"{titles[name]}: {value:.1f}")
+        else:
+            about |= {"marker": look.marker, "linestyle": "-" if kind == "lines" else "none"}
+            axes.errorbar(places, own, elinewidth=0.8, **about)
+
+
+def grid_of(
+    count: int, *, width: float, height: float | Sequence[float], columns: int = 3
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its `count` panels of `width` by `height` inches each.
+
+    If `height` is a sequence, with one height per panel, each row has its maximum.
+    """
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(count / columns)
+    columns = math.ceil(count / rows)
+    heights = height if isinstance(height, Sequence) else [height] * count
+    by_row = [max(heights[columns * row : columns * (row + 1)]) for row in range(rows)]
+    figure = Figure(figsize=(width * columns, sum(by_row)), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, height_ratios=by_row).flat)
+    for unused in panels[count:]:
+        unused.set_axis_off()
+    return figure, panels[:count]
+
+
+def add_tooltip(artist: Artist, text: str) -> None:
+    """Add a tooltip with `text` to an artist in an SVG."""
+    artist.set_gid(f"tip {text}")
+
+
+def add_legend(figure: Figure, *, columns: int = 5) -> None:
+    """Add one legend above all panels, with each label once."""
+    entries = {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(list(entries.values()), list(entries), loc="outside upper right", ncols=columns)
+
+
+def drawn_or_none(name: str, draw: Callable[[], _T]) -> _T | None:
+    """Return what `draw` returns, or None: a figure must never lose the results it shows.
+
+    None without a warning if the records lack the data of the figure, and after a warning of one
+    line if it cannot be drawn.
+    """
+    try:
+        return draw()
+    except InvalidInputError:
+        return None
+    except Exception as error:
+        _log.warning("figure %s could not be drawn (%s)", name, one_line(error))
+        return None
+
+
+def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:
+    """Return a figure as PNG or SVG; the same figure always gives the same bytes."""
+    import matplotlib
+
+    buffer = io.BytesIO()
+    # The date and the version of the program would make files differ.
+    metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(buffer, format=form, metadata=metadata)
+    return _TOOLTIPS.sub(rb"<g><title>\1</title>", buffer.getvalue())
 
 
 class _Point(NamedTuple):
@@ -64,7 +253,7 @@ class _Point(NamedTuple):
     cobias: float
 
 
-@style.styled
+@styled
 def class_accuracy_figure(cells: Cells) -> Figure:
     """Draw the class accuracies before and after DCS, one panel per model and task.
 
@@ -79,10 +268,10 @@ def class_accuracy_figure(cells: Cells) -> Figure:
     panels = _split_panels(_require(own.classes, "class accuracies of DCS"))
     frame = own.frame
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
-    figure, axes = style.grid_of(len(panels), width=4.6, height=heights)
+    figure, axes = grid_of(len(panels), width=4.6, height=heights)
     for panel, group in zip(axes, panels, strict=True):
         _draw_changes(panel, group, frame[frame["key"].isin(group["key"])])
-    style.legend(figure)
+    add_legend(figure)
     return figure
 
 
@@ -90,13 +279,13 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     means = 100 * classes.groupby("class", sort=False)[["before", "after"]].mean().dropna()
     means = means.sort_values("before", ascending=False, kind="stable")
     heights = range(len(means))
-    axes.hlines(heights, means["before"], means["after"], color=style.LIGHT, linewidth=5, zorder=1)
-    hollow: dict[str, Any] = {"facecolor": "white", "edgecolor": style.GREY, "linewidth": 2}
-    filled: dict[str, Any] = {"color": style.ACCENT, "zorder": 3}
+    axes.hlines(heights, means["before"], means["after"], color=LIGHT, linewidth=5, zorder=1)
+    hollow: dict[str, Any] = {"facecolor": "white", "edgecolor": GREY, "linewidth": 2}
+    filled: dict[str, Any] = {"color": ACCENT, "zorder": 3}
     for when, look in (("before", {**hollow, "zorder": 2}), ("after", filled)):
         for at, (name, value) in enumerate(means[when].items()):
             dot = axes.scatter(value, at, s=52, **look, label=when)
-            style.tip(dot, f"{name}, {when}: {value:.1f}")
+            add_tooltip(dot, f"{name}, {when}: {value:.1f}")
     axes.set_yticks(list(heights), [str(name) for name in means.index])
     axes.spines["left"].set_visible(False)
     axes.tick_params(left=False)
@@ -116,47 +305,7 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     )
 
 
-@style.styled
-def class_group_figure(cells: Cells) -> Figure:
-    """Draw the accuracy of the weakest to the strongest classes by method (paper, Appendix F).
-
-    Classes are ranked in every cell by their accuracy before correction, so that a bar is the
-    mean over cells and over the classes of a rank. DNIP corrects at the class level only, FuRud
-    at the sample level only, DCS at both. Drawn for the largest number of shots.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if there is no cell with class accuracies.
-    """
-    frame = _require(cells.main.classes, "class accuracies")
-    panels = _split_panels(frame)
-    figure, axes = style.grid_of(len(panels), width=4.8, height=3.2)
-    looks = cells.looks_of(frame)
-    titles = {
-        name: method_title(name) + (f" ({_LEVELS[name]})" if name in _LEVELS else "")
-        for name in looks
-    }
-    for panel, group in zip(axes, panels, strict=True):
-        count = min(_MAX_GROUPS, int(group.groupby("key").size().min()))
-        known = group.dropna(subset=["before", "after"]).sort_values(["before", "after"])
-        by_cell = known.groupby("key")["class"]
-        rank = by_cell.cumcount() * count // by_cell.transform("size")
-        means = 100 * known["after"].groupby([rank, known["method"]]).mean().unstack()
-        style.series(panel, means.dropna(axis=1), looks, titles, kind="bars")
-        middle = [str(place) for place in range(2, count)]
-        panel.set_xticks(range(count), ["weakest", *middle, "strongest"][:count])
-        panel.set(
-            title=_panel_title(group),
-            xlabel="classes, by accuracy before correction",
-            ylabel="accuracy, %",
-            ylim=(0, 102),
-        )
-    style.legend(figure)
-    return figure
-
-
-@style.styled
+@styled
 def tradeoff_figure(cells: Cells) -> Figure:
     """Draw every method in the plane of COBias and accuracy, with the Pareto front.
 
@@ -173,18 +322,16 @@ def tradeoff_figure(cells: Cells) -> Figure:
     found = cells.main.estimates(("model", "task", "method", "shots"))
     found = _require(found.dropna(subset="cobias_mean"), "accuracy and COBias")
     panels = _split(found, ("model", "task"))
-    figure, axes = style.grid_of(len(panels), width=4.4, height=3.7)
-    looks = cells.looks_of(found)
+    figure, axes = grid_of(len(panels), width=4.4, height=3.7)
+    looks = looks_of(cells.frame["method"])
     for panel, group in zip(axes, panels, strict=True):
         _draw_plane(panel, group.to_dict("records"), looks)
         panel.set_title(_panel_title(group, with_shots=False))
-    style.legend(figure)
+    add_legend(figure)
     return figure
 
 
-def _draw_plane(
-    axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, style.Look]
-) -> None:
+def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, Look]) -> None:
     points = []
     for row in rows:
         cobias, accuracy = (Estimate.of(row, m) for m in ("cobias", "accuracy"))
@@ -197,7 +344,7 @@ def _draw_plane(
             *at, look.marker, color=look.color, markersize=12, label=label, zorder=4
         )
         name = name_of(row, "method", "shots")
-        style.tip(dot, f"{name}: accuracy {accuracy.percent()}, COBias {cobias.percent()}")
+        add_tooltip(dot, f"{name}: accuracy {accuracy.percent()}, COBias {cobias.percent()}")
         if not is_missing(row["shots"]):
             inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
             axes.annotate(str(row["shots"]), at, **inside, fontsize=7, weight="bold", zorder=5)
@@ -208,15 +355,15 @@ def _draw_plane(
     (_, right), (bottom, _) = axes.get_xlim(), axes.get_ylim()
     x = [front[0].cobias, *(point.cobias for point in front), right]
     y = [bottom, *(point.accuracy for point in front), front[-1].accuracy]
-    axes.fill_between(x, y, bottom, step="post", color=style.BEATEN, linewidth=0, zorder=0)
-    dashed: dict[str, Any] = {"color": style.GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
+    axes.fill_between(x, y, bottom, step="post", color=BEATEN, linewidth=0, zorder=0)
+    dashed: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
     axes.step(x, y, where="post", zorder=1, label="Pareto front", **dashed)
     axes.grid(axis="both")
     axes.set(xlabel="COBias, % (less is fairer)", ylabel="accuracy, %")
     axes.set(xlim=(None, right), ylim=(bottom, None))
 
 
-@style.styled
+@styled
 def ablation_figure(cells: Cells, axis_name: str = OBJECTIVE) -> Figure:
     """Draw accuracy and COBias by the values of a setting.
 
@@ -252,12 +399,12 @@ def ablation_figure(cells: Cells, axis_name: str = OBJECTIVE) -> Figure:
         kind = "lines" if axis.is_scale else "points"
         titles = {method: method_title(method) for method in axis.methods}
     panels = [(group, m) for group in _split(frame, by) for m in MEASURES]
-    figure, axes = style.grid_of(len(panels), width=5.0, height=2.8, columns=2)
+    figure, axes = grid_of(len(panels), width=5.0, height=2.8, columns=2)
     for panel, (group, measure) in zip(axes, panels, strict=True):
         places = list(dict.fromkeys(group[across])) if of_terms else axis.in_order
         at = [places.index(value) for value in group[across]]
         means, spreads = _aggregate_seeds(group[f"test/{measure}"], at, group[series])
-        style.series(panel, means, style.looks(titles), titles, spreads=spreads, kind=kind)
+        draw_series(panel, means, looks_of(titles), titles, spreads=spreads, kind=kind)
         named = task_title if of_terms else axis.short
         panel.set_xticks(range(len(places)), [named(place) for place in places])
         panel.set(ylabel=f"{_MEASURE_TITLES[measure]}, %", title=_panel_title(group))
@@ -266,7 +413,7 @@ def ablation_figure(cells: Cells, axis_name: str = OBJECTIVE) -> Figure:
         else:
             panel.set_xlabel(axis.title)
             panel.margins(x=0.08)
-    style.legend(figure)
+    add_legend(figure)
     return figure
 
 
@@ -304,42 +451,7 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     return fill(f"{task} ({', '.join(about)})" if about else task, _MAX_TITLE_WIDTH)
 
 
-@style.styled
-def learning_curve_figure(cells: Cells, *, method: str | None = None) -> Figure:
-    """Draw accuracy and COBias against labelled rows, the mean over tables and seeds.
-
-    A line for each method, or for one; dashed if rows without labels are used too.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if no cells differ in the number of labelled rows.
-    """
-    frame = cells.learning_curve(method)
-    plain = 100 * frame[[f"uncorrected_{measure}" for measure in MEASURES]].mean()
-    frame = frame[frame["method"] != UNCORRECTED]
-    frame["line"] = list(zip(frame["method"], frame["rows_used"], strict=True))
-    hues = cells.looks_of(frame)
-    looks = {line: hues[line[0]] for line in frame["line"].unique()}
-    dashed = [line for line in looks if line[1] != LABELLED_ALONE]
-    titles = {
-        line: method_title(line[0]) + (f", {line[1]}" if line in dashed else "") for line in looks
-    }
-    figure, panels = style.grid_of(2, width=4.8, height=3.6)
-    for panel, (measure, title) in zip(panels, _MEASURE_TITLES.items(), strict=True):
-        # Several sizes may have the same number of rows, if a table has no more.
-        means = 100 * frame.pivot_table(values=measure, index="labelled", columns="line")
-        style.series(panel, means, looks, titles, kind="lines", dashed=dashed)
-        # Uncorrected figures do not depend on the labels.
-        panel.axhline(
-            plain[f"uncorrected_{measure}"], color=style.GREY, ls=":", label="uncorrected"
-        )
-        panel.set(xscale="log", xlabel="labelled rows", ylabel=f"{title}, % of test rows")
-    style.legend(figure, columns=3)
-    return figure
-
-
-@style.styled
+@styled
 def importance_figure(cells: Cells) -> Figure:
     """Draw the importance of each hyperparameter, a panel per method that was tuned.
 
@@ -351,12 +463,13 @@ def importance_figure(cells: Cells) -> Figure:
         Raised if no cell has importances.
     """
     frame = _require(cells.main.importances, "importances of hyperparameters")
-    looks = cells.looks_of(frame)
+    looks = looks_of(cells.frame["method"])
+    methods = list(dict.fromkeys(frame["method"]))
     means = frame.groupby(["method", "parameter"])["importance"].mean()
     height = 1.0 + 0.3 * frame["parameter"].nunique()
-    figure, panels = style.grid_of(len(looks), width=4.2, height=height)
-    for panel, (method, look) in zip(panels, looks.items(), strict=True):
-        own = 100 * means[method].sort_values()
+    figure, panels = grid_of(len(methods), width=4.2, height=height)
+    for panel, method in zip(panels, methods, strict=True):
+        own, look = 100 * means[method].sort_values(), looks[method]
         names = [str(name).replace("_", " ") for name in own.index]
         drawn = panel.barh(names, own, color=look.color, hatch=look.hatch, edgecolor="white")
         panel.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8)
@@ -367,7 +480,7 @@ def importance_figure(cells: Cells) -> Figure:
     return figure
 
 
-@style.styled
+@styled
 def confusion_figure(record: CellRecord) -> Figure:
     """Draw the confusion matrices of the test rows, uncorrected and corrected.
 
@@ -383,9 +496,9 @@ def confusion_figure(record: CellRecord) -> Figure:
 
     names = [str(name) for name in table["class"]]
     size = 1.6 + 0.34 * len(names)
-    figure, panels = style.grid_of(2, width=size + 0.6, height=size)
+    figure, panels = grid_of(2, width=size + 0.6, height=size)
     shown: dict[str, Any] = {"values_format": ".0f", "xticks_rotation": 90, "colorbar": False}
-    shown |= {"cmap": style.SHADES, "im_kw": {"clim": _SHADE_LIMITS}}
+    shown |= {"cmap": SHADES, "im_kw": {"clim": _SHADE_LIMITS}}
     shown["text_kw"] = {"fontsize": 8, "color": _SHADE_TEXT}
     for panel, when in zip(panels, ("before", "after"), strict=True):
         counts = np.asarray(table[f"counts_{when}"])
@@ -398,7 +511,7 @@ def confusion_figure(record: CellRecord) -> Figure:
     return figure
 
 
-@style.styled
+@styled
 def front_figure(record: CellRecord) -> Figure:
     """Draw the front from which a cell's scheme was chosen; see `dcs.FittedScheme.plot_front`.
 
@@ -414,7 +527,7 @@ def front_figure(record: CellRecord) -> Figure:
     return figure
 
 
-@style.styled
+@styled
 def scheme_figure(record: CellRecord) -> Figure:
     """Draw `CorrectionScheme.plot` over the histogram of each class's probabilities.
 
@@ -458,8 +571,8 @@ def _draw_histogram(axes: Axes, total: ArrayLike, own: ArrayLike) -> None:
     # Most probabilities are near 0: on a square-root scale the others are visible too.
     heights = np.sqrt(rows / max(1, rows.max()))
     share = np.asarray(own) / np.maximum(rows, 1)
-    axes.stairs(heights, edges, fill=True, color=style.LIGHT, linewidth=0)
-    axes.stairs(heights * share, edges, fill=True, color=style.GREY, linewidth=0)
+    axes.stairs(heights, edges, fill=True, color=LIGHT, linewidth=0)
+    axes.stairs(heights * share, edges, fill=True, color=GREY, linewidth=0)
 
 
 def _describe(correction: Correction) -> str:
@@ -493,20 +606,10 @@ _FIGURES: dict[str, tuple[str, Callable[[Cells], Figure]]] = {
         "the right of the line are dominated",
         tradeoff_figure,
     ),
-    "class_groups": (
-        "Accuracy from the weakest to the strongest classes: correction improves the former at "
-        "the cost of the latter; flatter bars of a color are more even",
-        class_group_figure,
-    ),
     ABLATION: (
         "DCS by the terms of its objective, mean and standard deviation over seeds: error rate "
         "(err), COBias and pointwise mutual information (pmi)",
         ablation_figure,
-    ),
-    "learning_curve": (
-        "Learning curves: accuracy and COBias by number of labelled rows, mean over tables and "
-        "seeds; dashed if rows without labels are used too",
-        learning_curve_figure,
     ),
     "importances": (
         "Importance of each hyperparameter for the score of trials, mean over cells",
@@ -536,15 +639,12 @@ def cell_pictures(record: CellRecord) -> dict[str, tuple[str, Figure]]:
     return _draw_all(_CELL_FIGURES, record) if record.finished else {}
 
 
-_Records = TypeVar("_Records")
-
-
 def _draw_all(
-    figures: Mapping[str, tuple[str, Callable[[_Records], Figure]]], records: _Records
+    figures: Mapping[str, tuple[str, Callable[[_T], Figure]]], records: _T
 ) -> dict[str, tuple[str, Figure]]:
     found = {}
     for name, (caption, draw) in figures.items():
-        figure = style.drawn_or_none(name, partial(draw, records))
+        figure = drawn_or_none(name, partial(draw, records))
         if figure is not None:
             found[name] = caption, figure
     return found
@@ -563,7 +663,7 @@ def figure_files(
     files: dict[str, bytes] = {}
     for name, (_, figure) in figures.items():
         for form in forms:
-            content = style.drawn_or_none(name, partial(style.figure_bytes, figure, form))
+            content = drawn_or_none(name, partial(figure_bytes, figure, form))
             if content is None:
                 break
             files[f"{schema.FIGURES_FOLDER}/{name}.{form}"] = content

@@ -13,17 +13,13 @@ from dcs.io import atomic_write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-RowKind = Literal["measured", "paper", "difference"]
-KINDS: Final[tuple[RowKind, ...]] = ("measured", "paper", "difference")
+RowKind = Literal["measured", "paper"]
 
 _PAPER_NOTE: Final = (
-    "Rows marked 'paper' are the published figures, 'difference' is ours minus theirs, in points; "
-    "uncorrected is called ICL there."
+    "Rows marked 'paper' are the published metrics of schemes chosen by accuracy on development "
+    "rows; uncorrected is called ICL there."
 )
-_DAGGER_NOTE: Final = "† The paper chose its schemes by accuracy on development rows, ours not."
 
-#: Tables with more columns are scaled to the width of the page.
-_MAX_UNSCALED_COLUMNS = 8
 #: Prefixes that a spreadsheet interprets as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LATEX = str.maketrans(
@@ -39,7 +35,6 @@ _LATEX = str.maketrans(
         "↑": r"$\uparrow$",
         "↓": r"$\downarrow$",
         "Δ": r"$\Delta$",
-        "†": r"$\dagger$",
         "±": r"$\pm$",
         **{sign: f"\\{sign}" for sign in "&%$#_{}"},
         # In text mode, the default font encoding of LaTeX prints other characters instead.
@@ -63,13 +58,11 @@ class ResultTable:
     text : pandas.DataFrame
         The displayed table: all values are text, columns have their display names.
     words : tuple of str
-        Columns that hold text; the others hold figures.
-    kinds : tuple of {"measured", "paper", "difference"}
+        Columns that hold text; the others hold numbers.
+    kinds : tuple of {"measured", "paper"}
         Kind of each row; all rows are measured by default.
-    sections : int
-        Number of leading columns in which a change starts a new section of the table.
     about : str
-        Explanation of the measured figures.
+        Explanation of the measured numbers.
     """
 
     name: str
@@ -78,7 +71,6 @@ class ResultTable:
     text: pd.DataFrame
     words: tuple[str, ...]
     kinds: tuple[RowKind, ...] = ()
-    sections: int = 0
     about: str = ""
 
     @property
@@ -93,12 +85,8 @@ class ResultTable:
 
     @property
     def note(self) -> str:
-        """Explanation of the table, including marks and published rows."""
-        marked = any("†" in text for row in self.rows for text in row)
-        notes = [self.about]
-        notes += [_PAPER_NOTE] if "difference" in self.kinds else []
-        notes += [_DAGGER_NOTE] if marked else []
-        return " ".join(filter(None, notes))
+        """Explanation of the table, including published rows."""
+        return " ".join(filter(None, [self.about, _PAPER_NOTE if "paper" in self.kinds else ""]))
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, including title and note."""
@@ -106,27 +94,16 @@ class ResultTable:
         return f"**{self.title}**\n\n{to_markdown(self.text, words=self.words)}{note}"
 
     def to_latex(self) -> str:
-        """Return a ``table`` environment; needs booktabs and, for wide tables, graphicx."""
+        """Return a ``table`` environment, which needs booktabs."""
         style = self.text.style.hide(axis="index").format(_escape).format_index(_escape, axis=1)
-        lines = style.to_latex(
+        latex: str = style.to_latex(
             column_format="@{}" + "".join("rl"[name in self.words] for name in self.text) + "@{}",
             caption=_escape(f"{self.title}. {self.note}".strip()),
             label=f"tab:{self.name}",
             position="ht",
             position_float="centering",
             hrules=True,
-        ).splitlines()
-        sections = self.text.iloc[:, : self.sections]
-        starts = (sections != sections.shift()).any(axis=1).to_numpy().nonzero()[0]
-        body = lines.index(r"\midrule") + 1
-        for start in reversed(starts[1:]):
-            lines.insert(body + start, r"\midrule")
-        latex = "\n".join(lines) + "\n"
-        if self.text.shape[1] > _MAX_UNSCALED_COLUMNS:
-            latex = latex.replace(
-                r"\begin{tabular}", "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}"
-            )
-            latex = latex.replace(r"\end{tabular}", r"\end{tabular}}")
+        )
         return latex
 
     def to_csv(self) -> str:
@@ -154,15 +131,10 @@ def filled(text: pd.DataFrame) -> pd.DataFrame:
     return text.loc[:, (text != "").any()] if len(text) else text
 
 
-def difference(gap: float, deviation: float = math.nan, *, digits: int = 1) -> str:
-    """Format a change with its sign and a typographic minus; empty for NaN."""
-    text = "" if math.isnan(gap) else f"{gap:+.{digits}f}".replace("-", "−")
-    return text if math.isnan(deviation) else f"{text} ± {deviation:.{digits}f}"
-
-
 def points(gap: float, deviation: float = math.nan) -> str:
-    """Format a `difference` of fractions in percentage points."""
-    return difference(100 * gap, 100 * deviation)
+    """Format a difference of fractions in percentage points, with its sign; empty for NaN."""
+    text = "" if math.isnan(gap) else f"{100 * gap:+.1f}".replace("-", "−")
+    return text if math.isnan(deviation) else f"{text} ± {100 * deviation:.1f}"
 
 
 def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:

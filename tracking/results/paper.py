@@ -83,8 +83,8 @@ def paper_results() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``model``, ``shots``, ``task``, ``method``, ``terms``; ``accuracy`` and ``cobias``, their
-        standard deviations (``_sd``) and their changes from uncorrected (``_change``).
+        ``model``, ``shots``, ``task``, ``method``, ``terms``; ``accuracy`` and ``cobias``, and
+        their standard deviations (``_sd``).
     """
     import pandas as pd
 
@@ -92,26 +92,9 @@ def paper_results() -> pd.DataFrame:
     ablation = ablation[ablation["terms"] != "full"].assign(method="dcs")
     main = paper_frame("paper_results").assign(terms="full")
     frame = pd.concat([main, ablation], ignore_index=True)
-    prompt = ["model", "shots", "task"]
     for measure in ("accuracy", "cobias"):
         own = [measure, f"{measure}_sd"]
         frame[own] = frame[own].astype(float) / 100
-        plain = frame[frame["method"] == UNCORRECTED].set_index(prompt)[measure]
-        frame[f"{measure}_change"] = (
-            frame[measure] - frame.join(plain.rename("plain"), on=prompt)["plain"]
-        )
-    return frame
-
-
-@cache
-def paper_schemes() -> pd.DataFrame:
-    """Return the published numbers of ``weights`` and ``memberships`` of each seed's scheme."""
-    frame = paper_frame("paper_schemes")
-    counts = frame["memberships_by_seed"].str.split("/")
-    frame = frame.assign(memberships=counts, seed=counts.map(lambda own: [*"012"[: len(own)]]))
-    frame = frame.explode(["memberships", "seed"])
-    frame["memberships"] = frame["memberships"].astype(int)
-    frame["weights"] = frame["classes"].astype(int) - frame["memberships"]
     return frame
 
 

@@ -12,27 +12,32 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError, last_line
-from dcs.evaluation.uncertainty import percent, sentence_of_chance
+from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
-from tracking.results import settings, style, sweep_tables
+from tracking.results import settings, sweep_tables
 from tracking.results.cells import (
-    MEASURES,
-    SOURCE,
     Cells,
     Estimate,
-    fullest,
-    groups_of,
     has_chosen,
-    is_missing,
     method_title,
     name_of,
     shots_rank,
     text_of,
 )
-from tracking.results.figures import ABLATION, cell_pictures
-from tracking.results.formats import difference, filled
-from tracking.results.style import figure_bytes
+from tracking.results.figures import (
+    ABLATION,
+    ACCENT,
+    BEATEN,
+    BLUE,
+    GREY,
+    GRID,
+    INK,
+    LIGHT,
+    cell_pictures,
+    figure_bytes,
+)
+from tracking.results.formats import filled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,20 +50,18 @@ _REFERENCES = re.compile(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)')
 #: CSS variables that replace the colors of figures, so that a dark page can redefine them.
 _COLORS = {
     "#ffffff": "page",
-    style.INK: "ink",
-    style.LIGHT: "rule",
-    style.GRID: "grid",
-    style.BEATEN: "faint",
-    style.GREY: "soft",
-    style.ACCENT: "accent",
-    style.BLUE: "link",
+    INK: "ink",
+    LIGHT: "rule",
+    GRID: "grid",
+    BEATEN: "faint",
+    GREY: "soft",
+    ACCENT: "accent",
+    BLUE: "link",
 }
-#: A figure, its standard deviation or interval, a star, and the change from uncorrected.
-_FIGURE_TEXT = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
 _MAX_OPEN_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 #: Figures by section of the report.
-_RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "class_groups", "learning_curve")
+_RESULT_FIGURES = ("class_accuracies", "accuracy_cobias")
 
 
 def render_report(
@@ -111,7 +114,6 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["measured"] = _mark_up_figure
     main = {record.key for record in cells.main.records}
     schemes = _build_schemes([each for each in stored if each.record.key in main], link)
     pictures = {name: _embed_figure(*each) for name, each in figures.items()}
@@ -122,8 +124,6 @@ def render_report(
         style=static.joinpath("report.css").read_text(encoding="utf-8"),
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
         facts=_collect_facts(cells),
-        cards=_build_cards(cells.main.of_method(_DRAWN_METHOD)),
-        over_seeds=cells.frame["seed"].nunique() > 1,
         main=sweep_tables.main_results(cells),
         result_figures=[pictures[name] for name in _RESULT_FIGURES if name in pictures],
         comparisons=sweep_tables.method_tables(cells),
@@ -133,13 +133,11 @@ def render_report(
         schemes=schemes,
         # A hundred open schemes would hide the following sections.
         folded=len(schemes) > _MAX_OPEN_SCHEMES,
-        timing=sweep_tables.timing_table(cells),
         search_figures=[pictures[name] for name in ("importances",) if name in pictures],
-        class_tables=sweep_tables.class_accuracies_by_seed(cells),
+        classes=sweep_tables.class_accuracies(cells),
         cells=_build_cell_table(stored, cells),
         links={each.run_id: link(each) for each in stored},
         failures=failures,
-        packages=_collect_packages(cells.records),
     )
     return page
 
@@ -169,57 +167,6 @@ def _format_period(records: Sequence[CellRecord]) -> str:
     if first.date() == last.date():
         return f"{first:%Y-%m-%d, %H:%M} to {last:%H:%M} UTC"
     return f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
-
-
-def _collect_packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
-    """Return the packages that the cells were computed with, each with all of its versions."""
-    found: dict[str, dict[str, None]] = {}
-    for cell in records:
-        about = cell.provenance
-        commit = str(about.get("git_commit") or "")[:12]
-        own = {"python": about.get("python"), **about.get("packages", {}), "git commit": commit}
-        for name, version in own.items():
-            if version:
-                found.setdefault(name, {})[str(version)] = None
-    return [(name, ", ".join(versions)) for name, versions in sorted(found.items())]
-
-
-def _build_cards(cells: Cells) -> list[dict[str, Any]]:
-    """Return the effect of DCS on each model and task at the largest number of shots.
-
-    Each card has a ``name``, a ``detail``, and ``lines``: the name of each metric, its value
-    before and after correction, and the change.
-    """
-    needed = [f"{when}test/{m}" for when in ("", "uncorrected/") for m in MEASURES]
-    frame = fullest(cells.frame.dropna(subset=needed))
-    classes = cells.classes
-    cards = []
-    for where, group in groups_of(frame, SOURCE):
-        lines = [_build_card_line(group, name) for name in ("accuracy", "COBias")]
-        of_group = classes[classes["key"].isin(group["key"])].groupby("class", sort=False)
-        means = of_group[["before", "after"]].mean().dropna()
-        if len(means):
-            # The weakest class after correction may be another one.
-            before, after = (
-                f"{means[when].idxmin()} {percent(means[when].min(), digits=0)}"
-                for when in ("before", "after")
-            )
-            lines.append(("weakest class", before, after, ""))
-        detail = name_of(where | {"method": _DRAWN_METHOD}, "model", "shots", "method")
-        cards.append({"name": str(where["task"]), "detail": detail, "lines": lines})
-    return cards
-
-
-def _build_card_line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
-    """Return a metric and its change, with the deviation over seeds or the p-value of one seed."""
-    metric = f"test/{name.lower()}"
-    before, after = cells[f"uncorrected/{metric}"], cells[metric]
-    gap = 100 * (after - before)
-    p = float(cells[f"{metric}_p"].iloc[0])
-    change = difference(gap.mean(), gap.std())
-    if len(cells) == 1 and not is_missing(p):
-        change += f", {sentence_of_chance(p)}"
-    return name, percent(before.mean()), percent(after.mean()), change
 
 
 def _build_schemes(
@@ -316,16 +263,3 @@ def _build_cell_table(stored: Sequence[StoredCell], cells: Cells) -> pd.DataFram
 def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
     name = name_of(cell.record.who, "method", "task", "shots", "seed")
     return name, last_line(cell.record.error or "") or "no traceback recorded", link
-
-
-def _mark_up_figure(text: str) -> str:
-    """Mark up the uncertainty and the change of a figure in small print."""
-    from markupsafe import Markup, escape
-
-    found = _FIGURE_TEXT.fullmatch(text)
-    if found is None:
-        return escape(text)
-    figure, off_by, star, change = found.groups("")
-    mark = Markup('<span class="star">*</span>') if star else ""
-    small = [Markup("<small>{}</small>").format(part) if part else "" for part in (off_by, change)]
-    return Markup("{}{}{}{}").format(figure, small[0], mark, small[1])

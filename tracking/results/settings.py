@@ -49,10 +49,6 @@ _VALUE_TEXTS: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 
 
-LABEL_AXES: Final = (OPTIMIZATION_SIZE, "keep_unlabelled")
-"""Settings of the number of labelled rows and of the use of the others."""
-
-
 @dataclass(frozen=True, slots=True)
 class Axis:
     """A setting in which cells of the same method differ.
@@ -193,20 +189,6 @@ def main_cells(records: Iterable[CellRecord], *, but: Collection[str] = ()) -> l
         }
         cells = [c for c in cells if not axis.varies(c) or axis.value(c) == main[_get_group(c)]]
     return cells
-
-
-def chosen_as_paper(record: CellRecord) -> bool:
-    """Whether a scheme was chosen as in the paper: by its accuracy on development rows.
-
-    True if nothing was chosen, and for older records without this information.
-    """
-    tuner = record.identity.get("tuner") or {}
-    limits = (tuner.get("max_accuracy_loss"), tuner.get("max_cobias"))
-    return (
-        tuner.get("protocol", "study") in ("study", "paper")
-        and tuner.get("prefer", "accuracy") == "accuracy"
-        and limits == (None, None)
-    )
 
 
 def objective_label(record: CellRecord) -> str | None:

@@ -1,17 +1,20 @@
-"""Tables of a sweep, as pivots of the frames of its cells."""
+"""Tables of sweeps, as pivots of the frames of their cells."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from dcs.evaluation.uncertainty import percent
+from dcs.errors import InvalidInputError, quoted
+from dcs.evaluation.splits import compare_over_splits
+from dcs.evaluation.uncertainty import chance, percent
+from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
-from tracking.records import UNCORRECTED
-from tracking.results import formats, paper, settings
+from tracking.records import CellRecord
+from tracking.results import formats, paper
 from tracking.results.cells import (
     MEASURE_COLUMNS,
     MEASURES,
@@ -21,9 +24,7 @@ from tracking.results.cells import (
     changes_nothing,
     grouped,
     groups_of,
-    is_missing,
     method_title,
-    name_of,
     notes_of,
     shots_rank,
     sorted_by,
@@ -31,44 +32,33 @@ from tracking.results.cells import (
     words_of,
 )
 from tracking.results.formats import ResultTable, RowKind, filled, points
+from tracking.results.settings import Axis
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: For each column that distinguishes rows: its values in order, and their formatter.
-_Rows: TypeAlias = "Mapping[str, tuple[Sequence[Any], Callable[[Any], str]]]"
 
 _GROUP: Final = (*SOURCE, "method", "setting")
 LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *MEASURE_COLUMNS)
 
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
-#: Formatters of row keys that are not displayed as they are.
-_TITLES: Final[Mapping[str, Callable[[Any], str]]] = {
+#: Formatters of the columns that distinguish rows.
+_TITLES: Final[dict[str, Callable[[Any], str]]] = {
+    "model": text_of,
     "task": paper.task_title,
+    "shots": text_of,
     "method": method_title,
 }
-_CORRECTIONS: Final = ("weights", "memberships", "unchanged")
 _TERMS_NOTE: Final = (
     "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi the "
     "negated pointwise mutual information of predictions and labels; full has all three."
 )
-_SCHEMES_NOTE: Final = (
-    "Classes with each kind of correction, mean over seeds; unchanged: weight 1 or Don't Change, "
-    "which the paper does not count separately. Ratio of memberships to weights, from unrounded "
-    "counts."
-)
-_COUNTS: Final = {
-    "classes": "classes N",
-    "rows": "rows M",
-    "search_space": "search space N·D",
-    "moves": "moves",
-    "temperatures": "outer loops",
+_CORRECTIONS: Final = {
+    "weight": "weights",
+    "membership": "memberships",
+    "unchanged": "unchanged",
 }
-_TIMES: Final = {"seconds": "seconds", "tuning_seconds": "seconds to tune"}
-_TIMES_NOTE: Final = (
-    "Moves, outer loops (temperatures) and seconds are those of the annealing run whose scheme "
-    "was chosen; 'to tune' is the time of the whole search. N·D is the number of classes times "
-    "the number of available corrections. Paper: mean (range) over its tasks."
+_SCHEMES_NOTE: Final = (
+    "Classes with each kind of correction, mean over seeds; unchanged: weight 1 or Don't Change."
 )
 _MEANS: Final = {
     "accuracy": "accuracy",
@@ -85,6 +75,8 @@ _METHODS_NOTE: Final = (
     "difference over seeds (one seed: p < 0.05). Fairest: sources on which the method's COBias is "
     "the lowest of the methods that are not less accurate there."
 )
+
+_DIFFERENCES: Final = "Settings that differ"
 
 
 def leaderboard(cells: Cells) -> pd.DataFrame:
@@ -130,12 +122,8 @@ def main_results(cells: Cells) -> ResultTable:
     """
     tried = ", ".join(axis.words(axis.main) for axis in cells.axes)
     note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
-    methods = list(dict.fromkeys(cell.who["method"] for cell in cells.main.records))
     return _build_task_table(
         cells.main,
-        {"method": (methods, method_title)},
-        # The paper's main results use all terms of the objective.
-        paper.paper_results().query("terms == 'full'"),
         name="main_results",
         title="Main results: accuracy and COBias on the test rows, %",
         note=note if cells.axes else "",
@@ -148,111 +136,95 @@ def ablation_tables(cells: Cells) -> list[ResultTable]:
     Returns
     -------
     list of ResultTable
-        ``objective_ablation`` first: DCS by the terms of its objective (paper, Section 4.4), with
-        arrows for the change from uncorrected. In each table the other settings are those of the
-        main results. Empty if all cells have the same settings.
+        A row per model, shots, method and value; the other settings are those of the main
+        results. Empty if all cells have the same settings.
     """
     tables = []
     for axis in cells.axes:
         own = cells.ablation(axis)
         if axis.name not in (each.name for each in own.axes):
             continue  # The setting varies only where another one is not at its main value.
-        rows: _Rows = {axis.name: (axis.in_order, axis.short)}
-        named = f"{axis.name}_ablation"
-        if axis.name == schema.OBJECTIVE and "dcs" in axis.methods:
-            tables.append(
-                _build_task_table(
-                    own.of_method("dcs"),
-                    rows,
-                    paper.paper_results(),
-                    name=named,
-                    title="Ablation of the objective: DCS on the test rows, %",
-                    note=_TERMS_NOTE,
-                    arrows=True,
-                )
-            )
-            named = f"{axis.name}_by_method"
-        if axis.name != schema.OBJECTIVE or axis.methods != ("dcs",):
-            title = f"Ablation by {axis.title}: accuracy and COBias on the test rows, %"
-            rows = {"method": (axis.methods, method_title), **rows}
-            tables.append(_build_task_table(own, rows, name=named, title=title))
+        table = _build_task_table(
+            own,
+            axis,
+            name=f"{axis.name}_ablation",
+            title=f"Ablation by {axis.title}: accuracy and COBias on the test rows, %",
+            note=_TERMS_NOTE if axis.name == schema.OBJECTIVE else "",
+        )
+        tables.append(table)
     return tables
 
 
 def _build_task_table(
-    cells: Cells,
-    rows: _Rows,
-    theirs: pd.DataFrame | None = None,
-    *,
-    name: str,
-    title: str,
-    note: str = "",
-    arrows: bool = False,
+    cells: Cells, axis: Axis | None = None, *, name: str, title: str, note: str
 ) -> ResultTable:
-    """Return a table of accuracy and COBias: a row per model, shots and `rows`, a column per task.
+    """Return a table of accuracy and COBias: a row per model, shots and method, a column per task.
 
-    `rows` gives the ordered values and the formatter of each column that distinguishes rows,
-    `theirs` the rows of `paper_results` to show below. The average over tasks comes first or,
-    with `arrows`, changes from uncorrected are shown beside the values.
+    Rows are distinguished by the values of `axis`, too. The published figures stand below those
+    of the main results and of the terms of the objective.
     """
     import pandas as pd
 
-    by = ["model", "shots", *rows]
-    of_row = list(dict.fromkeys([*by, "method", "terms"]))
-    tidy = cells.estimates([*of_row, "task"]).assign(whole=True)
+    by = ["model", "shots", "method", *([] if axis is None else [axis.name])]
+    of_row = list(dict.fromkeys([*by, "terms"]))
+    tidy = cells.estimates([*of_row, "task"])
     tasks = sorted(tidy["task"].unique(), key=paper.task_rank)
-    if len(tasks) > 1 and not arrows:
+    theirs = paper.paper_results()
+    if axis is not None and axis.name != schema.OBJECTIVE:
+        theirs = theirs.head(0)
+    elif sorted(map(paper.paper_task, tasks), key=str) != sorted(paper.TASKS):
+        # Averages over different tasks are not comparable.
+        theirs = theirs[theirs["task"] != paper.AVERAGE]
+    titles = Counter(map(paper.task_title, tasks))
+    heads = {
+        task: paper.task_title(task) if titles[paper.task_title(task)] == 1 else str(task)
+        for task in tasks
+    }
+    if len(tasks) > 1:
         tidy = pd.concat([tidy, _average(tidy, of_row, tasks)], ignore_index=True)
-        tasks = [paper.AVERAGE, *tasks]
+        heads = {paper.AVERAGE: "all", **heads}
     order = {
         "model": list(tidy["model"].unique()),
         "shots": sorted(tidy["shots"].unique(), key=shots_rank),
-        **{column: list(values) for column, (values, _) in rows.items()},
-        "task": tasks,
+        "method": list(dict.fromkeys(cell.who["method"] for cell in cells.records)),
+        **({} if axis is None else {axis.name: axis.in_order}),
+        "task": list(heads),
     }
     tidy = sorted_by(tidy, order)
-    keys = tidy.assign(
-        task=tidy["task"].where(tidy["whole"], None),
-        method=tidy["method"].replace({"published": "dcs"}),
-    )
-    known = paper.paper_results().head(0) if theirs is None else theirs
-    tidy = tidy.join(paper.paper_beside(known, keys, ["shots", "method", "terms"]))
-    titles = Counter(map(paper.task_title, tasks))
-    heads = {
-        task: "all"
-        if task == paper.AVERAGE
-        else (paper.task_title(task) if titles[paper.task_title(task)] == 1 else str(task))
-        for task in tasks
-    }
-    shown = {measure: _get_estimates(tidy, measure) for measure in MEASURES}
-    long: list[pd.DataFrame] = []
-    for measure, own in shown.items():
-        ours = [each.marked() for each in own]
-        published = list(map(percent, tidy[f"paper_{measure}"], tidy[f"paper_{measure}_sd"]))
-        if arrows:
-            ours = list(map(_add_arrow, ours, tidy[f"{measure}_change"]))
-            published = list(map(_add_arrow, published, tidy[f"paper_{measure}_change"]))
-        tidy[f"{measure}_difference"] = tidy[f"{measure}_mean"] - tidy[f"paper_{measure}"]
-        long.append(
-            tidy[[*by, "as_paper"]].assign(
-                column=[f"{_HEADS[measure]} {heads[task]}" for task in tidy["task"]],
-                measured=ours,
-                paper=published,
-                difference=list(map(points, tidy[f"{measure}_difference"])),
-            )
-        )
+    keys = tidy.assign(method=tidy["method"].replace({"published": "dcs"}))
+    tidy = tidy.join(paper.paper_beside(theirs, keys, ["shots", "method", "terms"]))
+    columns = {(m, task): f"{_HEADS[m]} {head}" for m in MEASURES for task, head in heads.items()}
+    forms = _TITLES if axis is None else {**_TITLES, axis.name: axis.short}
+    lines: list[dict[Any, str]] = []
+    kinds: list[RowKind] = []
+    shown: list[Estimate] = []
+    for key, group in groups_of(tidy, by):
+        head = {column.replace("_", " "): forms[column](value) for column, value in key.items()}
+        rows = {row["task"]: row for row in group.to_dict("records")}
+        ours = {at: Estimate.of(rows[at[1]], at[0]) for at in columns if at[1] in rows}
+        published = {
+            at: percent(rows[at[1]][f"paper_{at[0]}"], rows[at[1]][f"paper_{at[0]}_sd"])
+            for at in ours
+        }
+        shown += ours.values()
+        lines.append(head | {columns[at]: each.marked() for at, each in ours.items()})
+        kinds.append("measured")
+        if any(published.values()):
+            marked = {"method": f"{head['method']}, paper"}
+            lines.append(head | marked | {columns[at]: text for at, text in published.items()})
+            kinds.append("paper")
+    words = [column.replace("_", " ") for column in by]
+    text = pd.DataFrame(lines, columns=[*words, *columns.values()]).fillna("")
     numbers = [*by, "task", "seeds", *MEASURE_COLUMNS]
-    if tidy["paper_accuracy"].notna().any():
-        numbers += [f"paper_{m}" for m in MEASURES] + [f"{m}_difference" for m in MEASURES]
-    return _build_pivot(
-        pd.concat(long),
-        {key: rows[key][1] if key in rows else text_of for key in by},
-        marked=by[-1],
+    numbers += [f"paper_{measure}" for measure in MEASURES] if "paper" in kinds else []
+    return ResultTable(
         name=name,
         title=title,
         frame=tidy[numbers],
-        sections=2,
-        about=" ".join(filter(None, (notes_of(chain(*shown.values())), note))),
+        text=filled(text),
+        words=tuple(words),
+        kinds=tuple(kinds),
+        about=" ".join(filter(None, (notes_of(shown), note))),
     )
 
 
@@ -260,64 +232,8 @@ def _average(tidy: pd.DataFrame, by: Sequence[str], tasks: Sequence[Any]) -> pd.
     """Return the averages over tasks, for the rows that have all of them."""
     means, groups = grouped(tidy, by)
     means["seeds"] = groups["seeds"].min()
-    means["as_paper"] = groups["as_paper"].all()
     means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
-    # Averages over different tasks are not comparable: rows that lack a task have none, and
-    # the published average is shown only if the tasks are the same.
-    whole = sorted(paper.TASKS) == sorted(str(paper.paper_task(task)) for task in tasks)
-    return means[groups.size() == len(tasks)].assign(task=paper.AVERAGE, whole=whole)
-
-
-def _build_pivot(
-    long: pd.DataFrame,
-    titles: Mapping[str, Callable[[Any], str]],
-    *,
-    marked: str,
-    name: str,
-    title: str,
-    frame: pd.DataFrame,
-    about: str,
-    sections: int = 0,
-) -> ResultTable:
-    """Return a table of measured values, each followed by the published one and the difference.
-
-    `long` has a row per entry of the table: the keys of `titles`, which maps them to formatters,
-    ``column``, a text of each kind, and ``as_paper``, whether our scheme was chosen as in the
-    paper. Published rows are marked in the column `marked`. Columns are in order of first
-    appearance; empty ones are left out.
-    """
-    import pandas as pd
-
-    lines: list[dict[Any, str]] = []
-    kinds: list[RowKind] = []
-    for key, group in groups_of(long, list(titles)):
-        head = {name: title_of(key[name]) for name, title_of in titles.items()}
-        dagger = "" if group["as_paper"].all() else "†"
-        names = {"measured": head[marked], "paper": f"{head[marked]}, paper{dagger}"}
-        for kind in formats.KINDS if (group["paper"] != "").any() else formats.KINDS[:1]:
-            values = dict(zip(group["column"], group[kind], strict=True))
-            lines.append({**head, marked: names.get(kind, kind), **values})
-            kinds.append(kind)
-    text = filled(pd.DataFrame(lines, columns=[*titles, *long["column"].unique()]).fillna(""))
-    text = text.rename(columns={key: key.replace("_", " ") for key in titles})
-    heads = (key.replace("_", " ") for key in titles)
-    return ResultTable(
-        name=name,
-        title=title,
-        frame=frame,
-        text=text,
-        words=tuple(head for head in heads if head in text),
-        kinds=tuple(kinds),
-        sections=sections,
-        about=about,
-    )
-
-
-def _add_arrow(text: str, change: float) -> str:
-    """Append the change from uncorrected as in the paper: ``81.5 ↑12.9``."""
-    if not text or is_missing(change):
-        return text
-    return f"{text} {'↑' if change >= 0 else '↓'}{100 * abs(change):.1f}"
+    return means[groups.size() == len(tasks)].assign(task=paper.AVERAGE)
 
 
 def scheme_summary(cells: Cells) -> ResultTable:
@@ -327,206 +243,61 @@ def scheme_summary(cells: Cells) -> ResultTable:
     -------
     ResultTable
         A row per model, task and shots: classes with a weight, with a membership and unchanged,
-        averaged over seeds; ratio of memberships to weights; and memberships by seed.
+        averaged over seeds.
     """
-    import pandas as pd
-
     own = cells.main.of_method("dcs")
     corrections = own.corrections
-    same = changes_nothing(corrections)
-    kinds = corrections["kind"].mask(same, "unchanged")
+    kinds = corrections["kind"].mask(changes_nothing(corrections), "unchanged")
     counts = corrections.groupby(["key", kinds]).size().unstack(fill_value=0)
-    counts = counts.reindex(columns=["weight", "membership", "unchanged"], fill_value=0)
-    counts.columns = [*_CORRECTIONS]
-    tidy = own.frame[["key", *SOURCE, "seed", "as_paper"]].merge(counts.reset_index(), on="key")
-    theirs = paper.paper_schemes()
-    long: list[tuple[Any, ...]] = []
-    for where, group in groups_of(tidy, SOURCE):
-        published = theirs[
-            (theirs["model"] == paper.paper_model(where["model"]))
-            & (theirs["task"] == paper.paper_task(where["task"]))
-            & (theirs["shots"] == str(where["shots"]))
-        ]
-        ours, known = _count_corrections(group), _count_corrections(published)
-        gaps = {name: formats.difference(ours[name] - known[name]) for name in _CORRECTIONS}
-        gaps["ratio"] = formats.difference(ours["ratio"] - known["ratio"], digits=2)
-        texts, printed = _format_counts(group, ours), _format_counts(published, known)
-        about = (*where.values(), group["as_paper"].all())
-        long += [
-            (*about, name, text, printed.get(name, ""), gaps.get(name, ""))
-            for name, text in texts.items()
-        ]
-    return _build_pivot(
-        pd.DataFrame(long, columns=[*SOURCE, "as_paper", "column", *formats.KINDS]),
-        {key: _TITLES.get(key, text_of) for key in SOURCE},
-        marked="task",
+    counts = counts.reindex(columns=list(_CORRECTIONS), fill_value=0).rename(columns=_CORRECTIONS)
+    tidy = own.frame[["key", *SOURCE, "seed"]].merge(counts.reset_index(), on="key")
+    text, groups = grouped(tidy, SOURCE)
+    for column in SOURCE:
+        text[column] = text[column].map(_TITLES[column])
+    means = groups[[*_CORRECTIONS.values()]].mean()
+    return ResultTable(
         name="schemes",
         title=f"Correction schemes of {method_title('dcs')}: weights against memberships",
-        frame=tidy.drop(columns=["key", "as_paper"]),
+        frame=tidy.drop(columns="key"),
+        text=filled(text.join(means.map("{:.1f}".format))),
+        words=SOURCE,
         about=_SCHEMES_NOTE,
     )
 
 
-def _count_corrections(schemes: pd.DataFrame) -> dict[str, float]:
-    """Return the mean numbers of classes with each correction, and their ratio."""
-    means = schemes.reindex(columns=[*_CORRECTIONS]).astype(float).mean()
-    ratio = means["memberships"] / means["weights"] if means["weights"] else math.nan
-    return {"classes": means.sum(), **means, "ratio": ratio}
-
-
-def _format_counts(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[str, str]:
-    """Return the text of each column for the schemes of all seeds of a source."""
-    if schemes.empty:
-        return {}
-    means = {name: counts[name] for name in _CORRECTIONS}
-    return {
-        "classes": f"{counts['classes']:.0f}",
-        **{name: "" if is_missing(mean) else f"{mean:.1f}" for name, mean in means.items()},
-        "ratio": "-" if is_missing(counts["ratio"]) else f"{counts['ratio']:.2f}",
-        "memberships by seed": "/".join(map(str, schemes["memberships"])),
-    }
-
-
-def class_accuracies_by_seed(cells: Cells) -> list[ResultTable]:
-    """Return the class accuracies of each seed (paper, DDI table), one table per task.
+def class_accuracies(cells: Cells) -> ResultTable:
+    """Return the accuracy of every class before and after correction, the mean over seeds.
 
     Returns
     -------
-    list of ResultTable
-        One per task and set of classes: a row per model, shots, method and seed; in percent, with
-        the change of accuracy and COBias from uncorrected.
+    ResultTable
+        A row per model, task, shots, method and class; in percent, with the standard deviation
+        over seeds.
     """
-    tables = []
-    stems: Counter[str] = Counter()
-    of_record = {
-        cell.key: (cell.who["task"], *map(str, cell.class_accuracies["class"]))
-        for cell in cells.main.records
-        if cell.class_accuracies
-    }
-    for group in dict.fromkeys(of_record.values()):
-        own = Cells(tuple(c for c in cells.main.records if of_record.get(c.key) == group))
-        task = group[0]
-        stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in f"class_accuracies_{task}")
-        stems[stem] += 1
-        name = stem if stems[stem] == 1 else f"{stem}_{stems[stem]}"
-        tables.append(_build_class_table(task, own, name))
-    return tables
-
-
-def _build_class_table(task: Any, cells: Cells, name: str) -> ResultTable:
-    import pandas as pd
-
-    by = ["model", "shots", "method", "seed"]
-    totals = cells.estimates(by)
-    totals.loc[totals["method"] == UNCORRECTED, [f"{m}_change" for m in MEASURES]] = math.nan
-    shown = {measure: _get_estimates(totals, measure) for measure in MEASURES}
-    columns = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()}
-    columns |= {f"Δ {_HEADS[m]}": list(map(points, totals[f"{m}_change"])) for m in MEASURES}
-    about = totals[[*by, "as_paper"]]
-    long = [
-        about.assign(column=head, measured=own, paper="", difference="")
-        for head, own in columns.items()
-    ]
-    tidy = cells.classes.merge(about, on=by)
-    theirs = paper.paper_frame("paper_class_accuracies")
-    published = paper.paper_beside(
-        theirs.assign(**{"class": theirs["class"].str.lower()}),
-        tidy.assign(**{"class": tidy["class"].str.lower()}),
-        ["shots", "seed", "method", "class"],
-    )
-    tidy["paper_accuracy"] = published["paper_accuracy"].astype(float) / 100
-    after = [Estimate.of_class(row) for row in tidy.to_dict("records")]
-    # A class may have the name of another column.
-    taken = {*by, *columns}
-    long.append(
-        tidy[[*by, "as_paper"]].assign(
-            column=[f"class {name}" if name in taken else name for name in tidy["class"]],
-            measured=[each.percent(coarse=True) for each in after],
-            paper=list(map(percent, tidy["paper_accuracy"])),
-            difference=list(map(points, tidy["after"] - tidy["paper_accuracy"])),
-        )
-    )
-    tidy = tidy.rename(columns={"after": "accuracy", "after_low": "low", "after_high": "high"})
-    numbers = ["model", "task", *by[1:], "class", "accuracy", "low", "high"]
-    numbers += ["paper_accuracy"] if tidy["paper_accuracy"].notna().any() else []
-    return _build_pivot(
-        pd.concat(long),
-        {key: _TITLES.get(key, text_of) for key in by},
-        marked="method",
-        name=name,
-        title=f"Class accuracies of {paper.task_title(task)} by seed, % of test rows",
-        frame=tidy[numbers],
-        sections=2,
-        about=notes_of([*chain(*shown.values()), *after]),
-    )
-
-
-def timing_table(cells: Cells) -> ResultTable:
-    """Return the time of one annealing run against the size of its search (paper, Figure 3)."""
-    import pandas as pd
-
-    frame = cells.frame.rename(columns={"opt/evaluations": "moves", "opt/seconds": "seconds"})
-    frame = frame[frame["tuning_seconds"].notna() & frame["search_space"].notna()]
-    tidy, groups = grouped(frame, _GROUP)
-    tidy["seeds"] = groups.size()
-    tidy = tidy.join(groups[["classes", "rows"]].first().astype({"classes": int, "rows": "Int64"}))
-    tidy = tidy.join(groups[["search_space", "moves", "temperatures", *_TIMES]].mean())
-    tidy = tidy.join(groups[[*_TIMES]].std().add_suffix("_std"))
-    rows = tidy.to_dict("records")
-    ours = {
-        "model": tidy["model"].map(text_of),
-        "task": tidy["task"].map(paper.task_title),
-        "shots": tidy["shots"].map(text_of),
-        "method": [name_of(row, "method", "setting") for row in rows],
-        **{head: [_format_count(row[name]) for row in rows] for name, head in _COUNTS.items()},
-        **{
-            head: [_format_seconds(row[name], row[f"{name}_std"]) for row in rows]
-            for name, head in _TIMES.items()
-        },
-    }
-    published = paper.paper_frame("paper_annealing_time")
-    theirs = [
-        {
-            "model": text_of(model),
-            "task": "all seven",
-            "method": "DCS, paper",
-            "search space N·D": f"{own['corrections']}·N",
-            "outer loops": f"≤ {own['outer_loops_max']}",
-            "seconds": f"{own['seconds_mean']} ({own['seconds_min']} to {own['seconds_max']})",
-        }
-        for model in tidy.loc[tidy["method"] == "dcs", "model"].unique()
-        for own in published[published["model"] == paper.paper_model(model)].to_dict("records")
-    ]
-    text = pd.concat([pd.DataFrame(ours), pd.DataFrame(theirs)], ignore_index=True)
-    kinds: list[RowKind] = ["measured"] * len(tidy)
-    kinds += ["paper"] * len(theirs)
+    by = [*SOURCE, "method", "class"]
+    frame, groups = grouped(cells.main.classes, by)
+    text = frame.copy()
+    for column in (*SOURCE, "method"):
+        text[column] = text[column].map(_TITLES[column])
+    frame["seeds"] = groups.size()
+    for when in ("before", "after"):
+        frame[when], frame[f"{when}_std"] = groups[when].mean(), groups[when].std()
+        text[when] = list(map(percent, frame[when], frame[f"{when}_std"]))
     return ResultTable(
-        name="annealing_time",
-        title="Annealing time against the size of the search",
-        frame=tidy,
-        text=filled(text.fillna("")),
-        words=("model", "task", "shots", "method"),
-        kinds=tuple(kinds),
-        sections=1,
-        about=_TIMES_NOTE,
+        name="class_accuracies",
+        title="Class accuracies, % of test rows",
+        frame=frame,
+        text=filled(text),
+        words=tuple(by),
+        about="Mean ± standard deviation over seeds.",
     )
-
-
-def _format_count(value: float) -> str:
-    return "" if is_missing(value) else f"{value:,.0f}"
-
-
-def _format_seconds(mean: float, deviation: float) -> str:
-    if is_missing(mean):
-        return ""
-    return f"{mean:.2f}" if is_missing(deviation) else f"{mean:.2f} ± {deviation:.2f}"
 
 
 def method_tables(cells: Cells) -> list[ResultTable]:
     """Return tables that compare methods on each source of probabilities and on their mean.
 
-    Each setting of a method is a method of its own, except for the number of labelled rows.
-    Sources (model, task and shots) for which a method has no cell are left out of both tables.
+    Each setting of a method is a method of its own. Sources (model, task and shots) for which a
+    method has no cell are left out of both tables.
 
     Returns
     -------
@@ -534,8 +305,7 @@ def method_tables(cells: Cells) -> list[ResultTable]:
         ``method_means``, a row per method, and ``methods_by_source``, a row per source; empty
         for fewer than two sources or methods.
     """
-    others = [axis.name for axis in cells.axes if axis.name not in settings.LABEL_AXES]
-    tidy = _summarize_sources(cells.main_but(others).judged)
+    tidy = _summarize_sources(cells.judged)
     whole = tidy.groupby("source")["name"].transform("size") == tidy["name"].nunique()
     tidy = tidy[whole].rename(columns={"name": "method"})
     if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
@@ -614,8 +384,7 @@ def _tabulate_sources(tidy: pd.DataFrame) -> ResultTable:
 TABLES: Final[dict[str, Callable[[Cells], list[ResultTable]]]] = {
     "main": lambda cells: [main_results(cells)],
     "schemes": lambda cells: [scheme_summary(cells)],
-    "timing": lambda cells: [timing_table(cells)],
-    "classes": class_accuracies_by_seed,
+    "classes": lambda cells: [class_accuracies(cells)],
     "ablation": ablation_tables,
     "methods": method_tables,
 }
@@ -636,5 +405,115 @@ def table_files(cells: Cells) -> dict[str, str]:
     return files
 
 
-def _get_estimates(frame: pd.DataFrame, measure: str) -> list[Estimate]:
-    return [Estimate.of(row, measure) for row in frame.to_dict("records")]
+def compare_records(
+    first: CellRecord, second: CellRecord
+) -> dict[str, list[tuple[str, str, str]]]:
+    """Compare two cells, of any models, tasks and methods.
+
+    Returns
+    -------
+    dict of str to list of tuple of str
+        Names and values of both cells by section title: settings that differ, results, class
+        accuracies and descriptions of the schemes; empty sections are left out.
+    """
+    compared = {}
+    theirs = _describe_cell(second)
+    for title, ours in _describe_cell(first).items():
+        names = dict.fromkeys([*ours, *theirs[title]])
+        compared[title] = [(n, ours.get(n, ""), theirs[title].get(n, "")) for n in names]
+    compared[_DIFFERENCES] = [row for row in compared[_DIFFERENCES] if row[1] != row[2]]
+    return {title: rows for title, rows in compared.items() if rows}
+
+
+def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
+    """Return the values of a cell to compare, by section title and name."""
+    flat = schema.flatten({**cell.identity, "method": cell.who["method"], **cell.params})
+    texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flat.items()}
+    own = cell.metrics
+    words: dict[str, str] = {}
+    if cell.scheme is not None:
+        scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
+        if scheme.inputs:
+            combined = f"{scheme.combination.name} of " if scheme.combination else ""
+            words["tables"] = f"{combined}{quoted(scheme.inputs)}"
+        if scheme.calibration:
+            words["calibration"] = scheme.calibration.name
+        effects = [correction.effect for correction in scheme.corrections]
+        words |= dict(zip(scheme.classes, effects, strict=True))
+    return {
+        # The first characters identify a digest.
+        _DIFFERENCES: {
+            name: text[:12] if name.endswith("digest") else text for name, text in texts.items()
+        },
+        "Results, %": {
+            name: percent(
+                own[name],
+                interval=(own.get(f"{name}_low", math.nan), own.get(f"{name}_high", math.nan)),
+                padded=True,
+            )
+            for name in own
+            if name.endswith(MEASURES)
+        },
+        "Class accuracies, % of test rows": {
+            str(row["class"]): Estimate.of_class(row).percent(padded=True)
+            for row in Cells.of([cell]).classes.to_dict("records")
+        },
+        "Schemes": words,
+    }
+
+
+def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
+    """Compare two sweeps over the cells that both have: second minus first.
+
+    Cells are paired by model, task, shots, seed and method, at the main values of all settings.
+
+    Returns
+    -------
+    ResultTable
+        A row per source and method: means over the paired cells, and the mean change. For several
+        seeds, with the p-value of the corrected resampled t-test of Nadeau and Bengio.
+
+    Raises
+    ------
+    InvalidInputError
+        Raised if the sweeps have no cell in common.
+    """
+    import pandas as pd
+
+    by = [*SOURCE, "method"]
+    wanted = [*by, "seed", *(f"test/{m}" for m in MEASURES)]
+    frames = [sweep.main.judged[[*wanted, "rows", "test_rows"]] for sweep in (first, second)]
+    for frame in frames:
+        # Merged as text: a number of shots may be a number in one sweep and a text in the other.
+        frame[[*by, "seed"]] = frame[[*by, "seed"]].map(text_of)
+    both = frames[0].merge(frames[1], on=[*by, "seed"], suffixes=("", "_second"))
+    if both.empty:
+        raise InvalidInputError("the sweeps have no cell of the same source, seed and method")
+    numbers, texts = [], []
+    for where, group in groups_of(both, by):
+        row: dict[Any, Any] = {**where, "cells": len(group)}
+        text = {
+            **where,
+            "task": paper.task_title(where["task"]),
+            "method": method_title(where["method"]),
+        }
+        text["cells"] = str(len(group))
+        for measure, head in {"accuracy": "accuracy", "cobias": "COBias"}.items():
+            old, new = group[f"test/{measure}"], group[f"test/{measure}_second"]
+            ratio = float((group["test_rows"] / group["rows"]).mean())
+            found = compare_over_splits(new - old, test_ratio=ratio if ratio > 0.0 else 1.0)
+            row |= {f"{measure}_first": old.mean(), f"{measure}_second": new.mean()}
+            row |= {f"{measure}_change": found.mean, f"{measure}_p": found.p}
+            text[head] = f"{percent(old.mean())} → {percent(new.mean())}"
+            text[f"Δ {head}"] = points(found.mean)
+            text[f"p {head}"] = chance(found.p)
+        numbers.append(row)
+        texts.append(text)
+    return ResultTable(
+        name="comparison",
+        title="Change from the first sweep to the second, % of test rows",
+        frame=pd.DataFrame(numbers),
+        text=filled(pd.DataFrame(texts)),
+        words=tuple(by),
+        about="p: corrected resampled t-test over seeds (Nadeau and Bengio).",
+    )

@@ -116,7 +116,7 @@ def table(
         str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
     ],
     which: Annotated[
-        Literal["main", "ablation", "schemes", "classes", "timing", "methods"],
+        Literal["main", "ablation", "schemes", "classes", "methods"],
         typer.Argument(help="Which table."),
     ] = "main",
     form: Annotated[
@@ -271,7 +271,7 @@ def compare(
     """
     from tracking import Archive
     from tracking.results.cells import Cells
-    from tracking.results.comparison import compare_records, compare_sweeps
+    from tracking.results.sweep_tables import compare_records, compare_sweeps
     from tracking.store.runs import cell_name
 
     results = Results(runs, tracking_uri)

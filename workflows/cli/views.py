@@ -34,8 +34,13 @@ from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
 from tracking import CellRecord
 from tracking.records import UNCORRECTED
 from tracking.results.cells import MEASURES, Cells, Estimate, grouped, method_title
-from tracking.results.figures import class_accuracy_figure, learning_curve_figure
-from tracking.results.style import drawn_or_none, figure_bytes
+from tracking.results.figures import (
+    ablation_figure,
+    class_accuracy_figure,
+    drawn_or_none,
+    figure_bytes,
+)
+from tracking.schema import OPTIMIZATION_SIZE
 from tracking.store.runs import cell_name
 from workflows.cli.console import bars, column_tables, console, duration, new_table, width_of
 from workflows.cli.scoring import announce
@@ -450,16 +455,16 @@ def _advice(fitted: FittedScheme) -> str:
 
 def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) -> None:
     """Print the metrics of a method by number of labelled rows, and write the figure."""
-    cells = Cells.of(records)
-    frame = cells.learning_curve(method)
-    console.print("% of the same held-out rows by labelled rows", style="bold")
-    shown = new_table("labelled rows ", "rows ", "accuracy ↑", "COBias ↓")
-    for row in frame.sort_values(["labelled", "rows_used"]).to_dict("records"):
-        figures = (percent(row[measure]) for measure in MEASURES)
-        shown.add_row(f"{row['labelled']:,}", row["rows_used"], *figures)
+    cells = Cells.of(records).of_method(method)
+    frame = cells.estimates(("rows", "unlabelled")).sort_values(["rows", "unlabelled"])
+    console.print("% of the same held-out rows by number of rows to fit on", style="bold")
+    shown = new_table("labelled ", "unlabelled ", "accuracy ↑", "COBias ↓")
+    for row in frame.to_dict("records"):
+        metrics = (percent(row[f"{measure}_mean"]) for measure in MEASURES)
+        shown.add_row(f"{row['rows']:,.0f}", f"{row['unlabelled']:,.0f}", *metrics)
     console.print(shown)
     content = drawn_or_none(
-        path.name, lambda: figure_bytes(learning_curve_figure(cells, method=method), "svg")
+        path.name, lambda: figure_bytes(ablation_figure(cells, OPTIMIZATION_SIZE), "svg")
     )
     if content is not None:
         atomic_write_bytes(path, content)

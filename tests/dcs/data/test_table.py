@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
-from tests.dcs.data.test_formats import GOOD, save
+from tests.dcs.data.test_formats import save
 from tests.dcs.refusals import refuses
 
 quick = settings(

@@ -12,8 +12,8 @@ from dcs.schemes.calibration import mean_combination
 from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tracking.records import CellRecord
 from tracking.results import sweep_tables as tables
-from tracking.results.cells import Cells, Estimate, search_space
-from tracking.results.comparison import compare_records
+from tracking.results.cells import Cells, Estimate
+from tracking.results.sweep_tables import compare_records
 
 _SURE = {
     "test/accuracy": 0.5,
@@ -45,14 +45,10 @@ def test_a_row_per_cell_class_correction_and_trial() -> None:
     cells = found.frame
     assert list(cells["key"]) == ["cell0000", "cell0001"]
     assert cells["test/accuracy"].tolist() == pytest.approx([0.5, 0.51])
-    assert cells["search_space"].tolist() == [98, 98]
     classes = found.classes
     assert list(classes["class"]) == ["Sports", "World"] * 2
     assert classes["after"].iloc[0] == pytest.approx(0.8)
     assert math.isnan(classes["before"].iloc[1])
-    families = {"memberships": 38, "weights": 60, "none": None}
-    for family, size in families.items():
-        assert search_space(make_cell(params={"corrections": family})) == size
     corrections = found.corrections
     assert list(corrections["kind"]) == ["weight", "membership"] * 2
     assert (corrections["value"].iloc[0], corrections["b"].iloc[1]) == (0.8, 0.25)
@@ -77,9 +73,6 @@ def test_every_table_of_one_seed_says_how_sure_it_is() -> None:
     assert main.rows[0][-2:] == ("50.0 [45.0, 56.0]", "9.0 [4.1, 12.0]")
     assert main.rows[1][-2:] == ("50.0 [45.0, 56.0]*", "9.0 [4.1, 12.0]")
     assert "95 % interval" in main.note and "p < 0.05" in main.note
-
-    (classes,) = tables.class_accuracies_by_seed(Cells.of(cells))
-    assert classes.rows[1][-1] == "80.0 [70, 90]"
 
 
 def test_two_cells_side_by_side() -> None:

@@ -15,10 +15,9 @@ from matplotlib.text import Text
 from dcs.selection.front import Change, FittedScheme, FrontPoint, Preference
 from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.records import CellRecord
 from tracking.results import figures
 from tracking.results.cells import Cells
-from tracking.results.style import figure_bytes
+from tracking.results.figures import figure_bytes
 
 
 def _titles(figure: Figure) -> list[str]:
@@ -51,11 +50,6 @@ def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> 
     assert _said(axes.get_yticklabels()) == ["Sports"]
 
 
-def test_groups_run_from_the_weakest_class_to_the_strongest() -> None:
-    (axes,) = figures.class_group_figure(Cells.of(paper_cells(tasks=("trec",)))).axes
-    assert _heights(axes) == pytest.approx([70.0, 80.0] * 2), "weakest first, mean over seeds"
-
-
 def test_ablation_bars_need_two_objectives() -> None:
     cells = paper_cells(tasks=("trec", "ddi"))
     cells += paper_cells(tasks=("trec", "ddi"), objective="err")
@@ -63,26 +57,6 @@ def test_ablation_bars_need_two_objectives() -> None:
     assert [len(axes.containers) for axes in figure.axes] == [4, 4], "bars and their spreads"
     assert {"full objective", "Z_err", "TREC", "DDI"} <= _texts(figure)
     assert _heights(figure.axes[0]) == pytest.approx([80.0] * 4), "mean over the seeds of one"
-
-
-def test_learning_curves_end_where_all_rows_have_labels() -> None:
-    def cells(kept: bool, size: int | None, memberships: int | None = None) -> list[CellRecord]:
-        tuner = {"memberships": memberships, "keep_unlabelled": kept}
-        return paper_cells(tasks=("trec",), optimization_size=size, tuner=tuner)
-
-    alone = [*cells(False, None), *cells(False, 100)]
-    records = [*alone, *cells(True, 100), *cells(False, 30), *cells(False, 300, 5)]
-    frame = Cells.of(records).learning_curve("dcs")
-    assert frame.groupby("rows_used")["labelled"].apply(list).to_dict() == {
-        "labelled rows alone": [30, 100, 10_000],
-        "with unlabelled rows": [100, 10_000],
-    }
-    assert frame["accuracy"].tolist() == pytest.approx([0.8] * 5)
-    # A table may have no more rows than are asked for.
-    for more in ([], cells(False, 10_000)):
-        accuracy, _ = figures.learning_curve_figure(Cells.of([*records, *more])).axes
-        assert [line.get_linestyle() for line in accuracy.lines] == ["-", "--", ":"]
-    assert set(Cells.of(alone).learning_curve("dcs")["rows_used"]) == {"labelled rows alone"}
 
 
 def test_another_setting_is_a_line_per_method() -> None:
@@ -98,7 +72,7 @@ def test_another_setting_is_a_line_per_method() -> None:
     assert {"DNIP", "DCS"} <= _texts(figure) and "uncorrected" not in _texts(figure)
     assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
     drawn = figures.overview_figures(Cells.of(cells)).keys()
-    assert {"ablation_optimization_size", "learning_curve"} <= drawn
+    assert "ablation_optimization_size" in drawn
 
 
 def test_importances_are_means_over_cells() -> None:
@@ -147,7 +121,7 @@ def test_a_figure_that_cannot_be_drawn_is_left_out_with_one_line(
 
 
 def test_what_there_is_nothing_for_is_left_out() -> None:
-    always = {"class_accuracies", "accuracy_cobias", "class_groups"}
+    always = {"class_accuracies", "accuracy_cobias"}
     assert set(figures.overview_figures(Cells.of(paper_cells(tasks=("trec",))))) == always
     assert (
         figures.overview_figures(Cells.of([failed_cell(1)]))
