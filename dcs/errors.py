@@ -217,20 +217,8 @@ def _non_empty_lines(text: BaseException | str) -> list[str]:
     return lines or [fallback]
 
 
-def hub_advice(error: BaseException) -> str:
-    """Return advice for a model or dataset that cannot be downloaded from the hub."""
-    text = ""
-    cause: BaseException | None = error
-    while cause is not None:
-        text += f"{type(cause).__name__} {cause} ".lower()
-        cause = cause.__cause__ or cause.__context__
-    if "offline" in text:
-        return (
-            "there is no network, or HF_HUB_OFFLINE is set, and it was not downloaded before: run "
-            "once with network access"
-        )
-    # The hub also answers 401 if a repository does not exist, and then mentions gated ones.
-    denied = "notfounderror" not in text and re.search(r"\b40[13]\b", text)
-    if denied or "gatedrepoerror" in text:
-        return "accept its licence on its hub page and set HF_TOKEN"
-    return "check the name, the revision after the @ and the network; a private one needs HF_TOKEN"
+HUB_ADVICE = (
+    "check the name, the revision after the @, the network and HF_HUB_OFFLINE; a private or gated "
+    "one needs HF_TOKEN and an accepted licence"
+)
+"""Advice for a model or dataset that cannot be downloaded from the hub."""

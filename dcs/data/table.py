@@ -260,7 +260,7 @@ class ProbabilityTable:
             columns = [PREFIX + name for name in header.classes]
             voted = [COUNT_PREFIX + name for name in header.classes]
             columns += voted if set(voted) <= set(names) else []
-            refuse_too_large(file.metadata.num_rows, len(columns), source=source)
+            refuse_too_large(file.metadata.num_rows, len(columns) + 2, source=source)
             table = file.read(columns=["id", "label", *columns])
             numbers = [np.asarray(table.column(name), dtype=np.float64) for name in columns]
             labels, ids = table.column("label").to_numpy(), table.column("id").to_pylist()

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,25 +36,18 @@ class _FilePart(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Weight(_FilePart):
+class _Correction(_FilePart):
     name: str = Field(alias="class")
-    kind: Literal["weight"]
-    value: float
-
-    def correction(self) -> Correction:
-        return Weight(self.value)
-
-
-class _Membership(_FilePart):
-    name: str = Field(alias="class")
-    kind: Literal["membership"]
-    a: float
-    b: float
-    c: float
+    kind: Literal["weight", "membership"]
+    value: float | None = None
+    a: float | None = None
+    b: float | None = None
+    c: float | None = None
     title: str = Field("", alias="name")
 
     def correction(self) -> Correction:
-        return Membership(self.a, self.b, self.c)
+        numbers: Any = (self.value,) if self.kind == "weight" else (self.a, self.b, self.c)
+        return Weight(*numbers) if self.kind == "weight" else Membership(*numbers)
 
 
 class _Calibration(_FilePart):
@@ -77,7 +70,7 @@ class _File(_FilePart):
     inputs: list[str] = []
     combination: _Calibration | None = None
     calibration: _Calibration | None = None
-    corrections: list[Annotated[_Weight | _Membership, Field(discriminator="kind")]]
+    corrections: list[_Correction]
     provenance: dict[str, Any] = {}
 
 

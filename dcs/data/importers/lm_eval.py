@@ -42,7 +42,6 @@ class Sample(BaseModel, extra="allow"):
     filter: str = "none"
     arguments: Any = None
     metrics: Any = None
-    acc: Any = None
 
     @property
     def n_choices(self) -> int:
@@ -96,13 +95,6 @@ class Sample(BaseModel, extra="allow"):
             if names.count(str(self.target).strip()) == 1:
                 return names.index(str(self.target).strip())
         return None
-
-    def agrees(self, number: int) -> bool | None:
-        """Whether the logged accuracy is consistent with a target; None if undetermined."""
-        best = [k for k, score in enumerate(self.scores) if score == max(self.scores)]
-        if number < 0 or self.acc not in (0, 1) or len(best) != 1:
-            return None
-        return bool(self.acc) == (best[0] == number)
 
 
 def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
@@ -215,8 +207,7 @@ def _target_indices(
     """Return the class index of the target of every sample.
 
     Logs store the index of a choice as a string, so ``"1"`` can be choice 1 or the choice with the
-    text "1". With ``auto`` the reading must fit every document; if both fit and differ, the logged
-    accuracy decides.
+    text "1". With ``auto`` only one reading must fit every document.
     """
     kinds: tuple[TargetKind, ...] = ("text", "index") if kind == "auto" else (kind,)
     indices = [[sample.read(kind, classes) for sample in samples] for kind in kinds]
@@ -230,15 +221,8 @@ def _target_indices(
             f"{quoted(sample.choices or classes)}"
         )
     if len(fitting) == 2 and fitting[0] != fitting[1]:
-        agreeing = []
-        for numbers in fitting:
-            answers = {sample.agrees(n) for sample, n in zip(samples, numbers, strict=True)}
-            if True in answers and False not in answers:
-                agreeing.append(numbers)
-        if len(agreeing) != 1:
-            raise TableError(
-                f"{source}: targets such as {show(samples[0].target)} can be indices of choices "
-                "or their texts; specify --targets index or --targets text"
-            )
-        fitting = agreeing
+        raise TableError(
+            f"{source}: targets such as {show(samples[0].target)} can be indices of choices or "
+            "their texts; specify --targets index or --targets text"
+        )
     return fitting[0]
