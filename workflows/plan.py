@@ -37,7 +37,6 @@ from workflows.tables import (
     TableRequest,
     alike,
     given_tables,
-    join_unlabelled,
     joint_names,
     matched_tables,
     request_key,
@@ -48,9 +47,6 @@ from workflows.tables import (
 
 #: Methods that do not use the optimization rows.
 UNFITTED = frozenset({"icl"})
-
-#: Numbers of labelled rows of a learning curve.
-_CURVE_SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 
 #: Number of tables between two progress calls.
 _PROGRESS_INTERVAL = 100
@@ -494,8 +490,8 @@ class Progress:
         Used and total resources of the cluster: ``cpus_used``, ``cpus``, ``gpus_used``, ``gpus``.
     work : collections.Counter of str
         Work done in this run: ``cells``, ``trials``, ``moves``, ``prompts``.
-    started, first_computed : float
-        Times of the start of the run and the end of its first cell, by :func:`time.monotonic`.
+    started : float
+        Time of the start of the run, by :func:`time.monotonic`.
     """
 
     show: Callable[[Progress], object] = lambda progress: None
@@ -508,7 +504,6 @@ class Progress:
     machines: Mapping[str, float] = field(default_factory=dict)
     work: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
-    first_computed: float = 0.0
 
 
 class Work(NamedTuple):
@@ -699,9 +694,7 @@ def plan_tuning(
     methods: Sequence[str],
     seed: int,
     test: Sequence[Path] = (),
-    unlabelled: Sequence[Path] = (),
     refit: bool = False,
-    learning_curve: bool = False,
     reading: Reading | None = None,
 ) -> tuple[SweepPlan, dict[str, Rows]]:
     """Return the plan for tables of the same rows, and the rows by split.
@@ -718,10 +711,10 @@ def plan_tuning(
         The requested method, and the methods to compare it with.
     seed : int
         Root seed.
-    test, unlabelled : sequence of path
-        For each table, a table of test rows and one of unlabelled rows; empty for none.
-    refit, learning_curve : bool
-        Additional outputs; an error if not possible.
+    test : sequence of path
+        For each table, a table of test rows; empty for none.
+    refit : bool
+        Whether the scheme will be refitted; an error if not possible.
     reading : Reading, optional
         How the files are read, where it is not inferred.
 
@@ -730,34 +723,27 @@ def plan_tuning(
     DCSError
         If a table cannot be read, or options are incompatible.
     """
-    for option, given in (("--test", test), ("--unlabelled", unlabelled)):
-        if given and len(given) != len(tables):
-            raise ConfigError(
-                f"{option}: expected one for each of {len(tables)} tables in the same order, got "
-                f"{len(given)}; give one for each or none"
-            )
-    reading = reading or Reading()
-    choices: dict[str, Any] = {}
-    for i, (name, table) in enumerate(tables.items()):
-        choice = (str(table), str(test[i])) if test else str(table)
-        if unlabelled:
-            choice = join_unlabelled(
-                choice, unlabelled[i], output / "joined" / f"{name}.parquet", reading
-            )
-        choices[name] = choice
+    if test and len(test) != len(tables):
+        raise ConfigError(
+            f"--test: expected one for each of {len(tables)} tables in the same order, got "
+            f"{len(test)}; give one for each or none"
+        )
+    choices: dict[str, Any] = {name: str(table) for name, table in tables.items()}
+    if test:
+        pairs = zip(tables.items(), test, strict=True)
+        choices = {name: (str(table), str(own)) for (name, table), own in pairs}
     content = {
         "name": "tune",
         "tables": [choices] if len(choices) > 1 else [*choices.values()],
         "methods": [*dict.fromkeys(("icl", *methods))],
         "seeds": [seed],
-        "reading": reading,
+        "reading": reading or Reading(),
         **dict(config),
     }
     sweep = validated(SweepConfig, content, source="command line", error=ConfigError)
     plan = plan_sweep(sweep, output, retry_failed=True)
     (key,) = plan.cells
     rows = plan.read(key)
-    fitted = rows["optimization"]
     if test and not rows["test"].labelled.any():
         raise ConfigError(
             f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "
@@ -765,15 +751,4 @@ def plan_tuning(
         )
     if refit and len(tables) > 1:
         raise ConfigError("--refit requires a single table; remove it, or give one table")
-    if learning_curve:
-        labelled = int(fitted.labelled.sum())
-        sizes = [size for size in _CURVE_SIZES if size < labelled]
-        if not sizes:
-            raise ConfigError(
-                f"--learning-curve: requires more than {_CURVE_SIZES[0]} labelled rows to fit on, "
-                f"got {labelled}"
-            )
-        axes = {"keep_unlabelled": (False, True)}
-        curve = {"optimization_sizes": (*sizes, "full"), "axes": axes}
-        plan = plan_sweep(sweep.model_copy(update=curve), output, retry_failed=True)
     return plan, rows

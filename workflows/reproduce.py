@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
 
-from dcs.errors import ConfigError, last_line
+from dcs.errors import last_line
 from dcs.prompting import SPLITS
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
-from workflows.config.sweep import SweepConfig, TuneConfig
-from workflows.plan import Cell, called, plan_sweep, plan_tuning
+from workflows.config.sweep import SweepConfig
+from workflows.plan import Cell, plan_sweep
 from workflows.study.cell import compute_cell, failed_record
 from workflows.tables import ProbabilityStore, Rows
 
@@ -93,26 +92,13 @@ def _package_versions(provenance: Mapping[str, Any]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def requirements_of(record: CellRecord) -> str:
-    """Return the packages that a record was computed with, as a requirements file for pip."""
-    provenance = record.provenance
-    own = provenance.get("packages", {}).get(DISTRIBUTION)
-    lines = [
-        f"# Cell {record.key}: {DISTRIBUTION} {own}, commit {provenance.get('git_commit')},",
-        f"# Python {provenance.get('python')} on {provenance.get('platform')}",
-    ]
-    # Local builds such as 2.13.0+cpu are not on PyPI.
-    lines += [f"{k}=={v.partition('+')[0]}" for k, v in _package_versions(provenance).items()]
-    return "\n".join([*lines, ""])
-
-
 def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
-    """Return the tables of a cell by their recorded hashes: scored in `runs`, or user-specified.
+    """Return the tables of a cell by their recorded hashes: scored in `runs`, or given ones.
 
     Raises
     ------
-    TableError
-        If a file has changed since it was scored.
+    DCSError
+        If a file has changed since it was scored, or a given one cannot be read.
     """
     wanted = {str(split): record.identity[f"{split}_digest"] for split in SPLITS}
     store = ProbabilityStore.under(runs)
@@ -123,43 +109,16 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
     for sweep in archive.sweeps():
         if record.key not in archive.keys(sweep.sweep_key):
             continue
+        known = SweepConfig.model_fields.keys() & sweep.sweep_params.keys()
+        config = {name: sweep.sweep_params[name] for name in known}
         try:
-            plan = plan_sweep(SweepConfig.model_validate(sweep.sweep_params), runs)
+            plan = plan_sweep(SweepConfig.model_validate(config), runs)
         except ValidationError:
-            continue  # A sweep of dcs tune or of another version.
+            continue  # A sweep of another version.
         for key, cells in plan.cells.items():
             if any(cell.key == record.key for cell in cells):
                 return plan.read(key)
     return None
-
-
-def tuned_tables(
-    record: CellRecord, tables: Sequence[Path], test: Sequence[Path], unlabelled: Sequence[Path]
-) -> Tables:
-    """Return the tables of a cell, made from the arguments of `dcs tune`.
-
-    Raises
-    ------
-    DCSError
-        If they cannot be read or do not match the cell.
-    """
-    with TemporaryDirectory() as folder:
-        _, found = plan_tuning(
-            called(tables),
-            Path(folder),
-            config=TuneConfig(),
-            methods=(),
-            seed=record.identity["seed"],
-            test=test,
-            unlabelled=unlabelled,
-        )
-    for split, table in found.items():
-        if table.digest != record.identity[f"{split}_digest"]:
-            raise ConfigError(
-                f"--table {', '.join(map(str, tables))}: the {split} rows are not those of cell "
-                f"{record.key}; give what dcs tune was given, also as --test and --unlabelled"
-            )
-    return found
 
 
 def recompute(

@@ -307,44 +307,6 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     return found
 
 
-def join_unlabelled(
-    choice: str | tuple[str, str], more: Path, joined: Path, reading: Reading | None = None
-) -> str | tuple[str, str]:
-    """Write the optimization rows of a source with unlabelled rows appended, as a table.
-
-    Parameters
-    ----------
-    choice : str or pair of str
-        One source of tables, or a pair of the optimization and test rows.
-    more : pathlib.Path
-        The source of the appended rows, whose labels are ignored.
-    joined : pathlib.Path
-        The Parquet file to write.
-    reading : Reading, optional
-        How the files are read, where it is not inferred.
-
-    Returns
-    -------
-    str or pair of str
-        The source with its optimization rows replaced by the file.
-
-    Raises
-    ------
-    TableError
-        If a source cannot be read, or the classes differ.
-    """
-    paths = _to_paths(choice)
-    tables, _ = _read_member(paths, reading)
-    table = tables["optimization"]
-    others = open_sources(more, reading, table.provenance.reading)["optimization"].table
-    try:
-        table = table.with_unlabelled(others)
-    except TableError as error:
-        raise TableError(f"{more}: {error}") from None
-    table.write(joined)
-    return (str(joined), str(paths[-1])) if "test" in tables else str(joined)
-
-
 def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
     """Return the groups of two or more sources that differ only in the given respect."""
     groups: dict[tuple[Any, ...], list[S]] = {}

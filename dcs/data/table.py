@@ -383,28 +383,6 @@ class ProbabilityTable:
             )
         return self.subset(self.labelled)
 
-    def with_unlabelled(self, others: ProbabilityTable) -> ProbabilityTable:
-        """Append the rows of another table, without their labels.
-
-        Parameters
-        ----------
-        others : ProbabilityTable
-            Table of the same classes, in any order. Its ids are prefixed with ``unlabelled/``.
-
-        Raises
-        ------
-        TableError
-            If the classes differ.
-        """
-        others = others.with_classes(self.classes)
-        return replace(
-            self,
-            probs=np.concatenate([self.probs, others.probs]),
-            labels=np.concatenate([self.labels, np.full(others.n_rows, -1)]),
-            ids=(*self.ids, *(f"unlabelled/{each}" for each in others.ids)),
-            counts=None,
-        )
-
     def with_classes(self, classes: Sequence[str]) -> ProbabilityTable:
         """Return the table with its classes reordered.
 

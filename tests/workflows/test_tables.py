@@ -19,7 +19,7 @@ from tracking.results.sweep_tables import all_tables
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell, called, cells_of, variants_of
 from workflows.study.cell import compute_cell, optimization_rows
-from workflows.tables import GivenTable, given_tables, join_unlabelled
+from workflows.tables import GivenTable, given_tables
 
 
 def config(*tables: object, **settings: object) -> SweepConfig:
@@ -185,25 +185,3 @@ def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
     scheme = CorrectionScheme.from_dict(records[1].scheme)
     assert scheme.calibration == batch_calibration(table.probs)
     assert {made.name for made in all_tables(Cells.of(records))} <= {"schemes"}
-
-
-def test_unlabelled_rows_join_those_to_tune_on(tmp_path):
-    own, more = biased_table(40), biased_table(60, seed=1)
-    turned = ProbabilityTable.from_arrays(
-        more.probs[:, ::-1], more.labels, classes=more.classes[::-1], ids=more.ids
-    )
-    for name, table in {"own": own, "more": turned, "test": more}.items():
-        table.write(tmp_path / f"{name}.parquet")
-    paths = {name: str(tmp_path / f"{name}.parquet") for name in ("own", "more", "test")}
-    joined = tmp_path / "joined.parquet"
-    for choice, expected in (
-        (paths["own"], str(joined)),
-        ((paths["own"], paths["test"]), (str(joined), paths["test"])),
-    ):
-        assert join_unlabelled(choice, Path(paths["more"]), joined) == expected
-        found = ProbabilityTable.read(joined)
-        np.testing.assert_array_equal(found.probs, np.concatenate([own.probs, more.probs]))
-        assert found.labels.tolist() == [*own.labels.tolist(), *([-1] * 60)]
-    ProbabilityTable.from_arrays(own.probs, own.labels).write(tmp_path / "other.parquet")
-    with pytest.raises(TableError, match="other.parquet"):
-        join_unlabelled(paths["own"], tmp_path / "other.parquet", joined)

@@ -260,21 +260,3 @@ def register_model(
     except MlflowException as error:
         raise TrackingError(f"model {name!r} cannot be registered: {one_line(error)}") from error
     return str(made.version)
-
-
-def log_drift(tracking_uri: str, run_id: str, distances: Mapping[str, float]) -> None:
-    """Log the distances between new rows and the rows that the scheme of a run was fitted on.
-
-    Parameters
-    ----------
-    tracking_uri : str
-        Tracking URI of the store.
-    run_id : str
-        Id of the run.
-    distances : mapping of str to float
-        Distance, a fraction of the rows, by name. Each is logged as the metric ``drift/<name>``,
-        whose history contains one value per check.
-    """
-    client, names = open_store(tracking_uri), schema.safe_names(distances)
-    for name, distance in distances.items():
-        client.log_metric(run_id, f"drift/{names[name]}", distance)

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from traceback import format_exception
@@ -17,14 +17,13 @@ from typing import Any, cast
 import typer
 from rich import box, progress
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from dcs.errors import ConfigError, DCSError, escaped, redact, show
 
-#: Width for files and pipes, which have none; fits a table of ten classes.
-_PIPE_WIDTH = 130
+#: Width for files and pipes, in which no table is wrapped.
+_PIPE_WIDTH = 1000
 #: Interval between attempts to stop a command that is importing modules.
 _IMPORT_SECONDS = 0.05
 
@@ -55,33 +54,6 @@ def new_table(*columns: str, dense: bool = False) -> Table:
     for name in columns:
         table.add_column(name.rstrip(), justify="left" if name.endswith(" ") else "right")
     return table
-
-
-def column_tables(
-    corner: str,
-    rows: Sequence[str],
-    columns: Mapping[str, Sequence[str]],
-    *,
-    width: int,
-    ruled: int = 0,
-) -> Iterator[Table]:
-    """Yield tables with as many columns each as fit; a rule follows the first `ruled` rows."""
-    widest = max(
-        len(line) for head, cells in columns.items() for line in (*head.split("\n"), *cells)
-    )
-    per_table = max(1, (width - max(map(len, rows)) - 1) // (widest + 2))
-    heads = list(columns)
-    for start in range(0, len(heads), per_table):
-        shown = heads[start : start + per_table]
-        table = new_table(corner, *shown, dense=True)
-        for i, name in enumerate(rows):
-            table.add_row(name, *(columns[head][i] for head in shown), end_section=i + 1 == ruled)
-        yield table
-
-
-def width_of(table: Table) -> int:
-    """Return the width of a table in characters if no cell is wrapped."""
-    return Measurement.get(console, console.options.update(width=10_000), table).maximum
 
 
 def duration(seconds: float) -> str:

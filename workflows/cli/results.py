@@ -6,7 +6,6 @@ import functools
 import os
 import shlex
 import socket
-import subprocess
 import sys
 from math import isnan
 from pathlib import Path
@@ -19,7 +18,7 @@ from rich.text import Text
 
 from dcs.errors import ConfigError, TrackingError, escaped
 from workflows.cli import options
-from workflows.cli.console import console, new_table, progress_bar, width_of
+from workflows.cli.console import console, new_table, progress_bar
 from workflows.cli.options import Results
 
 if TYPE_CHECKING:
@@ -28,19 +27,6 @@ if TYPE_CHECKING:
     from workflows.reproduce import Compared
 
 _HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
-
-#: Open the second URL as soon as the first responds; give up after five minutes.
-_OPEN = """
-import sys, time, urllib.request, webbrowser
-for _ in range(600):
-    try:
-        urllib.request.urlopen(sys.argv[1], timeout=5).close()
-    except OSError:
-        time.sleep(0.5)
-    else:
-        webbrowser.open(sys.argv[2])
-        break
-"""
 
 
 def report(
@@ -54,21 +40,16 @@ def report(
         Path, typer.Option("--runs", metavar="FOLDER", help="Output folder of the runs.")
     ] = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
-    ui: Annotated[
-        str | None, typer.Option(metavar="URL", help="MLflow URL for the links.")
-    ] = None,
     files: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Also write all tables and figures to this folder."),
     ] = None,
-    log: Annotated[
-        bool, typer.Option("--log/--no-log", help="Log the report to the sweep's run in MLflow.")
-    ] = True,
 ) -> None:
     """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
 
-    The report is one file that needs no network. Results are shown beside those of the paper if
-    it has them. `--files` writes tables as Markdown, LaTeX, CSV and JSON, figures as PNG and SVG.
+    The report is one file that needs no network; it is also logged to the runs of the sweeps.
+    Results are shown beside those of the paper if it has them. `--files` writes tables as
+    Markdown, LaTeX, CSV and JSON, figures as PNG and SVG.
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
@@ -87,11 +68,11 @@ def report(
     stored, title = list(found.values()), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
     with console.status("writing the report"):
-        link = functools.partial(run_link, uri, ui=ui)
+        link = functools.partial(run_link, uri)
         figures = overview_figures(cells)
         page = render_report(stored, figures, title=title, link=link, store=redact(uri))
         atomic_write_text(output, page)
-        sweeps = [each for each in experiments if log and not results.tuned_keys(each)]
+        sweeps = [each for each in experiments if not results.tuned_keys(each)]
         logged = {each: log_report(uri, each, page) for each in sweeps}
         if files is not None:
             for each in all_tables(cells):
@@ -147,9 +128,6 @@ def ui(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
     port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="Local port.")] = 5000,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open a browser when MLflow is ready.")
-    ] = True,
 ) -> None:
     """Start the MLflow UI on the recorded runs, on this machine only. Ctrl-C stops it.
 
@@ -172,11 +150,6 @@ def ui(
         del arguments[at : at + 2]
         os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
     console.print(f"MLflow will be ready in a few seconds at {link}", style="bold")
-    if browser:
-        # A process without the terminal, since some browsers run in the terminal.
-        null = subprocess.DEVNULL
-        opener = [sys.executable, "-c", _OPEN, f"{here}/health", link]
-        subprocess.Popen(opener, stdin=null, stdout=null, stderr=null, start_new_session=True)
     note_running_ui(uri, here)
     # MLflow replaces this process, so that it receives Ctrl-C and signals directly.
     os.execv(sys.executable, arguments)
@@ -233,27 +206,22 @@ def runs(
 
 
 def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
-    """Print one row per cell, with its link unless a terminal is too narrow for it."""
+    """Print one row per cell; on a terminal its key is the link, in a pipe the last column."""
     from dcs.evaluation.uncertainty import percent
     from tracking.store.queries import is_share
 
     heads = (*(f"{name} " for name in names), *(_HEADS.get(m, m) for m in metrics))
-    shown = new_table("key ", *heads, "link ")
+    link = [] if console.is_terminal else ["link"]
+    shown = new_table("key ", *heads, *(f"{name} " for name in link))
     for row in found.to_dict("records"):
         failed = row["status"] != "FINISHED"
         row["name"] += f" ({row['status'].lower()})" if failed else ""
         figures = {m: "" if isnan(row[m]) else f"{row[m]:.4g}" for m in metrics}
         figures |= {m: percent(row[m]) for m in metrics if is_share(m)}
         key = Text(row["cell_key"][:8], Style(link=row["link"]))
-        cells = (*(row[name] for name in names), *figures.values(), row["link"])
+        cells = (*(row[name] for name in names), *figures.values(), *(row[name] for name in link))
         shown.add_row(key, *cells, style="red" if failed else "")
-    width = console.width
-    if not console.is_terminal:
-        console.width = max(width, width_of(shown))
-    elif width_of(shown) > width:
-        del shown.columns[-1]
     console.print(shown)
-    console.width = width
 
 
 def compare(
@@ -392,30 +360,14 @@ def reproduce(
     run: options.RunName,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
-    table: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="TABLE", help="TABLE of dcs tune; repeatable."),
-    ] = None,
-    test: Annotated[
-        list[Path] | None, typer.Option(metavar="TABLE", help="Its --test; repeatable.")
-    ] = None,
-    unlabelled: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="TABLE", help="Its --unlabelled; repeatable."),
-    ] = None,
-    requirements: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Only write the run's package versions, for pip."),
-    ] = None,
 ) -> None:
     """Recompute a recorded cell and compare scheme, metrics and trials to the last bit.
 
     Software that differs from the record is listed. The exit code is 0 if everything is
     identical, 1 if something differs, and 2 if the cell cannot be recomputed.
 
-    Example: `dcs reproduce best:method=dcs --table my.parquet`
+    Example: `dcs reproduce best:method=dcs`
     """
-    from dcs.io import atomic_write_text
     from tracking import collect_provenance
     from tracking.store.runs import cell_name
     from workflows import reproduce as rerun
@@ -423,22 +375,13 @@ def reproduce(
     results = Results(runs, tracking_uri)
     record = results.record(run)
     console.print(f"{cell_name(record)}, {results.link(record.key)}")
-    if requirements is not None:
-        atomic_write_text(requirements, rerun.requirements_of(record))
-        console.print(
-            f"next: pip install --requirement {shlex.quote(str(requirements))}", style="bold"
-        )
-        return
     software = rerun.compare_software(record.provenance, collect_provenance())
     _show_compared("software", [row for row in software if not row.same])
-    given = [each or () for each in (table, test, unlabelled)]
-    tables = (
-        rerun.tuned_tables(record, *given) if any(given) else rerun.stored_tables(record, runs)
-    )
+    tables = rerun.stored_tables(record, runs)
     if tables is None:
         raise TrackingError(
-            f"cell {record.key}: its tables are not in {runs}; set --table to the TABLE of dcs "
-            "tune, or run its sweep again, which scores missing tables"
+            f"cell {record.key}: its tables have changed or are not in {runs}; put the files of "
+            "dcs tune back, or run its sweep again, which scores missing tables"
         )
     with progress_bar("recomputing the cell") as progress:
         now = rerun.recompute(record, tables, progress=lambda share: progress(completed=share))

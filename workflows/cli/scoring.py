@@ -229,7 +229,7 @@ def show(
     tokenizer = load_tokenizer(model, prompt=scoring.prompt, answer_prefix=scoring.answer_prefix)
     (prompt,), space = tokenizer.render(prefix, [query])
     typer.echo(prompt)
-    console.rule(style="dim")
+    console.print()
     kind = "plain text" if tokenizer.template is None else "chat, by the template of the model"
     for line in (
         f"prompt: {kind}",

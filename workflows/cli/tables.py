@@ -131,18 +131,9 @@ def import_(
         raise ConfigError(f"--output {output}: must end in .parquet for a single table")
     for file, table in tables.items():
         table.write(file)
-        summary = "no labels"
-        if table.labelled.any():
-            labelled = table.only_labelled()
-            metrics = dcs.ClassificationMetrics.from_predictions(
-                labelled.labels, labelled.probs.argmax(axis=1), table.n_classes
-            )
-            summary = f"accuracy {100 * metrics.accuracy:.1f} %, COBias {100 * metrics.cobias:.1f}"
-            if labelled.n_rows < table.n_rows:
-                summary += f" on the {labelled.n_rows} labelled rows"
         console.print(
-            f"{file}: {table.n_rows} rows, {table.n_classes} classes "
-            f"({', '.join(table.classes)}); {summary}"
+            f"{file}: {table.n_rows} rows, {int(table.labelled.sum())} of them labelled, "
+            f"{table.n_classes} classes ({', '.join(table.classes)})"
         )
     pair = {"optimization", "test"} <= found.keys() and len(tables) > 1
     written = shlex.quote(str(output if pair else next(iter(tables))))
@@ -164,13 +155,6 @@ def tune(
         typer.Option(
             metavar="TABLE",
             help="Table for the final evaluation; by default 30 % of TABLE is held out.",
-        ),
-    ] = None,
-    unlabelled: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="TABLE",
-            help="Unlabelled rows that the fit uses too; one per table, in the same order.",
         ),
     ] = None,
     read: options.Read = None,
@@ -208,14 +192,6 @@ def tune(
             "--refit",
             help="Also fit the chosen setting on all labelled rows, including held-out ones, and "
             f"write {REFITTED} for deployment.",
-        ),
-    ] = False,
-    learning_curve: Annotated[
-        bool,
-        typer.Option(
-            "--learning-curve",
-            help="Also fit on 10, 30, 100, ... labelled rows, alone and with all others "
-            "unlabelled, to show how many labels are needed.",
         ),
     ] = False,
     settings: options.Settings = None,
@@ -261,9 +237,7 @@ def tune(
         methods=[method, *(compare or ())],
         seed=seed,
         test=test or (),
-        unlabelled=unlabelled or (),
         refit=refit,
-        learning_curve=learning_curve,
         reading=options.reading(read),
     )
     for line in plan.remarks:
@@ -274,7 +248,10 @@ def tune(
         tracking=config.tracking,
         experiment="tune",
         sweep_key=content_key({"cells": [c.key for cells in plan.cells.values() for c in cells]}),
-        sweep_params={"table": name, "method": method, "seed": seed, **config.tuner.model_dump()},
+        sweep_params={
+            "method": method,
+            **plan.config.model_dump(mode="json", exclude={"models", "tasks", "shots"}),
+        },
         run_name=name,
     ) as recorder:
         with progress_bar(f"tuning {method}") as progress:
@@ -283,7 +260,7 @@ def tune(
             report = recorder.finish()
 
     records = [recorder.archive.read(cell.key) for cell in cells]
-    found = {r.identity["method"]: r for r in records if r.identity["optimization_size"] is None}
+    found = {record.identity["method"]: record for record in records}
     schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}
     record, scheme = found[method], schemes[method]
     front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
@@ -295,12 +272,8 @@ def tune(
         front.save(path.with_name(FRONT))
     console.print()
     views.show_tuned(name, rows, {"uncorrected": schemes.pop("icl")} | schemes)
-    if learning_curve:
-        views.show_learning_curve(records, method, path.with_name("learning_curve.svg"))
     if front is not None:
         views.show_front(front, scheme=scheme)
-    elif rows["test"].labelled.any() and (price := views.cost_of(record)):
-        console.print(price, style="yellow")
     words = scheme.explain(inputs_of(scheme, rows["test"]))
     _print_paragraph(words)
     given = dict(zip(members, test or tables, strict=True))
@@ -678,17 +651,7 @@ def check(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print all comparisons as JSON.")
     ] = False,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Also log the comparisons as metrics drift/... to this run, e.g. the run of a "
-            "served model; see `dcs compare` for its names.",
-        ),
-    ] = None,
     read: options.Read = None,
-    runs: options.Runs = Path("dcs-runs"),
-    tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Check new rows for drift from the rows that a scheme was fitted on.
 
@@ -700,7 +663,6 @@ def check(
     from dcs.evaluation.drift import compare_rows
     from dcs.evaluation.uncertainty import chance
     from dcs.selection.ensemble import TableEnsemble
-    from tracking.store.serving import log_drift
 
     fitted = dcs.CorrectionScheme.load(scheme)
     references = fitted.provenance.get("reference")
@@ -715,14 +677,6 @@ def check(
     for name, table in zip(rows.names, rows.tables, strict=True):
         reference = references.get(name if fitted.inputs else "", {})
         found[name] = compare_rows(reference, table.with_classes(fitted.classes))
-    if run is not None:
-        distances = {
-            f"{name}/{each.subject}".lstrip("/"): each.distance
-            for name, some in found.items()
-            for each in some
-        }
-        results = Results(runs, tracking_uri)
-        log_drift(results.store, results.cell(run).run_id, distances)
     drifted = [each for some in found.values() for each in some if each.drifted]
     if as_json:
         plain = {

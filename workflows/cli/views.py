@@ -33,26 +33,16 @@ from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
 from tracking import CellRecord
 from tracking.records import UNCORRECTED
-from tracking.results.cells import MEASURES, Cells, Estimate, grouped, method_title
-from tracking.results.figures import (
-    ablation_figure,
-    class_accuracy_figure,
-    drawn_or_none,
-    figure_bytes,
-)
-from tracking.schema import OPTIMIZATION_SIZE
+from tracking.results.cells import MEASURES, Cells, Estimate, method_title
+from tracking.results.figures import class_accuracy_figure, drawn_or_none, figure_bytes
 from tracking.store.runs import cell_name
-from workflows.cli.console import bars, column_tables, console, duration, new_table, width_of
+from workflows.cli.console import bars, console, duration, new_table
 from workflows.cli.scoring import announce
 from workflows.plan import Progress, SweepPlan, rest_of
 from workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
 _LINE_SECONDS = 30.0
-
-#: Number of cells, and share of all cells to compute, before the remaining time is estimated.
-_FEWEST_TIMED: Final = 3
-_SHARE_TIMED: Final = 0.1
 
 #: Units of work that are shown per second.
 _RATES: Final = ("prompts", "trials", "moves")
@@ -63,9 +53,6 @@ _STATES = ("cells", "finished", "failed", "to do")
 #: Titles of the metrics of schemes, and short forms for narrow tables.
 _TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
 _SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
-
-#: Maximum number of printed points of a front; its file has all of them.
-_MAX_POINTS: Final = 9
 
 #: Half-width of a 95 % interval in standard errors.
 _Z_95: Final = 1.96
@@ -95,14 +82,9 @@ def show_plan(plan: SweepPlan) -> None:
     for names, own in keys.items():
         cells = sum(len(plan.sources[key]) for key in own) * len(variants)
         scored = sum(key in plan.cells for key in own)
-        states = _states(cells, ended[*names, True], ended[*names, False])
-        shown.add_row(*names, f"{len(own):,}", f"{scored:,}", *states)
-    console.print(shown)
-    of_method = Counter((r.identity["method"], r.finished) for r in plan.ended.values())
-    shown = new_table("method ", *_STATES)
-    for method, number in Counter(variant.method for variant in variants).items():
-        cells = number * plan.n_cells // len(variants)
-        shown.add_row(method, *_states(cells, of_method[method, True], of_method[method, False]))
+        finished, failed = ended[*names, True], ended[*names, False]
+        numbers = len(own), scored, cells, finished, failed, cells - finished - failed
+        shown.add_row(*names, *(f"{number:,}" for number in numbers))
     console.print(shown)
     console.print(headline(plan))
     missing = plan.missing_tables.values()
@@ -114,10 +96,6 @@ def show_plan(plan: SweepPlan) -> None:
         if rest.number
     ]
     console.print(f"to do: {', '.join(parts) or 'nothing'}")
-
-
-def _states(cells: int, finished: int, failed: int) -> list[str]:
-    return [f"{n:,}" for n in (cells, finished, failed, cells - finished - failed)]
 
 
 def _estimate(seconds: float, worker: str) -> str:
@@ -140,7 +118,7 @@ def show_results(records: Sequence[CellRecord], picture: Path) -> None:
         console.print()
         task = cells.records[0].who["task"]
         console.print(f"{task} ({model}): % of test rows, {shown}", style="bold")
-        console.print(*results_tables(cells, width=console.width))
+        console.print(results_table(cells))
     for record in records:
         if not record.finished:
             reason = last_line(record.error or "")
@@ -161,60 +139,29 @@ def _group(record: CellRecord) -> tuple[str, str]:
     return record.identity["model"], record.identity["task"]
 
 
-def results_tables(cells: Cells, *, width: int) -> list[Table]:
-    """Return accuracy, COBias and class accuracies by method, in one or more tables.
+def results_table(cells: Cells) -> Table:
+    """Return accuracy and COBias of the cells of one model and task by method.
 
     Cells that differ in a setting, as in an ablation, have separate rows and a column for each
     such setting. Several seeds are averaged; a single one is shown with its 95 % interval and the
     p-values of a paired test against uncorrected.
-
-    Parameters
-    ----------
-    cells : Cells
-        Cells of one model and task.
-    width : int
-        Available characters. If the classes do not fit beside the rest, they become the rows of
-        separate tables.
     """
     axes = cells.axes
-    by = ["shots", "method", *(axis.name for axis in axes)]
-    rows = cells.estimates(by)
-    _, groups = grouped(cells.judged, by)
-    for axis in axes:
-        pairs = zip(rows["method"], rows[axis.name], strict=True)
-        rows[axis.name] = [axis.short(v) if m in axis.methods else "" for m, v in pairs]
-    with_shots = bool(rows["shots"].notna().any())
+    rows = cells.estimates(["shots", "method", *(axis.name for axis in axes)])
     tested = bool(rows["accuracy_p"].notna().any())
-    accuracies = cells.classes
-    classes = [str(name) for name in accuracies["class"].unique()]
     p = ["p"] if tested else []
-    head = [
-        *(["shots"] if with_shots else []),
-        *("method ", *(axis.title for axis in axes), "accuracy ↑", *p, "COBias ↓", *p),
-    ]
-    table = new_table(*head, *classes)
-    previous: object = None
-    columns: dict[str, list[str]] = {}
-    for row, (_, group) in zip(rows.to_dict("records"), groups, strict=True):
-        names = [method_title(row["method"]), *(row[axis.name] for axis in axes)]
-        own = accuracies[accuracies["key"].isin(group["key"])]
-        # The accuracy of a class without rows is undefined.
-        shares = own.groupby("class", sort=False)["after"].mean().reindex(classes)
-        texts = [percent(each, digits=0) or "-" for each in shares]
-        shots = [str(row["shots"])] if with_shots else []
-        columns["\n".join([*(f"{each}-shot" for each in shots), *names])] = texts
+    settings = (f"{axis.title} " for axis in axes)
+    table = new_table("shots", "method ", *settings, "accuracy ↑", *p, "COBias ↓", *p)
+    for row in rows.to_dict("records"):
+        method = row["method"]
+        settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
         metrics = []
         for each in (Estimate.of(row, measure) for measure in MEASURES):
             metrics += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
-        if row["shots"] != previous and table.row_count:
-            table.add_section()
-        style = "" if row["method"] == UNCORRECTED else "bold"
-        table.add_row(*shots, *names, *metrics, *texts, style=style)
-        previous = row["shots"]
-    if width_of(table) <= width:
-        return [table]
-    del table.columns[len(head) :]
-    return [table, *column_tables("class ", classes, columns, width=width)]
+        shots = "" if row["shots"] is None else str(row["shots"])
+        style = "" if method == UNCORRECTED else "bold"
+        table.add_row(shots, method_title(method), *settings, *metrics, style=style)
+    return table
 
 
 def rates(progress: Progress, now: float) -> str:
@@ -231,11 +178,9 @@ def rates(progress: Progress, now: float) -> str:
     work, machines = progress.work, progress.machines
     parts = [f"{progress.running} running"]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
-    rest = progress.cells_total - progress.cells_done
-    # The first cells wait for tables and for compilation, so their time is not representative.
-    if work["cells"] > max(_FEWEST_TIMED, _SHARE_TIMED * (work["cells"] + rest)):
-        each = (now - progress.first_computed) / (work["cells"] - 1)
-        parts.append(f"{duration(each * rest)} left")
+    if work["cells"]:
+        rest = progress.cells_total - progress.cells_done
+        parts.append(f"{duration(seconds / work['cells'] * rest)} left")
     for name in ("cpus", "gpus"):
         if machines.get(name):
             used = f"{machines[f'{name}_used']:.0f}/{machines[name]:.0f}"
@@ -306,12 +251,10 @@ def show_tuned(
 def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> None:
     """Print the metrics of schemes on labelled rows side by side."""
     console.print(f"{title} [95 % interval]", style="bold")
-    console.print(*judged_tables(rows, schemes, width=console.width))
+    console.print(judged_table(rows, schemes))
 
 
-def judged_tables(
-    rows: Rows, schemes: Mapping[str, CorrectionScheme], *, width: int
-) -> Iterator[Table]:
+def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
     """Evaluate schemes on labelled rows: a column per scheme, metrics and classes as rows.
 
     Rows below accuracy and COBias show the changes, tested on the same rows, against the first
@@ -323,8 +266,6 @@ def judged_tables(
         Labelled rows.
     schemes : mapping of str to CorrectionScheme
         Schemes by column head, with the classes in the order of the rows.
-    width : int
-        Available characters. Columns that do not fit continue in another table.
     """
     against = [*schemes][: min(2, len(schemes) - 1)]
     labels, n_classes = rows.labels, rows.n_classes
@@ -349,7 +290,12 @@ def judged_tables(
                 # Each pair is shown once, in the column of the later scheme.
                 texts.append(change if reference in columns else "")
         columns[name] = [*texts, *map(_figure, found.class_accuracies)]
-    return column_tables(" ", [*heads, *rows.classes], columns, width=width, ruled=len(heads))
+    table = new_table(" ", *columns, dense=True)
+    for i, (head, *texts) in enumerate(
+        zip([*heads, *rows.classes], *columns.values(), strict=True)
+    ):
+        table.add_row(head, *texts, end_section=i + 1 == len(heads))
+    return table
 
 
 def _figure(interval: Interval) -> str:
@@ -370,43 +316,33 @@ def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[str, Correction
 
 
 def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) -> None:
-    """Print at most nine different points of a front, the option that picks each, and advice.
+    """Print the points of a front that --prefer picks by name, the chosen one marked, and advice.
 
-    The points that an option picks by name come first, and of the others some at equal distances;
-    the most accurate first, the chosen one marked. Points whose accuracy and COBias are printed
-    alike are one row. If `scheme`, the one fitted, combines tables, the point that corrects no
-    class is their combination; uncorrected is the mean of the tables, as elsewhere.
+    The most accurate comes first. If `scheme`, the one fitted, combines tables, the point that
+    corrects no class is their combination; uncorrected is the mean of the tables, as elsewhere.
     """
-    plain = "combined only" if scheme is not None and scheme.inputs else "uncorrected"
-    picked = _names_of_points(fitted, plain)
-    rows: dict[tuple[str, str], list[FrontPoint]] = {}
-    named = [p for p in fitted.points if id(p) in picked or p is fitted.chosen]
-    for point in (*named, *fitted.front):
-        figures = percent(point.accuracy), percent(point.lasting_cobias)
-        rows.setdefault(figures, []).append(point)
-    n_named = sum(any(p is each for each in named for p in own) for own in rows.values())
-    others = list(rows)[n_named:]
-    room = max(0, _MAX_POINTS - n_named)
-    chosen = np.linspace(0, len(others) - 1, min(room, len(others))).round().astype(int)
-    kept = [*list(rows)[:n_named], *(others[int(at)] for at in chosen)]
+    plain, chosen = fitted.points[-1], fitted.chosen
+    named: dict[int, tuple[FrontPoint, list[str]]] = {id(chosen): (chosen, [])}
+    uncorrected = "combined only" if scheme is not None and scheme.inputs else "uncorrected"
+    named.setdefault(id(plain), (plain, []))[1].append(uncorrected)
+    for name in get_args(Prefer):
+        point = fitted.pick(Preference(prefer=name)).chosen
+        named.setdefault(id(point), (point, []))[1].append(name)
     table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    for own in sorted(map(rows.__getitem__, kept), key=lambda o: (-o[0].accuracy, o[0].cobias)):
-        point = next((p for p in own if p is fitted.chosen), own[0])
-        names = list(dict.fromkeys(name for p in own for name in picked.get(id(p), ())))
-        names = names or [_limiting_option(fitted, point)]
+    for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):
         found = metric_intervals(np.array(point.confusion), resamples=500)
         margins = (_Z_95 * getattr(found, name).standard_error for name in FIGURES)
         # Limits apply to the COBias that is not caused by small folds.
         estimate = replace(point.estimate, cobias=point.lasting_cobias)
         texts = (percent(getattr(estimate, name)) for name in FIGURES)
-        mark, style = ("→ ", "bold") if point is fitted.chosen else ("", "")
+        mark, style = ("→ ", "bold") if point is chosen else ("", "")
         shown = (f"{a} ±{percent(b)}" for a, b in zip(texts, margins, strict=True))
         table.add_row(mark + ", ".join(names), *shown, style=style)
-    omitted = "" if len(kept) == len(rows) else f"; {len(kept)} of {len(rows)} points"
-    n_rows = fitted.points[-1].estimate.n_rows
-    console.print(f"front: % of {n_rows} rows, cross-validated, ± 95 %{omitted}", style="bold")
+    console.print(
+        f"front: % of {plain.estimate.n_rows} rows, cross-validated, ± 95 %; {len(named)} of "
+        f"{len(fitted.points)} points, --max-cobias and --max-accuracy-loss pick others",
+        style="bold",
+    )
     console.print(table)
     if fitted.guarantee:
         console.print(fitted.guarantee)
@@ -414,34 +350,19 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
         console.print(advice, style="yellow")
 
 
-def _names_of_points(fitted: FittedScheme, plain: str) -> dict[int, list[str]]:
-    """Return the names of points and the values of --prefer that pick them, by id of the point."""
-    found = {id(fitted.points[-1]): [plain]}
-    for name in get_args(Prefer):
-        found.setdefault(id(fitted.pick(Preference(prefer=name)).chosen), []).append(name)
-    return found
-
-
-def _limiting_option(fitted: FittedScheme, point: FrontPoint) -> str:
-    """Return the limit options that pick a point, or an empty string if there are none."""
-    loss = max(each.accuracy for each in fitted.points) - point.accuracy
-    low, near = (math.ceil(1000 * share) / 10 for share in (point.lasting_cobias, loss))
-    options = {
-        f"--max-cobias {low:g}": Preference(max_cobias=low),
-        f"--max-accuracy-loss {near:g}": Preference(max_accuracy_loss=near),
-        f"accuracy --max-cobias {low:g}": Preference("accuracy", max_cobias=low),
-    }
-    picks = (text for text, each in options.items() if fitted.pick(each).chosen is point)
-    return next(picks, "")
-
-
 def _advice(fitted: FittedScheme) -> str:
     """Return a sentence if no class is corrected or accuracy is lost, else an empty string."""
     chosen, plain = fitted.chosen, fitted.points[-1]
     if chosen is not plain:
+        loss, p = -chosen.change.accuracy, chosen.change.accuracy_p
+        if loss <= 0.0 or p >= _SIGNIFICANT:
+            return ""
         bias = chosen.lasting_cobias - plain.lasting_cobias
-        price = _price(chosen.change.accuracy, bias, chosen.change.accuracy_p)
-        return price and f"{price}; --prefer no-harm costs at most half a point"
+        return (
+            f"warning: the choice costs {100 * loss:.1f} points of accuracy "
+            f"({sentence_of_chance(p)}) for {100 * bias:+.1f} points of COBias; "
+            "--prefer no-harm costs at most half a point"
+        )
     fairer = [point for point in fitted.front if point.cobias < plain.cobias]
     if not fairer:
         return "no class is corrected: no point that was tried is fairer"
@@ -450,38 +371,4 @@ def _advice(fitted: FittedScheme) -> str:
     return (
         "no class is corrected: no point is preferred beyond noise; the next changes accuracy by "
         f"{100 * accuracy:+.1f} and COBias by {100 * bias:+.1f} points"
-    )
-
-
-def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) -> None:
-    """Print the metrics of a method by number of labelled rows, and write the figure."""
-    cells = Cells.of(records).of_method(method)
-    frame = cells.estimates(("rows", "unlabelled")).sort_values(["rows", "unlabelled"])
-    console.print("% of the same held-out rows by number of rows to fit on", style="bold")
-    shown = new_table("labelled ", "unlabelled ", "accuracy ↑", "COBias ↓")
-    for row in frame.to_dict("records"):
-        metrics = (percent(row[f"{measure}_mean"]) for measure in MEASURES)
-        shown.add_row(f"{row['rows']:,.0f}", f"{row['unlabelled']:,.0f}", *metrics)
-    console.print(shown)
-    content = drawn_or_none(
-        path.name, lambda: figure_bytes(ablation_figure(cells, OPTIMIZATION_SIZE), "svg")
-    )
-    if content is not None:
-        atomic_write_bytes(path, content)
-        console.print(f"learning curve written to {path}")
-
-
-def cost_of(record: CellRecord) -> str:
-    """Return a warning if a scheme loses accuracy on held-out rows, else an empty string."""
-    values = record.metrics
-    accuracy, bias = (values[f"test/{m}"] - values[f"uncorrected/test/{m}"] for m in MEASURES)
-    return _price(accuracy, bias, values["test/accuracy_p"])
-
-
-def _price(accuracy: float, cobias: float, p: float) -> str:
-    if accuracy >= 0.0 or p >= _SIGNIFICANT:
-        return ""
-    return (
-        f"warning: the choice costs {-100 * accuracy:.1f} points of accuracy "
-        f"({sentence_of_chance(p)}) for {100 * cobias:+.1f} points of COBias"
     )

@@ -369,8 +369,6 @@ class Driver:
                 for cell in ended.cells
             ]
         for record, figures in records:
-            if not self._progress.work["cells"]:
-                self._progress.first_computed = time.monotonic()
             failed, trials = not record.finished, len(record.trials)
             self._progress.cells_done += 1
             self._progress.cells_failed += failed

@@ -155,7 +155,9 @@ def _check_table(value: Any) -> Any:
 #: A path or pattern of tables, a pair of paths of the optimization and test rows, or a mapping of
 #: names to tables of the same rows that are tuned jointly.
 TableChoice = Annotated[
-    str | tuple[str, str] | dict[str, str | tuple[str, str]], PlainValidator(_check_table)
+    str | tuple[str, str] | dict[str, str | tuple[str, str]],
+    PlainValidator(_check_table),
+    PlainSerializer(lambda value: value, return_type=Any),
 ]
 
 

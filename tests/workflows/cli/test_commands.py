@@ -146,7 +146,6 @@ def test_what_was_run_is_listed_and_goes_by_its_name(dcs, tuned):
     names = [found[0]["name"], "best:method=dcs"]
     compared = dcs("compare", *names, "-o", output).out
     assert all(row["link"] in compared for row in found)
-    dcs("reproduce", "best:", "--table", "x", "-o", output, code=2)
 
 
 def test_a_scheme_is_registered_by_its_run_or_its_file(dcs, tuned):
@@ -226,20 +225,21 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     assert not scheme_of(output).exists()
 
 
-def test_a_tuned_cell_is_reproduced_on_its_own_table(dcs, tuned, table, tmp_path):
+def test_a_tuned_cell_is_reproduced_on_its_own_table(dcs, tuned, tmp_path):
     _, output = tuned
     reproduce = ("reproduce", "best:method=dcs", "--runs", output)
-    refused(*reproduce, says=["--table"])
-    assert "identical" in dcs(*reproduce, "--table", table).out
-    biased_table(seed=1).write(other := tmp_path / "other.parquet")
-    few = ("--table", table, "--unlabelled", other)
-    for wrong in (("--table", other), ("--table", table, "--test", other), few):
-        refused(*reproduce, *wrong, says=[str(wrong[1]), "optimization rows"])
-    batch = (table, "--unlabelled", other, "--method", "batch", *UNDRAWN)
-    dcs("tune", *batch, "--output", tmp_path / "runs")
+    assert "identical" in dcs(*reproduce).out
+    own, other = tmp_path / "own.parquet", tmp_path / "other.parquet"
+    biased_table(seed=1).write(own)
+    biased_table(seed=2).write(other)
+    tune = ("tune", own, "--test", other, "--method", "batch", *UNDRAWN)
+    dcs(*tune, "--output", tmp_path / "runs")
     reproduce = ("reproduce", "best:method=batch", "--runs", tmp_path / "runs")
-    assert "identical" in dcs(*reproduce, *few).out
-    refused(*reproduce, "--table", table, says=["--unlabelled"])
+    assert "identical" in dcs(*reproduce).out
+    biased_table(seed=3).write(own)
+    refused(*reproduce, says=["changed"])
+    own.unlink()
+    refused(*reproduce, says=[str(own)])
 
 
 def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
