@@ -23,9 +23,9 @@ app = typer.Typer(
     "probabilities in a file such as rows.csv, run `dcs tune rows.csv`.",
 )
 
-_FORMATS = installation.listing("FORMAT is one of:", "dcs.importers")
-_METHODS = installation.listing("--method is one of:", "dcs.methods", omit=("icl",))
-_ENGINES = installation.listing("--engine is one of:", "dcs.engines")
+_FORMATS = installation.quoted("FORMAT is one of:", "dcs.importers")
+_METHODS = installation.quoted("--method is one of:", "dcs.methods", omit=("icl",))
+_ENGINES = installation.quoted("--engine is one of:", "dcs.engines")
 
 app.command()(sweeps.quickstart)
 app.command()(installation.doctor)

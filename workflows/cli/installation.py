@@ -222,7 +222,7 @@ def installed() -> Iterator[str]:
             yield f"{kind} {name}"
 
 
-def listing(head: str, group: Group, *, omit: tuple[str, ...] = ()) -> type[TyperCommand]:
+def quoted(head: str, group: Group, *, omit: tuple[str, ...] = ()) -> type[TyperCommand]:
     """Return a command class whose help lists the names of a group, imported only for help."""
 
     class ListingCommand(TyperCommand):
