@@ -16,7 +16,7 @@ PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo findings docs package check audit clean
+.PHONY: help install lock demo findings calibration docs package check audit clean
 .PHONY: fuzz mutants test test-slow test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
 
 help:  ## list the targets
@@ -61,6 +61,13 @@ findings: $(INSTALLED)  ## compute the results of reports/findings.md from the t
 	for name in $(FINDINGS) findings_overlapping; do \
 		$(BIN)/python -m benchmarks.findings $$name --runs $(RUNS) --figure $(RUNS)/$$name.svg \
 			> $(RUNS)/$$name.md || exit; done
+
+# Both parts continue what is in RUNS/calibration. Worlds before 2000 served to design the rule.
+WORLDS := 200
+DRAWS := 500
+calibration: $(INSTALLED)  ## simulate the guarantee, the tests and the intervals: reports/calibration.md
+	$(BIN)/python -m benchmarks.calibration guarantee $(RUNS)/calibration --first 2000 --number $(WORLDS)
+	$(BIN)/python -m benchmarks.calibration intervals $(RUNS)/calibration --number $(DRAWS)
 
 # Two processes: tests spend much of their time waiting for subprocesses.
 test: $(INSTALLED)  ## run the tests

@@ -1,25 +1,59 @@
-"""Simulate the guarantee of the default rule: loss of accuracy on 40,000 fresh rows.
+"""Simulate the guarantee of the default rule, and the levels of tests and intervals.
 
-Half of the worlds are calibrated: the probabilities are Bayes-optimal posteriors, so that no
-correction can gain accuracy. In the other half the log-probabilities are shifted by class. Run::
+No real data are used. Both parts append to CSV files, resume from them, and print Markdown::
 
-    python -m benchmarks.calibration --worlds 200 --output worlds.csv
+    python -m benchmarks.calibration guarantee FOLDER --number 200
+    python -m benchmarks.calibration intervals FOLDER --number 500
+
+*Guarantee*: the default is fitted in simulated worlds of 2 to 30 classes and 60 to 5,000 rows, and
+judged on 40,000 fresh rows. Half of the worlds are calibrated: the probabilities are Bayes-optimal
+posteriors, so that no correction can gain accuracy. In the others the log-probabilities are
+shifted by class. *Intervals*: two sets of predictions of the same true COBias are drawn again and
+again; the p-value of their difference should be below 5 % in 5 % of the draws, and the 95 %
+intervals should contain the true values in 95 %.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import beta
 
 import dcs
-from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance
+from dcs.evaluation.uncertainty import Interval, compare_predictions, metric_intervals
+from dcs.selection.front import FrontPoint
 
-FRESH_ROWS = 40_000
+FRESH_ROWS: Final = 40_000
+
+#: Class accuracies of N classes. The second predictions have the same ones, lowered by `DROPS`:
+#: the same COBias, with more noise.
+SHAPES: Final[dict[str, Callable[[int], NDArray[np.float64]]]] = {
+    "equal, 99 and 50 %": lambda n: np.full(n, 0.99),
+    "equal, 90 and 60 %": lambda n: np.full(n, 0.9),
+    "close": lambda n: np.linspace(0.86, 0.94, n),
+    "one weak class": lambda n: np.r_[0.6, np.full(n - 1, 0.9)],
+    "spread": lambda n: np.linspace(0.6, 0.98, n),
+}
+DROPS: Final = (0.49, 0.3, 0.3, 0.3, 0.3)
+CLASSES: Final = (2, 4, 14, 20, 30)
+ROWS: Final = (200, 1000, 3000)
+
+#: Draws of one setting are computed, and saved, in blocks of this size.
+BLOCK: Final = 50
+
+COVERED: Final = ("difference", "cobias", "score", "weakest")
 
 
 def world(number: int) -> tuple[int, int, bool, Iterator[tuple[NDArray[np.float64], ...]]]:
@@ -43,43 +77,157 @@ def world(number: int) -> tuple[int, int, bool, Iterator[tuple[NDArray[np.float6
     return n_rows, n_classes, shifted, draw()
 
 
-def simulate(number: int) -> dict[str, float]:
-    """Fit the default on one world, and return its changes on fresh rows, in points."""
+def _unguarded(points: tuple[FrontPoint, ...]) -> FrontPoint:
+    """Return the best accuracy minus COBias of the points whose estimated loss is small.
+
+    A rule without a guarantee, for comparison: the loss is at most half a point and one standard
+    error.
+    """
+    small = [p for p in points if -p.change.accuracy <= min(0.005, p.change.accuracy_error)]
+    return max(small, key=lambda p: p.accuracy - p.cobias)
+
+
+def fit_world(number: int) -> list[dict[str, Any]]:
+    """Fit the default on one world; return the changes on fresh rows of each rule, in points."""
     n_rows, n_classes, shifted, draw = world(number)
     (probs, labels), (fresh, truth) = draw
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Classes without rows.
         found = dcs.fit_scheme(probs, labels)
-    before, after = (
-        ClassificationMetrics.from_predictions(truth, predictions, n_classes)
-        for predictions in (fresh.argmax(axis=1), found.scheme.predict(fresh))
+    about = {"number": number, "rows": n_rows, "classes": n_classes, "shifted": shifted}
+    before = ClassificationMetrics.from_predictions(truth, fresh.argmax(axis=1), n_classes)
+    rows = []
+    for rule, point in (("default", found.chosen), ("estimate", _unguarded(found.points))):
+        predicted = point.scheme.predict(fresh)
+        after = ClassificationMetrics.from_predictions(truth, predicted, n_classes)
+        rows.append(
+            about
+            | {
+                "rule": rule,
+                "unchanged": point is found.points[-1],
+                "accuracy": 100.0 * (after.accuracy - before.accuracy),
+                "cobias": 100.0 * (after.cobias - before.cobias),
+            }
+        )
+    return rows
+
+
+def guarantee_table(frame: pd.DataFrame) -> str:
+    """Return the losses of each rule in the two kinds of worlds."""
+    frame = frame.assign(above=frame["accuracy"] < -0.5)
+    kinds = {False: "calibrated", True: "shifted"}
+    lines = [
+        "| rule | worlds | accuracy | COBias | loss above 0.5 points | largest loss | unchanged |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for (rule, shifted), own in frame.groupby(["rule", "shifted"], sort=True):
+        lines.append(
+            f"| {rule} | {len(own)} {kinds[shifted]} | {own['accuracy'].mean():+.2f} "
+            f"| {own['cobias'].mean():+.2f} | {own['above'].sum()} "
+            f"| {max(0.0, -own['accuracy'].min()):.2f} | {own['unchanged'].sum()} |"
+        )
+    for rule, own in frame.groupby("rule"):
+        count, number = int(own["above"].sum()), len(own)
+        low, high = _exact(count, number)
+        lines.append(
+            f"\n{rule}: loss above the margin in {count} of {number} worlds, "
+            f"{100 * count / number:.1f} % (exact 95 % interval {low:.1f} to {high:.1f} %)"
+        )
+    gains = frame[frame["shifted"]].groupby("rule")["cobias"].sum()
+    lines.append(f"\nShare of the gain in COBias: {gains['default'] / gains['estimate']:.0%}")
+    return "\n".join(lines)
+
+
+def _exact(count: int, number: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of a share, in per cent."""
+    low = beta.ppf(0.025, count, number - count + 1) if count else 0.0
+    high = beta.ppf(0.975, count + 1, number - count) if count < number else 1.0
+    return 100.0 * float(low), 100.0 * float(high)
+
+
+def draw_intervals(number: int) -> list[dict[str, Any]]:
+    """Draw the predictions of one setting `BLOCK` times; count rejections and misses."""
+    settings = list(itertools.product(range(len(SHAPES)), CLASSES, ROWS))
+    shape, n_classes, n_rows = settings[number % len(settings)]
+    rng = np.random.default_rng([31, number])
+    name = list(SHAPES)[shape]
+    truth = [SHAPES[name](n_classes)]
+    truth.append(truth[0] - DROPS[shape])
+    cobias = float(mean_distance(truth[0]))
+    counts = dict.fromkeys(("rejected", *COVERED), 0)
+    for _ in range(BLOCK):
+        labels = rng.integers(0, n_classes, n_rows)
+        # One uniform number per row for both: what the better one has wrong, the other has too.
+        luck = rng.random(n_rows)
+        predicted = [np.where(luck < p[labels], labels, (labels + 1) % n_classes) for p in truth]
+        compared = compare_predictions(labels, *predicted, n_classes)
+        counts["rejected"] += compared.cobias_p < 0.05
+        counts["difference"] += _contains(compared.cobias, 0.0)
+        for p, one in zip(truth, predicted, strict=True):
+            found = metric_intervals(confusion_matrix(labels, one, n_classes), resamples=400)
+            counts["cobias"] += _contains(found.cobias, cobias)
+            counts["score"] += _contains(found.score, float(p.mean()) - cobias)
+            counts["weakest"] += _contains(found.weakest_class, float(p.min()))
+    about = {"number": number, "shape": name, "classes": n_classes, "rows": n_rows, "draws": BLOCK}
+    return [about | counts]
+
+
+def _contains(interval: Interval, value: float) -> int:
+    return int(interval.low - 1e-9 <= value <= interval.high + 1e-9)
+
+
+def intervals_table(frame: pd.DataFrame) -> str:
+    """Return the level of the test and the coverage of the intervals by setting."""
+    by = ["shape", "classes", "rows"]
+    total = frame.groupby(by, sort=False)[["draws", "rejected", *COVERED]].sum().sort_index()
+    shares = pd.DataFrame({"rejected": total["rejected"] / total["draws"]})
+    for name in COVERED:
+        shares[name] = total[name] / total["draws"] / (1 if name == "difference" else 2)
+    shares *= 100.0
+    lines = [
+        f"{total['draws'].min()} to {total['draws'].max()} draws per setting; in per cent.\n",
+        "| class accuracies | N | n | p < 0.05 | COBias difference | COBias "
+        "| accuracy − COBias | weakest class |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for index, row in shares.iterrows():
+        lines.append("| " + " | ".join([*map(str, index), *(f"{v:.1f}" for v in row)]) + " |")
+    rejected = shares["rejected"]
+    lines.append(
+        f"\nAll settings: p < 0.05 in {rejected.mean():.1f} % (at most {rejected.max():.1f} %), "
+        f"above 7 % in {(rejected > 7.0).sum()} of {len(shares)} settings; "
+        + "; ".join(
+            f"{name} covered in {shares[name].mean():.1f} %, at least in "
+            f"{shares[name].min():.1f} %, below 92 % in {(shares[name] < 92.0).sum()}"
+            for name in COVERED
+        )
     )
-    return {
-        "world": number,
-        "rows": n_rows,
-        "classes": n_classes,
-        "shifted": shifted,
-        "unchanged": found.chosen is found.points[-1],
-        "accuracy": 100 * (after.accuracy - before.accuracy),
-        "cobias": 100 * (after.cobias - before.cobias),
-    }
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Simulate and print a summary."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--worlds", type=int, default=200)
-    parser.add_argument("--output", required=True)
+    """Simulate what is missing and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=("guarantee", "intervals"))
+    parser.add_argument("folder", type=Path, help="folder of the CSV files, which are continued")
+    parser.add_argument("--number", type=int, required=True, help="worlds, or draws per setting")
+    parser.add_argument("--first", type=int, default=0, help="number of the first world")
+    parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    frame = pd.DataFrame([simulate(number) for number in range(options.worlds)])
-    frame.to_csv(options.output, index=False)
-    frame["above_margin"] = frame["accuracy"] < -0.5
-    columns = ["accuracy", "cobias", "above_margin", "unchanged"]
-    print(frame.groupby("shifted")[columns].mean().round(3).to_string())
-    print(
-        f"worst accuracy {frame['accuracy'].min():.2f}, above margin "
-        f"{int(frame['above_margin'].sum())} of {len(frame)}"
-    )
+    file = options.folder / f"{options.part}.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    known = set(pd.read_csv(file)["number"]) if file.exists() else set()
+    if options.part == "guarantee":
+        compute, number, table = fit_world, options.number, guarantee_table
+    else:
+        settings = len(SHAPES) * len(CLASSES) * len(ROWS)
+        compute, number, table = draw_intervals, settings, intervals_table
+        number *= math.ceil(options.number / BLOCK)
+    missing = [i for i in range(options.first, options.first + number) if i not in known]
+    with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
+        for rows in pool.map(compute, missing):
+            pd.DataFrame(rows).to_csv(file, mode="a", header=not file.exists(), index=False)
+    print(table(pd.read_csv(file)))
 
 
 if __name__ == "__main__":

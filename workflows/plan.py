@@ -35,8 +35,8 @@ from workflows.tables import (
     Rows,
     Source,
     TableRequest,
-    alike,
     given_tables,
+    grouped_over,
     joint_names,
     matched_tables,
     request_key,
@@ -609,7 +609,7 @@ def _find_ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> It
     for request, key in keys.items():
         firsts.setdefault(key, request)
     for over in config.ensemble:
-        for group in alike([*firsts.values()], over):
+        for group in grouped_over([*firsts.values()], over):
             yield Ensemble(
                 members={_member_name(request, over): keys[request] for request in group},
                 seed=group[0].seed,
@@ -627,7 +627,7 @@ def _member_name(request: TableRequest, over: Grouping) -> str:
     return seed if over == "seeds" else f"{request.shots}-shot {seed}"
 
 
-def called(paths: Sequence[Path]) -> dict[str, Path]:
+def paths_by_name(paths: Sequence[Path]) -> dict[str, Path]:
     """Return paths by file name, or by hyphenated path if file names are not unique.
 
     The names are used as parts of file names.

@@ -6,15 +6,12 @@ import csv
 import io
 import os
 import re
-import socket
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import numpy as np
 from pydantic import (
@@ -29,7 +26,7 @@ from pydantic import (
 )
 
 from dcs.data.splits import stratified_split
-from dcs.errors import ConfigError, check_choice, escaped, hub_advice, named, reason, show, unknown
+from dcs.errors import HUB_ADVICE, ConfigError, check_choice, escaped, named, reason, show, unknown
 from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
@@ -47,8 +44,6 @@ DESCRIBED: Final = {
 
 _YAML: Final = (".yaml", ".yml")
 
-#: Timeout in seconds after which the hub is considered unreachable.
-_HUB_SECONDS: Final = 3.0
 _ORDER: Final = re.compile(r"(.+)@order(\d{1,3})")
 _KEY: Final = "@key"  # key of a row in a JSON object of rows
 
@@ -616,31 +611,11 @@ def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
     ]
 
 
-@cache
-def _is_hub_reachable() -> bool:
-    """Return whether the hub is reachable directly, or may be through a proxy."""
-    hub = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
-    if getproxies().get(hub.scheme) is not None:
-        return True
-    try:
-        port = hub.port or (80 if hub.scheme == "http" else 443)
-        socket.create_connection((hub.hostname or "", port), _HUB_SECONDS).close()
-    except OSError:
-        return False
-    return True
-
-
 def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[Any]:
     try:
         import datasets
-        from huggingface_hub import constants
     except ImportError:
         raise ConfigError(_missing_texts(file, None)) from None
-    if not _is_hub_reachable():
-        # Offline, datasets would retry for half a minute; cached datasets are still found. The
-        # variable is for Ray workers: this process may have read it already.
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     name, revision = getattr(place, part), place.revision or None
     if os.path.lexists(place.dataset):
         # datasets would open it instead of the dataset on the hub.
@@ -656,6 +631,6 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
         # datasets and its dependencies raise errors of many unrelated classes.
         raise ConfigError(
             f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
-            f"({named(error)}); {hub_advice(error)}, or use --data DIR"
+            f"({named(error)}); {HUB_ADVICE}, or use --data DIR"
         ) from error
     return table

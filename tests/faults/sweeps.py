@@ -61,7 +61,6 @@ def sweep(
         experiment=config.name,
         sweep_key=sweep_key(config),
         sweep_params=config.model_dump(mode="json"),
-        figures=config.tracking.figures,
         trials=config.tracking.trials,
         figures=config.tracking.figures,
     ) as recorder:

@@ -23,9 +23,9 @@ app = typer.Typer(
     "probabilities in a file such as rows.csv, run `dcs tune rows.csv`.",
 )
 
-_FORMATS = options.listing("FORMAT is one of:", "dcs.importers")
-_METHODS = options.listing("--method is one of:", "dcs.methods", omit=("icl",))
-_ENGINES = options.listing("--engine is one of:", "dcs.engines")
+_FORMATS = options.listing_command("FORMAT is one of:", "dcs.importers")
+_METHODS = options.listing_command("--method is one of:", "dcs.methods", omit=("icl",))
+_ENGINES = options.listing_command("--engine is one of:", "dcs.engines")
 
 app.command()(sweeps.quickstart)
 _table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")

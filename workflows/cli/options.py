@@ -248,7 +248,7 @@ class Results:
             return f"cell {key[:8]}"
 
 
-def listing(head: str, group: Group, *, omit: tuple[str, ...] = ()) -> type[TyperCommand]:
+def listing_command(head: str, group: Group, *, omit: tuple[str, ...] = ()) -> type[TyperCommand]:
     """Return a command class whose help lists the names of a group, imported only for help."""
 
     class ListingCommand(TyperCommand):

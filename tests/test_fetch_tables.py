@@ -1,0 +1,105 @@
+"""Files of the sources are converted to tables, if their digests are as listed."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dcs
+
+ROOT = Path(__file__).parents[1]
+_LOGITS = np.log([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.25, 0.5, 0.25]]).astype(np.float32)
+_QUESTIONS = [{"id": i, "logits_options": row} for i, row in enumerate(_LOGITS)]
+_IMAGES = [{"logits": row, "answer": "ACB"[i]} for i, row in enumerate(_LOGITS)]
+_ANSWERS = json.dumps([{"id": i, "answer": "ACB"[i]} for i in range(3)]).encode()
+
+
+def _fetch(
+    folder: Path, row: dict[str, str], *contents: bytes
+) -> subprocess.CompletedProcess[str]:
+    """Run the script on one table, of which the files are already there."""
+    about = {"table": "t", "set": "development", "repository": "of/us", "left_out": ""} | row
+    for part, content in zip(("", "labels_"), contents, strict=True):
+        about |= {f"{part}commit": "c", f"{part}path": f"{part}file"}
+        about.setdefault(f"{part}sha256", hashlib.sha256(content).hexdigest())
+        file = folder / "sources" / "of" / "us" / "c" / f"{part}file"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    with (folder / "tables.csv").open("w", newline="") as listing:
+        writer = csv.DictWriter(listing, list(about))
+        writer.writeheader()
+        writer.writerow(about)
+    command = [sys.executable, ROOT / "scripts" / "fetch_tables.py", folder]
+    return subprocess.run(
+        [*command, "--listing", folder / "tables.csv"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def _npy(values: Any, folder: Path) -> bytes:
+    np.save(folder / "a.npy", values)
+    return (folder / "a.npy").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["questions", "images", "losses", "probabilities", "logits"])
+def test_every_format_gives_a_table(kind: str, tmp_path: Path) -> None:
+    probs, labels = np.exp(_LOGITS), np.array([0, 2, 1])
+    classes = "yes|no" if kind == "losses" else "a|b|c"
+    if kind == "losses":
+        labels = np.array([0, 1, 1])
+        probs = np.array([[0.7, 0.3], [0.4, 0.6], [0.5, 0.5]])
+    losses = "loss\n" + "".join(f"{-np.log(p[i])}\n" for p, i in zip(probs, labels, strict=True))
+    answers = "answer_index\n" + "".join(f"{i}\n" for i in labels)
+    images = pickle.dumps(_IMAGES)
+    files = {
+        "questions": (pickle.dumps(_QUESTIONS), _ANSWERS),
+        "images": (images, images),
+        "losses": (losses.encode(), answers.encode()),
+        "probabilities": (_npy(2.0 * probs, tmp_path), _npy(labels, tmp_path)),
+        "logits": (_npy(_LOGITS, tmp_path), _npy(labels, tmp_path)),
+    }[kind]
+    done = _fetch(tmp_path, {"format": kind, "classes": classes, "left_out": "0"}, *files)
+    assert done.returncode == 0, done.stderr
+    table = dcs.read_table(tmp_path / "development" / "t.npz")
+    assert table.classes == tuple(classes.split("|"))
+    assert table.labels.tolist() == labels[1:].tolist()
+    np.testing.assert_allclose(table.probs, probs[1:], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "content"),
+    [
+        ({"sha256": "0" * 64}, pickle.dumps(_QUESTIONS)),
+        ({}, pickle.dumps([print])),  # A pickle may call numpy only.
+        ({"classes": "a|b|c|d"}, pickle.dumps(_QUESTIONS)),
+    ],
+)
+def test_files_that_are_not_as_listed_are_refused(
+    row: dict[str, str], content: bytes, tmp_path: Path
+) -> None:
+    done = _fetch(tmp_path, {"format": "questions", "classes": "a|b|c"} | row, content, _ANSWERS)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "development" / "t.npz").exists()
+
+
+def test_the_listing_names_a_commit_and_a_digest_of_every_file() -> None:
+    with (ROOT / "scripts" / "tables.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["table"] for row in rows}) == len(rows) == 39
+    for row in rows:
+        for part in ("", "labels_"):
+            assert len(row[f"{part}commit"]) == 40
+            assert len(row[f"{part}sha256"]) == 64
