@@ -161,7 +161,7 @@ class Recorder:
         Parameters
         ----------
         record : CellRecord
-            Record of the cell. Its figures, if recorded, are drawn when it is on disk.
+            Record of the cell. Its figures, if recorded, are drawn first.
 
         Raises
         ------
@@ -176,9 +176,8 @@ class Recorder:
         if record.key not in self._keys:
             self.archive.add(self._sweep.sweep_key, record.key)
             self._keys.add(record.key)
-        self.archive.write(record)
-        if self._sweep.figures == "all" and not self.archive.figures(record.key):
-            self.archive.write(record, cell_figures(record))
+        drawn = self._sweep.figures == "all" and not self.archive.figures(record.key)
+        self.archive.write(record, cell_figures(record) if drawn else None)
         self._queue.put(record.key)
 
     @property
