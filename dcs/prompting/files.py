@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.data.overlap import refuse_shared_texts
 from dcs.data.splits import stratified_split
 from dcs.errors import HUB_ADVICE, ConfigError, check_choice, escaped, named, reason, show, unknown
 from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
@@ -205,8 +206,9 @@ class TaskFile(Prompt):
         Maximum number of texts per split, drawn with `seed`; by default all texts.
     seed : int
         Seed of the draw.
-    disjoint : bool
-        Whether to exclude optimization texts that are also test texts.
+    disjoint : bool, optional
+        Whether to exclude optimization texts that are also test texts. By default, more than 1 %
+        of the test texts among them are an error; False keeps them.
     obtain : str
         Instructions for obtaining the files, for messages.
     files, hub : TextLocation or None
@@ -223,7 +225,7 @@ class TaskFile(Prompt):
     )
     sizes: dict[Split, PositiveInt] = Field(default_factory=dict)
     seed: NonNegativeInt = 0
-    disjoint: StrictBool = False
+    disjoint: StrictBool | None = None
     obtain: str = ""
     files: FileLocation | None = None
     hub: HubLocation | None = None
@@ -453,9 +455,15 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
         examples = _divide(_read(file, place, "train", data), file.seed, place.held_out)[split]
     else:
         examples = _read(file, place, split, data)
-    if file.disjoint and split == "optimization":
-        shown = {example.text for example in _load(file, "test", data, stamp)}
-        examples = [example for example in examples if example.text not in shown]
+    if file.disjoint is not False and split == "optimization":
+        test = [example.text for example in _load(file, "test", data, stamp)]
+        if file.disjoint:
+            shown = set(test)
+            examples = [example for example in examples if example.text not in shown]
+        else:
+            fitted = [example.text for example in examples]
+            advice = "disjoint: true in the task excludes them, disjoint: false keeps them"
+            refuse_shared_texts(fitted, test, f"task {file.name!r}", advice=advice)
     size = file.sizes.get(split, len(examples))
     if size < len(examples):
         rng = derive_generator(file.seed, "texts", file.name, split)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, TableError
 from dcs.prompting import (
     SPLITS,
     Demonstrations,
@@ -99,7 +99,7 @@ PAPER = {
     "ddi": Paper(
         (10_000, 5_716),
         [
-            {"ID": f"x.{k}", "TEXT1": "@DRUG$ helps @DRUG$.", "LBL": k}
+            {"TEXT1": "@DRUG$ helps @DRUG$.", "LBL": k, "ID": f"x.{k}"}
             for k in ("0", "DDI-effect", "DDI-mechanism", "DDI-advise", "DDI-int")
         ],
         "Please choose a most suitable answer from Negative, Effect, Mechanism, Advice, or "
@@ -136,16 +136,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, paper in PAPER.items():
         files = read_task_file(DESCRIBED[name]).files
         assert files is not None
-        for path in (root / name / files.optimization, root / name / files.test):
+        for split, path in zip(SPLITS, (files.optimization, files.test), strict=True):
+            rows, path = paper.rows, root / name / path
+            if split == "optimization" and name != "trec":
+                text = next(iter(rows[0]))
+                rows = [{**row, text: f"Other. {row[text]}"} for row in rows]
             if name == "trec":
                 text = "What is John 's `` big '' plan , then ?"
-                rows = "".join(f"{row['label']} {text}\n" for row in paper.rows)
+                text_rows = "".join(f"{row['label']} {text}\n" for row in rows)
                 path.parent.mkdir(exist_ok=True)
-                path.write_bytes(rows.encode() + b"ENTY:food Caf\xe9 ?\r\n")
+                path.write_bytes(text_rows.encode() + b"ENTY:food Caf\xe9 ?\r\n")
             else:
-                lines(path, paper.rows)
+                lines(path, rows)
             if name == "pubmedqa":
-                path.write_text(json.dumps(dict(enumerate(paper.rows))))
+                path.write_text(json.dumps(dict(enumerate(rows))))
     return root
 
 
@@ -191,6 +195,7 @@ def test_letters_of_latin_1(data: Path) -> None:
 
 OWN: dict[str, Any] = {
     "name": "moods",
+    "disjoint": False,
     "classes": ["Happy", "Sad"],
     "label_words": ["happy", "sad"],
     "instruction": "Tell the mood.",
@@ -245,6 +250,8 @@ class TestOwnTask:
 
     def test_disjoint(self, tmp_path: Path) -> None:
         assert len(get_task(write_own(tmp_path)).examples("optimization")) == 20
+        with pytest.raises(TableError):
+            get_task(write_own(tmp_path, disjoint=None)).examples("optimization")
         kept = get_task(write_own(tmp_path, disjoint=True)).examples("optimization")
         assert [e.text for e in kept] == [f"text {k}" for k in range(4, 20)]
 
