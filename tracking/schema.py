@@ -114,7 +114,6 @@ TABLES_FOLDER: Final = "tables"
 FIGURES_FOLDER: Final = "figures"
 REPORT_FILE: Final = "report.html"
 
-TRACE_PREFIX: Final = "anneal/"
 TRIAL_PREFIX: Final = "trial/"
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")

@@ -110,7 +110,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def done(*arguments: object, **environment: str) -> tuple[str, str]:
     """Run ``dcs ARGUMENTS`` to its end, which must be a good one; return what it said."""
     code, out, err = end(start_dcs(*arguments, **environment))
-    assert code == 0, err
+    assert code == 0, out + err
     return out, err
 
 

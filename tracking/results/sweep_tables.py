@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dcs.errors import InvalidInputError, listing
+from dcs.errors import InvalidInputError, quoted
 from dcs.evaluation.splits import compare_over_splits
 from dcs.evaluation.uncertainty import chance, percent
 from dcs.schemes.scheme import CorrectionScheme
@@ -435,7 +435,7 @@ def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
         scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
         if scheme.inputs:
             combined = f"{scheme.combination.name} of " if scheme.combination else ""
-            words["tables"] = f"{combined}{listing(scheme.inputs)}"
+            words["tables"] = f"{combined}{quoted(scheme.inputs)}"
         if scheme.calibration:
             words["calibration"] = scheme.calibration.name
         effects = [correction.effect for correction in scheme.corrections]

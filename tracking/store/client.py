@@ -401,17 +401,14 @@ def _check_active(experiment: Experiment) -> None:
         )
 
 
-def search_runs(
-    client: MlflowClient, experiment_id: str, where: str, *, deleted: bool = False
-) -> Iterator[Run]:
+def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
     """Yield the runs of an experiment that match a filter, oldest first."""
-    from mlflow.entities import ViewType
-
-    view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
     oldest_first = ["attributes.start_time ASC"]
     token: str | None = None
     while True:
-        page = client.search_runs([experiment_id], where, view, 1000, oldest_first, token)
+        page = client.search_runs(
+            [experiment_id], where, max_results=1000, order_by=oldest_first, page_token=token
+        )
         yield from page
         if not (token := page.token):
             return

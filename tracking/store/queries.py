@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcs.errors import ConfigError, TrackingError, listing, one_line, unknown
+from dcs.errors import ConfigError, TrackingError, one_line, quoted, unknown
 from tracking import schema
 from tracking.archive import Archive
 from tracking.records import CellRecord, StoredCell
@@ -67,7 +67,7 @@ def cells(
         ``test/accuracy``, ``test/cobias``, even without any cell; then all other metrics of the
         cells, such as the bounds of the 95 % interval ``test/accuracy_low`` and
         ``test/accuracy_high`` and the p-value ``test/accuracy_p`` of no difference to uncorrected,
-        and their parameters as ``params.<name>``. Annealing traces are excluded.
+        and their parameters as ``params.<name>``.
 
     Raises
     ------
@@ -94,11 +94,7 @@ def _format_row(run: Run, archive: Archive | None) -> dict[str, Any]:
         names = schema.safe_names(recorded)
         metrics = metrics | {names[name]: value for name, value in recorded.items()}
     return {
-        **{
-            name: value
-            for name, value in metrics.items()
-            if not name.startswith(schema.TRACE_PREFIX)
-        },
+        **metrics,
         **{f"params.{name}": value for name, value in run.data.params.items()},
         "run_id": run.info.run_id,
         "cell_key": tags.get(schema.CELL_KEY),
@@ -281,7 +277,7 @@ def _find_best(
     measure, *others = [part for part in parts if part not in conditions] or ["test/accuracy"]
     if others:
         raise ConfigError(
-            f"best:{text}: expected at most one metric, got {listing([measure, *others])}; write "
+            f"best:{text}: expected at most one metric, got {quoted([measure, *others])}; write "
             "conditions as method=dcs or test/cobias<5"
         )
     frame = matching(cells(tracking_uri, archive=archive), ["status=FINISHED", *conditions])

@@ -21,7 +21,6 @@ from tracking import schema
 from tracking.archive import Archive, Sweep
 from tracking.environment import git_commit, user_name
 from tracking.records import (
-    TRACE_COLUMNS,
     CellRecord,
     ScoringRecord,
     TrialRecord,
@@ -44,10 +43,6 @@ if TYPE_CHECKING:
     from mlflow.data.dataset_source import DatasetSource
     from mlflow.entities import DatasetInput, Run, RunInfo
 
-#: Maximum number of points of an annealing trace logged as step metrics, each of which costs as
-#: much as any metric; the record contains the whole trace.
-_MAX_TRACE_POINTS = 25
-
 #: Maximum number of trials logged as step metrics, three each, within the limit of 1,000 metrics
 #: in one request; the table of trials contains all.
 _MAX_TRIAL_POINTS = 250
@@ -65,27 +60,13 @@ Measured = tuple[str, float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _ExistingRun:
-    """An existing run of a cell or table."""
+class _KnownRun:
+    """A run of a cell or table that the store has."""
 
     id: str
-    key: str
-    status: str
+    complete: bool
     digest: str | None
     parent: str | None
-    deleted: bool
-
-    @classmethod
-    def of(cls, run: Run) -> _ExistingRun:
-        tags = run.data.tags
-        return cls(
-            id=str(run.info.run_id),
-            key=tags.get(schema.CELL_KEY) or tags.get(schema.TABLE_KEY, ""),
-            status=str(run.info.status),
-            digest=tags.get(schema.RECORD_DIGEST),
-            parent=tags.get(schema.PARENT),
-            deleted=run.info.lifecycle_stage == "deleted",
-        )
 
 
 class SweepRuns:
@@ -115,42 +96,41 @@ class SweepRuns:
         self.experiment_id = str(experiment.experiment_id)
         self.info = self._open_parent()
         self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
-        self._found: dict[str, list[_ExistingRun]] = {}
+        self._found: defaultdict[str, list[_KnownRun]] = defaultdict(list)
         # One listing instead of a search per cell, which slows down as runs are added.
         self._list_runs(schema.KIND_CELL)
 
     def _list_runs(self, kind: str) -> None:
-        where = schema.tagged({schema.KIND: kind})
-        for run in search_runs(self._client, self.experiment_id, where, deleted=True):
-            found = _ExistingRun.of(run)
-            self._found.setdefault(found.key, []).append(found)
+        for run in self._search(schema.tagged({schema.KIND: kind})):
+            tags = run.data.tags
+            known = _KnownRun(
+                id=str(run.info.run_id),
+                complete=run.info.status in _COMPLETE,
+                digest=tags.get(schema.RECORD_DIGEST),
+                parent=tags.get(schema.PARENT),
+            )
+            key = tags.get(schema.CELL_KEY) or tags.get(schema.TABLE_KEY, "")
+            self._found[key].append(known)
 
     def reconcile(self, key: str, digest: str, *, overwrite: bool = True) -> str | None:
         """Return the id of the complete run of a record, and delete other runs with its key.
 
-        These are incomplete after a crash, of an older record, or doubles of another driver. A
-        run of this sweep that a user deleted counts as complete. Without `overwrite`, runs are
-        only deleted if a complete one exists.
+        These are incomplete after a crash, of an older record, or doubles of another driver.
+        Without `overwrite`, runs are only deleted if a complete one exists.
         """
-        kept: _ExistingRun | None = None
-        others = []
-        for run in self._found.get(key, []):
-            whole = run.digest == digest and run.status in _COMPLETE
-            if run.deleted:
-                if whole and run.parent == self.parent_id:
-                    kept = kept or run
-            elif whole and kept is None:
-                kept = run
-                if run.parent != self.parent_id:
-                    self._client.set_tag(run.id, schema.PARENT, self.parent_id)
-            else:
-                others.append(run)
+        runs = self._found[key]
+        kept = next((run for run in runs if run.complete and run.digest == digest), None)
         if kept is None and not overwrite:
             return None
-        for run in others:
-            self._delete_cell(run)
-        self._found[key] = [kept] if kept else []
-        return kept.id if kept else None
+        for run in runs:
+            if run is not kept:
+                self._delete_cell(run.id)
+        self._found[key] = [] if kept is None else [kept]
+        if kept is None:
+            return None
+        if kept.parent != self.parent_id:
+            self._client.set_tag(kept.id, schema.PARENT, self.parent_id)
+        return kept.id
 
     def write_cell(self, record: CellRecord, figures: Mapping[str, bytes]) -> str:
         """Write a cell with its trials and artifacts unless it exists, and return its run id."""
@@ -174,24 +154,24 @@ class SweepRuns:
             files[schema.TRIALS_FILE] = trials_table(record).encode()
             tags |= schema.logged_tables([schema.TRIALS_FILE])
         name = cell_name(record, self._varied)
-        made = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
-        run = _ExistingRun.of(made)
+        run_id = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
+        run = _KnownRun(run_id, complete=False, digest=digest, parent=self.parent_id)
         self._found[record.key] = [run]
         if inputs := _dataset_inputs(record):
-            self._client.log_inputs(run.id, inputs)
-        metrics = _cell_metrics(record)
+            self._client.log_inputs(run_id, inputs)
+        metrics = _metrics(record.metrics, record.finished_ms)
         if self._sweep.trials != "none":
             metrics += _trial_metrics(record)
         self._log_batch(
-            run.id, metrics, {**record.identity, "method": record.who["method"], **record.params}
+            run_id, metrics, {**record.identity, "method": record.who["method"], **record.params}
         )
-        log_files(self._client, run.id, files)
+        log_files(self._client, run_id, files)
         if self._sweep.trials == "runs":
             for trial in record.trials:
-                self._write_trial(trial, record, run.id)
-        self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
-        self._found[record.key] = [replace(run, status=record.status)]
-        return run.id
+                self._write_trial(trial, record, run_id)
+        self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
+        self._found[record.key] = [replace(run, complete=True)]
+        return run_id
 
     def _log_batch(
         self, run_id: str, metrics: Iterable[Measured], params: Mapping[str, Any]
@@ -207,21 +187,21 @@ class SweepRuns:
 
     def remove_doubles(self) -> None:
         """Delete all but one of the complete runs of a cell, written by several drivers."""
-        found: dict[str, list[_ExistingRun]] = defaultdict(list)
-        cells = schema.tagged({schema.KIND: schema.KIND_CELL})
-        for run in map(_ExistingRun.of, self._search(cells)):
-            if run.status in _COMPLETE:
-                found[run.key].append(run)
+        found: defaultdict[str, list[Run]] = defaultdict(list)
+        for run in self._search(schema.tagged({schema.KIND: schema.KIND_CELL})):
+            if run.info.status in _COMPLETE:
+                found[run.data.tags[schema.CELL_KEY]].append(run)
         for runs in found.values():
             # By id, so that drivers that end at the same time keep the same run.
-            for run in sorted(runs, key=lambda run: (run.status != "FINISHED", run.id))[1:]:
-                self._delete_cell(run)
+            runs.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
+            for run in runs[1:]:
+                self._delete_cell(run.info.run_id)
 
     def forget_cell(self, key: str) -> None:
         """Delete the incomplete runs of a cell that could not be recorded."""
-        for run in self._found.get(key, []):
-            if not run.deleted and run.status not in _COMPLETE:
-                self._delete_cell(run)
+        for run in self._found[key]:
+            if not run.complete:
+                self._delete_cell(run.id)
 
     def write_scorings(self, scorings: Iterable[ScoringRecord]) -> None:
         """Write one run per scored table, replacing runs of older records."""
@@ -243,10 +223,10 @@ class SweepRuns:
             **{f"dcs.{name}": str(value) for name, value in who.items() if value is not None},
         }
         name = schema.shorten(name, schema.NAME_LIMIT)
-        made = self._new_run(schema.KIND_SCORING, name, tags, start=scoring.started_ms).info
+        run_id = self._new_run(schema.KIND_SCORING, name, tags, start=scoring.started_ms)
         metrics = _metrics(scoring.metrics, scoring.finished_ms)
-        self._log_batch(made.run_id, metrics, {**who, **scoring.params})
-        self._client.set_terminated(made.run_id, end_time=scoring.finished_ms)
+        self._log_batch(run_id, metrics, {**who, **scoring.params})
+        self._client.set_terminated(run_id, end_time=scoring.finished_ms)
 
     def write_summary(self, cells: Cells, failed: int) -> None:
         """Write the tables and metrics of the parent run, replacing earlier ones."""
@@ -290,8 +270,7 @@ class SweepRuns:
             if group not in best or _score(cell) > _score(best[group]):
                 best[group] = cell
         for cell in best.values():
-            runs = self._found.get(cell.key, [])
-            written = [run.id for run in runs if run.status in _COMPLETE and not run.deleted]
+            written = [run.id for run in self._found[cell.key] if run.complete]
             if not written or self._has_model(run_id := written[0]):
                 continue
             data = next(iter(_dataset_inputs(cell)[-1:]), None)
@@ -319,52 +298,39 @@ class SweepRuns:
         from mlflow.entities import Param
 
         sweep = self._sweep
-        parent = self._find_parent()
+        own = {schema.KIND: schema.KIND_SWEEP, schema.SWEEP_KEY: sweep.sweep_key}
+        parent = next(self._search(schema.tagged(own)), None)
         if parent is None:
             name = sweep.run_name or sweep.experiment
-            parent = self._new_run(schema.KIND_SWEEP, name, _author_tags())
-        had = parent.data.params
-        new = {
-            key: value for key, value in _to_params(sweep.sweep_params).items() if key not in had
-        }
-        params = [Param(key, value) for key, value in new.items()]
-        self._client.log_batch(parent.info.run_id, params=params)
+            parent = self._client.get_run(self._new_run(schema.KIND_SWEEP, name, _author_tags()))
+        params = _to_params(sweep.sweep_params)
+        new = [Param(key, params[key]) for key in params if key not in parent.data.params]
+        self._client.log_batch(parent.info.run_id, params=new)
         return parent.info
 
-    def _find_parent(self) -> Run | None:
-        own = {schema.KIND: schema.KIND_SWEEP, schema.SWEEP_KEY: self._sweep.sweep_key}
-        return next(self._search(schema.tagged(own)), None)
-
-    def _delete_cell(self, cell: _ExistingRun) -> None:
-        trials = schema.tagged({schema.KIND: schema.KIND_TRIAL, schema.PARENT: cell.id})
-        for run_id in (*[run.info.run_id for run in self._search(trials)], cell.id):
-            self._delete_run(run_id)
-
-    def _delete_run(self, run_id: str) -> None:
-        # Distinguishes it from a run that a user deletes, even if its driver ends it meanwhile.
-        self._client.set_tag(run_id, schema.RECORD_DIGEST, "")
-        # A deleted run can be restored and must not be RUNNING then.
-        self._client.set_terminated(run_id, "KILLED")
-        self._client.delete_run(run_id)
+    def _delete_cell(self, run_id: str) -> None:
+        trials = schema.tagged({schema.KIND: schema.KIND_TRIAL, schema.PARENT: run_id})
+        for each in (*[run.info.run_id for run in self._search(trials)], run_id):
+            # A deleted run can be restored and must not be RUNNING then.
+            self._client.set_terminated(each, "KILLED")
+            self._client.delete_run(each)
 
     def _search(self, where: str) -> Iterator[Run]:
         return search_runs(self._client, self.experiment_id, where)
 
     def _new_run(
         self, kind: str, name: str, tags: Mapping[str, str], *, start: int | None = None
-    ) -> Run:
-        tags = {**self._common_tags(kind), **tags}
-        return self._client.create_run(
-            self.experiment_id, start_time=start, tags=tags, run_name=name
-        )
-
-    def _common_tags(self, kind: str) -> dict[str, str]:
-        return {
+    ) -> str:
+        common = {
             schema.KIND: kind,
             schema.SCHEMA: schema.SCHEMA_VERSION,
             schema.SWEEP: self._sweep.experiment,
             schema.SWEEP_KEY: self._sweep.sweep_key,
         }
+        run = self._client.create_run(
+            self.experiment_id, start_time=start, tags={**common, **tags}, run_name=name
+        )
+        return str(run.info.run_id)
 
     def _write_trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> None:
         tags = {
@@ -374,12 +340,12 @@ class SweepRuns:
             schema.TRIAL_STATE: trial.state,
         }
         name, start = f"trial {trial.number}", trial.started_ms
-        made = self._new_run(schema.KIND_TRIAL, name, tags, start=start).info
+        run_id = self._new_run(schema.KIND_TRIAL, name, tags, start=start)
         end = trial.started_ms + round(1000 * trial.seconds)
         values = {**trial.metrics, **({} if trial.value is None else {"value": trial.value})}
-        self._log_batch(made.run_id, _metrics(values, end), trial.params)
+        self._log_batch(run_id, _metrics(values, end), trial.params)
         status = "FAILED" if trial.state == "FAIL" else "FINISHED"
-        self._client.set_terminated(made.run_id, status, end_time=end)
+        self._client.set_terminated(run_id, status, end_time=end)
 
 
 def trials_table(record: CellRecord) -> str:
@@ -547,17 +513,6 @@ def _dataset_source(about: Mapping[str, Any], digest: str) -> DatasetSource:
     return CodeDatasetSource(
         {name: str(value) for name, value in about.items()} | {"digest": digest}
     )
-
-
-def _cell_metrics(record: CellRecord) -> list[Measured]:
-    at = record.finished_ms
-    metrics = _metrics(record.metrics, at)
-    span = (at - record.started_ms) / max(1, len(record.trace))
-    for step in thin(len(record.trace), _MAX_TRACE_POINTS):
-        when = int(record.started_ms + span * (step + 1))
-        for column, value in zip(TRACE_COLUMNS, record.trace[step], strict=True):
-            metrics.append((schema.TRACE_PREFIX + column, value, when, step))
-    return metrics
 
 
 def _to_params(values: Mapping[str, Any]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from optuna.exceptions import StorageInternalError
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FixedTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
@@ -483,7 +483,28 @@ def open_storage(address: str) -> BaseStorage:
             return RDBStorage(address, engine_kwargs={"poolclass": NullPool})
         path = Path(os.path.expanduser(address))
         path.parent.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(JournalFileBackend(str(path)))
+        return JournalStorage(JournalFileBackend(str(path), lock_obj=_JournalLock(str(path))))
+
+
+class _JournalLock(JournalFileSymlinkLock):
+    """Lock of a journal that removes an incomplete last line, as a full disk leaves it.
+
+    Otherwise the next writer would append to that line, and nobody could read the journal.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._path = path
+
+    def acquire(self) -> bool:
+        acquired = super().acquire()
+        with open(self._path, "rb+") as journal:
+            if journal.seek(0, os.SEEK_END):
+                journal.seek(-1, os.SEEK_END)
+                if journal.read() != b"\n":
+                    journal.seek(0)
+                    journal.truncate(journal.read().rfind(b"\n") + 1)
+        return acquired
 
 
 def open_study(stored: StoredStudy) -> optuna.Study:

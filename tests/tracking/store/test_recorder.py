@@ -71,9 +71,6 @@ def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
     assert "ValueError: bad table" in cells.loc["cell0003", "tags.mlflow.note.content"]
     assert Path(first["artifact_uri"].removeprefix("file://")).is_relative_to(output)
 
-    trace = MlflowClient().get_metric_history(first["run_id"], "anneal/temperature")
-    assert [(point.step, point.value) for point in trace] == [(i, 1 / (i + 1)) for i in range(5)]
-
     board = table("leaderboard.json", sweep["run_id"])
     assert board[["method", "seeds"]].to_numpy().tolist() == [["dcs", 2]]
     assert board["accuracy_mean"].iloc[0] == pytest.approx(0.515)

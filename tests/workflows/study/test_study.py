@@ -117,6 +117,18 @@ def test_a_study_killed_three_times_resumes_to_the_same_trials(tuned, tmp_path):
     assert {"accuracy", "cobias", "moves"} <= set(study.trials[0].user_attrs)
 
 
+def test_a_journal_with_an_incomplete_line_goes_on(tmp_path):
+    path = tmp_path / "optuna.journal"
+    study = optuna.create_study(storage=open_storage(str(path)), study_name="one")
+    study.tell(study.ask(), 1.0)
+    with path.open("ab") as journal:
+        journal.write(b'{"op_code": 4, "worker')
+    again = optuna.load_study(storage=open_storage(str(path)), study_name="one")
+    again.tell(again.ask(), 2.0)
+    for reader in (study, optuna.load_study(storage=open_storage(str(path)), study_name="one")):
+        assert [trial.value for trial in reader.trials] == [1.0, 2.0]
+
+
 def test_a_limit_is_a_constraint_of_the_study(tmp_path):
     stored = StoredStudy(str(tmp_path / "optuna.journal"), "cell")
     _study(SETTINGS.model_copy(update={"max_cobias": 3.0}), stored=stored)
