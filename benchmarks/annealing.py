@@ -25,6 +25,8 @@ import numpy as np
 from numba import njit
 
 from benchmarks.annealing_solvers import SOLVERS, Target
+from benchmarks.evaluator import SchemeEvaluator
+from benchmarks.exact import exact_search
 from benchmarks.lower_bound import lower_bound
 from dcs import (
     ClassificationMetrics,
@@ -32,14 +34,12 @@ from dcs import (
     Objective,
     Schedule,
     anneal,
-    exact_search,
 )
 from dcs.data.splits import stratified_choice
 from dcs.search.kernels import candidates as _candidates
 from dcs.search.kernels import chains as _search
 from dcs.search.kernels import moves as _moves
 from dcs.search.kernels import table as _table
-from dcs.search.problem import SchemeEvaluator
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 OBJECTIVE = Objective()

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.evaluator import SchemeEvaluator
 from dcs import CorrectionSet, Objective, Schedule, anneal
 from dcs.search.kernels import chains as _search
 from dcs.search.kernels import table as _table
-from dcs.search.problem import SchemeEvaluator
 
 _CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 _OBJECTIVE = Objective()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dcs.schemes.corrections import Weight as Weight
     from dcs.schemes.scheme import CorrectionScheme as CorrectionScheme
     from dcs.search.annealing import anneal as anneal
-    from dcs.search.optimum import exact_search as exact_search
     from dcs.search.problem import AnnealingResult as AnnealingResult
     from dcs.search.schedule import Schedule as Schedule
     from dcs.selection.cross_validation import SelectionSettings as SelectionSettings
@@ -40,7 +39,6 @@ _EXPORTS = {
     "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
     "dcs.schemes.scheme": ("CorrectionScheme",),
     "dcs.search.annealing": ("anneal",),
-    "dcs.search.optimum": ("exact_search",),
     "dcs.search.problem": ("AnnealingResult",),
     "dcs.search.schedule": ("Schedule",),
     "dcs.selection.estimator": ("DCSClassifier",),

@@ -155,10 +155,10 @@ def show(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def listing(names: Sequence[str], limit: int = 8) -> str:
-    """Format at most `limit` names for a message, with the number of the others."""
-    quoted = ", ".join(show(name, 30) for name in names[:limit]) or "none"
-    return f"{quoted} and {len(names) - limit} more" if len(names) > limit else quoted
+def quoted(names: Sequence[str], limit: int = 8) -> str:
+    """Return at most `limit` names in quotes for a message, with the number of the others."""
+    shown = ", ".join(show(name, 30) for name in names[:limit]) or "none"
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
 
 
 def escaped(text: object) -> str:
@@ -217,20 +217,8 @@ def _non_empty_lines(text: BaseException | str) -> list[str]:
     return lines or [fallback]
 
 
-def hub_advice(error: BaseException) -> str:
-    """Return advice for a model or dataset that cannot be downloaded from the hub."""
-    text = ""
-    cause: BaseException | None = error
-    while cause is not None:
-        text += f"{type(cause).__name__} {cause} ".lower()
-        cause = cause.__cause__ or cause.__context__
-    if "offline" in text:
-        return (
-            "there is no network, or HF_HUB_OFFLINE is set, and it was not downloaded before: run "
-            "once with network access"
-        )
-    # The hub also answers 401 if a repository does not exist, and then mentions gated ones.
-    denied = "notfounderror" not in text and re.search(r"\b40[13]\b", text)
-    if denied or "gatedrepoerror" in text:
-        return "accept its licence on its hub page and set HF_TOKEN"
-    return "check the name, the revision after the @ and the network; a private one needs HF_TOKEN"
+HUB_ADVICE = (
+    "check the name, the revision after the @, the network and HF_HUB_OFFLINE; a private or gated "
+    "one needs HF_TOKEN and an accepted licence"
+)
+"""Advice for a model or dataset that cannot be downloaded from the hub."""

@@ -294,7 +294,9 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     remarks=tuple(line for _, lines in read.values() for line in lines),
                 )
             )
-    found += [_join(group, over) for over in config.ensemble for group in alike(found, over)]
+    found += [
+        _join(group, over) for over in config.ensemble for group in grouped_over(found, over)
+    ]
     origin_of = attrgetter("model", "task", "shots", "seed")
     # Tables with the same origin are named after their files, then after their paths.
     for by_path in (False, True):
@@ -307,7 +309,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     return found
 
 
-def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
+def grouped_over(sources: Sequence[S], over: Grouping) -> list[list[S]]:
     """Return the groups of two or more sources that differ only in the given respect."""
     groups: dict[tuple[Any, ...], list[S]] = {}
     for source in sources:

@@ -6,6 +6,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.errors import InvalidInputError, TableError, listing, reason, show
+from dcs.errors import InvalidInputError, TableError, quoted, reason, show
 
 SUM_TOLERANCE: Final = 1e-6
 """Largest allowed difference between a row's sum and 1; it admits float32 rounding."""
@@ -23,7 +24,7 @@ SUM_TOLERANCE: Final = 1e-6
 _EXACT: Final = 1e-12
 
 #: Maximum number of values per table: 1 GiB as float64, and several times that during processing.
-_MOST_VALUES: Final = 2**27
+MOST_VALUES: Final = 2**27
 
 
 def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
@@ -34,33 +35,11 @@ def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
     TableError
         If it has more than the maximum number of values.
     """
-    if n_rows * n_columns > _MOST_VALUES:
+    if n_rows * n_columns > MOST_VALUES:
         raise TableError(
             f"{source}: {n_rows} rows of {n_columns} columns are too large for one table, which "
-            f"holds at most {_MOST_VALUES} values; use fewer rows"
+            f"holds at most {MOST_VALUES} values; use fewer rows"
         )
-
-
-class RowNumbers(Sequence[str]):
-    """Row numbers as strings, created on access."""
-
-    def __init__(self, n_rows: int) -> None:
-        self._numbers = range(n_rows)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, row: Any) -> Any:
-        number = self._numbers[row]
-        return tuple(map(str, number)) if isinstance(number, range) else str(number)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, RowNumbers):
-            return len(self) == len(other)
-        return isinstance(other, tuple) and tuple(self) == other
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
 
 
 def finite_number(
@@ -183,24 +162,81 @@ def checked_rows(
                 f"labels are names such as {show(given[0])}; give the names of the columns with "
                 "classes=, or a data frame whose columns are named by the classes"
             )
-        given = label_indices(given.tolist(), Named("labels", checked_classes(classes)))
+        given = label_indices(given.tolist(), values, Named("labels", checked_classes(classes)))
     indices = checked_labels(given, n_rows=n_rows, n_classes=n_classes, missing=missing)
     return values, indices, checked_classes(classes, n_classes=n_classes)
 
 
-def label_indices(labels: Sequence[Any], names: Named) -> NDArray[np.int64]:
-    """Return the indices of labels [M] that are class names; None, NaN and "" become -1.
+def as_text(cell: Any) -> str:
+    """Return a label as text: whole numbers without decimals, missing ones empty."""
+    if cell is None or cell != cell:
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def fold(cell: Any) -> str:
+    """Return a label as text to be compared without case."""
+    return as_text(cell).casefold()
+
+
+def label_indices(
+    labels: Sequence[Any], probs: NDArray[np.float64], names: Named
+) -> NDArray[np.int64]:
+    """Return the class index of every label: class names in any case, or numbers from 0.
+
+    Empty cells, and -1 unless it is a class, are missing labels (-1).
 
     Raises
     ------
     TableError
-        If a label is not a class name.
+        If a label is neither, or the numbers may count from 1.
     """
-    index = {name: k for k, name in enumerate(names.classes)}
-    texts = ["" if each is None or each != each else str(each) for each in labels]
-    wrong = np.array([text != "" and text not in index for text in texts])
-    names.refuse(wrong, texts, f"must be one of {listing(names.classes)}", what="label")
-    return np.array([index.get(text, -1) for text in texts], dtype=np.int64)
+    classes = names.classes
+    texts = [as_text(cell) for cell in labels]
+    empty = {"": -1, "-1": -1}
+    exact = {name.strip(): k for k, name in enumerate(classes)}
+    folded = {fold(name): k for k, name in enumerate(classes)}
+    lower = {text: folded.get(text.casefold(), -2) for text in texts} | {"": -1}
+    numbers = {str(k): k for k in range(len(classes))}
+    numbers |= {f"{k}.0": k for k in range(len(classes))} | {"-1.0": -1}
+    readings = [empty | exact, empty | numbers]
+    if len(folded) == len(classes):
+        readings.insert(1, empty | {k: v for k, v in lower.items() if v != -2})
+    if not any(texts):
+        return np.full(len(texts), -1)
+    wrong = [np.array([text not in reading for text in texts]) for reading in readings]
+    for reading, misfits in zip(readings, wrong, strict=True):
+        if not misfits.any():
+            found = np.array([reading[text] for text in texts])
+            if reading is readings[-1]:
+                _refuse_from_one(found, probs, names)
+            return found
+    # Report a row that no reading allows, rather than an earlier one that some reading allows.
+    neither = np.logical_and.reduce(wrong)
+    names.refuse(
+        neither if neither.any() else wrong[-1],
+        [*labels],
+        f"must be one of {quoted(classes)}, or all in 0..{len(classes) - 1}; empty if unlabelled",
+        what="label",
+    )
+    raise AssertionError
+
+
+def _refuse_from_one(labels: NDArray[np.int64], probs: NDArray[np.float64], names: Named) -> None:
+    """Refuse numbers that fit the probabilities better when counted from 1."""
+    known = labels >= 0
+    top = probs.argmax(axis=1)[known]
+    if (
+        0 not in labels
+        and top.size >= 20
+        and np.mean(top == labels[known] - 1) > np.mean(top == labels[known])
+    ):
+        raise TableError(
+            f"{names.source}: no label is 0, and labels fit the probabilities better if they "
+            f"count from 1; write class names, or numbers from 0 to {len(names.classes) - 1}"
+        )
 
 
 def column_names(values: Any) -> list[str] | None:
@@ -231,7 +267,7 @@ def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> l
     found = affixes(names, classes) if len(names) == len(classes) else []
     if not found:
         raise TableError(
-            f"columns {listing(names)} are not named by the classes {listing(classes)}; give one "
+            f"columns {quoted(names)} are not named by the classes {quoted(classes)}; give one "
             f"column per class, named by it, or an array without names, whose order {option} gives"
         )
     start, end = found[0]
@@ -382,7 +418,10 @@ def checked_labels(
     """
     values = _as_array(labels, names.source)
     if missing and values.ndim == 1 and values.dtype.kind in "fO":
-        values = _fill_missing(values, names.source)
+        import pandas as pd
+
+        with suppress(TypeError, ValueError):  # Other values are refused below.
+            values = pd.array(values, dtype="Int64").fillna(-1).to_numpy(np.int64)
     one_per_row = values.ndim == 1 and values.size and n_rows in (None, values.size)
     if not one_per_row or values.dtype.kind not in "iu":
         raise TableError(
@@ -396,15 +435,6 @@ def checked_labels(
             rule += ", or -1 (null, an empty field) if unlabelled"
         names.refuse(wrong, values, rule, what="label")
     return values.astype(np.int64)
-
-
-def _fill_missing(labels: NDArray[Any], source: str) -> NDArray[Any]:
-    """Replace None and NaN by -1, and restore integers that were floats because of NaN."""
-    missing = [label is None or label != label for label in labels.tolist()]
-    pairs = zip(labels.tolist(), missing, strict=True)
-    filled = _as_array([-1 if is_missing else label for label, is_missing in pairs], source)
-    whole = any(missing) and filled.dtype.kind == "f" and bool((filled % 1 == 0).all())
-    return filled.astype(np.int64) if whole else filled
 
 
 def checked_classes(
@@ -447,9 +477,7 @@ def checked_ids(ids: Iterable[Any] | None, *, n_rows: int, source: str) -> Seque
         If there is not one per row, or an id is neither str nor int, or is repeated.
     """
     if ids is None:
-        return RowNumbers(n_rows)
-    if isinstance(ids, RowNumbers) and len(ids) == n_rows:
-        return ids
+        return tuple(map(str, range(n_rows)))
     values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     if len(values) != n_rows:
         raise TableError(f"{source}: {len(values)} ids for {n_rows} rows; give one id per row")
@@ -475,7 +503,7 @@ def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) 
     counts = np.bincount(labels, minlength=len(classes))
     absent = [name for name, count in zip(classes, counts, strict=True) if count == 0]
     if absent:
-        message = f"no rows are labelled {listing(absent)}; COBias and PMI ignore these classes"
+        message = f"no rows are labelled {quoted(absent)}; COBias and PMI ignore these classes"
         warnings.warn(message, UserWarning, stacklevel=3)
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import Named, affixes, softmax
-from dcs.errors import TableError, listing, show, suggest
+from dcs.data.checks import Named, affixes, as_text, fold, softmax
+from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
 if TYPE_CHECKING:
@@ -127,7 +127,6 @@ def infer(
     label = finder.label()
     columns, classes, kind = finder.class_columns(label)
     label = label or finder.label_by_content(classes, columns)
-    names = [*frame.columns]
     numbers = finder.matrix(columns)
     row_id = finder.id({*columns, label})
     decimal: Any = "," if any(finder.number(each).comma for each in columns) else "."
@@ -140,19 +139,12 @@ def infer(
         separator=given.separator,
         decimal=decimal,
     )
-    remarks = [f"classes {listing(classes)} from {_shown(columns, names)} ({kind})"]
+    remarks = [f"classes {quoted(classes)} from columns {quoted(columns, 4)} ({kind})"]
     remarks.append(f"labels from {show(label)}" if label else "no labels")
     remarks += [f"ids from {show(row_id)}"] if row_id else []
     labels = [None] * len(frame) if label is None else cells_of(frame[label])
     ids = None if row_id is None else cells_of(frame[row_id])
     return Content(reading, numbers, labels, ids, remarks)
-
-
-def _shown(columns: Sequence[str], names: Sequence[str]) -> str:
-    """Describe columns by their common prefix, if they have one of their own."""
-    start = _common_prefix(columns)
-    own = [name for name in names if name.startswith(start)] if start else []
-    return f"columns {start}*" if own == [*columns] else f"columns {listing(columns, 4)}"
 
 
 def _common_prefix(names: Sequence[str]) -> str:
@@ -227,14 +219,14 @@ class _Finder:
         if name not in self.names:
             raise TableError(
                 f"{self.source}: no column {show(name)}{suggest(name, self.names)}; set {key}= "
-                f"to one of {listing(self.names, 12)}"
+                f"to one of {quoted(self.names, 12)}"
             )
         return name
 
     def _ask(self, question: str, key: str, columns: Iterable[str]) -> TableError:
         return TableError(
             f"{self.source}: {question}; specify it with --read {key} (columns: "
-            f"{listing([*columns], 12)})"
+            f"{quoted([*columns], 12)})"
         )
 
     def label(self) -> str | None:
@@ -323,9 +315,9 @@ class _Finder:
             found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
             if not found:
                 raise TableError(
-                    f"{self.source}: no column for each of the classes {listing(classes)}; name "
+                    f"{self.source}: no column for each of the classes {quoted(classes)}; name "
                     f"them <class>, p:<class> or with another common prefix (columns: "
-                    f"{listing(names, 12)})"
+                    f"{quoted(names, 12)})"
                 )
             spelled = [tuple(f"{a}{name}{b}" for name in classes) for a, b in found]
             columns = next((each for each in spelled if self._fits(each)), spelled[-1])
@@ -359,7 +351,7 @@ class _Finder:
             sure = [each for each in dict.fromkeys(candidates) if self._fits(each)]
             if len(sure) > 1 and not self._alike(sure):
                 raise self._ask(
-                    f"columns {listing(sure[0], 3)} and {listing(sure[1], 3)} are both class "
+                    f"columns {quoted(sure[0], 3)} and {quoted(sure[1], 3)} are both class "
                     "probabilities; which are to be read",
                     "columns=A,B,...",
                     self.names,
@@ -432,43 +424,14 @@ class _Finder:
             )
         elif kind == "logits":
             fits["logits"] = (numbers < np.inf).all(axis=1) & (numbers.max(axis=1) > -np.inf)
-            self._refuse_totals(columns, numbers)
-        self._refuse(names, ~fits[kind], numbers, kind)
+        names.refuse(
+            ~fits[kind],
+            np.nansum(numbers, axis=1),
+            f"its values are not {kind}; drop or correct it, or specify their kind with --read "
+            "values=KIND (values=scores divides each row by its sum)",
+            what="the sum of the row",
+        )
         return kind
-
-    def _refuse(
-        self, names: Named, wrong: NDArray[np.bool_], numbers: NDArray[np.float64], kind: Values
-    ) -> None:
-        rules: dict[str, str] = {
-            "probabilities": "must be 1; drop or correct the row, or specify --read values=scores "
-            "to divide each row by its sum",
-            "percent": "must be 100",
-            "votes": "votes must be whole numbers, and at least one",
-            "scores": "must be positive, without negative values",
-            "logits": "logits must be finite or -inf, with a finite value in every row",
-        }
-        negative = wrong & (np.nan_to_num(numbers).min(axis=1) < 0.0)
-        if kind in ("probabilities", "percent", "votes", "scores") and negative.any():
-            names.refuse(negative, numbers.min(axis=1), "must be a number at least 0")
-        if kind in rules:
-            sums, what = np.nansum(numbers, axis=1), "the sum of the probabilities"
-        else:
-            with np.errstate(over="ignore"):
-                sums = np.exp(np.nan_to_num(numbers, nan=-np.inf)).sum(axis=1)
-            what = "the sum of the exponentials"
-        names.refuse(wrong, sums, rules.get(kind, "must be 1"), what=what)
-
-    def _refuse_totals(self, columns: tuple[str, ...], numbers: NDArray[np.float64]) -> None:
-        """Refuse a column that is a function of the others, such as their maximum."""
-        for k, name in enumerate(columns) if len(columns) > 2 and len(numbers) > 1 else ():
-            others = np.delete(numbers, k, axis=1)
-            for of in (others.sum(axis=1), others.max(axis=1), others.min(axis=1)):
-                if np.allclose(of, numbers[:, k], equal_nan=False):
-                    raise self._ask(
-                        f"is column {show(name)}, computed from the others, a class",
-                        "columns=A,B,...",
-                        columns,
-                    )
 
 
 def _fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
@@ -511,75 +474,3 @@ def cells_of(column: pd.Series[Any]) -> list[Any]:
     """Return the cells of a column, with None for missing ones."""
     plain: list[Any] = column.astype(object).where(column.notna(), None).tolist()
     return plain
-
-
-def as_text(cell: Any) -> str:
-    """Return a label as text: whole numbers without decimals, missing ones empty."""
-    if cell is None or cell != cell:
-        return ""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell).strip()
-
-
-def fold(cell: Any) -> str:
-    """Return a label as text to be compared without case."""
-    return as_text(cell).casefold()
-
-
-def label_indices(
-    labels: Sequence[Any], probs: NDArray[np.float64], names: Named
-) -> NDArray[np.int64]:
-    """Return the class index of every label: class names in any case, or numbers from 0.
-
-    Empty cells, and -1 unless it is a class, are missing labels (-1).
-
-    Raises
-    ------
-    TableError
-        If a label is neither, or the numbers may count from 1.
-    """
-    classes = names.classes
-    texts = [as_text(cell) for cell in labels]
-    empty = {"": -1, "-1": -1}
-    exact = {name.strip(): k for k, name in enumerate(classes)}
-    folded = {fold(name): k for k, name in enumerate(classes)}
-    lower = {text: folded.get(text.casefold(), -2) for text in texts} | {"": -1}
-    numbers = {str(k): k for k in range(len(classes))}
-    numbers |= {f"{k}.0": k for k in range(len(classes))} | {"-1.0": -1}
-    readings = [empty | exact, empty | numbers]
-    if len(folded) == len(classes):
-        readings.insert(1, empty | {k: v for k, v in lower.items() if v != -2})
-    if not any(texts):
-        return np.full(len(texts), -1)
-    wrong = [np.array([text not in reading for text in texts]) for reading in readings]
-    for reading, misfits in zip(readings, wrong, strict=True):
-        if not misfits.any():
-            found = np.array([reading[text] for text in texts])
-            if reading is readings[-1]:
-                _refuse_from_one(found, probs, names)
-            return found
-    # Report a row that no reading allows, rather than an earlier one that some reading allows.
-    neither = np.logical_and.reduce(wrong)
-    names.refuse(
-        neither if neither.any() else wrong[-1],
-        [*labels],
-        f"must be one of {listing(classes)}, or all in 0..{len(classes) - 1}; empty if unlabelled",
-        what="label",
-    )
-    raise AssertionError
-
-
-def _refuse_from_one(labels: NDArray[np.int64], probs: NDArray[np.float64], names: Named) -> None:
-    """Refuse numbers that fit the probabilities better when counted from 1."""
-    known = labels >= 0
-    top = probs.argmax(axis=1)[known]
-    if (
-        0 not in labels
-        and top.size >= 20
-        and np.mean(top == labels[known] - 1) > np.mean(top == labels[known])
-    ):
-        raise TableError(
-            f"{names.source}: no label is 0, and labels fit the probabilities better if they "
-            f"count from 1; write class names, or numbers from 0 to {len(names.classes) - 1}"
-        )

@@ -15,6 +15,8 @@ from dcs.errors import TableError, show
 #: Share of test texts among the fitted ones up to which they are chance, such as "thank you".
 _CHANCE: Final = 0.01
 
+_ADVICE: Final = "give other rows, or remove the test rows to have some held out"
+
 #: Mean length, in characters, from which a column of different strings is the text of the rows.
 _TEXT_LENGTH: Final = 12
 
@@ -62,7 +64,9 @@ def refuse_shared_rows(fitted: Source, test: Source, name: str) -> str:
     )
 
 
-def refuse_shared_texts(fitted: Iterable[str], test: Sequence[str], name: str) -> str:
+def refuse_shared_texts(
+    fitted: Iterable[str], test: Sequence[str], name: str, *, advice: str = _ADVICE
+) -> str:
     """Refuse test texts that are among the fitted ones; return a remark on a few.
 
     Raises
@@ -73,18 +77,17 @@ def refuse_shared_texts(fitted: Iterable[str], test: Sequence[str], name: str) -
     known = {text.strip() for text in fitted}
     shared = [text for text in test if text.strip() in known]
     if len(shared) > _CHANCE * len(test):
-        _refuse(shared, len(test), "texts", name)
+        _refuse(shared, len(test), "texts", name, advice)
     return f"{name}: {len(shared)} of {len(test)} texts are fitted too" if shared else ""
 
 
-_ADVICE: Final = "give other rows, or remove the test rows to have some held out"
-
-
-def _refuse(shared: Sequence[str], n_rows: int, what: str, name: str) -> None:
+def _refuse(
+    shared: Sequence[str], n_rows: int, what: str, name: str, advice: str = _ADVICE
+) -> None:
     if shared:
         raise TableError(
             f"{name}: {len(shared)} of {n_rows} {what} are among the rows to be fitted, such as "
-            f"{show(shared[0], 40)}; {_ADVICE}"
+            f"{show(shared[0], 40)}; {advice}"
         )
 
 

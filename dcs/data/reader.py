@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import os
 import re
 import sys
@@ -15,10 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dcs.data.checks import Named, checked_classes, checked_ids, refuse_too_large
-from dcs.data.columns import CORRECTED, PREFIX, Reading, infer, label_indices, to_shares
+from dcs.data.checks import (
+    MOST_VALUES,
+    Named,
+    checked_classes,
+    checked_ids,
+    label_indices,
+    refuse_too_large,
+)
+from dcs.data.columns import CORRECTED, PREFIX, Reading, infer, to_number, to_shares
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet
-from dcs.errors import ConfigError, TableError, escaped, listing, reason, show
+from dcs.errors import ConfigError, TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, read_json, read_text, validated
 
 if TYPE_CHECKING:
@@ -266,7 +272,7 @@ def _text_frame(text: str, source: str, separator: str | None) -> tuple[pd.DataF
     except ValueError as error:
         raise TableError(f"{source}: cannot be read as columns: {reason(error)}") from None
     names = [str(name).strip() for name in cells.iloc[0]]
-    if all(_is_number(name) for name in names if name):
+    if not to_number(pd.Series(names)).wrong.any():
         raise TableError(
             f"{source}: the first line holds numbers; a line of column names is needed"
         )
@@ -283,14 +289,6 @@ def _n_fields(text: str, separator: str) -> int:
     except csv.Error:
         return 0
     return counts.pop() if len(counts) == 1 else min(1, len(counts))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.rstrip("%"))
-    except ValueError:
-        return False
-    return True
 
 
 def _json_frame(text: str, source: str) -> pd.DataFrame:
@@ -350,8 +348,9 @@ def _npz_frame(
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             names = archive.files
-            for key in set(names) & _KEYS:
-                _refuse_large_array(archive, key, source)
+            # A small compressed file can hold very large arrays.
+            if sum(member.file_size for member in archive.zip.infolist()) > 8 * MOST_VALUES:
+                raise TableError(f"{source}: the arrays are too large for one table")
             arrays = {key: np.atleast_1d(archive[key]) for key in names if key in _KEYS}
     except TableError:
         raise
@@ -365,7 +364,7 @@ def _npz_frame(
     misnamed = {"label", "y", "target", "gold"} & {*names}
     if len(given) != 1 or (misnamed and "labels" not in arrays):
         raise TableError(
-            f"{source}: arrays are {listing(names)}; must be one of {listing([*_ARRAYS])}, and "
+            f"{source}: arrays are {quoted(names)}; must be one of {quoted([*_ARRAYS])}, and "
             "optionally 'labels', 'classes' and 'ids'"
         )
     values, entry = arrays[given[0]], _index_entry(path)
@@ -386,20 +385,6 @@ def _npz_frame(
                 )
             frame.insert(0, name, arrays[key])
     return frame, given[0], entry
-
-
-def _refuse_large_array(archive: Any, key: str, source: str) -> None:
-    """Check the size of an array from its header, before it is decompressed."""
-    header = np.lib.format
-    with archive.zip.open(f"{key}.npy") as member:
-        is_first = header.read_magic(member) == (1, 0)
-        read = header.read_array_header_1_0 if is_first else header.read_array_header_2_0
-        shape, _, dtype = read(member)
-    rows, *columns = shape or (1,)
-    # A string counts as the number of float64 values of the same size.
-    width = math.prod(columns) * math.ceil(dtype.itemsize / 8)
-    refuse_too_large(rows, width, source=f"{source}: array {key!r}")
-    _refuse_many_columns(math.prod(columns), source)
 
 
 def _index_entry(path: Path) -> dict[str, Any]:
@@ -518,8 +503,8 @@ def open_sources(
     if first.table.classes != second.table.classes:
         raise TableError(
             f"{escaped(path)}: classes of the optimization rows are "
-            f"{listing(first.table.classes)}, those of the test rows "
-            f"{listing(second.table.classes)}; both must be identical and in the same order"
+            f"{quoted(first.table.classes)}, those of the test rows "
+            f"{quoted(second.table.classes)}; both must be identical and in the same order"
         )
     return {"optimization": first, "test": second}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import InitVar, asdict, dataclass, replace
@@ -27,7 +26,7 @@ from dcs.data.checks import (
     refuse_too_large,
 )
 from dcs.data.columns import PREFIX, Reading
-from dcs.errors import TableError, escaped, listing, reason, show
+from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, validated
 
 COUNT_PREFIX: Final = "n:"
@@ -236,11 +235,9 @@ class ProbabilityTable:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ProbabilityTable:
-        """Read a table from a Parquet file.
+        """Read a table from a Parquet file written by :meth:`write`.
 
-        The file must have the columns ``id``, ``label`` and one ``p:<class>`` per class, in any
-        order; other columns are ignored, and labels can be null. Files written by :meth:`write`
-        also hold provenance and class order; otherwise classes are in the order of the columns.
+        Other files are read by :func:`dcs.read_table`.
 
         Parameters
         ----------
@@ -254,32 +251,26 @@ class ProbabilityTable:
         """
         source = escaped(path)
         with open_parquet(path) as file:
-            names = file.schema_arrow.names
-            classes = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
-            header = _Header.of(file.schema_arrow.metadata or {}, classes, source)
-            columns = ["id", "label", *(PREFIX + name for name in header.classes)]
+            metadata, names = file.schema_arrow.metadata or {}, file.schema_arrow.names
+            if _KEY not in metadata:
+                raise TableError(f"{source}: not written by write; read it by dcs.read_table")
+            about = f"{source}: table metadata"
+            content = parse_json(metadata[_KEY].decode(), source=about, error=TableError)
+            header = validated(_Header, content, source=about, error=TableError)
+            columns = [PREFIX + name for name in header.classes]
             voted = [COUNT_PREFIX + name for name in header.classes]
             columns += voted if set(voted) <= set(names) else []
-            found = Counter(names)
-            wrong = {PREFIX + name for name in classes}.difference(columns)
-            wrong |= {name for name in columns if found[name] != 1}
-            if wrong:
-                raise TableError(
-                    f"{source}: columns {listing(sorted(wrong))} are missing, repeated or not a "
-                    "class; a table has one id, one label and one p:<class> per class in its "
-                    "metadata; use dcs.read_table for other column names (columns: "
-                    f"{listing(names)})"
-                )
-            refuse_too_large(file.metadata.num_rows, len(columns), source=source)
-            table = file.read(columns=columns)
-        numbers = [_numbers(table.column(name), name, source) for name in columns[2:]]
+            refuse_too_large(file.metadata.num_rows, len(columns) + 2, source=source)
+            table = file.read(columns=["id", "label", *columns])
+            numbers = [np.asarray(table.column(name), dtype=np.float64) for name in columns]
+            labels, ids = table.column("label").to_numpy(), table.column("id").to_pylist()
         values = np.array(numbers).reshape(len(numbers), table.num_rows).T
         probs, votes = np.split(values, [len(header.classes)], axis=1)
         read = cls.from_arrays(
             probs,
-            table.column("label").to_numpy(),
+            labels,
             classes=header.classes,
-            ids=table.column("id").to_pylist(),
+            ids=ids,
             provenance=header.provenance,
             source=path,
         )
@@ -398,7 +389,7 @@ class ProbabilityTable:
         """
         if sorted(classes) != sorted(self.classes):
             raise TableError(
-                f"classes of the table are {listing(self.classes)}; expected {listing(classes)}"
+                f"classes of the table are {quoted(self.classes)}; expected {quoted(classes)}"
             )
         columns = [self.classes.index(name) for name in classes]
         return replace(
@@ -484,21 +475,12 @@ _FOOTER_BYTES: Final = 2**25
 
 
 class _Header(BaseModel):
-    """Metadata of a table; files written by other programs have none."""
+    """Metadata of a table."""
 
     format: Literal["dcs-probability-table"] = "dcs-probability-table"
     version: Literal[1] = 1
     classes: list[str]
     provenance: Provenance = Provenance()
-
-    @classmethod
-    def of(cls, metadata: dict[bytes, bytes], classes: list[str], source: str) -> _Header:
-        """Parse the metadata of a Parquet file, or else use the classes of its columns."""
-        if _KEY not in metadata:
-            return cls(classes=classes)
-        source, text = f"{source}: table metadata", metadata[_KEY].decode("utf-8", "replace")
-        values = parse_json(text, source=source, error=TableError)
-        return validated(cls, values, source=source, error=TableError)
 
 
 @contextmanager
@@ -525,18 +507,8 @@ def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
             yield file
     except TableError:
         raise
-    except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
+    except (pa.ArrowException, OSError, TypeError, ValueError, LookupError, MemoryError) as error:
         raise TableError(
             f"{escaped(path)}: not a Parquet file, or corrupt: {reason(error)}; "
             "give another file, or write it again"
         ) from error
-
-
-def _numbers(column: Any, name: str, source: str) -> NDArray[np.float64]:
-    """Convert a column to float64 [M], with NaN for nulls."""
-    try:
-        return np.asarray(column.to_numpy(), dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TableError(
-            f"{source}: column {show(name)} has type {column.type}; must be numeric"
-        ) from None

@@ -117,21 +117,6 @@ class PairedComparison:
     cobias_p: float
 
 
-@dataclass(frozen=True, slots=True)
-class PairedErrors:
-    """Standard errors of differences between two sets of predictions on the same rows.
-
-    Attributes
-    ----------
-    accuracy, cobias, score : float
-        Of accuracy, COBias, and accuracy minus COBias.
-    """
-
-    accuracy: float
-    cobias: float
-    score: float
-
-
 def metric_intervals(
     confusion: NDArray[Any], *, resamples: int = _RESAMPLES, seed: int = 0
 ) -> MetricIntervals:
@@ -259,8 +244,10 @@ def paired_errors(
     *,
     parts: ArrayLike,
     resamples: int = 200,
-) -> PairedErrors:
+) -> tuple[float, float, float]:
     """Return bootstrap standard errors of the differences between two sets of predictions.
+
+    They are those of accuracy, of COBias, and of accuracy minus COBias.
 
     Parameters
     ----------
@@ -279,8 +266,7 @@ def paired_errors(
         (accuracy1, bias1), (accuracy2, bias2) = _both_metrics(_resample(table, resamples, i))
         accuracy += (accuracy2 - accuracy1) * (table.sum() / tables.sum())
         bias += (bias2 - bias1) / len(tables)
-    deviations = (float(each.std()) for each in (accuracy, bias, accuracy - bias))
-    return PairedErrors(*deviations)
+    return float(accuracy.std()), float(bias.std()), float((accuracy - bias).std())
 
 
 def _paired_counts(

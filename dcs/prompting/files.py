@@ -6,15 +6,12 @@ import csv
 import io
 import os
 import re
-import socket
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import numpy as np
 from pydantic import (
@@ -28,8 +25,9 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.data.overlap import refuse_shared_texts
 from dcs.data.splits import stratified_split
-from dcs.errors import ConfigError, check_choice, escaped, hub_advice, named, reason, show, unknown
+from dcs.errors import HUB_ADVICE, ConfigError, check_choice, escaped, named, reason, show, unknown
 from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
@@ -47,8 +45,6 @@ DESCRIBED: Final = {
 
 _YAML: Final = (".yaml", ".yml")
 
-#: Timeout in seconds after which the hub is considered unreachable.
-_HUB_SECONDS: Final = 3.0
 _ORDER: Final = re.compile(r"(.+)@order(\d{1,3})")
 _KEY: Final = "@key"  # key of a row in a JSON object of rows
 
@@ -210,8 +206,9 @@ class TaskFile(Prompt):
         Maximum number of texts per split, drawn with `seed`; by default all texts.
     seed : int
         Seed of the draw.
-    disjoint : bool
-        Whether to exclude optimization texts that are also test texts.
+    disjoint : bool, optional
+        Whether to exclude optimization texts that are also test texts. By default, more than 1 %
+        of the test texts among them are an error; False keeps them.
     obtain : str
         Instructions for obtaining the files, for messages.
     files, hub : TextLocation or None
@@ -228,7 +225,7 @@ class TaskFile(Prompt):
     )
     sizes: dict[Split, PositiveInt] = Field(default_factory=dict)
     seed: NonNegativeInt = 0
-    disjoint: StrictBool = False
+    disjoint: StrictBool | None = None
     obtain: str = ""
     files: FileLocation | None = None
     hub: HubLocation | None = None
@@ -458,9 +455,15 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
         examples = _divide(_read(file, place, "train", data), file.seed, place.held_out)[split]
     else:
         examples = _read(file, place, split, data)
-    if file.disjoint and split == "optimization":
-        shown = {example.text for example in _load(file, "test", data, stamp)}
-        examples = [example for example in examples if example.text not in shown]
+    if file.disjoint is not False and split == "optimization":
+        test = [example.text for example in _load(file, "test", data, stamp)]
+        if file.disjoint:
+            shown = set(test)
+            examples = [example for example in examples if example.text not in shown]
+        else:
+            fitted = [example.text for example in examples]
+            advice = "disjoint: true in the task excludes them, disjoint: false keeps them"
+            refuse_shared_texts(fitted, test, f"task {file.name!r}", advice=advice)
     size = file.sizes.get(split, len(examples))
     if size < len(examples):
         rng = derive_generator(file.seed, "texts", file.name, split)
@@ -616,31 +619,11 @@ def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
     ]
 
 
-@cache
-def _is_hub_reachable() -> bool:
-    """Return whether the hub is reachable directly, or may be through a proxy."""
-    hub = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
-    if getproxies().get(hub.scheme) is not None:
-        return True
-    try:
-        port = hub.port or (80 if hub.scheme == "http" else 443)
-        socket.create_connection((hub.hostname or "", port), _HUB_SECONDS).close()
-    except OSError:
-        return False
-    return True
-
-
 def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[Any]:
     try:
         import datasets
-        from huggingface_hub import constants
     except ImportError:
         raise ConfigError(_missing_texts(file, None)) from None
-    if not _is_hub_reachable():
-        # Offline, datasets would retry for half a minute; cached datasets are still found. The
-        # variable is for Ray workers: this process may have read it already.
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     name, revision = getattr(place, part), place.revision or None
     if os.path.lexists(place.dataset):
         # datasets would open it instead of the dataset on the hub.
@@ -656,6 +639,6 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
         # datasets and its dependencies raise errors of many unrelated classes.
         raise ConfigError(
             f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
-            f"({named(error)}); {hub_advice(error)}, or use --data DIR"
+            f"({named(error)}); {HUB_ADVICE}, or use --data DIR"
         ) from error
     return table

@@ -27,7 +27,7 @@ from dcs.data.checks import (
     finite_number,
     softmax,
 )
-from dcs.errors import InvalidInputError, check_choice, listing
+from dcs.errors import InvalidInputError, check_choice, quoted
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -186,7 +186,7 @@ def side_by_side(
     if len(shapes) != 1 or len(shapes[0]) != 2 or n_tables not in (None, len(given)):
         raise InvalidInputError(
             f"probs: expected {n_tables or 'K'} arrays [rows, classes], one per table and all of "
-            f"the same rows, got {len(given)} of shapes {listing([*map(str, shapes)])}"
+            f"the same rows, got {len(given)} of shapes {quoted([*map(str, shapes)])}"
         )
     tables = [checked_probabilities(each, n_classes=n_classes) for each in given]
     return np.hstack(tables)

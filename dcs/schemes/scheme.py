@@ -8,14 +8,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.data.checks import checked_classes, checked_probabilities
-from dcs.errors import InvalidInputError, SchemeError, escaped, listing, show
+from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
 from dcs.evaluation.metrics import confusion_matrix
 from dcs.io import atomic_write_text, parse_json, read_json, validated
 from dcs.schemes.calibration import Calibration
@@ -36,25 +36,18 @@ class _FilePart(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Weight(_FilePart):
+class _Correction(_FilePart):
     name: str = Field(alias="class")
-    kind: Literal["weight"]
-    value: float
-
-    def correction(self) -> Correction:
-        return Weight(self.value)
-
-
-class _Membership(_FilePart):
-    name: str = Field(alias="class")
-    kind: Literal["membership"]
-    a: float
-    b: float
-    c: float
+    kind: Literal["weight", "membership"]
+    value: float | None = None
+    a: float | None = None
+    b: float | None = None
+    c: float | None = None
     title: str = Field("", alias="name")
 
     def correction(self) -> Correction:
-        return Membership(self.a, self.b, self.c)
+        numbers: Any = (self.value,) if self.kind == "weight" else (self.a, self.b, self.c)
+        return Weight(*numbers) if self.kind == "weight" else Membership(*numbers)
 
 
 class _Calibration(_FilePart):
@@ -77,7 +70,7 @@ class _File(_FilePart):
     inputs: list[str] = []
     combination: _Calibration | None = None
     calibration: _Calibration | None = None
-    corrections: list[Annotated[_Weight | _Membership, Field(discriminator="kind")]]
+    corrections: list[_Correction]
     provenance: dict[str, Any] = {}
 
 
@@ -242,7 +235,7 @@ class CorrectionScheme:
         """
         total = np.zeros(len(self.classes))
         if self.combination is not None:
-            raise SchemeError(f"the scheme combines the tables {listing(self.inputs)}")
+            raise SchemeError(f"the scheme combines the tables {quoted(self.inputs)}")
         if self.calibration is not None:
             if not np.array_equal(self.calibration.matrix, np.eye(total.size)):
                 raise SchemeError(
@@ -300,7 +293,7 @@ class CorrectionScheme:
         if self.calibration is not None:
             sentences.insert(0, f"First, {self.calibration.name} calibration of all classes.")
         if self.combination is not None:
-            tables = f"{self.combination.name} of the tables {listing(self.inputs)}"
+            tables = f"{self.combination.name} of the tables {quoted(self.inputs)}"
             sentences.insert(0, f"Before all, the {tables} becomes one table.")
         return sentences
 
@@ -359,8 +352,8 @@ class CorrectionScheme:
         """
         if set(classes) != set(self.classes) or len(classes) != len(self.classes):
             raise SchemeError(
-                f"{source}: the scheme is for the classes {listing(self.classes)}, the table has "
-                f"{listing(classes)}; use a scheme tuned on these classes"
+                f"{source}: the scheme is for the classes {quoted(self.classes)}, the table has "
+                f"{quoted(classes)}; use a scheme tuned on these classes"
             )
         order = [self.classes.index(name) for name in classes]
         return replace(

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError, reason
@@ -128,16 +127,6 @@ class ShardGroup:
         self._seen.add(path.name)
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
 
-    def lock(self, hashes: Sequence[bytes], *, wait: bool) -> FileLock:
-        """Return the lock that prevents other processes from scoring the same queries.
-
-        Acquiring it raises Timeout if another process holds it and `wait` is false. Shards with
-        the same first query share a lock, also across runs that score fewer queries.
-        """
-        with _convert_write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.folder / f".{hashes[0].hex()}.lock", blocking=wait)
-
 
 @contextmanager
 def _convert_write_errors(folder: Path) -> Iterator[None]:
@@ -173,9 +162,8 @@ class StoredScorer:
 
     Queries are scored in shards of consecutive queries; each shard is written atomically as soon
     as it is complete. A killed run resumes after its last complete shard, and the probabilities
-    are bit-identical to those of an uninterrupted run. If several processes share a store, one
-    scores a shard and the others wait for it. Several threads may score at the same time; they
-    take turns with an engine that is not `concurrent`.
+    are bit-identical to those of an uninterrupted run. Several processes may share a store, and
+    several threads; these take turns with an engine that is not `concurrent`.
 
     Parameters
     ----------
@@ -230,38 +218,22 @@ class StoredScorer:
         hashes = [query_hash(query) for query in queries]
         by_hash = dict(zip(hashes, queries, strict=True))
 
-        def missing(shard: Sequence[bytes]) -> list[bytes]:
-            return [key for key in shard if key not in group.rows]
-
-        def complete(shard: Sequence[bytes], *, wait: bool) -> None:
-            """Complete a shard; raise Timeout if another process is scoring it."""
-            absent = missing(shard)
-            if absent:
-                with group.lock(shard, wait=wait):
-                    group.refresh()  # the previous holder may have written it
-                    absent = missing(shard)
-                    if absent:
-                        texts = [by_hash[key] for key in absent]
-                        with self._turn:
-                            probs = self._scorer.score(prefix, texts, label_words, progress=report)
-                        group.write(absent, probs)
-                        with self._counting:
-                            self.scored += len(absent)
-            if len(absent) < len(shard):
-                report(len(shard) - len(absent))
-
         # Shard before checking the store, so that a resumed run has the shards of the first run.
         distinct = list(by_hash)
-        starts = range(0, len(distinct), self._shard_size)
-        shards = [distinct[start : start + self._shard_size] for start in starts]
-        busy = []
-        for shard in shards:
-            try:
-                complete(shard, wait=False)
-            except Timeout:
-                busy.append(shard)
-        for shard in busy:
-            complete(shard, wait=True)
+        for start in range(0, len(distinct), self._shard_size):
+            shard = distinct[start : start + self._shard_size]
+            if any(key not in group.rows for key in shard):
+                group.refresh()  # Another process may have scored it.
+            absent = [key for key in shard if key not in group.rows]
+            if absent:
+                texts = [by_hash[key] for key in absent]
+                with self._turn:
+                    probs = self._scorer.score(prefix, texts, label_words, progress=report)
+                group.write(absent, probs)
+                with self._counting:
+                    self.scored += len(absent)
+            if len(absent) < len(shard):
+                report(len(shard) - len(absent))
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))
         return np.stack([group.rows[key] for key in hashes])

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from dcs.errors import (
+    HUB_ADVICE,
     ConfigError,
     MissingDependencyError,
     ScoringError,
-    hub_advice,
     named,
     suggest,
 )
@@ -304,7 +304,7 @@ def _loading_errors(reference: ModelReference, transformers: Any) -> Iterator[No
         advice = (
             "give a folder written by save_pretrained, including the tokenizer"
             if reference.is_local
-            else f"a folder of that name does not exist either; {hub_advice(error)}"
+            else f"a folder of that name does not exist either; {HUB_ADVICE}"
         )
         where = "from its folder" if reference.is_local else "from the model hub"
         raise ScoringError(

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import math
 import os
-import time
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
@@ -59,15 +58,11 @@ Prompt = str | list[dict[str, str]]
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-
 _MAX_RESPONSE_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
 
 _ATTEMPTS_OF_A_PROMPT = 4  # number of `timeout`s after which a request is given up
 
 _ROUNDING = 1e-3  # by which servers' log-probabilities may exceed 0, and their sum exceed 1
-
-_WARNING_INTERVAL = 10.0  # seconds between two warnings about a busy server
 
 _TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server returns by default
 
@@ -117,8 +112,7 @@ class OpenAIScorer(Engine):
         Maximum number of concurrent requests.
     retries : int
         Maximum number of retries after a transient failure, with exponential backoff or the
-        delay requested by the server (``Retry-After``), up to two minutes each. The reason is
-        logged.
+        delay requested by the server (``Retry-After``), up to two minutes each.
     timeout : float
         Seconds until an attempt counts as failed; a request, with its retries and waits, is given
         up after four times as long.
@@ -185,7 +179,6 @@ class OpenAIScorer(Engine):
         self.votes = votes
         self._temperature = finite_number(temperature, "temperature", least=0.0)
         self._max_tokens, self._limit_name, self._samples = max_tokens, "max_tokens", votes or 1
-        self._last_warning = -math.inf
         self._chat = api == "chat" and prompt != "completion"
         self._answer_prefix, self._label_rule = answer_prefix, label_rule
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
@@ -301,23 +294,21 @@ class OpenAIScorer(Engine):
         import openai
 
         prompt = self._render("", "A")
+        # A server rejects or ignores what it does not know.
+        refusals = (openai.BadRequestError, openai.NotFoundError, openai.UnprocessableEntityError)
         async with self._connected() as client:
             with self._converted("first request"):
-                try:
-                    await self._token_logs(client, prompt, [0, 1])
-                    return None
-                except (openai.BadRequestError, openai.UnprocessableEntityError, *_UNREADABLE):
-                    pass  # The server rejects or ignores what it does not know.
-                except openai.NotFoundError:
-                    pass  # Raised again below.
-                for top in _TOPS[:-1]:
+                for top in (None, *_TOPS[:-1]):
                     try:
-                        await self._top_tokens(client, prompt, top)
+                        if top is None:
+                            await self._token_logs(client, prompt, [0, 1])
+                        else:
+                            await self._top_tokens(client, prompt, top)
                         return top
-                    except (openai.BadRequestError, openai.UnprocessableEntityError):
+                    except (*refusals, *_UNREADABLE):
                         continue
                 await self._top_tokens(client, prompt, _TOPS[-1])
-            return _TOPS[-1]
+        return _TOPS[-1]
 
     async def _read_top(
         self, client: AsyncOpenAI, label_words: Sequence[str], prompt: Prompt
@@ -505,26 +496,16 @@ class OpenAIScorer(Engine):
         return os.environ.get(self._key_variable, "").strip()
 
     async def _limit_response(self, response: httpx2.Response) -> None:
-        """Limit the size of a response, and warn if the server rejects the request temporarily."""
+        """Limit the size of a response, and count requests that are rejected temporarily."""
         # A small compressed response may decompress to a very large one.
         if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
             raise ScoringError(
                 f"{self.base_url} compresses its responses ({show(encoding, 20)}) despite "
                 "Accept-Encoding: identity; use a server that respects the header"
             )
-        response.stream = _LimitedStream(response.stream, self.base_url, self._timeout)
+        response.stream = _LimitedStream(response.stream, self.base_url)
         if response.status_code in (408, 409, 429) or response.status_code >= 500:
             self.refused += 1
-            if time.monotonic() - self._last_warning > _WARNING_INTERVAL:
-                self._last_warning = time.monotonic()
-                asked = response.headers.get("retry-after")
-                _log.warning(
-                    "%s returned status %d%s; retrying at most %d times per prompt",
-                    self.base_url,
-                    response.status_code,
-                    f" (Retry-After: {show(asked, 40)})" if asked else "",
-                    self._retries,
-                )
 
     @contextmanager
     def _converted(self, where: str) -> Iterator[None]:
@@ -613,11 +594,10 @@ def _checked_logs(shown: dict[str, float]) -> dict[str, float]:
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
-    """The body of a response, with limits on its size and duration."""
+    """The body of a response, with a limit on its size."""
 
-    def __init__(self, body: Any, address: str, seconds: float) -> None:
+    def __init__(self, body: Any, address: str) -> None:
         self._body, self._address = body, address
-        self._deadline = time.monotonic() + seconds
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
@@ -628,8 +608,6 @@ class _LimitedStream(httpx2.AsyncByteStream):
                     f"{self._address} returned more than {_MAX_RESPONSE_BYTES >> 20} MiB for one "
                     "prompt; check that base_url is a model server"
                 )
-            if time.monotonic() > self._deadline:
-                raise httpx2.ReadTimeout("response not finished in time")
             yield part
 
     async def aclose(self) -> None:

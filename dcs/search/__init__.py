@@ -1,1 +1,1 @@
-"""Search for correction schemes: simulated annealing, exhaustive search and lower bounds."""
+"""Search for correction schemes: simulated annealing and its compiled kernels."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -45,7 +45,6 @@ def anneal(
     schedule: Schedule = DEFAULT_SCHEDULE,
     seed: int = 0,
     classes: Sequence[str] | None = None,
-    stop: Callable[[AnnealingResult], bool] | None = None,
 ) -> AnnealingResult:
     """Search for the correction scheme that minimises Z.
 
@@ -66,8 +65,6 @@ def anneal(
         regardless of the load or the number of processors.
     classes : sequence of str, optional
         Class names for the scheme, by default ``"class_0", "class_1", ...``.
-    stop : callable, optional
-        Called after every cooling with the best result so far; returning True ends the search.
 
     Returns
     -------
@@ -88,25 +85,19 @@ def anneal(
     if not isinstance(schedule, Schedule):
         raise InvalidInputError(f"schedule: not a Schedule, but {show(schedule)}")
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
-
-    def result_so_far() -> AnnealingResult:
-        return problem.result(
-            choice,
-            evaluations=evaluations,
-            seconds=time.perf_counter() - started,
-            trace=(*trace[:-1], replace(trace[-1], best=best)),
-        )
-
-    for choice, best, evaluations, trace in cooled(problem, schedule, seed=seed):  # noqa: B007
-        if stop is not None and stop(result_so_far()):
-            break
-    return result_so_far()
+    choice, best, evaluations, trace = cooled(problem, schedule, seed=seed)
+    return problem.result(
+        choice,
+        evaluations=evaluations,
+        seconds=time.perf_counter() - started,
+        trace=(*trace[:-1], replace(trace[-1], best=best)),
+    )
 
 
 def cooled(
     problem: Problem, schedule: Schedule, *, seed: int
-) -> Iterator[tuple[NDArray[np.int64], float, int, list[TracePoint]]]:
-    """Yield the best choice, its Z, the evaluations and the trace after every cooling."""
+) -> tuple[NDArray[np.int64], float, int, list[TracePoint]]:
+    """Return the best choice, its Z, the number of evaluations and the trace of all coolings."""
     table = problem.table
     room, state = make_room(table), make_state(table)
     seeds = np.random.SeedSequence(whole_number(seed, "seed", least=0))
@@ -145,7 +136,7 @@ def cooled(
         if z < best - TOLERANCE:
             best = z
             best_choice[:] = found
-        yield best_choice.copy(), best, evaluations, trace
+    return best_choice, best, evaluations, trace
 
 
 def _identity_choice(start: Start, problem: Problem) -> NDArray[np.int64]:

@@ -14,8 +14,7 @@ from dcs.errors import InvalidInputError, show
 from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.kernels.candidates import count_confusion
-from dcs.search.kernels.table import MOST_CLASSES, Table, make_room, make_table
+from dcs.search.kernels.table import MOST_CLASSES, Table, make_table
 
 #: Default corrections and objective of all searches.
 DEFAULT_CORRECTIONS: Final = CorrectionSet.dcs()
@@ -61,7 +60,7 @@ class AnnealingResult:
     seconds : float
         Wall-clock time of the search.
     trace : tuple of TracePoint
-        One point per temperature, coolings in order; empty for an exhaustive search.
+        One point per temperature, coolings in order; empty for other searches.
     """
 
     z: float
@@ -113,17 +112,6 @@ class Problem:
         """The number of classes N."""
         return len(self.classes)
 
-    def check_indices(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return the correction index of each class as an array, after validation."""
-        choice, last = np.array(indices), len(self.corrections) - 1
-        valid = choice.shape == (self.n_classes,) and choice.dtype.kind in "iu"
-        if not valid or choice.min() < 0 or choice.max() > last:
-            raise InvalidInputError(
-                f"indices {show(choice.tolist())}: must be {self.n_classes} integers in "
-                f"0..{last}, one per class"
-            )
-        return choice.astype(np.int64)
-
     def scheme(self, choice: NDArray[np.int64]) -> CorrectionScheme:
         """Return the scheme of a choice, one correction index per class."""
         return CorrectionScheme(self.classes, tuple(self.corrections[int(k)] for k in choice))
@@ -152,67 +140,3 @@ class Problem:
             seconds=seconds,
             trace=trace,
         )
-
-
-class SchemeEvaluator:
-    """Confusion matrices of many schemes on one table.
-
-    The table is validated and prepared once; every scheme then takes one compiled pass per class.
-    The predictions are exactly those of `CorrectionScheme.predict`. Not thread-safe.
-
-    Parameters
-    ----------
-    probs : array of float, shape [M, N]
-        Class probabilities. Never written to; may be read-only.
-    labels : array of int, shape [M]
-        True class indices, ``0 .. N - 1``.
-    corrections : CorrectionSet, optional
-        Corrections that the indices refer to, by default ``CorrectionSet.dcs(weight_scale=30)``.
-    classes : sequence of str, optional
-        Class names, by default ``"class_0", "class_1", ...``.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument is invalid.
-
-    Warns
-    -----
-    UserWarning
-        If a class has no rows: it is left out of COBias and PMI.
-    """
-
-    def __init__(
-        self,
-        probs: ArrayLike,
-        labels: ArrayLike,
-        *,
-        corrections: CorrectionSet = DEFAULT_CORRECTIONS,
-        classes: Sequence[str] | None = None,
-    ) -> None:
-        self._problem = Problem.from_arguments(
-            probs, labels, corrections, DEFAULT_OBJECTIVE, classes
-        )
-        self._room = make_room(self._problem.table)
-
-    def confusion(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return the confusion matrix [N, N] of a solution, one correction index per class.
-
-        Raises
-        ------
-        InvalidInputError
-            If there are not N indices, or one is out of range.
-        """
-        n_classes = self._problem.n_classes
-        matrix = np.zeros((n_classes, n_classes), np.int64)
-        choice = self._problem.check_indices(indices)
-        count_confusion(self._problem.table, self._room, choice, matrix)
-        return matrix
-
-    def value(self, indices: ArrayLike, objective: Objective = DEFAULT_OBJECTIVE) -> float:
-        """Return Z of one solution."""
-        return objective.value(self.confusion(indices))
-
-    def scheme(self, indices: ArrayLike) -> CorrectionScheme:
-        """Return the scheme of a solution; raises as :meth:`confusion`."""
-        return self._problem.scheme(self._problem.check_indices(indices))

@@ -123,60 +123,6 @@ def stratified_folds(
     return places[of_row]
 
 
-def cross_validate(
-    probs: ArrayLike,
-    labels: ArrayLike,
-    setting: Hyperparameters,
-    *,
-    folds: int = 5,
-    seed: int = 0,
-) -> ClassificationMetrics:
-    """Evaluate one setting by K-fold cross-validation.
-
-    Parameters
-    ----------
-    probs : array of float, shape [M, N]
-        Class probabilities.
-    labels : array of int, shape [M]
-        True class indices, -1 for unlabelled rows, which take part in the fits.
-    setting : Hyperparameters
-        Setting to evaluate.
-    folds : int, optional
-        Number of folds, 2 or more; at most M are used.
-    seed : int, optional
-        Seed of folds and searches.
-
-    Returns
-    -------
-    ClassificationMetrics
-        Accuracy, COBias and class accuracies on held-out rows. COBias is the mean over the folds,
-        see Notes.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument is invalid or there are fewer than two labelled rows.
-
-    Notes
-    -----
-    COBias is not computed from the pooled predictions of all folds. A search that equalises the
-    classes on its rows leaves the noise of those rows with the opposite sign on the held-out rows.
-    Pooled over the folds, this noise cancels that of the held-out rows, and the result is the
-    COBias on the searched rows: near 0, whatever it is on new rows. Schemes that were not searched
-    for equality have no such advantage. Within a fold nothing cancels: its COBias is that of the
-    same number of new rows, including noise, which is the same for all schemes.
-
-    Below 200 rows per class the COBias of a fold is mostly noise. It is then computed from the
-    pooled predictions, and the cancelled noise is added back: for noise e of the rows, a search
-    that follows the labels to the degree f leaves (1 - f) e where other schemes show e, and new
-    rows show another f e. The squares differ by 2 f e^2.
-    """
-    values, indices, _ = checked_rows(probs, labels, missing=True)
-    divided = Folds(values, indices, folds, seed=seed)
-    (fit,) = divided.judge([setting])
-    return divided.metrics(fit.predictions, setting)
-
-
 def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
     """Return the expected COBias, due to sampling alone, of a scheme without bias.
 
@@ -211,7 +157,7 @@ class Fit:
     setting : Hyperparameters, Interpolated or None
         The setting; None for the uncorrected probabilities.
     accuracy, cobias : float
-        On held-out rows, 0..1; see :func:`cross_validate`.
+        On held-out rows, 0..1; see :class:`Folds`.
     moves : int
         Number of candidate solutions that its searches evaluated.
     schemes : tuple of CorrectionScheme
@@ -276,6 +222,20 @@ class Folds:
     ------
     InvalidInputError
         If there are fewer than two folds or labelled rows.
+
+    Notes
+    -----
+    COBias is not computed from the pooled predictions of all folds. A search that equalises the
+    classes on its rows leaves the noise of those rows with the opposite sign on the held-out rows.
+    Pooled over the folds, this noise cancels that of the held-out rows, and the result is the
+    COBias on the searched rows: near 0, whatever it is on new rows. Schemes that were not searched
+    for equality have no such advantage. Within a fold nothing cancels: its COBias is that of the
+    same number of new rows, including noise, which is the same for all schemes.
+
+    Below 200 rows per class the COBias of a fold is mostly noise. It is then computed from the
+    pooled predictions, and the cancelled noise is added back: for noise e of the rows, a search
+    that follows the labels to the degree f leaves (1 - f) e where other schemes show e, and new
+    rows show another f e. The squares differ by 2 f e^2.
     """
 
     def __init__(
@@ -386,7 +346,7 @@ class Folds:
     ) -> ClassificationMetrics:
         """Compute the metrics of held-out predictions of `setting`; None if nothing was fitted.
 
-        COBias is the mean over the parts; see :func:`cross_validate`.
+        COBias is the mean over the parts; see :class:`Folds`.
         """
         n_classes = self.probs.shape[1]
         compute = ClassificationMetrics.from_predictions
@@ -403,15 +363,17 @@ class Folds:
 
     def change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> Change:
         """Compare two sets of predictions of all rows; COBias is computed within the parts."""
-        errors = paired_errors(self.truth, before, after, self.probs.shape[1], parts=self.part)
+        accuracy_error, cobias_error, score_error = paired_errors(
+            self.truth, before, after, self.probs.shape[1], parts=self.part
+        )
         right, wrong = after == self.truth, before != self.truth
         gained, lost = int((right & wrong).sum()), int((~right & ~wrong).sum())
         return Change(
             accuracy=(gained - lost) / self.truth.size,
             accuracy_p=mcnemar_p(gained, lost),
-            accuracy_error=errors.accuracy,
-            cobias_error=errors.cobias,
-            score_error=errors.score,
+            accuracy_error=accuracy_error,
+            cobias_error=cobias_error,
+            score_error=score_error,
             gained=gained,
             lost=lost,
             changed=int((before != after).sum()),

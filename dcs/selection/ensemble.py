@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import TableError, listing, show
+from dcs.errors import TableError, quoted, show
 from dcs.schemes.calibration import DEFAULT_FLOOR, fit_stack, mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import stratified_folds
@@ -74,15 +74,15 @@ class TableEnsemble:
             if 2 * len(shared) < table.n_rows:
                 raise TableError(
                     f"{name}: only {len(shared)} of its {table.n_rows} rows have an id that is in "
-                    f"all of {listing([*tables])}; give tables of the same rows with the same ids"
+                    f"all of {quoted([*tables])}; give tables of the same rows with the same ids"
                 )
         base = base.subset([i for i, row in enumerate(base.ids) if row in shared])
         matched = [base]
         for name, table in others:
             if set(table.classes) != set(base.classes):
                 raise TableError(
-                    f"{name}: classes are {listing(table.classes)}, but those of {first} are "
-                    f"{listing(base.classes)}; tables of the same rows must have the same classes"
+                    f"{name}: classes are {quoted(table.classes)}, but those of {first} are "
+                    f"{quoted(base.classes)}; tables of the same rows must have the same classes"
                 )
             # Reorder rows and classes as in the first table.
             positions = {row: index for index, row in enumerate(table.ids)}
@@ -121,7 +121,7 @@ class TableEnsemble:
             scheme, or the tables are not of the same rows.
         """
         names = scheme.inputs or ("table",)
-        order = f"the scheme expects {len(names)} table(s), in this order: {listing(names)}"
+        order = f"the scheme expects {len(names)} table(s), in this order: {quoted(names)}"
         if len(tables) != len(names):
             raise TableError(f"got {len(tables)} tables; {order}")
         origins = scheme.provenance.get("tables", {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import numpy as np
 from joblib import effective_n_jobs  # type: ignore[import-untyped]
@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import column_names, column_order
-from dcs.errors import InvalidInputError, check_choice, listing, show
+from dcs.errors import InvalidInputError, check_choice, quoted, show
 from dcs.schemes.calibration import CalibrationKind
 from dcs.selection.cross_validation import (
     FEWEST_LABELS,
@@ -33,11 +33,6 @@ from dcs.selection.cross_validation import (
 )
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
-
-#: Betas that ``effort="fast"`` searches; the front is interpolated between them.
-_FAST_BETAS: Final = (0.0, 0.3, 1.0)
-
-_FAST_AVERAGES: Final = 4
 
 
 class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -77,14 +72,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Class of every column of P. By default the columns of a data frame are matched to the
         classes of y by their names, with or without a common prefix; those of an array are the
         sorted classes of y, whose number must then equal the number of columns.
-    effort : {"full", "fast"}, default="full"
-        ``"fast"`` searches fewer weights of COBias and averages fewer searches on small data sets:
-        it takes about a third of the time and is slightly noisier.
     n_jobs : int, optional
         Number of threads that fit folds, -1 for all processors; it does not change the result. The
         classifier itself uses one thread, or its own setting.
-    verbose : int, default=0
-        Whether to print progress, if above 0.
     random_state : int, RandomState or None, default=0
         Seed of folds and searches.
 
@@ -120,9 +110,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         folds: int = 5,
         keep_uncorrected: bool = True,
         labels: ArrayLike | None = None,
-        effort: str = "full",
         n_jobs: int | None = None,
-        verbose: int = 0,
         random_state: Any = 0,
     ) -> None:
         self.estimator = estimator
@@ -135,9 +123,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.folds = folds
         self.keep_uncorrected = keep_uncorrected
         self.labels = labels
-        self.effort = effort
         self.n_jobs = n_jobs
-        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X: Any, y: ArrayLike) -> DCSClassifier:  # noqa: N803
@@ -191,7 +177,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.classes_.size < 2:
             owner = "y" if self.labels is None else "labels"
             raise InvalidInputError(
-                f"{owner} has the classes {listing(self.classes_.tolist())}; must be at least 2"
+                f"{owner} has the classes {quoted(self.classes_.tolist())}; must be at least 2"
             )
         indices = np.full(known.size, -1)
         indices[known] = self._to_indices(targets[known].tolist(), "y")
@@ -214,7 +200,6 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 settings=settings,
                 seed=seed,
                 classes=classes,
-                progress=self._print_progress if self.verbose else None,
                 mapper=Threads(effective_n_jobs(self.n_jobs)),
             )
         self.scheme_ = self.result_.scheme
@@ -275,12 +260,8 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ),
             keep_uncorrected=self.keep_uncorrected,
         )
-        check_choice("effort", self.effort, ("full", "fast"))
         if self.labels is not None and np.ndim(self.labels) != 1:
             raise InvalidInputError(f"labels {show(self.labels)}: must be a list of classes")
-        if self.effort == "fast":
-            few = tuple(replace(each, averages=_FAST_AVERAGES) for each in settings.candidates)
-            settings = replace(settings, candidates=few, betas=_FAST_BETAS)
         if self.beta is not None:
             settings = replace(settings, betas=(float(self.beta),))
         check_choice("calibration", self.calibration, ("auto", *get_args(CalibrationKind)))
@@ -288,9 +269,6 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             setting = Hyperparameters(calibration=self.calibration)  # type: ignore[arg-type]
             settings = replace(settings, candidates=(setting,))
         return settings
-
-    def _print_progress(self, share: float) -> None:
-        print(f"[DCSClassifier] {share:.0%} of the searches completed")
 
     def _draw_seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
@@ -335,7 +313,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.labels is not None and order != sorted(order):
             raise InvalidInputError(
                 f"labels {show(list(classes))} are in another order than the columns of X, "
-                f"{listing(names)}; leave labels= out, or reorder the columns"
+                f"{quoted(names)}; leave labels= out, or reorder the columns"
             )
         return order
 

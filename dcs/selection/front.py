@@ -20,7 +20,7 @@ from typing import (
 )
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from dcs.data.checks import finite_number
@@ -163,25 +163,6 @@ class Figures:
     changed: int
     n_rows: int
 
-    @classmethod
-    def from_predictions(
-        cls,
-        labels: NDArray[np.int64],
-        before: NDArray[np.int64],
-        after: NDArray[np.int64],
-        n_classes: int,
-    ) -> Figures:
-        """Evaluate predictions [M], compared with the uncorrected ones [M] of the same rows."""
-        metrics = ClassificationMetrics.from_predictions(labels, after, n_classes)
-        right, wrong = after == labels, before != labels
-        return cls(
-            **{name: getattr(metrics, name) for name in FIGURES},
-            gained=int((right & wrong).sum()),
-            lost=int((~right & ~wrong).sum()),
-            changed=int((before != after).sum()),
-            n_rows=labels.size,
-        )
-
     def test(self, preference: Preference) -> NonInferiority:
         """Return the test of accuracy against the margin of a preference."""
         return NonInferiority(
@@ -313,7 +294,7 @@ class FrontPoint:
         The fitted or interpolated setting; None for the uncorrected probabilities.
     accuracy, cobias : float
         Cross-validated, 0..1: every row is predicted by a scheme fitted without it. COBias is
-        computed within each fold (see :func:`cross_validate`), for the number of rows of a fold.
+        that of the number of rows of a fold; see :class:`dcs.selection.cross_validation.Folds`.
         Both are bounded by the metrics of `scheme` on its training rows.
     confusion : array of int, shape [N, N]
         Confusion matrix of the pooled cross-validated predictions; row = true class.

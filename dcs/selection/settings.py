@@ -108,7 +108,7 @@ _SHARED_COPIES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """Hyperparameters of the method, evaluated by `cross_validate`, fitted by `fit_settings`.
+    """Hyperparameters of the method, fitted by `fit_settings`.
 
     Parameters
     ----------
@@ -443,7 +443,7 @@ class _Calibrated:
         corrections = _correction_set(self.probs, setting)
         names = tuple(map(str, range(self.means.size)))
         problem = Problem(probs, labels, names, corrections, setting.objective)
-        *_, (choice, _, moves, _) = cooled(problem, setting.schedule, seed=seed)
+        choice, _, moves, _ = cooled(problem, setting.schedule, seed=seed)
         return problem.scheme(choice).corrections, moves
 
     def _balancing_weights(self) -> NDArray[np.float64]:

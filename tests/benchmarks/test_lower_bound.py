@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.exact import exact_search
 from benchmarks.lower_bound import count_lost, lower_bound, tighten
 from dcs.evaluation.metrics import Objective
-from dcs.search.optimum import exact_search
 from dcs.search.problem import Problem
 from tests.dcs.solutions import SETS, coarse_problem
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.exact import exact_search
 from dcs.data.splits import stratified_choice
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
@@ -18,10 +19,8 @@ from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from dcs.search.annealing import anneal
-from dcs.search.optimum import exact_search
-from dcs.search.problem import SchemeEvaluator
 from dcs.search.schedule import Schedule
-from dcs.selection.cross_validation import SelectionSettings, cross_validate, fit_scheme
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
@@ -37,9 +36,6 @@ _ON_ROWS: dict[str, Any] = {"probs": [[0.5, 0.5], [0.2, 0.8]], "labels": [0, 1]}
 
 def _classify(**parameters: Any) -> DCSClassifier:
     return DCSClassifier(**{"beta": 0.3, "folds": 2, **parameters}).fit(_PROBS, _LABELS)
-
-
-_EVALUATOR = SchemeEvaluator(**_ON_ROWS, corrections=CorrectionSet.furud())
 
 
 REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
@@ -68,10 +64,6 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "schedule": ["paper"],
             "seed": [-1],
         },
-    ),
-    *(
-        (call, {"indices": [[0], [0, 99], [-1, 0], [0.5, 0]]})
-        for call in (_EVALUATOR.confusion, _EVALUATOR.scheme)
     ),
     (
         Objective,
@@ -102,7 +94,6 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
     ),
     (SelectionSettings, {"folds": [1], "betas": [()]}),
     (partial(fit_scheme, _PROBS, _LABELS), {"settings": [3], "reference": [3, [0, 1]]}),
-    (partial(cross_validate, _PROBS, _LABELS, Hyperparameters()), {"folds": [1]}),
     (
         Preference,
         {
@@ -118,7 +109,6 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "prefer": ["speed"],
             "calibration": ["magic"],
             "beta": [-1.0],
-            "effort": ["little"],
             "labels": [[0, 1], 3],
         },
     ),

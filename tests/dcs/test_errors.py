@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dcs.errors import (
     escaped,
-    hub_advice,
     last_line,
     named,
     one_line,
@@ -60,20 +59,3 @@ def test_every_text_makes_one_line(text):
 def test_secrets_are_hidden(text, shown, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "planted-0123")
     assert one_line(ValueError(text)) == redact(text) == redact(shown) == shown
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "advised"),
-    [
-        ("RepositoryNotFoundError", "401 Client Error. Is it a private or gated repo?", "name"),
-        ("RevisionNotFoundError", "404 Client Error. (Request ID: Root=1-66401a2b)", "revision"),
-        ("GatedRepoError", "403 Client Error. Cannot access gated repo", "licence"),
-        ("HfHubHTTPError", "401 Client Error. Invalid credentials", "HF_TOKEN"),
-        ("HfHubHTTPError", "500 Server Error. (Request ID: Root=1-66401a2b)", "network"),
-        ("OfflineModeIsEnabled", "Cannot reach the hub", "HF_HUB_OFFLINE"),
-    ],
-)
-def test_advice_on_the_hub_fits_the_error(name, text, advised):
-    error = OSError("it cannot be loaded")
-    error.__cause__ = type(name, (Exception,), {})(text)
-    assert advised in hub_advice(error)

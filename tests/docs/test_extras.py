@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.exact import exact_search
 from dcs.data.importers import import_file
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, ScoringError, TableError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.optimum import exact_search
 from dcs.selection.methods import get_method
 from workflows.config.sweep import TunerSettings
 from workflows.study.study import Tuning, study_scheme

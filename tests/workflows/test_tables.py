@@ -17,7 +17,7 @@ from tests.workflows.conftest import biased_table, refused
 from tracking.results.cells import Cells
 from tracking.results.sweep_tables import all_tables
 from workflows.config.sweep import SweepConfig
-from workflows.plan import Cell, called, cells_of, variants_of
+from workflows.plan import Cell, cells_of, paths_by_name, variants_of
 from workflows.study.cell import compute_cell, optimization_rows
 from workflows.tables import GivenTable, given_tables
 
@@ -110,13 +110,17 @@ def test_tables_with_the_same_file_name_are_named_after_their_paths(tmp_path):
 
 
 def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
-    assert [*called([Path("a/x.parquet"), Path("b/y.npz"), Path()])] == ["x", "y", Path.cwd().name]
+    assert [*paths_by_name([Path("a/x.parquet"), Path("b/y.npz"), Path()])] == [
+        "x",
+        "y",
+        Path.cwd().name,
+    ]
     paths = [Path("a/x.parquet"), Path("/b/../x.parquet"), Path("a/y/x.parquet")]
-    found = called(paths)
+    found = paths_by_name(paths)
     assert [*found.values()] == paths
     assert all("/" not in name for name in found)
     with pytest.raises(ConfigError):
-        called([*paths, paths[0]])
+        paths_by_name([*paths, paths[0]])
 
 
 @pytest.mark.parametrize("pattern", ["none*.npz", "none.parquet", "empty"])

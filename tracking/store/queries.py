@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcs.errors import ConfigError, TrackingError, listing, one_line, unknown
+from dcs.errors import ConfigError, TrackingError, one_line, quoted, unknown
 from tracking import schema
 from tracking.archive import Archive
 from tracking.records import CellRecord, StoredCell
@@ -277,7 +277,7 @@ def _find_best(
     measure, *others = [part for part in parts if part not in conditions] or ["test/accuracy"]
     if others:
         raise ConfigError(
-            f"best:{text}: expected at most one metric, got {listing([measure, *others])}; write "
+            f"best:{text}: expected at most one metric, got {quoted([measure, *others])}; write "
             "conditions as method=dcs or test/cobias<5"
         )
     frame = matching(cells(tracking_uri, archive=archive), ["status=FINISHED", *conditions])

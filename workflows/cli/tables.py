@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 import dcs
-from dcs.errors import ConfigError, SchemeError, TableError, listing, reason, show
+from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason, show
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 from workflows.cli.options import Results
@@ -214,7 +214,7 @@ def tune(
     from workflows.cli import views
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import TuneConfig, configured
-    from workflows.plan import called, plan_tuning
+    from workflows.plan import paths_by_name, plan_tuning
     from workflows.study.cell import refitted
 
     config = configured(
@@ -228,7 +228,7 @@ def tune(
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
     )
-    members = called(tables)
+    members = paths_by_name(tables)
     name = "+".join(members)
     plan, rows = plan_tuning(
         members,
@@ -410,7 +410,7 @@ def evaluate(
         name = path.resolve().parent.name if path.stem == "scheme" else path.stem
         if len(each.inputs) > 1:
             raise ConfigError(
-                f"{path}: requires the tables {listing(each.inputs)}; correct them with dcs "
+                f"{path}: requires the tables {quoted(each.inputs)}; correct them with dcs "
                 "apply, then evaluate its output"
             )
         found = each.for_classes(rows.classes, source=str(path))

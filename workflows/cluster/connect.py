@@ -64,10 +64,6 @@ class ClusterError(DCSError):
     """Raised if a Ray cluster is unreachable or incompatible with this installation."""
 
 
-class OutOfTimeError(DCSError):
-    """Raised if the time budget of a sweep is exhausted; finished results are saved."""
-
-
 def software() -> dict[str, str]:
     """Return the software versions that must be the same on every node of a cluster.
 

@@ -32,8 +32,6 @@ class ImportOptions(Reading):
 
     Parameters
     ----------
-    normalise : bool
-        Divide each row by its sum instead of refusing rows that do not sum to 1.
     filter : str, optional
         Filter whose responses are used if the log contains several.
     targets : {"auto", "index", "text"}
@@ -46,7 +44,6 @@ class ImportOptions(Reading):
         Provenance, if the file does not specify it.
     """
 
-    normalise: bool = False
     filter: str | None = None
     targets: TargetKind = "auto"
     choice_score: ChoiceScore = "sum"

@@ -25,7 +25,7 @@ from dcs.data.checks import Named
 from dcs.data.columns import to_shares
 from dcs.data.importers import ChoiceScore, ImportOptions, TargetKind
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import TableError, escaped, listing, show
+from dcs.errors import TableError, escaped, quoted, show
 from dcs.io import first_fault, read_json, read_text
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
@@ -42,7 +42,6 @@ class Sample(BaseModel, extra="allow"):
     filter: str = "none"
     arguments: Any = None
     metrics: Any = None
-    acc: Any = None
 
     @property
     def n_choices(self) -> int:
@@ -96,13 +95,6 @@ class Sample(BaseModel, extra="allow"):
             if names.count(str(self.target).strip()) == 1:
                 return names.index(str(self.target).strip())
         return None
-
-    def agrees(self, number: int) -> bool | None:
-        """Whether the logged accuracy is consistent with a target; None if undetermined."""
-        best = [k for k, score in enumerate(self.scores) if score == max(self.scores)]
-        if number < 0 or self.acc not in (0, 1) or len(best) != 1:
-            return None
-        return bool(self.acc) == (best[0] == number)
 
 
 def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
@@ -204,7 +196,7 @@ def _filter_samples(samples: Sequence[Sample], name: str | None, source: str) ->
     if not selected:
         raise TableError(
             f"{source}: filter is {show(name)}; choose one with --filter (filters of this log: "
-            f"{listing(filters)})"
+            f"{quoted(filters)})"
         )
     return selected
 
@@ -215,8 +207,7 @@ def _target_indices(
     """Return the class index of the target of every sample.
 
     Logs store the index of a choice as a string, so ``"1"`` can be choice 1 or the choice with the
-    text "1". With ``auto`` the reading must fit every document; if both fit and differ, the logged
-    accuracy decides.
+    text "1". With ``auto`` only one reading must fit every document.
     """
     kinds: tuple[TargetKind, ...] = ("text", "index") if kind == "auto" else (kind,)
     indices = [[sample.read(kind, classes) for sample in samples] for kind in kinds]
@@ -227,18 +218,11 @@ def _target_indices(
         raise TableError(
             f"{source}: doc_id {show(sample.doc_id, 40)}: target is {show(sample.target, 60)}; "
             f"targets must all be in 0..{len(sample.scores) - 1} or all one of "
-            f"{listing(sample.choices or classes)}"
+            f"{quoted(sample.choices or classes)}"
         )
     if len(fitting) == 2 and fitting[0] != fitting[1]:
-        agreeing = []
-        for numbers in fitting:
-            answers = {sample.agrees(n) for sample, n in zip(samples, numbers, strict=True)}
-            if True in answers and False not in answers:
-                agreeing.append(numbers)
-        if len(agreeing) != 1:
-            raise TableError(
-                f"{source}: targets such as {show(samples[0].target)} can be indices of choices "
-                "or their texts; specify --targets index or --targets text"
-            )
-        fitting = agreeing
+        raise TableError(
+            f"{source}: targets such as {show(samples[0].target)} can be indices of choices or "
+            "their texts; specify --targets index or --targets text"
+        )
     return fitting[0]

@@ -221,18 +221,3 @@ def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: i
     correct[j] += right
     predicted[j] += gained
     return z_of(table, room, correct, predicted)
-
-
-@compiled
-def count_confusion(
-    table: Table, room: Room, choice: NDArray[np.int64], confusion: NDArray[np.int64]
-) -> None:
-    """Compute the confusion matrix [N, N] (row = true class) of one correction per class."""
-    values, holders = room.head_value, room.head_class
-    clear(table, values, holders, 0)
-    for j in range(choice.size):
-        add_class(table, j, choice[j], values, holders, j % 2, 1 - j % 2)
-    predictions, labels = holders[choice.size % 2], table.labels
-    confusion[:] = 0
-    for m in range(labels.size):
-        confusion[labels[m], predictions[m]] += 1

@@ -1,4 +1,4 @@
-"""Complete searches: annealing chains, coordinate descent and exhaustive search."""
+"""Complete searches: annealing chains and coordinate descent."""
 
 from __future__ import annotations
 
@@ -278,40 +278,3 @@ def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> 
             if rest < 0.0:
                 break
     return drawn
-
-
-@compiled
-def exhaust(
-    table: Table,
-    room: Room,
-    first: int,
-    best_choice: NDArray[np.int64],
-    best: float,
-) -> float:
-    """Evaluate all solutions in which class 0 has the correction `first`.
-
-    Updates `best_choice` in place if Z is random_index `best`, and returns the best Z.
-    """
-    n_classes, n_functions = best_choice.size, table.functions.shape[0]
-    last = n_classes - 1
-    values, holders = room.tail_value, room.tail_class
-    clear(table, values, holders, 0)
-    choice = np.zeros(n_classes, np.int64)
-    choice[0] = first
-    changed = 0
-    while True:
-        for j in range(changed, last):
-            add_class(table, j, choice[j], values, holders, j, j + 1)
-        eval_class(table, room, last, values[last], holders[last])
-        for k in range(n_functions):
-            if room.values[k] < best - TOLERANCE:
-                best = room.values[k]
-                copy(choice, best_choice)
-                best_choice[last] = k
-        changed = last - 1
-        while changed > 0 and choice[changed] == n_functions - 1:
-            choice[changed] = 0
-            changed -= 1
-        if changed <= 0:
-            return best
-        choice[changed] += 1

@@ -250,7 +250,7 @@ class TestNpz:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         with zipfile.ZipFile(path, "a") as archive, archive.open(f"{key}.npy", "w") as member:
             np.lib.format.write_array_header_1_0(member, header)
-        with pytest.raises(TableError, match="300000000 rows"):
+        with pytest.raises(TableError, match="t.npz: "):
             read_table(path)
 
     def test_no_pickle_is_loaded(self, tmp_path: Path) -> None:

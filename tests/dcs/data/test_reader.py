@@ -186,11 +186,6 @@ def spoilt(**changes: Any) -> pd.DataFrame:
     return frame
 
 
-def with_total(form: str, values: Any) -> pd.DataFrame:
-    total = np.column_stack([values, values.sum(axis=1)])
-    return columns(total, form, [*CLASSES, "total"])
-
-
 @pytest.mark.parametrize(
     ("frame", "says"),
     [
@@ -207,7 +202,6 @@ def with_total(form: str, values: Any) -> pd.DataFrame:
         (columns().assign(gold=GOLD, truth=GOLD), "label=COLUMN"),
         (columns().assign(first=GOLD, second=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(old=[CLASSES[k] for k in PROBS.argmax(axis=1)]), "label=old"),
-        (with_total("logit_{}", LOGS + 1.0).assign(label=[*GOLD[:-1], "total"]), "'logit_total'"),
         (pd.concat([columns(form="a_{}"), columns(PROBS[::-1], "b_{}")], axis=1), "columns="),
         (pd.DataFrame({"score": PROBS[:, 0], "label": GOLD}), "columns="),
         (columns()[:0], "no rows"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from huggingface_hub import constants
 from pydantic import ValidationError
 
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, TableError
 from dcs.prompting import (
     SPLITS,
     Demonstrations,
@@ -32,12 +30,10 @@ from dcs.prompting import (
 from dcs.prompting.files import (
     DESCRIBED,
     HubLocation,
-    _is_hub_reachable,  # noqa: PLC2701 (ours)
     read_examples,
     read_task_file,
 )
 from tests.dcs.refusals import refuses
-from tests.servers import free_port
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ PAPER = {
     "ddi": Paper(
         (10_000, 5_716),
         [
-            {"ID": f"x.{k}", "TEXT1": "@DRUG$ helps @DRUG$.", "LBL": k}
+            {"TEXT1": "@DRUG$ helps @DRUG$.", "LBL": k, "ID": f"x.{k}"}
             for k in ("0", "DDI-effect", "DDI-mechanism", "DDI-advise", "DDI-int")
         ],
         "Please choose a most suitable answer from Negative, Effect, Mechanism, Advice, or "
@@ -140,16 +136,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, paper in PAPER.items():
         files = read_task_file(DESCRIBED[name]).files
         assert files is not None
-        for path in (root / name / files.optimization, root / name / files.test):
+        for split, path in zip(SPLITS, (files.optimization, files.test), strict=True):
+            rows, path = paper.rows, root / name / path
+            if split == "optimization" and name != "trec":
+                text = next(iter(rows[0]))
+                rows = [{**row, text: f"Other. {row[text]}"} for row in rows]
             if name == "trec":
                 text = "What is John 's `` big '' plan , then ?"
-                rows = "".join(f"{row['label']} {text}\n" for row in paper.rows)
+                text_rows = "".join(f"{row['label']} {text}\n" for row in rows)
                 path.parent.mkdir(exist_ok=True)
-                path.write_bytes(rows.encode() + b"ENTY:food Caf\xe9 ?\r\n")
+                path.write_bytes(text_rows.encode() + b"ENTY:food Caf\xe9 ?\r\n")
             else:
-                lines(path, paper.rows)
+                lines(path, rows)
             if name == "pubmedqa":
-                path.write_text(json.dumps(dict(enumerate(paper.rows))))
+                path.write_text(json.dumps(dict(enumerate(rows))))
     return root
 
 
@@ -195,6 +195,7 @@ def test_letters_of_latin_1(data: Path) -> None:
 
 OWN: dict[str, Any] = {
     "name": "moods",
+    "disjoint": False,
     "classes": ["Happy", "Sad"],
     "label_words": ["happy", "sad"],
     "instruction": "Tell the mood.",
@@ -249,6 +250,8 @@ class TestOwnTask:
 
     def test_disjoint(self, tmp_path: Path) -> None:
         assert len(get_task(write_own(tmp_path)).examples("optimization")) == 20
+        with pytest.raises(TableError):
+            get_task(write_own(tmp_path, disjoint=None)).examples("optimization")
         kept = get_task(write_own(tmp_path, disjoint=True)).examples("optimization")
         assert [e.text for e in kept] == [f"text {k}" for k in range(4, 20)]
 
@@ -400,14 +403,6 @@ def write_dataset(folder: Path, hub: HubLocation, name: str) -> None:
 class TestHub:
     """Datasets of the hub, by folders of the same form, without a network."""
 
-    @pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:9"])
-    def test_a_hub_that_nothing_answers_at_is_not_near(self, monkeypatch, proxy) -> None:
-        monkeypatch.setenv("http_proxy", proxy)  # empty: none
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-            assert _is_hub_reachable.__wrapped__()
-        assert _is_hub_reachable.__wrapped__() is bool(proxy)  # Only the proxy can tell.
-
     @pytest.mark.parametrize("name", COLUMNS)
     def test_fields_and_labels_are_mapped(
         self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -457,11 +452,4 @@ class TestHub:
 
         datasets = SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace())
         monkeypatch.setitem(sys.modules, "datasets", datasets)
-        # Both have been imported before the hub is known to be out of reach.
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-        _is_hub_reachable.cache_clear()
         refused("agnews", None, "agnews", "--data")
-        assert constants.HF_HUB_OFFLINE and datasets.config.HF_HUB_OFFLINE
-        _is_hub_reachable.cache_clear()

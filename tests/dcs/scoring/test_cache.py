@@ -6,19 +6,17 @@ import multiprocessing
 import signal
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import Timeout
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError
 from dcs.scoring import Scorer, StoredScorer, score_settings
-from dcs.scoring.cache import ShardGroup, group_key, query_hash
+from dcs.scoring.cache import group_key
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
 from tests.dcs.scoring.test_contract import ScorerContract
@@ -97,34 +95,13 @@ class TestProcesses:
         ask(tmp_path / "undisturbed", Clerk())
         assert content(folder) == content(tmp_path / "undisturbed")
 
-    def test_at_once_they_share_the_work(self, folder: Path) -> None:
-        with ProcessPoolExecutor(3, self.FORK) as pool:
-            results = list(pool.map(work, [folder] * 3))
-        assert sorted(sum((asked for asked, _ in results), [])) == sorted(QUERIES)
-        assert {probs for _, probs in results} == {PROBS.tobytes()}
-
-    def test_a_shorter_run_waits_for_a_longer_one(self, folder: Path) -> None:
-        # Its shard is a part of the long run's first.
-        group = ShardGroup(folder, {"label_words": list(WORDS)})
-        hashes = [query_hash(query) for query in QUERIES[:8]]
-        shorter = group.lock(hashes[:3], wait=False)
-        with group.lock(hashes, wait=True), pytest.raises(Timeout):
-            shorter.acquire()
-        shorter.acquire()
-
 
 def content(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in root.rglob("*")
-        if path.is_file() and path.suffix != ".lock"
+        if path.is_file()
     }
-
-
-def work(folder: Path) -> tuple[list[str], bytes]:
-    clerk = Clerk(pause=0.02)
-    probs = ask(folder, clerk)
-    return clerk.asked, probs.tobytes()
 
 
 @given(data=st.data())

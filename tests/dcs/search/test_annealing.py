@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import anneal
-from dcs.search.optimum import exact_search
 from dcs.search.problem import AnnealingResult
 from dcs.search.schedule import Schedule
 from tests.dcs.solutions import SETS, coarse_problem, judge

@@ -95,19 +95,8 @@ def test_names_that_contradict_the_classes_are_refused() -> None:
             fit()
 
 
-def test_threads_change_nothing_and_less_effort_less_search(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    plain = _quick().fit(_PROBS, _LABELS)
-    assert capsys.readouterr().out == ""
-    threaded = _quick(n_jobs=2, verbose=1).fit(_PROBS, _LABELS)
-    assert threaded.result_ == plain.result_
-    assert "100%" in capsys.readouterr().out
-    full, fast = (
-        {p.beta for p in _quick(beta=None, effort=effort).fit(_PROBS, _LABELS).result_.points}
-        for effort in ("full", "fast")
-    )
-    assert len(fast) < len(full)
+def test_threads_change_nothing() -> None:
+    assert _quick(n_jobs=2).fit(_PROBS, _LABELS).result_ == _quick().fit(_PROBS, _LABELS).result_
 
 
 def test_wraps_any_classifier() -> None:

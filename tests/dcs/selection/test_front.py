@@ -219,15 +219,6 @@ def test_rules_choose(preference: Preference, index: int) -> None:
     assert points[choose(points, preference)] is _FRONT[index]
 
 
-def test_figures_are_those_of_the_predictions() -> None:
-    rng = np.random.default_rng(0)
-    labels, before, after = rng.integers(0, 3, (3, 500))
-    figures = Figures.from_predictions(labels, before, after, 3)
-    change = np.mean(after == labels) - np.mean(before == labels)
-    assert (figures.gained - figures.lost) / figures.n_rows == pytest.approx(change)
-    assert figures.changed == np.sum(before != after)
-
-
 def test_rows_that_prove_nothing_leave_the_probabilities_and_say_what_is_missing(
     fitted: FittedScheme,
 ) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.optimum import exact_search
 from dcs.search.schedule import Schedule
 from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table, fit_setting

@@ -54,9 +54,8 @@ def test_each_setting_that_differs_is_an_axis_of_the_methods_it_differs_for() ->
         ("optimization_size", (None, 100), ("dnip", "dcs")),
     ]
     words = {(cell.who["method"], settings.setting(cell, axes)) for cell in cells}
-    small = {
-        (method, words) for method in ("dnip", "dcs") for words in ("", "optimization size 100")
-    }
+    size = "optimization size 100"
+    small = {(method, words) for method in ("dnip", "dcs") for words in ("", size)}
     assert words == small | {("uncorrected", ""), ("dcs", "objective err")}
 
 

@@ -48,11 +48,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path(given)
     folder = tmp_path_factory.mktemp("browser")
     methods = ("icl", "dnip", "furud", "dcs")
+    drawn = paper_cells(tasks=("trec",), methods=("dcs",), objective="err")
+    for record in drawn:
+        Archive(folder).write(record, cell_figures(record))
     with Recorder(output=folder, experiment=EXPERIMENT, sweep_key="s1", trials="none") as recorder:
         for record in paper_cells(tasks=("trec", "ddi"), shots=(1, "N"), methods=methods):
             recorder.record(record)
-        for record in paper_cells(tasks=("trec",), methods=("dcs",), objective="err"):
-            recorder.record(record, cell_figures(record))
+        for record in drawn:
+            recorder.record(record)
     return folder
 
 

@@ -453,7 +453,7 @@ def work(tmp_path_factory):
         yield folder
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"quickstart", "doctor", "tune"}))
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"quickstart", "tune"}))
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_odd_arguments(name, data, work):

@@ -53,7 +53,7 @@ def test_tasks_are_listed_and_a_prompt_is_shown_with_its_tokens(data):
     assert {"helpdesk", "reviews", "trec"} <= {*done("tasks").out.split()}
     outcome = done("tasks", "show", "trec", "--shots", 5, "--seed", 1, "--data", data)
     assert outcome.out.count("Answer Type:") == 6
-    prompt = outcome.out.partition("\n──")[0]
+    prompt = outcome.out.partition("\n\nprompt: ")[0]
     count = len(load_tokenizer("tiny_lm").encode([prompt])[0])
     assert f"number of tokens: {count}" in outcome.out
     assert "label tokens (joint): " in outcome.out and "'L' 'o' 'cation'" in outcome.out

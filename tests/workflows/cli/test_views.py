@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from dcs.errors import ConfigError
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -17,7 +16,6 @@ from dcs.selection.settings import Hyperparameters
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
 from tracking import Cells
-from workflows.cli.console import parse_duration
 from workflows.cli.views import judged_table, progress_line, results_table, show_front
 from workflows.plan import Progress
 
@@ -82,14 +80,6 @@ def test_a_front_says_where_nothing_changed_and_what_the_choice_costs(fitted, ca
     assert "no point that was tried is fairer" in said([plain, plain], plain)
     harmless = replace(fair, change=replace(costly, accuracy_p=0.2))
     assert "costs" not in said([harmless, plain], harmless)
-
-
-@pytest.mark.parametrize("text", ["", "2", "0h", "h", "2 h", "-1h", "1w", "1h2"])
-def test_lengths_of_time_are_read_or_refused(text):
-    read = {"90s": 90, "2h": 7200, "1h30m": 5400, "0.5d": 43_200}
-    assert {each: parse_duration(each) for each in read} == read
-    with pytest.raises(ConfigError):
-        parse_duration(text)
 
 
 def test_rates_and_time_left_are_those_of_this_run():

@@ -14,7 +14,7 @@ JSONL = Importer(
     name="jsonl",
     summary='lines such as {"label": "a", "probs": {"a": 0.7, "b": 0.3}}, perhaps with an id',
     module="dcs_extras.importer",
-    options=frozenset({"normalise", "classes"}),
+    options=frozenset({"classes"}),
 )
 
 
@@ -37,7 +37,6 @@ def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
         classes=classes,
         ids=[row.get("id", number) for number, row in enumerate(rows)],
         provenance=Provenance(source=path.name),
-        normalise=options.normalise,
         source=path,
     )
     return {"all": table}

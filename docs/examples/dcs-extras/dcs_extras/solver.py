@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from dcs import AnnealingResult, CorrectionSet, Objective
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.problem import SchemeEvaluator
+from dcs.search.problem import Problem
 from dcs.selection.methods import Method
 
 
@@ -28,10 +28,10 @@ def tabu_search(
 ) -> AnnealingResult:
     """Search with the arguments of `dcs.anneal`, and answer as it does."""
     started = time.perf_counter()
-    judge = SchemeEvaluator(probs, labels, corrections=corrections, classes=classes)
+    problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
     n_classes, n_functions = np.shape(probs)[1], len(corrections)
     choice = np.full(n_classes, corrections.identity)
-    initial = best = judge.value(choice, objective)
+    best = problem.z_of(problem.scheme(choice))
     best_choice = choice.copy()
     order = np.random.default_rng(seed).permutation(n_classes)
     recent: deque[int] = deque(maxlen=min(memory, n_classes - 1))
@@ -41,7 +41,7 @@ def tabu_search(
         for j in (int(j) for j in order if j not in recent):
             neighbours = np.tile(choice, (n_functions, 1))
             neighbours[:, j] = np.arange(n_functions)
-            values = [judge.value(indices, objective) for indices in neighbours]
+            values = [problem.z_of(problem.scheme(indices)) for indices in neighbours]
             values[choice[j]] = np.inf
             moves.append((min(values), j, int(np.argmin(values))))
             evaluations += n_functions
@@ -50,13 +50,8 @@ def tabu_search(
         recent.append(j)
         if z < best:
             best, best_choice = z, choice.copy()
-    return AnnealingResult(
-        z=best,
-        scheme=judge.scheme(best_choice),
-        indices=tuple(best_choice.tolist()),
-        initial_z=initial,
-        evaluations=evaluations,
-        seconds=time.perf_counter() - started,
+    return problem.result(
+        best_choice, evaluations=evaluations, seconds=time.perf_counter() - started
     )
 
 

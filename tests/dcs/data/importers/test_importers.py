@@ -59,7 +59,7 @@ class TestEveryFormat:
 
     def test_options_of_other_formats_are_refused(self, name: str, tmp_path: Path) -> None:
         heeded = {item.name: item.options for item in IMPORTERS}[name]
-        others = {"normalise": True, "label": "y", "targets": "text"}
+        others = {"label": "y", "targets": "text"}
         for option, value in others.items():
             if option not in heeded:
                 with pytest.raises(ConfigError, match=f"format {name} {option!r}"):

@@ -162,9 +162,8 @@ AS_NUMBERS = ("1", "0")
 def labels_of(
     folder: Path, targets: list[Any], choices: tuple[str, ...], /, **told: Any
 ) -> list[int]:
-    """Return the labels of a log of such targets; `told` are options, and its accuracy."""
-    logged = {"acc": told.pop("acc", None), **asked(*choices)}
-    lines = [sample(k, target, QUARTERS, **logged) for k, target in enumerate(targets)]
+    """Return the labels of a log of such targets; `told` are options."""
+    lines = [sample(k, target, QUARTERS, **asked(*choices)) for k, target in enumerate(targets)]
     labels: list[int] = import_file("lm-eval", log(folder, *lines), **told).labels.tolist()
     return labels
 
@@ -180,9 +179,7 @@ def labels_of(
         # One reading must fit every document.
         (["1", "2"], ("1", "2"), {}, [0, 1]),
         (["1", "0"], ("1", "2"), {}, [1, 0]),
-        # Where both fit, the logged accuracy or a person tells which.
-        (["1", "1"], AS_NUMBERS, {"acc": 1.0}, [0, 0]),
-        (["1", "1"], AS_NUMBERS, {"acc": 0.0}, [1, 1]),
+        # Where both fit, a person tells which.
         (["1", "1"], AS_NUMBERS, {"targets": "text"}, [0, 0]),
         (["1", "1"], AS_NUMBERS, {"targets": "index"}, [1, 1]),
     ],

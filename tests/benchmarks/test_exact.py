@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
+from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.optimum import exact_search
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
 _OBJECTIVE = Objective(pseudo_count=20.0)

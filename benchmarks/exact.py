@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.kernels.chains import exhaust
-from dcs.search.kernels.table import make_room
+from dcs.search.kernels.candidates import add_class, clear, eval_class
+from dcs.search.kernels.chains import TOLERANCE
+from dcs.search.kernels.table import Room, Table, compiled, copy, make_room
 from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
 
 #: Maximum number of solutions: more would take most of an hour for 10,000 rows.
@@ -79,9 +80,46 @@ def exact_search(
     best_choice = np.full(n_classes, problem.corrections.identity)
     best = np.inf
     for first in range(n_functions):
-        best = exhaust(table, room, first, best_choice, best)
+        best = _exhaust(table, room, first, best_choice, best)
         if progress is not None:
             progress((first + 1) / n_functions)
     return problem.result(
         best_choice, evaluations=n_solutions, seconds=time.perf_counter() - started
     )
+
+
+@compiled
+def _exhaust(
+    table: Table,
+    room: Room,
+    first: int,
+    best_choice: NDArray[np.int64],
+    best: float,
+) -> float:
+    """Evaluate all solutions in which class 0 has the correction `first`.
+
+    Updates `best_choice` in place if Z is below `best`, and returns the best Z.
+    """
+    n_classes, n_functions = best_choice.size, table.functions.shape[0]
+    last = n_classes - 1
+    values, holders = room.tail_value, room.tail_class
+    clear(table, values, holders, 0)
+    choice = np.zeros(n_classes, np.int64)
+    choice[0] = first
+    changed = 0
+    while True:
+        for j in range(changed, last):
+            add_class(table, j, choice[j], values, holders, j, j + 1)
+        eval_class(table, room, last, values[last], holders[last])
+        for k in range(n_functions):
+            if room.values[k] < best - TOLERANCE:
+                best = room.values[k]
+                copy(choice, best_choice)
+                best_choice[last] = k
+        changed = last - 1
+        while changed > 0 and choice[changed] == n_functions - 1:
+            choice[changed] = 0
+            changed -= 1
+        if changed <= 0:
+            return best
+        choice[changed] += 1
