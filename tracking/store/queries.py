@@ -332,7 +332,7 @@ def newest_link(tracking_uri: str, ui: str) -> str:
     newest_first = ["creation_time DESC"]
     for experiment in open_store(tracking_uri).search_experiments(order_by=newest_first):
         if schema.VIEW_TAG in experiment.tags:
-            return cells_link(tracking_uri, experiment.experiment_id, ui=ui)
+            return cells_link(experiment.experiment_id, ui)
     return ui
 
 

@@ -77,7 +77,7 @@ def report(cells: list[StoredCell], server: str, tmp_path_factory: pytest.TempPa
         cells,
         overview_figures(Cells.of(cell.record for cell in cells)),
         title=EXPERIMENT,
-        link=lambda cell: run_link(uri, cell, ui=server),
+        link=lambda cell: run_link(server, cell),
         store=uri,
     )
     path = tmp_path_factory.mktemp("page") / "report.html"
