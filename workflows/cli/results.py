@@ -257,7 +257,7 @@ def compare(
     if cells[0].key == cells[1].key:
         console.print("both runs are the same cell", style="yellow")
     for title, rows in compare_records(*cells).items():
-        shown = new_table(" ", *(f"{head} " for head in _short_names(names)))
+        shown = new_table(" ", *(f"{name} " for name in names))
         for row in rows:
             shown.add_row(*row)
         console.print(title, style="bold")
@@ -303,13 +303,6 @@ def rm(
             count += delete_runs(client, experiments, tagged({SWEEP_KEY: sweep.sweep_key}))
             archive.remove_sweep(sweep)
     console.print(f"{what} deleted: {count} runs in MLflow, and its files in {runs}")
-
-
-def _short_names(names: list[str]) -> list[str]:
-    """Return the words in which two names differ, or the full names if one has no such word."""
-    first, second = (name.split() for name in names)
-    own = [word for word in first if word not in second], [w for w in second if w not in first]
-    return [" ".join(words) for words in own] if all(own) else names
 
 
 def register(
