@@ -51,9 +51,7 @@ CLASSES: Final = (2, 4, 14, 20, 30)
 ROWS: Final = (200, 1000, 3000)
 
 #: Draws of one setting are computed, and saved, in blocks of this size.
-BLOCK: Final = 50
-
-COVERED: Final = ("difference", "cobias", "score", "weakest")
+BLOCK: Final = 25
 
 
 def world(number: int) -> tuple[int, int, bool, Iterator[tuple[NDArray[np.float64], ...]]]:
@@ -154,7 +152,7 @@ def draw_intervals(number: int) -> list[dict[str, Any]]:
     truth = [SHAPES[name](n_classes)]
     truth.append(truth[0] - DROPS[shape])
     cobias = float(mean_distance(truth[0]))
-    counts = dict.fromkeys(("rejected", *COVERED), 0)
+    counts = dict.fromkeys(("rejected", "difference", "cobias", "score", "weakest"), 0)
     for _ in range(BLOCK):
         labels = rng.integers(0, n_classes, n_rows)
         # One uniform number per row for both: what the better one has wrong, the other has too.
@@ -177,31 +175,33 @@ def _contains(interval: Interval, value: float) -> int:
 
 
 def intervals_table(frame: pd.DataFrame) -> str:
-    """Return the level of the test and the coverage of the intervals by setting."""
-    by = ["shape", "classes", "rows"]
-    total = frame.groupby(by, sort=False)[["draws", "rejected", *COVERED]].sum().sort_index()
-    shares = pd.DataFrame({"rejected": total["rejected"] / total["draws"]})
-    for name in COVERED:
-        shares[name] = total[name] / total["draws"] / (1 if name == "difference" else 2)
-    shares *= 100.0
+    """Return the level of the test and the coverage of the intervals, by part of the setting."""
     lines = [
-        f"{total['draws'].min()} to {total['draws'].max()} draws per setting; in per cent.\n",
-        "| class accuracies | N | n | p < 0.05 | COBias difference | COBias "
-        "| accuracy − COBias | weakest class |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| settings | draws | p < 0.05 | COBias difference | COBias | accuracy − COBias "
+        "| weakest class |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for index, row in shares.iterrows():
-        lines.append("| " + " | ".join([*map(str, index), *(f"{v:.1f}" for v in row)]) + " |")
-    rejected = shares["rejected"]
+    parts = [(str(name), own) for name, own in frame.groupby("shape", sort=False)]
+    parts += [(f"N = {number}", own) for number, own in frame.groupby("classes")]
+    parts += [(f"n = {number:,}", own) for number, own in frame.groupby("rows")]
+    for name, own in [*parts, ("all", frame)]:
+        draws = int(own["draws"].sum())
+        # All intervals but that of the difference are of both predictions of a draw.
+        shares = [100.0 * own[each].sum() / draws for each in ("rejected", "difference")]
+        shares += [50.0 * own[each].sum() / draws for each in ("cobias", "score", "weakest")]
+        figures = " | ".join(f"{share:.1f}" for share in shares)
+        lines.append(f"| {name} | {draws:,} | {figures} |")
+    settings = frame.groupby(["shape", "classes", "rows"])[["draws", "rejected"]].sum()
+    high = settings[settings["rejected"] > 0.07 * settings["draws"]]
     lines.append(
-        f"\nAll settings: p < 0.05 in {rejected.mean():.1f} % (at most {rejected.max():.1f} %), "
-        f"above 7 % in {(rejected > 7.0).sum()} of {len(shares)} settings; "
-        + "; ".join(
-            f"{name} covered in {shares[name].mean():.1f} %, at least in "
-            f"{shares[name].min():.1f} %, below 92 % in {(shares[name] < 92.0).sum()}"
-            for name in COVERED
-        )
+        f"\n{len(settings)} settings of {settings['draws'].min()} to {settings['draws'].max()} "
+        f"draws; p < 0.05 in more than 7 % of the draws of {len(high)}"
     )
+    for index, row in high.iterrows():
+        shape, n_classes, n_rows = index
+        lines.append(
+            f"- {shape}, N = {n_classes}, n = {n_rows:,}: {row['rejected']} of {row['draws']}"
+        )
     return "\n".join(lines)
 
 

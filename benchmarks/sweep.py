@@ -64,7 +64,7 @@ def resident() -> float:
 
 
 #: Process titles of workers that compute cells or their trials.
-_CELLS = "ray::run_cell", "ray::warm_up", "ray::_apply"
+_CELLS = "ray::run_cell", "ray::_apply"
 
 
 class CpuTime:
@@ -151,7 +151,7 @@ def _make_sleeper(seconds: float):
     def run(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str, *more: object):
         started = time.time_ns() // 1_000_000
         time.sleep(seconds)
-        return finished_cell(cell.seed, cell=cell, started_ms=started), {}
+        return finished_cell(cell.seed, cell=cell, started_ms=started)
 
     return run
 

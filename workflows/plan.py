@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dcs.data.columns import Reading
-from dcs.errors import ConfigError, DCSError
+from dcs.errors import ConfigError
 from dcs.io import content_key, first_fault, validated
-from dcs.prompting import SPLITS, Shots, get_task
+from dcs.prompting import SPLITS, Shots
 from dcs.selection.ensemble import joint_digest
 from dcs.selection.methods import Method, get_method
 from tracking import Archive, CellRecord
@@ -47,9 +47,6 @@ from workflows.tables import (
 
 #: Methods that do not use the optimization rows.
 UNFITTED = frozenset({"icl"})
-
-#: Number of tables between two progress calls.
-_PROGRESS_INTERVAL = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,8 +285,6 @@ class SweepPlan:
         unless they are to be retried.
     texts : dict of str to str
         Hash of the texts used for planning, by table key.
-    without_texts : dict of str to DCSError
-        Errors by task for tasks without texts; their tables have placeholder keys.
     variants : tuple of Variant
         The variants of each table, in order.
     """
@@ -300,7 +295,6 @@ class SweepPlan:
     cells: dict[str, list[Cell]]
     ended: dict[str, CellRecord]
     texts: dict[str, str] = field(default_factory=dict)
-    without_texts: dict[str, DCSError] = field(default_factory=dict)
     variants: tuple[Variant, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -436,21 +430,6 @@ class SweepPlan:
         names = ("model", "task", "shots", "seed")
         return tuple(n for n in names if len({getattr(each, n) for each in sources}) > 1)
 
-    def check_texts(self) -> None:
-        """Check that the texts of all tasks exist.
-
-        Raises
-        ------
-        DCSError
-            If texts are missing; names the tasks.
-        """
-        if self.without_texts:
-            first, *others = self.without_texts.values()
-            if not others:
-                raise first
-            names = ", ".join(self.without_texts)
-            raise ConfigError(f"{len(others) + 1} tasks have no texts ({names}): {first}")
-
     @property
     def has_work(self) -> bool:
         """Whether tables or cells have to be computed."""
@@ -486,8 +465,6 @@ class Progress:
         Number of ended cells, of those that failed, and of all cells.
     running : int
         Number of submitted cells.
-    machines : mapping of str to float
-        Used and total resources of the cluster: ``cpus_used``, ``cpus``, ``gpus_used``, ``gpus``.
     work : collections.Counter of str
         Work done in this run: ``cells``, ``trials``, ``moves``, ``prompts``.
     started : float
@@ -501,7 +478,6 @@ class Progress:
     cells_failed: int = 0
     cells_total: int = 0
     running: int = 0
-    machines: Mapping[str, float] = field(default_factory=dict)
     work: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
 
@@ -577,8 +553,6 @@ def plan_sweep(
     output: Path,
     *,
     retry_failed: bool = False,
-    strict: bool = True,
-    progress: Callable[[int], object] = lambda done: None,
 ) -> SweepPlan:
     """Compare a sweep with the results on disk.
 
@@ -590,10 +564,6 @@ def plan_sweep(
         The output folder, which may contain earlier results.
     retry_failed : bool
         Whether to compute cells that failed earlier again.
-    strict : bool
-        Whether missing texts are an error; otherwise they are listed in the plan.
-    progress : callable
-        Called periodically with the number of tables processed.
 
     Returns
     -------
@@ -603,29 +573,16 @@ def plan_sweep(
     Raises
     ------
     DCSError
-        If a model or task does not exist, or a file of earlier results is damaged.
+        If a model, a task or its texts do not exist, or a file of earlier results is damaged.
     """
     archive = Archive(output)
     plan = SweepPlan(config=config, output=output, sources={}, cells={}, ended={})
     for given in given_tables(config) if config.tables else ():
         key = content_key({"digests": given.digests})
         plan.sources.setdefault(key, []).append(given)
-    for task in () if config.tables else config.tasks:
-        try:
-            for split in SPLITS:
-                get_task(task, config.data).examples(split)
-        except DCSError as error:
-            plan.without_texts[task] = error
-    if strict:
-        plan.check_texts()
     known: dict[Any, Any] = {}
     keys: dict[TableRequest, str] = {}
-    for number, request in enumerate(() if config.tables else table_requests(config)):
-        if number % _PROGRESS_INTERVAL == 0:
-            progress(number)
-        if request.task in plan.without_texts:
-            plan.sources[f"no texts {request.label}"] = [request]
-            continue
+    for request in () if config.tables else table_requests(config):
         keys[request] = key = request_key(request, known=known)
         plan.sources.setdefault(key, []).append(request)
         plan.texts[key] = texts_key(request, known=known)
@@ -694,7 +651,6 @@ def plan_tuning(
     methods: Sequence[str],
     seed: int,
     test: Sequence[Path] = (),
-    refit: bool = False,
     reading: Reading | None = None,
 ) -> tuple[SweepPlan, dict[str, Rows]]:
     """Return the plan for tables of the same rows, and the rows by split.
@@ -713,8 +669,6 @@ def plan_tuning(
         Root seed.
     test : sequence of path
         For each table, a table of test rows; empty for none.
-    refit : bool
-        Whether the scheme will be refitted; an error if not possible.
     reading : Reading, optional
         How the files are read, where it is not inferred.
 
@@ -749,6 +703,4 @@ def plan_tuning(
             f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "
             "remove the option"
         )
-    if refit and len(tables) > 1:
-        raise ConfigError("--refit requires a single table; remove it, or give one table")
     return plan, rows

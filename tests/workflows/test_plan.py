@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from dcs.errors import ConfigError
 from dcs.io import content_key
-from tests.workflows.conftest import biased_table, toy_cell
+from tests.workflows.conftest import biased_table, refused, toy_cell
 from tracking import Archive
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
 from workflows.plan import SweepPlan, plan_sweep, rest_of, sharing
@@ -106,20 +104,8 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
     assert Counter(cell.seed for cell in cells) == {0: 30, 1: 30}
 
 
-def test_tasks_without_texts_are_named_together_and_planned_all_the_same(tmp_path, dcs):
-    config = SweepConfig(name="x", tasks=("trec", "reviews", "rte"), data=str(tmp_path), limit=60)
-    with pytest.raises(ConfigError, match="trec, rte"):
-        plan_sweep(config, tmp_path)
-    plan = plan_sweep(config, tmp_path, strict=False)
-    assert [*plan.without_texts] == ["trec", "rte"]
-    assert plan.n_tables == len(plan.missing_tables) == 3
-    assert plan.n_cells == 3 * len(plan.variants)
-    file = tmp_path / "sweep.yaml"
-    file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
-    said = dcs("sweep", file, "--dry-run", "--output", tmp_path / "runs", code=2)
-    assert "trec, rte" in said.err
-    assert all(task in said.out for task in config.tasks)
-    assert f"{plan.n_cells} cells" in said.out
+def test_a_task_without_texts_is_refused(tmp_path):
+    refused("sweep", "paper_main", "--dry-run", "--output", tmp_path / "runs", says=["agnews"])
 
 
 CELL = toy_cell(method="dcs", tuner=TunerSettings())

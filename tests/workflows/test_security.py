@@ -98,9 +98,8 @@ def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
         ("tune", moods, "--method", "batch", *UNDRAWN, "-o", tmp_path, *uri),
         ("sync", "-o", tmp_path, *uri),
         ("report", "tune", "--runs", tmp_path, *uri),
-        ("doctor", "--quick", "-o", tmp_path, *uri),
         ("ui", "-o", tmp_path, *uri),
-        ("doctor", "--quick", "--tracking-uri", f"http://{USER}@{echo.partition('@')[2]}"),
+        ("runs", "--tracking-uri", f"http://{USER}@{echo.partition('@')[2]}"),
     ):
         search(run_dcs(*words), tmp_path)
     assert Archive(tmp_path).finished()
@@ -109,8 +108,7 @@ def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("password", [quote(PASSWORD, safe=""), f"{PASSWORD}[::1"])
 def test_a_database_that_does_not_answer(password: str, tmp_path: Path) -> None:
     uri = f"postgresql://me:{password}@127.0.0.1:{free_port()}/x"
-    doctor = ("doctor", "--quick", "-o", tmp_path, "--tracking-uri", uri)
-    search(done(*doctor, code=1), tmp_path)
+    search(done("runs", "-o", tmp_path, "--tracking-uri", uri, code=2), tmp_path)
 
 
 def test_a_model_server(tmp_path: Path, echo: str) -> None:

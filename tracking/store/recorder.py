@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from dcs.io import validated
 from tracking.archive import Archive, Sweep
 from tracking.records import CellRecord, ScoringRecord, SweepStatus
 from tracking.results.cells import Cells
-from tracking.results.figures import figure_files, overview_figures
+from tracking.results.figures import cell_figures, figure_files, overview_figures
 from tracking.store.client import (
     default_tracking_uri,
     is_disk_full,
@@ -152,11 +152,7 @@ class Recorder:
         self._thread.start()
         atexit.register(self.close)
 
-    def record(
-        self,
-        record: CellRecord,
-        figures: Mapping[str, bytes] | Callable[[], Mapping[str, bytes]] | None = None,
-    ) -> None:
+    def record(self, record: CellRecord) -> None:
         """Save a finished cell and schedule its recording; returns once it is on disk.
 
         May be called from any thread, and for cells of an earlier run of the sweep, which are
@@ -165,9 +161,7 @@ class Recorder:
         Parameters
         ----------
         record : CellRecord
-            Record of the cell.
-        figures : mapping of str to bytes, or callable that returns it, optional
-            Figures of the cell, by artifact path; drawn when the record is on disk.
+            Record of the cell. Its figures, if recorded, are drawn first.
 
         Raises
         ------
@@ -182,10 +176,8 @@ class Recorder:
         if record.key not in self._keys:
             self.archive.add(self._sweep.sweep_key, record.key)
             self._keys.add(record.key)
-        if callable(figures):
-            self.archive.write(record)
-            figures = figures()
-        self.archive.write(record, figures)
+        drawn = self._sweep.figures == "all" and not self.archive.figures(record.key)
+        self.archive.write(record, cell_figures(record) if drawn else None)
         self._queue.put(record.key)
 
     @property
@@ -483,24 +475,16 @@ def sync(
     Raises
     ------
     dcs.errors.TrackingError
-        Raised if `output` has no results or an incomplete list of cells, `tracking_uri` cannot be
-        used, a sweep is being recorded by another process, or its password is missing.
+        Raised if `output` has no results, `tracking_uri` cannot be used, a sweep is being
+        recorded by another process, or its password is missing.
     """
     archive = Archive(output)
-    there = {path.stem for path in archive.cells.glob("[!.]*.json")}
     sweeps = archive.sweeps()
     if not sweeps:
         raise TrackingError(f"{archive.output}: contains no sweep; check --output")
-    lists = [archive.keys(sweep.sweep_key) for sweep in sweeps]
-    if unlisted := archive.load(sorted(there.difference(*lists))):
-        lost = next(iter(unlisted.values()))
-        raise TrackingError(
-            f"{archive.output / 'sweeps'}: no list of cells (*.cells) contains {lost.key} of "
-            f"sweep {lost.sweep!r}, so one is damaged; run that sweep again to rebuild it"
-        )
     if tracking_uri is not None:
         open_store(tracking_uri, create=True)  # Check the URI before it is saved.
-    total = sum(map(len, lists))
+    total = sum(len(archive.keys(sweep.sweep_key)) for sweep in sweeps)
     done = itertools.count(1)
     reports = []
     for sweep in sweeps:

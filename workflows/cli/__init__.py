@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from workflows.cli import console, installation, results, scoring, sweeps, tables
+from workflows.cli import console, options, results, scoring, sweeps, tables
 
 __all__ = ["app", "main"]
 
@@ -23,13 +23,11 @@ app = typer.Typer(
     "probabilities in a file such as rows.csv, run `dcs tune rows.csv`.",
 )
 
-_FORMATS = installation.quoted("FORMAT is one of:", "dcs.importers")
-_METHODS = installation.quoted("--method is one of:", "dcs.methods", omit=("icl",))
-_ENGINES = installation.quoted("--engine is one of:", "dcs.engines")
+_FORMATS = options.listing_command("FORMAT is one of:", "dcs.importers")
+_METHODS = options.listing_command("--method is one of:", "dcs.methods", omit=("icl",))
+_ENGINES = options.listing_command("--engine is one of:", "dcs.engines")
 
 app.command()(sweeps.quickstart)
-app.command()(installation.doctor)
-app.command()(installation.new_plugin)
 _table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")
 _table_command("import", cls=_FORMATS)(tables.import_)
 _table_command(cls=_METHODS)(tables.tune)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import warnings
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dcs.errors import ConfigError, DCSError, escaped, redact, show
+from dcs.errors import DCSError, escaped, redact
 
 #: Width for files and pipes, in which no table is wrapped.
 _PIPE_WIDTH = 1000
@@ -61,22 +60,6 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def parse_duration(text: str) -> float:
-    """Return the number of seconds in a duration such as ``90s``, ``45m``, ``2h``, ``1d12h``.
-
-    Raises
-    ------
-    ConfigError
-        If the text is not a positive duration.
-    """
-    units = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
-    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
-    seconds = sum(float(number) * units[unit] for number, unit in parts)
-    if "".join(map("".join, parts)) != text or not seconds:
-        raise ConfigError(f"invalid duration {show(text)}; expected e.g. 90s, 45m, 2h or 1h30m")
-    return seconds
 
 
 def bars(*columns: progress.ProgressColumn) -> progress.Progress:

@@ -1,18 +1,20 @@
-"""Options shared by several commands, and access to recorded results."""
+"""Options shared by several commands, lists of names in their help, and access to results."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from dcs.errors import ConfigError, DCSError, TrackingError, show
+from dcs.plugins import Group, plugin_names
 from workflows.cli.console import console
 
 if TYPE_CHECKING:
@@ -104,23 +106,28 @@ def names(text: str) -> list[str]:
     return [name.strip() for row in rows for name in row]
 
 
-def reading(choices: Sequence[str] | None) -> Reading:
-    """Return the reading of the values of `Read`.
+def values_of(choices: Sequence[str] | None) -> dict[str, Any]:
+    """Return the values of `Read` by key.
 
     Raises
     ------
     dcs.errors.ConfigError
-        If one is not KEY=VALUE, or not allowed.
+        If one is not KEY=VALUE.
     """
-    from dcs.data.reader import as_reading
-
     found: dict[str, Any] = {}
     for choice in choices or ():
         key, equals, value = choice.partition("=")
         if not equals:
             raise ConfigError(f"--read {show(choice)}: must be KEY=VALUE, such as label=gold")
         found[key] = names(value) if key in ("columns", "classes") else value
-    return as_reading(found, source="--read")
+    return found
+
+
+def reading(choices: Sequence[str] | None) -> Reading:
+    """Return the reading of the values of `Read`."""
+    from dcs.data.reader import as_reading
+
+    return as_reading(values_of(choices), source="--read")
 
 
 def recording(
@@ -244,3 +251,40 @@ class Results:
             return f"cell {key[:8]}: {run_link(self.store, self.cell(key))}"
         except DCSError:
             return f"cell {key[:8]}"
+
+
+def listing_command(head: str, group: Group, *, omit: tuple[str, ...] = ()) -> type[TyperCommand]:
+    """Return a command class whose help lists the names of a group, imported only for help."""
+
+    class ListingCommand(TyperCommand):
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            """Format the help with the list appended."""
+            known = {k: text for k, text in _summaries(group).items() if k not in omit}
+            for name in plugin_names(group):
+                taken = "built in; a plug-in of this name is refused"
+                known[name] = taken if name in known else "from an installed package"
+            lines = [f"* **{_plain(name)}**: {_plain(text)}" for name, text in known.items()]
+            self.help = "\n\n".join((self.help or "", head, "\n".join(lines)))
+            super().format_help(ctx, formatter)
+
+    return ListingCommand
+
+
+def _plain(text: str) -> str:
+    """Escape text so that Markdown renders it verbatim."""
+    return re.sub(r"([<_*\[])", r"\\\1", text.replace("`", ""))
+
+
+def _summaries(group: Group) -> Mapping[str, str]:
+    """Return the summaries of a group's built-in names."""
+    if group == "dcs.importers":
+        from dcs.data.importers import IMPORTERS
+
+        return {each.name: each.summary for each in IMPORTERS}
+    if group == "dcs.methods":
+        from dcs.selection.methods import BASELINES, METHODS
+
+        return {each.name: each.summary for each in (*METHODS, *BASELINES)}
+    from dcs.scoring import SUMMARIES
+
+    return SUMMARIES

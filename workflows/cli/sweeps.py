@@ -6,20 +6,17 @@ import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dcs.errors import redact
 from workflows.cli import options
-from workflows.cli.console import STOP, console, parse_duration
+from workflows.cli.console import STOP, console
 
 if TYPE_CHECKING:
     from workflows.config.sweep import SweepConfig
     from workflows.plan import SweepPlan
-
-#: Exit code of a sweep that used up its time budget before it was complete.
-_EXIT_OUT_OF_TIME = 3
 
 
 def quickstart(
@@ -70,14 +67,6 @@ def sweep(
         str | None,
         typer.Option(metavar="ADDRESS", help="Ray cluster to join: auto, 10.0.0.5:6379"),
     ] = None,
-    time_budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Stop after this time, e.g. 90m or 2h; the same command continues. The exit "
-            "code is 3 if work remains.",
-        ),
-    ] = None,
     output: options.Output = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -86,74 +75,36 @@ def sweep(
     Finished cells are not computed again when the command is repeated, even after it was stopped
     or the machine crashed. The command line overrides the file, the file overrides defaults.
 
-    Example: `dcs sweep paper_main --model tiny_lm --only tasks=rte --set tuner.trials=5 --dry-run`
+    Example: `dcs sweep quickstart --only methods=dcs --set tuner.trials=5 --dry-run`
     """
     from workflows.cli.views import show_plan
+    from workflows.config.sweep import load_config, narrowed, packaged_config
     from workflows.plan import plan_sweep
 
-    until = None if time_budget is None else time.monotonic() + parse_duration(time_budget)
-    whole, part = _configured(
-        _sweep_file(config),
-        settings=settings,
+    packaged = not config.suffix and not config.is_file()
+    whole = load_config(
+        packaged_config(str(config)) if packaged else config,
+        sets=settings or (),
         tables=tables,
-        model=model,
-        only=only,
+        models=model,
         limit=limit,
         data=None if data is None else str(data.absolute()),
-        engine=engine,
+        scoring__engine=engine,
     )
-    message = "checking existing results"
-    with console.status(message) as status:
-        plan = plan_sweep(
-            part,
-            output,
-            retry_failed=retry_failed,
-            strict=not dry_run,
-            progress=lambda done: status.update(f"{message}: {done:,} tables"),
-        )
+    with console.status("checking existing results"):
+        plan = plan_sweep(narrowed(whole, only or ()), output, retry_failed=retry_failed)
     if dry_run:
         show_plan(plan)
-        plan.check_texts()
     else:
-        _run(plan, whole, tracking_uri, address, until=until)
+        _run(plan, whole, tracking_uri, address)
 
 
-def _sweep_file(config: Path) -> Path:
-    """Return the path of a sweep file; a name without suffix may be that of a packaged sweep."""
-    from workflows.config.sweep import packaged_config
-
-    return config if config.suffix or config.is_file() else packaged_config(str(config))
-
-
-def _configured(
-    file: Path,
-    *,
-    settings: list[str] | None,
-    model: list[str] | None,
-    only: list[str] | None,
-    engine: str | None,
-    **named: Any,
-) -> tuple[SweepConfig, SweepConfig]:
-    """Return a sweep with the options of the command line, complete and restricted by --only."""
-    from workflows.config.sweep import load_config, narrowed
-
-    whole = load_config(file, sets=settings or (), models=model, scoring__engine=engine, **named)
-    return whole, narrowed(whole, only or ())
-
-
-def _run(
-    plan: SweepPlan,
-    whole: SweepConfig,
-    uri: str | None,
-    address: str | None,
-    *,
-    until: float | None,
-) -> None:
+def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | None) -> None:
     """Compute the missing part of a plan of the sweep `whole`; print results and next steps."""
     from dcs.scoring import check_engine
     from workflows.cli.scoring import announce
     from workflows.cli.views import headline, show_results, sweep_progress
-    from workflows.cluster.connect import OutOfTimeError, connected
+    from workflows.cluster.connect import connected
     from workflows.cluster.sweep import run_sweep
     from workflows.plan import sweep_key
     from workflows.tables import ProbabilityStore
@@ -181,30 +132,21 @@ def _run(
         varies=plan.varies,
         run_name=whole.name,
     ) as recorder:
-        stopped: OutOfTimeError | None = None
         with ExitStack() as opened:
             if plan.has_work:
                 with console.status("starting Ray" if address is None else "joining Ray"):
                     opened.enter_context(connected(address))
                 STOP.listen()  # Ray has installed its own signal handlers.
             progress = opened.enter_context(sweep_progress())
-            try:
-                records = run_sweep(plan, recorder, progress, until=until)
-            except OutOfTimeError as error:
-                # The frames reference actors, which would keep their CPUs and GPUs.
-                stopped = error.with_traceback(None)
+            records = run_sweep(plan, recorder, progress)
         with console.status("recording in MLflow"):
-            report = recorder.finish("KILLED" if stopped else "FINISHED")
-    if stopped is not None:
-        console.print(report.message)
-        console.print(str(stopped), style="bold")
-        raise SystemExit(_EXIT_OUT_OF_TIME)
+            report = recorder.finish()
     store = ProbabilityStore.under(plan.output)
     for key, request in plan.missing_tables.items():
         scoring = store.scoring(key)
         for remark in scoring.remarks if scoring else ():
             console.print(f"{request.label}: {remark}")
-    show_results(records, plan.output / "figures" / f"{plan.config.name}.png")
+    show_results(records)
     console.print(report.message)
     if report.link is not None:
         console.print(f"sweep {whole.name}: {report.link}")

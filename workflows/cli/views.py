@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import Final, get_args
 
 import numpy as np
@@ -27,14 +26,12 @@ from dcs.evaluation.uncertainty import (
     percent,
     sentence_of_chance,
 )
-from dcs.io import atomic_write_bytes
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
 from tracking import CellRecord
 from tracking.records import UNCORRECTED
 from tracking.results.cells import MEASURES, Cells, Estimate, method_title
-from tracking.results.figures import class_accuracy_figure, drawn_or_none, figure_bytes
 from tracking.store.runs import cell_name
 from workflows.cli.console import bars, console, duration, new_table
 from workflows.cli.scoring import announce
@@ -87,8 +84,7 @@ def show_plan(plan: SweepPlan) -> None:
         shown.add_row(*names, *(f"{number:,}" for number in numbers))
     console.print(shown)
     console.print(headline(plan))
-    missing = plan.missing_tables.values()
-    announce(each for each in missing if each.task not in plan.without_texts)
+    announce(plan.missing_tables.values())
     kinds = (("table", "to score", "worker"), ("cell", "to compute", "CPU"))
     parts = [
         f"{_count(rest.number, noun)} {verb} ({_estimate(rest.seconds, worker)})"
@@ -108,8 +104,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def show_results(records: Sequence[CellRecord], picture: Path) -> None:
-    """Print results by task and failed cells; plot the class accuracies of DCS."""
+def show_results(records: Sequence[CellRecord]) -> None:
+    """Print results by task, and failed cells."""
     finished = Cells.of(records)
     for (model, _), group in groupby(sorted(finished.records, key=_group), key=_group):
         cells = Cells(tuple(group))
@@ -126,13 +122,6 @@ def show_results(records: Sequence[CellRecord], picture: Path) -> None:
     if len(finished.records) < len(records):
         console.print("add --retry-failed to compute the failed cells again")
     console.print()
-    if finished.of_method("dcs").records:
-        content = drawn_or_none(
-            picture.name, lambda: figure_bytes(class_accuracy_figure(finished), "png")
-        )
-        if content is not None:
-            atomic_write_bytes(picture, content)
-            console.print(f"class accuracies before and after plotted in {picture}")
 
 
 def _group(record: CellRecord) -> tuple[str, str]:
@@ -165,7 +154,7 @@ def results_table(cells: Cells) -> Table:
 
 
 def rates(progress: Progress, now: float) -> str:
-    """Return work per second, the estimated time left, and the CPUs and GPUs in use.
+    """Return work per second, and the estimated time left.
 
     Parameters
     ----------
@@ -175,16 +164,12 @@ def rates(progress: Progress, now: float) -> str:
         Current time of :func:`time.monotonic`.
     """
     seconds = max(1e-9, now - progress.started)
-    work, machines = progress.work, progress.machines
+    work = progress.work
     parts = [f"{progress.running} running"]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
     if work["cells"]:
         rest = progress.cells_total - progress.cells_done
         parts.append(f"{duration(seconds / work['cells'] * rest)} left")
-    for name in ("cpus", "gpus"):
-        if machines.get(name):
-            used = f"{machines[f'{name}_used']:.0f}/{machines[name]:.0f}"
-            parts.append(f"{name[:-1].upper()}s {used}")
     return " · ".join(parts)
 
 

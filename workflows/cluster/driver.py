@@ -8,9 +8,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import (
     OutOfMemoryError,
@@ -18,24 +17,17 @@ from ray.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
-from ray.util.metrics import Counter as RayCounter
-from ray.util.metrics import Gauge
 
 from dcs.errors import ScoringError, last_line
-from dcs.search.annealing import anneal
-from dcs.search.schedule import Schedule
 from tracking import Archive, CellRecord
-from tracking.results.figures import cell_figures
 from workflows.cluster.connect import (
     ClusterError,
     ClusterWatch,
-    OutOfTimeError,
     check_alive,
     check_processes,
     gone,
     look,
 )
-from workflows.cluster.placement import Placement
 from workflows.cluster.pool import ScoringPool
 from workflows.parallel import Mapper, RayMapper
 from workflows.plan import Cell, Progress, SweepPlan, sharing
@@ -45,63 +37,15 @@ from workflows.tables import ProbabilityStore, Rows
 
 _log = logging.getLogger(__name__)
 
-#: Files of figures, by artifact path.
-Figures: TypeAlias = dict[str, bytes]
-
 #: Maximum number of retries after a worker died (out of memory, lost node).
 _RETRIES = 3
 #: Ray errors that a cell may cause itself; all others are attributed to the cluster.
 _CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
-#: Maximum number of workers that are started before the first table is scored.
-_WARM_WORKERS = 64
 #: Timeout of a wait for results, after which the cluster is checked again: Ray ends this process
 #: silently soon after a node's daemon has died.
 _WAIT_SECONDS = 0.25
 #: Delay before a cell is retried after its study storage failed.
 _STORAGE_SECONDS = 10.0
-
-
-#: Metrics of a sweep on Ray's dashboard and in Prometheus, each named ``dcs_<name>``.
-_COUNTERS: Final = {
-    "cells": "Number of computed cells",
-    "failed": "Number of computed cells that failed",
-    "trials": "Number of trials of their studies",
-    "moves": "Number of candidate solutions evaluated by their searches",
-    "prompts": "Number of prompts of the scored tables",
-    "tokens": "Number of tokens of the prompts that were sent to a model",
-}
-_GAUGES: Final = {
-    "recorded": "Number of cells written to MLflow",
-    "pending": "Number of cells on disk that are not yet written to MLflow",
-}
-
-
-class Meters:
-    """Counters and gauges of a sweep; without Ray they have no effect.
-
-    Parameters
-    ----------
-    sweep : str
-        Name of the sweep, with which all are tagged.
-    """
-
-    def __init__(self, sweep: str) -> None:
-        tags = ("sweep",)
-        self._counters = {n: RayCounter(f"dcs_{n}", text, tags) for n, text in _COUNTERS.items()}
-        self._gauges = {n: Gauge(f"dcs_{n}", text, tags) for n, text in _GAUGES.items()}
-        for meter in (*self._counters.values(), *self._gauges.values()):
-            meter.set_default_tags({"sweep": sweep})
-
-    def count(self, **amounts: float) -> None:
-        """Increment counters."""
-        for name, amount in amounts.items():
-            if amount > 0:  # Ray refuses other increments.
-                self._counters[name].inc(amount)
-
-    def show(self, **values: float) -> None:
-        """Set gauges."""
-        for name, value in values.items():
-            self._gauges[name].set(value)
 
 
 @dataclass(slots=True)
@@ -135,13 +79,6 @@ class Driver:
         The plan.
     progress : Progress
         Progress of the sweep, initialised with the results of earlier runs.
-    until : float, optional
-        Deadline on the clock of :func:`time.monotonic`.
-
-    Attributes
-    ----------
-    meters : Meters
-        Metrics of the sweep in Ray.
 
     Raises
     ------
@@ -149,15 +86,13 @@ class Driver:
         If the cluster cannot run the work, or the study storage is unavailable.
     """
 
-    def __init__(self, plan: SweepPlan, progress: Progress, *, until: float | None = None) -> None:
+    def __init__(self, plan: SweepPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self._until = math.inf if until is None else until
-        self.meters = Meters(plan.config.name)
         self._archive = Archive(plan.output)
         self._storage = plan.study_storage
         open_storage(self._storage)
         self._watch = ClusterWatch(look)
-        self._look = self._watch.latest
+        self._placement = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
         self._pool = ScoringPool(
             plan.missing_tables,
@@ -176,15 +111,13 @@ class Driver:
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
 
-    def run(self) -> Iterator[tuple[CellRecord, Figures]]:
-        """Yield the record and the figures of every missing cell when it completes.
+    def run(self) -> Iterator[CellRecord]:
+        """Yield the record of every missing cell when it completes.
 
         Raises
         ------
         ScoringError
             If tables could not be scored; raised after all other work is done.
-        OutOfTimeError
-            If the deadline passed before all work was done.
         DCSError
             If results cannot be written, for example because the disk is full.
         """
@@ -200,16 +133,13 @@ class Driver:
                 f"{first}{more}; finished results are saved, run the command again to continue"
             ) from first.__cause__
 
-    def _work(self) -> Iterator[tuple[CellRecord, Figures]]:
+    def _work(self) -> Iterator[CellRecord]:
         self._update_progress()
         self._start_scoring()
-        self._warm_up()
         while True:
             self._start_tuning()
             if not (self._pool.references or self._tuning):
                 return
-            if time.monotonic() >= self._until:
-                self._stop()
             for done in self._wait():
                 if done in self._tuning:
                     yield from self._end_tuning(done, self._tuning.pop(done))
@@ -230,33 +160,20 @@ class Driver:
         oldest = time.time_ns() // 1_000_000 - round(1000 * limit)
         return [key for key, tuning in self._tuning.items() if tuning.started_ms < oldest]
 
-    def _end_late(self, ended: _Tuning) -> Iterator[tuple[CellRecord, Figures]]:
+    def _end_late(self, ended: _Tuning) -> Iterator[CellRecord]:
         limit, name = self._plan.config.cell_time_limit, self._plan.config.name
-        error = OutOfTimeError(f"the cell did not end within cell_time_limit {limit:g} s")
+        error = TimeoutError(f"the cell did not end within cell_time_limit {limit:g} s")
         for cell in ended.cells:
             self._progress.cells_done += 1
             self._progress.cells_failed += 1
-            self._count(cells=1, failed=1)
-            yield failed_record(cell, error, sweep=name, started_ms=ended.started_ms), {}
-
-    def _stop(self) -> None:
-        for running in self._tuning:
-            ray.cancel(running)
-        raise OutOfTimeError(
-            f"the time budget is exhausted with {self._progress.cells_done:,} of "
-            f"{self._plan.n_cells:,} cells done; run the same command again to continue"
-        )
-
-    @property
-    def _placement(self) -> Placement:
-        return self._look.placement
+            self._progress.work.update(cells=1)
+            yield failed_record(cell, error, sweep=name, started_ms=ended.started_ms)
 
     def _wait(self) -> list[Any]:
         """Return completed work, or nothing after a timeout so that the cluster is checked."""
         running = [*self._pool.references, *self._tuning]
-        seconds = max(0.0, min(_WAIT_SECONDS, self._until - time.monotonic()))
         # Fetching results would contact the node's daemon, which may be dead.
-        ready, _ = ray.wait(running, num_returns=1, timeout=seconds, fetch_local=False)
+        ready, _ = ray.wait(running, num_returns=1, timeout=_WAIT_SECONDS, fetch_local=False)
         if ready:
             check_processes()
             # With thousands in flight a wait is expensive: take all that have completed.
@@ -264,22 +181,10 @@ class Driver:
         return list(ready)
 
     def _update_progress(self) -> None:
-        self._look, progress = self._watch.latest, self._progress
+        self._placement, progress = self._watch.latest, self._progress
         progress.tables_done = self._plan.n_tables - self._pool.n_missing
-        progress.running, progress.machines = len(self._tuning), self._look.machines
+        progress.running = len(self._tuning)
         progress.show(progress)
-
-    def _count(self, **amounts: float) -> None:
-        self.meters.count(**amounts)
-        self._progress.work.update(amounts)
-
-    def _warm_up(self) -> None:
-        """Start workers on the CPUs that are idle until the first table is scored."""
-        if self._waiting or not self._pool.n_actors:
-            return
-        task = ray.remote(max_retries=0)(warm_up).options(**self._placement.cells)
-        for _ in range(min(self._placement.cell_cpus_now - self._scoring_cpus, _WARM_WORKERS)):
-            task.remote()
 
     @property
     def _scoring_cpus(self) -> int:
@@ -292,9 +197,9 @@ class Driver:
     def _start_scoring(self) -> None:
         self._pool.fill(*self._placement.scoring(self._plan.config.scoring))
 
-    def _end_scoring(self, done: Any) -> Iterator[tuple[CellRecord, Figures]]:
-        prompts, tokens, scored = self._pool.end(done)
-        self._count(prompts=prompts, tokens=tokens)
+    def _end_scoring(self, done: Any) -> Iterator[CellRecord]:
+        prompts, scored = self._pool.end(done)
+        self._progress.work.update(prompts=prompts)
         if scored is None:
             return
         for ready, cells in self._plan.cells_after(scored).items():
@@ -306,7 +211,7 @@ class Driver:
             self._enqueue(ready, [cell for cell in cells if cell.key not in finished])
             for record in finished.values():
                 self._progress.cells_done += 1
-                yield record, {}
+                yield record
 
     def _enqueue(self, key: str, cells: Sequence[Cell]) -> None:
         if cells:
@@ -333,7 +238,6 @@ class Driver:
                 self._plan.config.name,
                 RayMapper(width, self._placement.cells),
                 self._storage,
-                self._plan.config.tracking.figures == "all",
             )
             self._tuning[running] = _Tuning(cells, waiting.key, time.time_ns() // 1_000_000, width)
             if not waiting.cells:
@@ -353,8 +257,8 @@ class Driver:
         share = free // sum(len(waiting.cells) for waiting in self._waiting)
         return max(1, share)
 
-    def _end_tuning(self, done: Any, ended: _Tuning) -> Iterator[tuple[CellRecord, Figures]]:
-        records: list[tuple[CellRecord, Figures]]
+    def _end_tuning(self, done: Any, ended: _Tuning) -> Iterator[CellRecord]:
+        records: list[CellRecord]
         try:
             records = ray.get(done)
         except RayError as error:
@@ -365,15 +269,15 @@ class Driver:
                 return
             name, started_ms = self._plan.config.name, ended.started_ms
             records = [
-                (failed_record(cell, error, sweep=name, started_ms=started_ms), {})
+                failed_record(cell, error, sweep=name, started_ms=started_ms)
                 for cell in ended.cells
             ]
-        for record, figures in records:
-            failed, trials = not record.finished, len(record.trials)
+        for record in records:
             self._progress.cells_done += 1
-            self._progress.cells_failed += failed
-            self._count(cells=1, failed=failed, trials=trials, moves=record.moves)
-            yield self._plan.located(ended.key, record), figures
+            self._progress.cells_failed += not record.finished
+            work = {"cells": 1, "trials": len(record.trials), "moves": record.moves}
+            self._progress.work.update(work)
+            yield self._plan.located(ended.key, record)
 
     def _retry_tuning(self, ended: _Tuning, error: RayError) -> None:
         first = ended.cells[0]
@@ -391,10 +295,8 @@ def _is_cluster_error(error: BaseException | None) -> bool:
 
 
 def run_cells(
-    run: Callable[..., tuple[CellRecord, Figures]],
-    cells: tuple[Cell, ...],
-    *more: Any,
-) -> list[tuple[CellRecord, Figures]]:
+    run: Callable[..., CellRecord], cells: tuple[Cell, ...], *more: Any
+) -> list[CellRecord]:
     """Compute cells that share a search by calling `run` on each with the other arguments."""
     known: dict[Any, Any] = {}
     return [run(cell, *more, known) for cell in cells]
@@ -406,9 +308,8 @@ def run_cell(
     sweep: str,
     mapper: Mapper,
     storage: str | None,
-    drawn: bool,
     known: dict[Any, Any] | None = None,
-) -> tuple[CellRecord, Figures]:
+) -> CellRecord:
     """Compute a cell; errors are recorded, so that they do not stop other cells.
 
     Parameters
@@ -423,17 +324,13 @@ def run_cell(
         Runs the trials.
     storage : str or None
         Storage of the cell's study.
-    drawn : bool
-        Whether to draw the figures of the cell.
     known : dict, optional
         See :func:`compute_cell`.
 
     Returns
     -------
-    record : CellRecord
+    CellRecord
         Finished or failed.
-    figures : dict of str to bytes
-        Files by artifact path.
 
     Raises
     ------
@@ -444,7 +341,7 @@ def run_cell(
     """
     started_ms = time.time_ns() // 1_000_000
     try:
-        record = compute_cell(
+        return compute_cell(
             cell,
             tables["optimization"],
             tables["test"],
@@ -459,11 +356,4 @@ def run_cell(
     except Exception as error:
         if _is_cluster_error(error):
             raise
-        return failed_record(cell, error, sweep=sweep, started_ms=started_ms), {}
-    return record, cell_figures(record) if drawn else {}
-
-
-def warm_up() -> None:
-    """Load the imports of this module and the compiled code that cells need."""
-    table = np.full((4, 2), 0.5)
-    anneal(table, np.array([0, 1, 0, 1]), schedule=Schedule(budget=100), classes=("a", "b"))
+        return failed_record(cell, error, sweep=sweep, started_ms=started_ms)

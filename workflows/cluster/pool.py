@@ -170,13 +170,13 @@ class ScoringPool:
                 left[actor.model] -= IN_FLIGHT
         return next((model for model, number in left.items() if number > 0), None)
 
-    def end(self, reference: Any) -> tuple[int, int, str | None]:
+    def end(self, reference: Any) -> tuple[int, str | None]:
         """Process a call that has ended.
 
         Returns
         -------
-        prompts, tokens : int
-            Numbers of prompts of a scored shard, and of tokens that were read for it.
+        prompts : int
+            Number of prompts of a scored shard.
         key : str or None
             Key of the table that is complete now.
 
@@ -199,20 +199,20 @@ class ScoringPool:
             else:
                 check_alive()
                 self._lose(call, error)
-            return 0, 0, None
+            return 0, None
         if table is None:
             self._admit(actor, result)
-            return 0, 0, None
+            return 0, None
         actor.calls -= 1
-        prompts, tokens = len(result.probs), table.add(call.shard, result, actor)
+        table.add(call.shard, result, actor)
         if not table.complete or table not in self._open:
-            return prompts, tokens, None
+            return len(result.probs), None
         self._open.remove(table)
         try:
             table.store(self._store, self._infos[actor.model])
         except OSError as error:
             raise self._unwritable(error) from error
-        return prompts, tokens, table.key
+        return len(result.probs), table.key
 
     def _admit(self, actor: _Actor, info: ScorerInfo) -> None:
         """Admit an actor whose model is loaded, if its numbers are those of the others."""

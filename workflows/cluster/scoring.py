@@ -181,8 +181,8 @@ class TableScoring:
         """Whether all shards are scored."""
         return not self._unscored
 
-    def add(self, shard: slice, result: ScoredShard, work: Work) -> int:
-        """Add a scored shard; return the number of tokens that its actor has read for it."""
+    def add(self, shard: slice, result: ScoredShard, work: Work) -> None:
+        """Add a scored shard of an actor."""
         self._probs[shard] = result.probs
         self._unscored -= shard.stop - shard.start
         # Results of an actor may arrive in another order.
@@ -191,7 +191,6 @@ class TableScoring:
         self._scored += scored
         self._tokens += tokens
         self._remarks[work] = result.remarks
-        return tokens
 
     def store(self, store: ProbabilityStore, info: ScorerInfo) -> Scoring:
         """Write both tables of a complete scoring, and return its record."""

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracking import CellRecord, Recorder, ScoringRecord
 from workflows.plan import Progress, SweepPlan, sharing
 from workflows.tables import ProbabilityStore, TableRequest
-
-if TYPE_CHECKING:
-    from workflows.cluster.driver import Figures
 
 
 def run_sweep(
     plan: SweepPlan,
     recorder: Recorder,
     progress: Progress,
-    *,
-    until: float | None = None,
 ) -> list[CellRecord]:
     """Run the missing work of a plan. Ray must be running if the plan has work.
 
@@ -31,8 +25,6 @@ def run_sweep(
         Receives every record, including those of earlier runs, so that its tables are complete.
     progress : Progress
         Progress of the sweep, updated and shown.
-    until : float, optional
-        Deadline on the clock of :func:`time.monotonic`.
 
     Returns
     -------
@@ -44,30 +36,21 @@ def run_sweep(
     ------
     DCSError
         If a table cannot be scored. Computed cells are recorded.
-    OutOfTimeError
-        If the deadline passed before all work was done.
     """
     progress.tables_done, progress.tables_total = len(plan.cells), plan.n_tables
     progress.cells_done, progress.cells_total = len(plan.ended), plan.n_cells
     progress.cells_failed = plan.n_failed
     progress.show(progress)
-    ended = _run_on_ray(plan, recorder, progress, until) if plan.has_work else ()
+    ended: Iterable[CellRecord] = ()
+    if plan.has_work:
+        from workflows.cluster.driver import Driver  # imports Ray, which is slow to load
+
+        ended = Driver(plan, progress).run()
     try:
         return _record_all(plan, recorder, ended)
     finally:
         for scoring in _scoring_records(plan):
             recorder.scored(scoring)
-
-
-def _run_on_ray(
-    plan: SweepPlan, recorder: Recorder, progress: Progress, until: float | None
-) -> Iterator[tuple[CellRecord, Figures]]:
-    from workflows.cluster.driver import Driver  # imports Ray, which is slow to load
-
-    driver = Driver(plan, progress, until=until)
-    for ended in driver.run():
-        yield ended
-        driver.meters.show(recorded=recorder.recorded, pending=recorder.pending)
 
 
 def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
@@ -117,17 +100,13 @@ def run_here(
     return _record_all(plan, recorder, _run_in_process(plan, progress))
 
 
-def _run_in_process(
-    plan: SweepPlan, progress: Callable[[float], None]
-) -> Iterator[tuple[CellRecord, Figures | Callable[[], Figures]]]:
+def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Iterator[CellRecord]:
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     from dcs.selection.cross_validation import Threads
-    from tracking.results.figures import cell_figures
     from workflows.study.cell import compute_cell
 
     mapper = Threads(cpu_count())
-    drawn = plan.config.tracking.figures == "all"
     for key, cells in plan.missing_cells.items():
         tables = plan.read(key)
         for group in sharing(cells):
@@ -143,22 +122,19 @@ def _run_in_process(
                     storage=plan.study_storage,
                     known=known,
                 )
-                record = plan.located(key, record)
-                yield record, partial(cell_figures, record) if drawn else {}
+                yield plan.located(key, record)
 
 
 def _record_all(
-    plan: SweepPlan,
-    recorder: Recorder,
-    ended: Iterable[tuple[CellRecord, Figures | Callable[[], Figures]]],
+    plan: SweepPlan, recorder: Recorder, ended: Iterable[CellRecord]
 ) -> list[CellRecord]:
     """Record all cells of a plan and return their summaries in configuration order."""
     for key, record in plan.ended.items():
         recorder.record(record)
         plan.ended[key] = record.summary
     records = {**plan.ended}
-    for record, figures in ended:
-        recorder.record(record, figures)
+    for record in ended:
+        recorder.record(record)
         records[record.key] = record.summary
     order = (
         cell.key

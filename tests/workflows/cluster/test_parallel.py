@@ -143,7 +143,7 @@ def _computed(error: Exception) -> CellRecord:
         raise error
 
     tables = {"optimization": TABLE, "test": TABLE}
-    return run_cell(CELL, tables, "x", failing, None, False)[0]
+    return run_cell(CELL, tables, "x", failing, None)
 
 
 @pytest.mark.parametrize("error", [NodeDiedError("gone"), LocalRayletDiedError(), RpcError("x")])
