@@ -35,11 +35,7 @@ def test_the_report_is_written_and_kept(dcs, runs, tmp_path):
     assert "10 cells reported" in dcs("report", "paper", *where).out
     text = page.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>") and "DCS, paper" in text
-<<<<<<< HEAD
-    assert text.count("/#/experiments/1/runs/") >= 10
-=======
     assert text.count('href="http://127.0.0.1:5000/#/experiments/1/runs/') >= 10
->>>>>>> main
     written = {path.name for path in (tmp_path / "f").iterdir()}
     assert {"main_results.tex", "objective_ablation.csv", "accuracy_cobias.svg"} <= written
     assert {"schemes.md", "class_accuracies.csv"} <= written
