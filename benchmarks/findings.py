@@ -191,7 +191,7 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
             looks,
             titles,
             spreads=spreads if name == "change" else None,
-            kind="lines" if across.is_scale else "points",
+            joined=across.is_scale,
         )
         turned: dict[str, Any] = (
             {"rotation": 20, "ha": "right"} if len(places) > _MAX_HORIZONTAL_LABELS else {}

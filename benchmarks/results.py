@@ -64,7 +64,7 @@ def read_cells(runs: Path, sweep: str) -> pd.DataFrame:
 
 def _describe(records: list[CellRecord], tables: Any) -> Iterator[dict[str, Any]]:
     fitted, test = tables["optimization"], tables["test"]
-    apart = _are_apart(fitted, test)
+    apart = are_apart(fitted, test)
     before = test.probs.argmax(axis=1)
     for record in records:
         after = CorrectionScheme.from_dict(record.scheme).predict(test.probs)
@@ -93,7 +93,8 @@ def _describe(records: list[CellRecord], tables: Any) -> Iterator[dict[str, Any]
         }
 
 
-def _are_apart(fitted: ProbabilityTable, test: ProbabilityTable) -> NDArray[np.bool_]:
+def are_apart(fitted: ProbabilityTable, test: ProbabilityTable) -> NDArray[np.bool_]:
+    """Return which test rows have the probabilities of no fitted row."""
     known = {row.tobytes() for row in np.round(fitted.probs, _DECIMALS)}
     return np.array([row.tobytes() not in known for row in np.round(test.probs, _DECIMALS)])
 

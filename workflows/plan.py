@@ -465,8 +465,6 @@ class Progress:
         Number of ended cells, of those that failed, and of all cells.
     running : int
         Number of submitted cells.
-    machines : mapping of str to float
-        Used and total resources of the cluster: ``cpus_used``, ``cpus``, ``gpus_used``, ``gpus``.
     work : collections.Counter of str
         Work done in this run: ``cells``, ``trials``, ``moves``, ``prompts``.
     started : float
@@ -480,7 +478,6 @@ class Progress:
     cells_failed: int = 0
     cells_total: int = 0
     running: int = 0
-    machines: Mapping[str, float] = field(default_factory=dict)
     work: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
 
@@ -654,7 +651,6 @@ def plan_tuning(
     methods: Sequence[str],
     seed: int,
     test: Sequence[Path] = (),
-    refit: bool = False,
     reading: Reading | None = None,
 ) -> tuple[SweepPlan, dict[str, Rows]]:
     """Return the plan for tables of the same rows, and the rows by split.
@@ -673,8 +669,6 @@ def plan_tuning(
         Root seed.
     test : sequence of path
         For each table, a table of test rows; empty for none.
-    refit : bool
-        Whether the scheme will be refitted; an error if not possible.
     reading : Reading, optional
         How the files are read, where it is not inferred.
 
@@ -709,6 +703,4 @@ def plan_tuning(
             f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "
             "remove the option"
         )
-    if refit and len(tables) > 1:
-        raise ConfigError("--refit requires a single table; remove it, or give one table")
     return plan, rows

@@ -100,9 +100,9 @@ class PairedComparison:
 
     Attributes
     ----------
-    accuracy, cobias, score : Interval
-        Differences of accuracy, COBias, and accuracy minus COBias. That of COBias is the plain
-        difference, and its interval is for the true values.
+    accuracy, cobias : Interval
+        Differences of accuracy and COBias. That of COBias is the plain difference, and its
+        interval is for the true values.
     accuracy_p : float
         p-value of the exact McNemar test of equal accuracy.
     cobias_p : float
@@ -112,7 +112,6 @@ class PairedComparison:
 
     accuracy: Interval
     cobias: Interval
-    score: Interval
     accuracy_p: float
     cobias_p: float
 
@@ -129,8 +128,8 @@ def metric_intervals(
 
     By chance alone class accuracies differ, so that COBias is overestimated. Its interval contains
     the values at which the observed one is not unlikely, simulated for the most likely class
-    accuracies of each value; that of accuracy minus COBias combines it with the interval of
-    accuracy (Zou and Donner 2008). `benchmarks/calibration.py` simulates the coverage.
+    accuracies of each value; that of accuracy minus COBias combines it with the exact interval
+    of accuracy (Zou and Donner 2008). `benchmarks/calibration.py` simulates the coverage.
 
     Parameters
     ----------
@@ -165,11 +164,15 @@ def metric_intervals(
     _, accuracies_there, biases_there = _metrics(
         curve.draw(curve.truth(curve.centre), seed), curve.rows
     )
+    least, most = _exact_ends(right.sum(keepdims=True), rows.sum(keepdims=True), _LEVEL)
     score = _difference(
-        (estimate.accuracy, accuracy.low, accuracy.high),
+        (estimate.accuracy, float(least[0]), float(most[0])),
         (curve.centre, low, high),
         _correlation(accuracies_there, biases_there),
     )
+    if low <= _ROUNDING:
+        # COBias may be 0, and the difference as large as the accuracy.
+        score = score[0], max(score[1], float(most[0]))
     plain = estimate.accuracy - estimate.cobias
     weakest = _weakest(right, rows)
     return MetricIntervals(
@@ -220,17 +223,9 @@ def compare_predictions(
     gain = float(cells[1].sum() - cells[2].sum()) / n_rows
     change = curves[1].observed - curves[0].observed
     accuracy = _bootstrap(gain, accuracy2 - accuracy1)
-    centre = curves[1].centre - curves[0].centre
-    score = _difference(
-        (gain, accuracy.low, accuracy.high),
-        (centre, low, high),
-        _correlation(accuracy2 - accuracy1, bias2 - bias1),
-    )
-    changes = bias2 - bias1
     return PairedComparison(
         accuracy=accuracy,
-        cobias=_around(change, (low, high), changes),
-        score=_around(gain - change, score, accuracy2 - accuracy1 - changes),
+        cobias=_around(change, (low, high), bias2 - bias1),
         accuracy_p=mcnemar_p(int(cells[1].sum()), int(cells[2].sum())),
         cobias_p=_inverted_p(ends) if change else 1.0,
     )

@@ -94,7 +94,7 @@ def test_the_legend_of_a_figure_knows_all_rows(cells: list[CellRecord]) -> None:
     ]
     (legend,) = finding_figure(sized).legends
     said = {text.get_text() for text in legend.get_texts()}
-    assert said == {"DCS, all rows", "DCS, 300 rows"}
+    assert said == {"DCS, optimization size all", "DCS, optimization size 300"}
 
 
 def test_settings_of_one_source_or_none_make_no_finding(cells: list[CellRecord]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Collection
 from pathlib import Path
 
@@ -144,7 +143,6 @@ def test_what_does_not_go_together_is_refused(tmp_path):
     for wrong, said in (
         ([paths[0], paths[0]], "twice"),
         ([*paths, "--test", paths[0]], "--test"),
-        ([*paths, "--refit"], "--refit"),
         ([paths[0], other], table.ids[3]),
     ):
         refused("tune", *wrong, *UNDRAWN, "-o", tmp_path / "runs", says=[said])
@@ -167,9 +165,5 @@ def test_new_rows_are_checked_against_those_fitted_on(tmp_path, dcs):
     scheme = next((tmp_path / "runs").glob("*/scheme.json"))
     dcs("check", scheme, *new)
     new = written("new", fresh.subset(fresh.probs.argmax(axis=1) == 0).ids)
-    answer = json.loads(dcs("check", scheme, *new, "--json", code=1).out)
-    assert answer["drifted"] is True
-    flagged = {each["subject"]: each["drifted"] for each in answer["tables"]["old-b"]}
-    assert flagged["predicted classes"]
-    dcs("check", scheme, *new, code=1)
+    assert "drifted: predicted classes" in dcs("check", scheme, *new, code=1).out
     dcs("check", scheme, new[0], code=2)

@@ -253,11 +253,6 @@ class Estimate:
         """Return the estimate of accuracy or COBias from a row of `Cells.estimates`."""
         return cls(*(row[f"{measure}_{name}"] for name in _STATISTICS))
 
-    @classmethod
-    def of_class(cls, row: Mapping[Any, Any]) -> Estimate:
-        """Return the class accuracy after correction from a row of `Cells.classes`."""
-        return cls(row["after"], low=row["after_low"], high=row["after_high"])
-
     @property
     def is_single(self) -> bool:
         """Whether the estimate has an interval instead of a standard deviation."""
@@ -274,10 +269,10 @@ class Estimate:
         """Format the estimate in percent, with a star if the change is significant."""
         return self.percent() + ("*" if self.p < _SIGNIFICANT else "")
 
-    def percent(self, *, coarse: bool = False, padded: bool = False) -> str:
+    def percent(self, *, padded: bool = False) -> str:
         """Format the estimate; see `dcs.evaluation.uncertainty.percent`."""
         interval = self.low, self.high
-        return percent(self.mean, self.std, interval=interval, coarse=coarse, padded=padded)
+        return percent(self.mean, self.std, interval=interval, padded=padded)
 
 
 def notes_of(shown: Iterable[Estimate]) -> str:

@@ -28,6 +28,7 @@ from tracking import schema
 from tracking.records import UNCORRECTED, CellRecord
 from tracking.results.cells import (
     MEASURES,
+    SOURCE,
     Cells,
     Estimate,
     fullest,
@@ -38,8 +39,7 @@ from tracking.results.cells import (
     name_of,
     words_of,
 )
-from tracking.results.paper import task_title
-from tracking.schema import OBJECTIVE
+from tracking.results.settings import Axis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,11 +49,8 @@ if TYPE_CHECKING:
 
 GREY, LIGHT, INK, ACCENT = "#8a96a3", "#d9dee3", "#26323d", "#b0204f"
 BLUE, GRID, BEATEN = "#0072b2", "#eceff1", "#f4f6f8"
-#: Color map of shares from 0 to 100 %.
-SHADES: Final = "Blues"
-_DPI = 150
 _STYLE: Final[dict[Any, Any]] = {
-    "figure.dpi": _DPI,
+    "figure.dpi": 150,
     "axes.axisbelow": True,
     "axes.edgecolor": LIGHT,
     "axes.grid": True,
@@ -91,16 +88,12 @@ _STYLE: Final[dict[Any, Any]] = {
 #: Groups marked by `add_tooltip` in an SVG; replaced with tooltips of the browser.
 _TOOLTIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
 
-#: Prefix of the names of ablation figures.
+#: End of the names of ablation figures.
 ABLATION = "ablation"
 
 _MEASURE_TITLES = {"accuracy": "accuracy", "cobias": "COBias"}
 #: Maximum number of characters per line of a panel title.
 _MAX_TITLE_WIDTH = 56
-#: The color limits keep shades of shares up to 100 % light enough for dark text. Shades are a
-#: bitmap, so their text has a color that a dark page does not change.
-_SHADE_LIMITS, _SHADE_TEXT = (0, 180), "#1b2730"
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -122,31 +115,28 @@ def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Color, marker and hatching of a method, each of which identifies it."""
+    """Color and marker of a method, each of which identifies it."""
 
     color: str
     marker: str
-    hatch: str
 
 
 _LOOKS = {
-    UNCORRECTED: Look(GREY, "o", ""),
-    "dnip": Look(BLUE, "s", "///"),
-    "furud": Look("#e69f00", "p", "..."),
-    "dcs": Look(ACCENT, "D", ""),
+    UNCORRECTED: Look(GREY, "o"),
+    "dnip": Look(BLUE, "s"),
+    "furud": Look("#e69f00", "p"),
+    "dcs": Look(ACCENT, "D"),
 }
-# Objectives share the looks of the methods that they resemble.
-_LOOKS |= {"err": _LOOKS["dnip"], "err+pmi": _LOOKS["furud"], "full": _LOOKS["dcs"]}
 _OTHERS = (
-    Look("#009e73", "v", "xxx"),
-    Look("#56b4e9", "P", "\\\\\\"),
-    Look("#5b4a9c", "X", "ooo"),
-    Look("#26323d", "<", "++"),
+    Look("#009e73", "v"),
+    Look("#56b4e9", "P"),
+    Look("#5b4a9c", "X"),
+    Look("#26323d", "<"),
 )
 
 
 def looks_of(names: Iterable[Any]) -> dict[Any, Look]:
-    """Return a look for each method or objective; looks repeat if there are too few."""
+    """Return a look for each method; looks repeat if there are too few."""
     different = list(dict.fromkeys(names))
     others = [name for name in different if name not in _LOOKS]
     return {
@@ -161,27 +151,27 @@ def draw_series(
     titles: Mapping[Any, str],
     *,
     spreads: pd.DataFrame | None = None,
-    kind: Literal["bars", "points", "lines"] = "points",
+    joined: bool = False,
 ) -> None:
     """Draw the columns of `means` that have a look over its index, with error bars.
 
-    Bars and points are side by side; lines join the points of a column.
+    Points of different columns are side by side, or `joined` by a line for each column.
     """
-    step = {"bars": 0.8 / len(looks), "points": 0.12, "lines": 0.0}[kind]
     for at, (name, look) in enumerate(looks.items()):
         if name not in means:
             continue
         own = means[name].dropna()
-        places = own.index.to_numpy(dtype=float) + step * (at - (len(looks) - 1) / 2)
-        off = None if spreads is None else spreads[name].reindex(own.index).fillna(0)
-        about: dict[str, Any] = {"yerr": off, "color": look.color, "label": titles[name]}
-        if kind == "bars":
-            about |= {"hatch": look.hatch, "edgecolor": "white", "linewidth": 0, "ecolor": INK}
-            for bar, value in zip(axes.bar(places, own, 0.92 * step, **about), own, strict=True):
-                add_tooltip(bar, f"{titles[name]}: {value:.1f}")
-        else:
-            about |= {"marker": look.marker, "linestyle": "-" if kind == "lines" else "none"}
-            axes.errorbar(places, own, elinewidth=0.8, **about)
+        shift = 0.0 if joined else 0.12 * (at - (len(looks) - 1) / 2)
+        axes.errorbar(
+            own.index.to_numpy(dtype=float) + shift,
+            own,
+            yerr=None if spreads is None else spreads[name].reindex(own.index).fillna(0),
+            color=look.color,
+            label=titles[name],
+            marker=look.marker,
+            linestyle="-" if joined else "none",
+            elinewidth=0.8,
+        )
 
 
 def grid_of(
@@ -364,63 +354,42 @@ def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, 
 
 
 @styled
-def ablation_figure(cells: Cells, axis_name: str = OBJECTIVE) -> Figure:
+def ablation_figure(cells: Cells, axis: Axis) -> Figure:
     """Draw accuracy and COBias by the values of a setting.
 
-    For the objective, a row of panels per model and shots with bars of DCS for each task; for
-    other settings, a row per model, task and shots with points for each method, joined by a line
-    if the setting is numeric.
-
-    Parameters
-    ----------
-    cells : Cells
-        Drawn as mean and deviation over seeds.
-    axis_name : str
-        The setting, for example ``weight_scale``.
+    A row of panels per model, task and shots with points for each method, the mean and deviation
+    over seeds, joined by a line if the setting is numeric.
 
     Raises
     ------
     InvalidInputError
-        Raised if the cells do not differ in the setting.
+        Raised if the setting varies only where another one is not at its main value.
     """
-    of_terms = axis_name == OBJECTIVE
-    own = cells.main_but((axis_name,))
-    own = own.of_method("dcs") if of_terms else own
-    axis = next((axis for axis in own.axes if axis.name == axis_name), None)
-    if axis is None:
-        raise InvalidInputError(f"an ablation needs cells of at least two values of {axis_name!r}")
-    frame = own.where(axis.varies).judged
-    kind: Literal["bars", "points", "lines"]
-    if of_terms:
-        by, across, series, kind = ["model", "shots"], "task", OBJECTIVE, "bars"
-        titles = {label: axis.short(label) for label in axis.values}
-    else:
-        by, across, series = ["model", "task", "shots"], axis_name, "method"
-        kind = "lines" if axis.is_scale else "points"
-        titles = {method: method_title(method) for method in axis.methods}
-    panels = [(group, m) for group in _split(frame, by) for m in MEASURES]
+    own = cells.ablation(axis)
+    if axis.name not in [each.name for each in own.axes]:
+        raise InvalidInputError(f"no cells differ in {axis.name!r} alone")
+    panels = [(group, m) for group in _split(own.judged, SOURCE) for m in MEASURES]
     figure, axes = grid_of(len(panels), width=5.0, height=2.8, columns=2)
+    titles = {method: method_title(method) for method in axis.methods}
+    places = axis.in_order
     for panel, (group, measure) in zip(axes, panels, strict=True):
-        places = list(dict.fromkeys(group[across])) if of_terms else axis.in_order
-        at = [places.index(value) for value in group[across]]
-        means, spreads = _aggregate_seeds(group[f"test/{measure}"], at, group[series])
-        draw_series(panel, means, looks_of(titles), titles, spreads=spreads, kind=kind)
-        named = task_title if of_terms else axis.short
-        panel.set_xticks(range(len(places)), [named(place) for place in places])
-        panel.set(ylabel=f"{_MEASURE_TITLES[measure]}, %", title=_panel_title(group))
-        if of_terms:
-            panel.set_ylim(bottom=0)
-        else:
-            panel.set_xlabel(axis.title)
-            panel.margins(x=0.08)
+        at = np.array([places.index(value) for value in group[axis.name]])
+        groups = (100 * group[f"test/{measure}"]).groupby([at, group["method"].to_numpy()])
+        draw_series(
+            panel,
+            groups.mean().unstack(),
+            looks_of(titles),
+            titles,
+            spreads=groups.std().unstack(),
+            joined=axis.is_scale,
+        )
+        panel.set_xticks(range(len(places)), map(axis.short, places))
+        panel.set(
+            ylabel=f"{_MEASURE_TITLES[measure]}, %", xlabel=axis.title, title=_panel_title(group)
+        )
+        panel.margins(x=0.08)
     add_legend(figure)
     return figure
-
-
-def _aggregate_seeds(values: pd.Series[float], *by: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return means and standard deviations in percent, with a column per series."""
-    groups = (100 * values).groupby([np.asarray(key) for key in by])
-    return groups.mean().unstack(), groups.std().unstack()
 
 
 def _require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
@@ -471,43 +440,12 @@ def importance_figure(cells: Cells) -> Figure:
     for panel, method in zip(panels, methods, strict=True):
         own, look = 100 * means[method].sort_values(), looks[method]
         names = [str(name).replace("_", " ") for name in own.index]
-        drawn = panel.barh(names, own, color=look.color, hatch=look.hatch, edgecolor="white")
+        drawn = panel.barh(names, own, color=look.color)
         panel.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8)
         panel.set(xlabel="importance, %", title=method_title(method))
         panel.margins(x=0.15)
         panel.grid(axis="x")
         panel.grid(visible=False, axis="y")
-    return figure
-
-
-@styled
-def confusion_figure(record: CellRecord) -> Figure:
-    """Draw the confusion matrices of the test rows, uncorrected and corrected.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if the record has no counts.
-    """
-    table = record.class_accuracies
-    if "counts_after" not in table:
-        raise InvalidInputError(f"cell {record.key} has no confusion matrix to draw")
-    from sklearn.metrics import ConfusionMatrixDisplay
-
-    names = [str(name) for name in table["class"]]
-    size = 1.6 + 0.34 * len(names)
-    figure, panels = grid_of(2, width=size + 0.6, height=size)
-    shown: dict[str, Any] = {"values_format": ".0f", "xticks_rotation": 90, "colorbar": False}
-    shown |= {"cmap": SHADES, "im_kw": {"clim": _SHADE_LIMITS}}
-    shown["text_kw"] = {"fontsize": 8, "color": _SHADE_TEXT}
-    for panel, when in zip(panels, ("before", "after"), strict=True):
-        counts = np.asarray(table[f"counts_{when}"])
-        shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        ConfusionMatrixDisplay(shares, display_labels=names).plot(ax=panel, **shown)
-        panel.set(title=f"{when} correction", xlabel="predicted", ylabel="")
-        panel.grid(visible=False)
-    panels[1].set_yticklabels([])
-    panels[0].set_ylabel("true class, % of its rows")
     return figure
 
 
@@ -587,7 +525,6 @@ _CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
         "(square-root scale), the dark part in rows of that class. Dashed: unchanged",
         scheme_figure,
     ),
-    "confusion": ("Predictions for the test rows of each class, in percent", confusion_figure),
     "front": (
         "The cross-validated front from which the scheme was chosen: each point is a setting; no "
         "setting beats those on the line in both figures",
@@ -606,11 +543,6 @@ _FIGURES: dict[str, tuple[str, Callable[[Cells], Figure]]] = {
         "the right of the line are dominated",
         tradeoff_figure,
     ),
-    ABLATION: (
-        "DCS by the terms of its objective, mean and standard deviation over seeds: error rate "
-        "(err), COBias and pointwise mutual information (pmi)",
-        ablation_figure,
-    ),
     "importances": (
         "Importance of each hyperparameter for the score of trials, mean over cells",
         importance_figure,
@@ -621,12 +553,11 @@ _FIGURES: dict[str, tuple[str, Callable[[Cells], Figure]]] = {
 def overview_figures(cells: Cells) -> dict[str, tuple[str, Figure]]:
     """Return the figures of a sweep that have data, by name and with their captions."""
     drawn = _FIGURES | {
-        f"{ABLATION}_{axis.name}": (
+        f"{axis.name}_{ABLATION}": (
             f"Accuracy and COBias by {axis.title}, mean and standard deviation over seeds",
-            partial(ablation_figure, axis_name=axis.name),
+            partial(ablation_figure, axis=axis),
         )
         for axis in cells.axes
-        if axis.name != OBJECTIVE
     }
     return _draw_all(drawn, cells)
 
@@ -634,7 +565,7 @@ def overview_figures(cells: Cells) -> dict[str, tuple[str, Figure]]:
 def cell_pictures(record: CellRecord) -> dict[str, tuple[str, Figure]]:
     """Return the figures of a cell by name, each with its caption.
 
-    ``scheme`` if one was chosen, ``confusion`` and ``front`` if recorded; empty for a failed cell.
+    ``scheme`` if one was chosen, ``front`` if recorded; empty for a failed cell.
     """
     return _draw_all(_CELL_FIGURES, record) if record.finished else {}
 

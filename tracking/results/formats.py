@@ -22,24 +22,10 @@ _PAPER_NOTE: Final = (
 
 #: Prefixes that a spreadsheet interprets as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "→": r"$\rightarrow$",
-        "×": r"$\times$",
-        "·": r"$\cdot$",
-        "−": "$-$",
-        "≤": r"$\leq$",
-        "↑": r"$\uparrow$",
-        "↓": r"$\downarrow$",
-        "Δ": r"$\Delta$",
-        "±": r"$\pm$",
-        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-        # In text mode, the default font encoding of LaTeX prints other characters instead.
-        **{sign: f"${sign}$" for sign in "<>|"},
-    }
+#: Characters that the default font encoding of LaTeX lacks, beside those that pandas escapes.
+_LATEX: Final = str.maketrans(
+    {"→": r"$\rightarrow$", "Δ": r"$\Delta$", **{sign: f"${sign}$" for sign in "<>|−"}}
+    | {"−": "$-$", "±": r"$\pm$"}
 )
 
 
@@ -94,17 +80,12 @@ class ResultTable:
         return f"**{self.title}**\n\n{to_markdown(self.text, words=self.words)}{note}"
 
     def to_latex(self) -> str:
-        """Return a ``table`` environment, which needs booktabs."""
-        style = self.text.style.hide(axis="index").format(_escape).format_index(_escape, axis=1)
-        latex: str = style.to_latex(
-            column_format="@{}" + "".join("rl"[name in self.words] for name in self.text) + "@{}",
-            caption=_escape(f"{self.title}. {self.note}".strip()),
-            label=f"tab:{self.name}",
-            position="ht",
-            position_float="centering",
-            hrules=True,
-        )
-        return latex
+        """Return a ``tabular`` environment, which needs booktabs."""
+        style = self.text.style.hide(axis="index")
+        style = style.format(escape="latex").format_index(escape="latex", axis=1)
+        aligned = "".join("rl"[name in self.words] for name in self.text)
+        latex: str = style.to_latex(column_format=f"@{{}}{aligned}@{{}}", hrules=True)
+        return latex.translate(_LATEX)
 
     def to_csv(self) -> str:
         """Return the tidy numbers as CSV, with text escaped that spreadsheets run as formulas."""
@@ -171,7 +152,3 @@ def to_mlflow_json(frame: pd.DataFrame) -> str:
 
 def _escape_formula(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def _escape(text: object) -> str:
-    return str(text).translate(_LATEX)

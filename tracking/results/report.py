@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import re
 import zlib
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dcs.errors import InvalidInputError, last_line
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
-from tracking.records import CellRecord, StoredCell
+from tracking.records import StoredCell
 from tracking.results import settings, sweep_tables
 from tracking.results.cells import (
     Cells,
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-#: Figures with longer SVG code are embedded as PNG, which is smaller and of equal quality.
-_MAX_SVG_LENGTH = 250_000
 _REFERENCES = re.compile(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)')
 #: CSS variables that replace the colors of figures, so that a dark page can redefine them.
 _COLORS = {
@@ -126,9 +123,9 @@ def render_report(
         facts=_collect_facts(cells),
         main=sweep_tables.main_results(cells),
         result_figures=[pictures[name] for name in _RESULT_FIGURES if name in pictures],
-        comparisons=sweep_tables.method_tables(cells),
+        methods=sweep_tables.method_means(cells),
         ablations=sweep_tables.ablation_tables(cells),
-        ablation_figures=[each for name, each in pictures.items() if name.startswith(ABLATION)],
+        ablation_figures=[each for name, each in pictures.items() if name.endswith(ABLATION)],
         scheme_summary=sweep_tables.scheme_summary(cells),
         schemes=schemes,
         # A hundred open schemes would hide the following sections.
@@ -147,6 +144,8 @@ def _collect_facts(cells: Cells) -> list[tuple[str, str]]:
         return list(dict.fromkeys(map(str, cells.frame[name])))
 
     shots = ", ".join(name for name in different("shots") if name != "None")
+    times = [cell.finished_ms / 1000 for cell in cells.records]
+    first, last = (datetime.fromtimestamp(time, UTC) for time in (min(times), max(times)))
     return [
         ("cells", str(len(cells.records))),
         ("models", ", ".join(different("model"))),
@@ -155,18 +154,8 @@ def _collect_facts(cells: Cells) -> list[tuple[str, str]]:
         ("methods", ", ".join(method_title(name) for name in different("method"))),
         ("seeds", ", ".join(sorted(different("seed"), key=lambda seed: (len(seed), seed)))),
         *((axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in cells.axes),
-        ("computed", _format_period(cells.records)),
+        ("computed", f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"),
     ]
-
-
-def _format_period(records: Sequence[CellRecord]) -> str:
-    """Format the period in which the cells were computed, in UTC."""
-    start = min(cell.started_ms for cell in records)
-    end = max(cell.finished_ms for cell in records)
-    first, last = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (start, end))
-    if first.date() == last.date():
-        return f"{first:%Y-%m-%d, %H:%M} to {last:%H:%M} UTC"
-    return f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
 
 
 def _build_schemes(
@@ -212,10 +201,6 @@ def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
 
     width = round(96 * figure.get_size_inches()[0])
     data = figure_bytes(figure, "svg")
-    if len(data) > _MAX_SVG_LENGTH:
-        text = base64.b64encode(figure_bytes(figure, "png")).decode("ascii")
-        image = Markup('<img src="data:image/png;base64,{}" alt="{}" style="width: {}px">')
-        return caption, image.format(text, caption, width)
     svg = data.decode()
     # All figures share the ids of one page, so each gets a prefix of its own.
     own = f"f{zlib.crc32(data + caption.encode()):08x}-"

@@ -24,7 +24,6 @@ _TERMS: Final = {
     (True, False): "err+cobias",
 }
 _OBJECTIVES: Final = tuple(_TERMS.values())
-_TERM_NAMES: Final = {"err": "Z_err", "cobias": "Z_cobias", "pmi": "Z_pmi"}
 
 _GROUP: Final = ("model", "task", "shots", "method")
 #: Groups of tuner settings, each of which is a setting.
@@ -40,13 +39,8 @@ _MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "memberships": (None,),
     "prefer": ("no-harm", "balance"),
 }
-#: Text of None in short, text of None alone, and template of other values.
-_VALUE_TEXTS: Final[Mapping[str, tuple[str, str, str]]] = {
-    OBJECTIVE: ("none", "no objective", "{}"),
-    OPTIMIZATION_SIZE: ("all", "all rows", "{} rows"),
-    "weight_scale": ("tuned", "weight scale tuned", "weight scale {}"),
-    "memberships": ("all", "all memberships", "{} memberships"),
-}
+#: Text of None, where it does not mean that there is none.
+_NONE: Final = {OPTIMIZATION_SIZE: "all", "weight_scale": "tuned", "memberships": "all"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +93,13 @@ class Axis:
 
     def short(self, value: Any) -> str:
         """Format a value, for use under a head that names the setting."""
-        if self.name == OBJECTIVE:
-            return objective_title(str(value))
         if value is None:
-            return self._templates[0]
+            return _NONE.get(self.name, "none")
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def words(self, value: Any) -> str:
         """Format a value together with the name of the setting."""
-        _, none, some = self._templates
-        return none if value is None else some.format(self.short(value))
-
-    @property
-    def _templates(self) -> tuple[str, str, str]:
-        return _VALUE_TEXTS.get(self.name, ("none", f"no {self.title}", f"{self.title} {{}}"))
+        return f"{self.title} {self.short(value)}"
 
 
 def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
@@ -154,12 +141,12 @@ def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
 def own_setting(record: CellRecord, varied: Collection[str] = ()) -> str:
     """Describe the settings of a cell that differ from main values or are `varied`."""
     own = _get_settings(record)
-    names = [name for name in _VALUE_TEXTS if own.get(name) != _MAIN_VALUES[name][0]]
+    names = [name for name, usual in _MAIN_VALUES.items() if own.get(name, usual[0]) not in usual]
     if own.get("keep_unlabelled"):
         names.append("keep_unlabelled")
     return ", ".join(
         Axis(name, (own[name],), ()).words(own[name])
-        for name in dict.fromkeys([*names, *varied])
+        for name in dict.fromkeys([*varied, *names])
         if name in own
     )
 
@@ -214,13 +201,6 @@ def objective_name(objective: str | Mapping[str, float]) -> str:
         return str(objective)
     beta, tau = (float(objective.get(name, 0.0)) for name in ("beta", "tau"))
     return f"beta={beta:g} tau={tau:g}" if beta or tau else "err"
-
-
-def objective_title(label: str) -> str:
-    """Return the title of an objective: ``full objective``, ``Z_err + Z_pmi``, or its weights."""
-    if label == "full":
-        return "full objective"
-    return " + ".join(_TERM_NAMES.get(term, term) for term in label.split("+"))
 
 
 def _get_objective(record: CellRecord) -> str | Mapping[str, float] | None:

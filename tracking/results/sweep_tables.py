@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dcs.errors import InvalidInputError, quoted
+from dcs.errors import InvalidInputError
 from dcs.evaluation.splits import compare_over_splits
 from dcs.evaluation.uncertainty import chance, percent
-from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
-from tracking.records import CellRecord
 from tracking.results import formats, paper
 from tracking.results.cells import (
     MEASURE_COLUMNS,
@@ -75,8 +72,6 @@ _METHODS_NOTE: Final = (
     "difference over seeds (one seed: p < 0.05). Fairest: sources on which the method's COBias is "
     "the lowest of the methods that are not less accurate there."
 )
-
-_DIFFERENCES: Final = "Settings that differ"
 
 
 def leaderboard(cells: Cells) -> pd.DataFrame:
@@ -293,48 +288,22 @@ def class_accuracies(cells: Cells) -> ResultTable:
     )
 
 
-def method_tables(cells: Cells) -> list[ResultTable]:
-    """Return tables that compare methods on each source of probabilities and on their mean.
+def method_means(cells: Cells) -> ResultTable:
+    """Return the metrics of each method on the mean of all sources of probabilities.
 
     Each setting of a method is a method of its own. Sources (model, task and shots) for which a
-    method has no cell are left out of both tables.
+    method has no cell are left out.
 
     Returns
     -------
-    list of ResultTable
-        ``method_means``, a row per method, and ``methods_by_source``, a row per source; empty
-        for fewer than two sources or methods.
+    ResultTable
+        A row per method; empty for fewer than two sources or methods.
     """
     tidy = _summarize_sources(cells.judged)
     whole = tidy.groupby("source")["name"].transform("size") == tidy["name"].nunique()
     tidy = tidy[whole].rename(columns={"name": "method"})
     if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
-        return []
-    return [_tabulate_means(tidy), _tabulate_sources(tidy)]
-
-
-def _summarize_sources(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per source and method: means over seeds, standard errors and verdicts."""
-    frame = frame.assign(
-        change=frame["test/accuracy"] - frame["uncorrected/test/accuracy"],
-        balanced_accuracy=frame["test/balanced_accuracy"],
-        weakest_class=frame["test/weakest_class"],
-    )
-    groups = frame.groupby(["source", "name"], sort=False)
-    tidy = groups[[*_MEANS, "change"]].mean()
-    tidy = tidy.join(groups[[*_MEANS, "change"]].sem().add_suffix("_error"))
-    single = tidy["change_error"].isna()
-    tidy["less_accurate"] = (tidy["change"] + 2.0 * tidy["change_error"] < 0.0) | (
-        single & (tidy["change"] < 0.0) & (groups["test/accuracy_p"].first() < 0.05)
-    )
-    harmless = tidy["cobias"].mask(tidy["less_accurate"])
-    lowest = harmless.groupby("source").transform("min")
-    tidy["fairest"] = harmless <= lowest + _ROUNDING
-    tidy["seeds"] = groups.size()
-    return tidy.reset_index()
-
-
-def _tabulate_means(tidy: pd.DataFrame) -> ResultTable:
+        tidy = tidy.head(0)
     groups = tidy.groupby("method", sort=False)
     # Sources are independent of each other, so the variances of their errors add up.
     errors = groups[[f"{name}_error" for name in _MEANS]].agg(_compute_error_of_mean)
@@ -358,27 +327,29 @@ def _tabulate_means(tidy: pd.DataFrame) -> ResultTable:
     )
 
 
+def _summarize_sources(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per source and method: means over seeds, standard errors and verdicts."""
+    frame = frame.assign(
+        change=frame["test/accuracy"] - frame["uncorrected/test/accuracy"],
+        balanced_accuracy=frame["test/balanced_accuracy"],
+        weakest_class=frame["test/weakest_class"],
+    )
+    groups = frame.groupby(["source", "name"], sort=False)
+    tidy = groups[[*_MEANS, "change"]].mean()
+    tidy = tidy.join(groups[[*_MEANS, "change"]].sem().add_suffix("_error"))
+    single = tidy["change_error"].isna()
+    tidy["less_accurate"] = (tidy["change"] + 2.0 * tidy["change_error"] < 0.0) | (
+        single & (tidy["change"] < 0.0) & (groups["test/accuracy_p"].first() < 0.05)
+    )
+    harmless = tidy["cobias"].mask(tidy["less_accurate"])
+    lowest = harmless.groupby("source").transform("min")
+    tidy["fairest"] = harmless <= lowest + _ROUNDING
+    tidy["seeds"] = groups.size()
+    return tidy.reset_index()
+
+
 def _compute_error_of_mean(errors: pd.Series[float]) -> float:
     return math.sqrt(float((errors**2).sum(skipna=False))) / len(errors)
-
-
-def _tabulate_sources(tidy: pd.DataFrame) -> ResultTable:
-    marks = tidy["less_accurate"].map({True: "↓", False: ""})
-    pairs = zip(tidy["accuracy"], tidy["cobias"], marks, strict=True)
-    texts = [f"{percent(a)} / {percent(b)}{mark}" for a, b, mark in pairs]
-    text = tidy.assign(text=texts).pivot(index="source", columns="method", values="text")
-    text = text.reindex(tidy["source"].unique(), columns=tidy["method"].unique())
-    text = text.rename_axis(columns=None).reset_index()
-    best = tidy.loc[tidy.groupby("source")["score"].idxmax()].set_index("source")["method"]
-    text["highest accuracy − COBias"] = text["source"].map(best)
-    return ResultTable(
-        name="methods_by_source",
-        title="Accuracy / COBias of methods by source, % of test rows",
-        frame=tidy,
-        text=text,
-        words=("source", "highest accuracy − COBias"),
-        about="↓: less accurate than uncorrected, beyond noise.",
-    )
 
 
 TABLES: Final[dict[str, Callable[[Cells], list[ResultTable]]]] = {
@@ -386,7 +357,7 @@ TABLES: Final[dict[str, Callable[[Cells], list[ResultTable]]]] = {
     "schemes": lambda cells: [scheme_summary(cells)],
     "classes": lambda cells: [class_accuracies(cells)],
     "ablation": ablation_tables,
-    "methods": method_tables,
+    "methods": lambda cells: [method_means(cells)],
 }
 """The tables by short name, those of the paper first."""
 
@@ -403,63 +374,6 @@ def table_files(cells: Cells) -> dict[str, str]:
         for name, text in table.contents().items():
             files[f"{schema.TABLES_FOLDER}/{name}"] = text
     return files
-
-
-def compare_records(
-    first: CellRecord, second: CellRecord
-) -> dict[str, list[tuple[str, str, str]]]:
-    """Compare two cells, of any models, tasks and methods.
-
-    Returns
-    -------
-    dict of str to list of tuple of str
-        Names and values of both cells by section title: settings that differ, results, class
-        accuracies and descriptions of the schemes; empty sections are left out.
-    """
-    compared = {}
-    theirs = _describe_cell(second)
-    for title, ours in _describe_cell(first).items():
-        names = dict.fromkeys([*ours, *theirs[title]])
-        compared[title] = [(n, ours.get(n, ""), theirs[title].get(n, "")) for n in names]
-    compared[_DIFFERENCES] = [row for row in compared[_DIFFERENCES] if row[1] != row[2]]
-    return {title: rows for title, rows in compared.items() if rows}
-
-
-def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
-    """Return the values of a cell to compare, by section title and name."""
-    flat = schema.flatten({**cell.identity, "method": cell.who["method"], **cell.params})
-    texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flat.items()}
-    own = cell.metrics
-    words: dict[str, str] = {}
-    if cell.scheme is not None:
-        scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
-        if scheme.inputs:
-            combined = f"{scheme.combination.name} of " if scheme.combination else ""
-            words["tables"] = f"{combined}{quoted(scheme.inputs)}"
-        if scheme.calibration:
-            words["calibration"] = scheme.calibration.name
-        effects = [correction.effect for correction in scheme.corrections]
-        words |= dict(zip(scheme.classes, effects, strict=True))
-    return {
-        # The first characters identify a digest.
-        _DIFFERENCES: {
-            name: text[:12] if name.endswith("digest") else text for name, text in texts.items()
-        },
-        "Results, %": {
-            name: percent(
-                own[name],
-                interval=(own.get(f"{name}_low", math.nan), own.get(f"{name}_high", math.nan)),
-                padded=True,
-            )
-            for name in own
-            if name.endswith(MEASURES)
-        },
-        "Class accuracies, % of test rows": {
-            str(row["class"]): Estimate.of_class(row).percent(padded=True)
-            for row in Cells.of([cell]).classes.to_dict("records")
-        },
-        "Schemes": words,
-    }
 
 
 def compare_sweeps(first: Cells, second: Cells) -> ResultTable:

@@ -21,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 import psutil
 from filelock import FileLock
 
-from dcs.errors import ConfigError, TrackingError, one_line, show, suggest
+from dcs.errors import ConfigError, TrackingError, one_line, suggest
 from dcs.errors import redact as redact_text
 from dcs.io import atomic_path, atomic_write_text
 from tracking import schema
@@ -185,11 +185,9 @@ def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
     return [*command, "--host", "127.0.0.1", "--port", str(port)]
 
 
-def pages(tracking_uri: str, ui: str | None = None) -> str:
-    """Return the base URL of the MLflow UI of a store; see `run_link` for `ui`."""
-    base = ui or (tracking_uri if has_server(tracking_uri) else _running_ui(tracking_uri))
-    if not base.lower().startswith(("http://", "https://", "databricks")):
-        raise ConfigError(f"--ui {show(base)}: must be an http:// or https:// URL of MLflow")
+def pages(tracking_uri: str) -> str:
+    """Return the base URL of the MLflow UI of a store: the server, or a `dcs ui` of the store."""
+    base = tracking_uri if has_server(tracking_uri) else _running_ui(tracking_uri)
     # Links are shared, so they must not contain credentials; the browser asks for them.
     place = re.sub(r"^(\w+://)[^/]*@", r"\1", base)
     return f"{place.rstrip('/')}/#"
@@ -215,31 +213,24 @@ def _running_ui(tracking_uri: str) -> str:
     return str(noted["address"]) if running else LOCAL_UI
 
 
-def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:
+def run_link(tracking_uri: str, run: Any) -> str:
     """Return the URL of a run in the MLflow UI.
 
     Parameters
     ----------
     tracking_uri : str
-        Tracking URI of the store; a server has its own UI.
+        Tracking URI of the store.
     run : object
         Has a ``run_id`` and an ``experiment_id``: a stored cell, or the ``info`` of a run.
-    ui : str, optional
-        URL of the MLflow UI of a store without a server; by default that of `dcs ui`.
-
-    Raises
-    ------
-    dcs.errors.ConfigError
-        Raised if `ui` is not a web address.
     """
-    place = f"{pages(tracking_uri, ui)}/experiments/{run.experiment_id}"
+    place = f"{pages(tracking_uri)}/experiments/{run.experiment_id}"
     return f"{place}/runs/{run.run_id}?{_CLASSICAL}"
 
 
-def cells_link(tracking_uri: str, experiment_id: str, *, ui: str) -> str:
-    """Return the URL of the page that lists the cells of an experiment; see `run_link`."""
+def cells_link(experiment_id: str, ui: str) -> str:
+    """Return the URL of the page that lists the cells of an experiment in an MLflow UI."""
     view = f"{_CLASSICAL}&viewStateShareKey={schema.VIEW}&compareRunsMode=CHART"
-    return f"{pages(tracking_uri, ui)}/experiments/{experiment_id}/runs?{view}"
+    return f"{ui}/#/experiments/{experiment_id}/runs?{view}"
 
 
 def has_server(uri: str) -> bool:

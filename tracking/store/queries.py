@@ -286,18 +286,7 @@ def _find_best(
 
 
 def _find_named(client: MlflowClient, name: str) -> list[Run]:
-    # No name contains these, and MLflow would reject the filter.
-    if not name.strip() or "'" in name or not name.isprintable():
-        return []
-    for where in (
-        f"tags.`{schema.CELL_KEY}` LIKE '{name}%'",
-        f"attributes.run_id LIKE '{name}%'",
-        f"attributes.run_name = '{name}'",
-    ):
-        # `%` and `_` in a name are wildcards of the filter.
-        if runs := [run for run in _search_all(client, f"{_CELLS} and {where}") if _is(run, name)]:
-            return runs
-    return []
+    return [run for run in _search_all(client, _CELLS) if name and _is(run, name)]
 
 
 def _is(run: Run, name: str) -> bool:
@@ -343,7 +332,7 @@ def newest_link(tracking_uri: str, ui: str) -> str:
     newest_first = ["creation_time DESC"]
     for experiment in open_store(tracking_uri).search_experiments(order_by=newest_first):
         if schema.VIEW_TAG in experiment.tags:
-            return cells_link(tracking_uri, experiment.experiment_id, ui=ui)
+            return cells_link(experiment.experiment_id, ui)
     return ui
 
 

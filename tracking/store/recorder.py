@@ -475,24 +475,16 @@ def sync(
     Raises
     ------
     dcs.errors.TrackingError
-        Raised if `output` has no results or an incomplete list of cells, `tracking_uri` cannot be
-        used, a sweep is being recorded by another process, or its password is missing.
+        Raised if `output` has no results, `tracking_uri` cannot be used, a sweep is being
+        recorded by another process, or its password is missing.
     """
     archive = Archive(output)
-    there = {path.stem for path in archive.cells.glob("[!.]*.json")}
     sweeps = archive.sweeps()
     if not sweeps:
         raise TrackingError(f"{archive.output}: contains no sweep; check --output")
-    lists = [archive.keys(sweep.sweep_key) for sweep in sweeps]
-    if unlisted := archive.load(sorted(there.difference(*lists))):
-        lost = next(iter(unlisted.values()))
-        raise TrackingError(
-            f"{archive.output / 'sweeps'}: no list of cells (*.cells) contains {lost.key} of "
-            f"sweep {lost.sweep!r}, so one is damaged; run that sweep again to rebuild it"
-        )
     if tracking_uri is not None:
         open_store(tracking_uri, create=True)  # Check the URI before it is saved.
-    total = sum(map(len, lists))
+    total = sum(len(archive.keys(sweep.sweep_key)) for sweep in sweeps)
     done = itertools.count(1)
     reports = []
     for sweep in sweeps:

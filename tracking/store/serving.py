@@ -252,11 +252,7 @@ def register_model(
         # Not its models:/ URI, which MLflow looks up in the store of the environment.
         made = client.create_model_version(name, model.artifact_location, model.source_run_id)
         if alias is not None:
-            try:
-                client.set_registered_model_alias(name, alias, made.version)
-            except MlflowException:
-                client.delete_model_version(name, made.version)
-                raise
+            client.set_registered_model_alias(name, alias, made.version)
     except MlflowException as error:
         raise TrackingError(f"model {name!r} cannot be registered: {one_line(error)}") from error
     return str(made.version)

@@ -106,23 +106,28 @@ def names(text: str) -> list[str]:
     return [name.strip() for row in rows for name in row]
 
 
-def reading(choices: Sequence[str] | None) -> Reading:
-    """Return the reading of the values of `Read`.
+def values_of(choices: Sequence[str] | None) -> dict[str, Any]:
+    """Return the values of `Read` by key.
 
     Raises
     ------
     dcs.errors.ConfigError
-        If one is not KEY=VALUE, or not allowed.
+        If one is not KEY=VALUE.
     """
-    from dcs.data.reader import as_reading
-
     found: dict[str, Any] = {}
     for choice in choices or ():
         key, equals, value = choice.partition("=")
         if not equals:
             raise ConfigError(f"--read {show(choice)}: must be KEY=VALUE, such as label=gold")
         found[key] = names(value) if key in ("columns", "classes") else value
-    return as_reading(found, source="--read")
+    return found
+
+
+def reading(choices: Sequence[str] | None) -> Reading:
+    """Return the reading of the values of `Read`."""
+    from dcs.data.reader import as_reading
+
+    return as_reading(values_of(choices), source="--read")
 
 
 def recording(

@@ -225,50 +225,34 @@ def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> Non
 
 
 def compare(
-    first: options.RunName,
-    second: options.RunName,
+    first: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a sweep.")],
+    second: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of another sweep.")],
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Compare two runs, or two sweeps over the cells that both have.
+    """Compare two sweeps over the cells that both have.
 
-    Of runs: settings that differ, results, and schemes in words. Of sweeps: the change of each
-    method on each source from the first sweep to the second, tested over seeds.
+    Prints the change of each method on each source from the first sweep to the second, tested
+    over seeds. MLflow compares two runs.
 
-    Example: `dcs compare 1f0c 'best:test/cobias<5'`, or `dcs compare before after`
+    Example: `dcs compare before after`
     """
-    from tracking import Archive
     from tracking.results.cells import Cells
-    from tracking.results.sweep_tables import compare_records, compare_sweeps
-    from tracking.store.runs import cell_name
+    from tracking.results.sweep_tables import compare_sweeps
 
     results = Results(runs, tracking_uri)
-    if {first, second} <= {sweep.experiment for sweep in Archive(runs).sweeps()}:
-        table = compare_sweeps(*(Cells.of(results.records(name)) for name in (first, second)))
-        shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
-        for row in table.rows:
-            shown.add_row(*row)
-        console.print(f"{table.title}: {first} → {second}", style="bold")
-        console.print(shown)
-        console.print(table.note)
-        return
-    cells = results.record(first), results.record(second)
-    names = [cell_name(cell) for cell in cells]
-    if cells[0].key == cells[1].key:
-        console.print("both runs are the same cell", style="yellow")
-    for title, rows in compare_records(*cells).items():
-        shown = new_table(" ", *(f"{head} " for head in _short_names(names)))
-        for row in rows:
-            shown.add_row(*row)
-        console.print(title, style="bold")
-        console.print(shown)
-    for cell, name in zip(cells, names, strict=True):
-        console.print(f"{name}, {results.link(cell.key)}")
+    table = compare_sweeps(*(Cells.of(results.records(name)) for name in (first, second)))
+    shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(f"{table.title}: {first} → {second}", style="bold")
+    console.print(shown)
+    console.print(table.note)
 
 
 def rm(
     name: Annotated[
-        str, typer.Argument(metavar="SWEEP|RUN", help="Name of a sweep, or a run as in compare.")
+        str, typer.Argument(metavar="SWEEP|RUN", help="Name of a sweep, or a run as in reproduce.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     runs: options.Runs = Path("dcs-runs"),
@@ -305,18 +289,11 @@ def rm(
     console.print(f"{what} deleted: {count} runs in MLflow, and its files in {runs}")
 
 
-def _short_names(names: list[str]) -> list[str]:
-    """Return the words in which two names differ, or the full names if one has no such word."""
-    first, second = (name.split() for name in names)
-    own = [word for word in first if word not in second], [w for w in second if w not in first]
-    return [" ".join(words) for words in own] if all(own) else names
-
-
 def register(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="As in `dcs compare`, or the path of a scheme.json file."
+            metavar="RUN", help="As in `dcs reproduce`, or the path of a scheme.json file."
         ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="New or existing registered model.")],

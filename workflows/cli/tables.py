@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from dcs.data.reader import Source
     from dcs.evaluation.drift import Drift
 
-#: Files beside a scheme: its front, and the same setting fitted on all labelled rows.
-FRONT, REFITTED = "front.json", "refitted.json"
-
-#: The page of the result, and the rows held out by `dcs tune`.
-RESULT, HELD_OUT = "result.html", "held_out.parquet"
+#: Files beside a scheme: its front, the page of the result, and the rows that were held out.
+FRONT, RESULT, HELD_OUT = "front.json", "result.html", "held_out.parquet"
 
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
 Prefer = Annotated[
@@ -87,21 +84,12 @@ def import_(
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Demonstration seed, as the origin.")
     ] = None,
-    filter: Annotated[
-        str | None, typer.Option(help="lm-eval: filter whose responses are read.")
-    ] = None,
-    targets: Annotated[
-        Literal["auto", "index", "text"], typer.Option(help="lm-eval: type of targets.")
-    ] = "auto",
-    choice_score: Annotated[
-        Literal["sum", "mean", "unconditional"],
-        typer.Option(
-            help="lm-eval: score choices by the sum of log-likelihoods, per character, or minus "
-            "that without the prompt."
-        ),
-    ] = "sum",
 ) -> None:
     """Convert class probabilities to a probability table; dcs tune reads most files by itself.
+
+    For lm-eval, `--read` also has the keys filter (whose responses are read), targets (auto, index
+    or text) and choice_score: choices are scored by the sum of their log-likelihoods, by the mean
+    per character, or by the sum minus that without the prompt (unconditional).
 
     Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
     """
@@ -114,14 +102,11 @@ def import_(
         )
     format, path = sources[0] if len(sources) == 2 else "table", Path(sources[-1])
     given: dict[str, Any] = {
-        **options.reading(read).model_dump(exclude_none=True),
+        **options.values_of(read),
         "model": model,
         "task": task,
         "shots": None if shots is None else parse_shots(shots),
         "demonstration_seed": seed,
-        "filter": filter,
-        "targets": targets,
-        "choice_score": choice_score,
     }
     found = import_tables(format, path, **given)
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
@@ -186,14 +171,6 @@ def tune(
             help="Methods to compare with on the same rows, e.g. logistic-balanced,batch.",
         ),
     ] = None,
-    refit: Annotated[
-        bool,
-        typer.Option(
-            "--refit",
-            help="Also fit the chosen setting on all labelled rows, including held-out ones, and "
-            f"write {REFITTED} for deployment.",
-        ),
-    ] = False,
     settings: options.Settings = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root random seed.")] = 0,
     output: options.Output = Path("dcs-runs"),
@@ -215,7 +192,6 @@ def tune(
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import TuneConfig, configured
     from workflows.plan import paths_by_name, plan_tuning
-    from workflows.study.cell import refitted
 
     config = configured(
         TuneConfig,
@@ -237,7 +213,6 @@ def tune(
         methods=[method, *(compare or ())],
         seed=seed,
         test=test or (),
-        refit=refit,
         reading=options.reading(read),
     )
     for line in plan.remarks:
@@ -295,16 +270,6 @@ def tune(
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
     console.print(f"scheme written to {path}{', replacing another one' if replaced else ''}")
-    if refit:
-        path = path.with_name(REFITTED)
-        single = [each for each in rows.values() if isinstance(each, dcs.ProbabilityTable)]
-        with console.status("fitting on all rows"):
-            refitted(record, single).save(path)
-        console.print(
-            f"scheme of the same setting, fitted on all labelled rows, written to {path}"
-        )
-    elif replaced:
-        _warn_of_refitted(path)
     console.print(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
         style="bold",
@@ -334,8 +299,6 @@ def pick(
     from workflows.cli.views import show_front, show_judgement
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
-    if path.name == REFITTED:
-        raise ConfigError(f"{path}: fitted on all rows; use the scheme.json in the same folder")
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
     if not front.exists():
         raise SchemeError(
@@ -372,14 +335,6 @@ def pick(
             for name, title in (("accuracy", "accuracy"), ("lasting_cobias", "COBias"))
         )
         console.print(f"{path} is now another point: {', '.join(changes)}")
-        _warn_of_refitted(path)
-
-
-def _warn_of_refitted(path: Path) -> None:
-    """Warn if there is a refitted scheme, which belongs to the previous scheme."""
-    if (outdated := path.with_name(REFITTED)).exists():
-        advice = "belongs to the previous scheme; update it with dcs tune --refit"
-        console.print(f"{outdated} {advice}", style="yellow")
 
 
 def evaluate(
@@ -648,9 +603,6 @@ def check(
             "input tables, in the order of tuning.",
         ),
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print all comparisons as JSON.")
-    ] = False,
     read: options.Read = None,
 ) -> None:
     """Check new rows for drift from the rows that a scheme was fitted on.
@@ -670,7 +622,7 @@ def check(
         raise SchemeError(
             f"{scheme}: has no summary of the rows it was fitted on; tune again with this version"
         )
-    sources = _open(files, options.reading(read), fitted, quiet=as_json)
+    sources = _open(files, options.reading(read), fitted)
     tables = [(str(file), each.table) for file, each in zip(files, sources, strict=True)]
     rows = TableEnsemble.of(fitted, tables)
     found: dict[str, list[Drift]] = {}
@@ -678,29 +630,21 @@ def check(
         reference = references.get(name if fitted.inputs else "", {})
         found[name] = compare_rows(reference, table.with_classes(fitted.classes))
     drifted = [each for some in found.values() for each in some if each.drifted]
-    if as_json:
-        plain = {
-            name: [asdict(each) | {"drifted": each.drifted} for each in some]
-            for name, some in found.items()
-        }
-        typer.echo(json.dumps({"drifted": bool(drifted), "tables": plain}, indent=1))
-    else:
-        for name, some in found.items():
-            shown = new_table(f"{name} ", "moved, points", "p", " ")
-            for each in some:
-                verdict = _largest_change(each, fitted.classes) if each.drifted else ""
-                shown.add_row(each.subject, f"{100 * each.distance:.1f}", chance(each.p), verdict)
-            console.print(shown)
-        if drifted:
-            subjects = ", ".join(dict.fromkeys(each.subject for each in drifted))
-            console.print(
-                f"drifted: {subjects}; the scheme may no longer fit, tune again with such rows",
-                style="yellow",
-            )
-        else:
-            console.print("no drift from the rows that the scheme was fitted on", style="green")
-    if drifted:
-        raise typer.Exit(1)
+    for name, some in found.items():
+        shown = new_table(f"{name} ", "moved, points", "p", " ")
+        for each in some:
+            verdict = _largest_change(each, fitted.classes) if each.drifted else ""
+            shown.add_row(each.subject, f"{100 * each.distance:.1f}", chance(each.p), verdict)
+        console.print(shown)
+    if not drifted:
+        console.print("no drift from the rows that the scheme was fitted on", style="green")
+        return
+    subjects = ", ".join(dict.fromkeys(each.subject for each in drifted))
+    console.print(
+        f"drifted: {subjects}; the scheme may no longer fit, tune again with such rows",
+        style="yellow",
+    )
+    raise typer.Exit(1)
 
 
 def _largest_change(drift: Drift, classes: Sequence[str]) -> str:

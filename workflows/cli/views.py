@@ -154,7 +154,7 @@ def results_table(cells: Cells) -> Table:
 
 
 def rates(progress: Progress, now: float) -> str:
-    """Return work per second, the estimated time left, and the CPUs and GPUs in use.
+    """Return work per second, and the estimated time left.
 
     Parameters
     ----------
@@ -164,16 +164,12 @@ def rates(progress: Progress, now: float) -> str:
         Current time of :func:`time.monotonic`.
     """
     seconds = max(1e-9, now - progress.started)
-    work, machines = progress.work, progress.machines
+    work = progress.work
     parts = [f"{progress.running} running"]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
     if work["cells"]:
         rest = progress.cells_total - progress.cells_done
         parts.append(f"{duration(seconds / work['cells'] * rest)} left")
-    for name in ("cpus", "gpus"):
-        if machines.get(name):
-            used = f"{machines[f'{name}_used']:.0f}/{machines[name]:.0f}"
-            parts.append(f"{name[:-1].upper()}s {used}")
     return " · ".join(parts)
 
 

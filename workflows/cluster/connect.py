@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -258,36 +257,12 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The state of a cluster at one time.
-
-    Attributes
-    ----------
-    placement : Placement
-        Where work is scheduled.
-    machines : dict of str to float
-        Used and total resources: ``cpus_used``, ``cpus``, ``gpus_used``, ``gpus``.
-    """
-
-    placement: Placement
-    machines: dict[str, float] = field(default_factory=dict)
-
-
-def look() -> Look | None:
-    """Return the state of the joined cluster, or None if no node is alive."""
+def look() -> Placement | None:
+    """Return where work is scheduled on the joined cluster, or None if no node is alive."""
     import ray
 
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    if not any(node["Alive"] for node in nodes):
-        return None
-    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    machines = {}
-    for name, resource in (("cpus", "CPU"), ("gpus", "GPU")):
-        machines[name] = total.get(resource, 0.0)
-        machines[f"{name}_used"] = machines[name] - free.get(resource, 0.0)
-    return Look(place(nodes), machines)
+    return place(nodes) if any(node["Alive"] for node in nodes) else None
 
 
 class ClusterWatch:
@@ -299,7 +274,7 @@ class ClusterWatch:
         Returns the state of the cluster, or None if no node is alive. It may raise or block.
     """
 
-    def __init__(self, look: Callable[[], Look | None]) -> None:
+    def __init__(self, look: Callable[[], Placement | None]) -> None:
         self._look = look
         self._reason = "the head does not answer"
         self._latest, self._seen = self._look(), time.monotonic()
@@ -309,7 +284,7 @@ class ClusterWatch:
         return repeating(self._refresh, _LOOK_SECONDS)
 
     @property
-    def latest(self) -> Look:
+    def latest(self) -> Placement:
         """The most recent state of the cluster.
 
         Raises

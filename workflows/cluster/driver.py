@@ -28,7 +28,6 @@ from workflows.cluster.connect import (
     gone,
     look,
 )
-from workflows.cluster.placement import Placement
 from workflows.cluster.pool import ScoringPool
 from workflows.parallel import Mapper, RayMapper
 from workflows.plan import Cell, Progress, SweepPlan, sharing
@@ -93,7 +92,7 @@ class Driver:
         self._storage = plan.study_storage
         open_storage(self._storage)
         self._watch = ClusterWatch(look)
-        self._look = self._watch.latest
+        self._placement = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
         self._pool = ScoringPool(
             plan.missing_tables,
@@ -170,10 +169,6 @@ class Driver:
             self._progress.work.update(cells=1)
             yield failed_record(cell, error, sweep=name, started_ms=ended.started_ms)
 
-    @property
-    def _placement(self) -> Placement:
-        return self._look.placement
-
     def _wait(self) -> list[Any]:
         """Return completed work, or nothing after a timeout so that the cluster is checked."""
         running = [*self._pool.references, *self._tuning]
@@ -186,9 +181,9 @@ class Driver:
         return list(ready)
 
     def _update_progress(self) -> None:
-        self._look, progress = self._watch.latest, self._progress
+        self._placement, progress = self._watch.latest, self._progress
         progress.tables_done = self._plan.n_tables - self._pool.n_missing
-        progress.running, progress.machines = len(self._tuning), self._look.machines
+        progress.running = len(self._tuning)
         progress.show(progress)
 
     @property

@@ -28,7 +28,6 @@ from dcs.data.columns import Reading
 from dcs.errors import ConfigError, show, suggest, unknown
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
 from dcs.prompting import get_task, parse_shots
-from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names
 from tracking.results.settings import objective_name
 from workflows.config.scoring import ScoringSettings
@@ -316,12 +315,6 @@ class SweepConfig(PromptsConfig, TuneConfig):
                     f"axis {axis} does not contain the tuner's value, which combine: "
                     f"one_at_a_time requires to vary {others}; add it"
                 )
-        for settings, _ in self.variants:
-            if "furud" in self.methods and settings.memberships in (0, 1):
-                raise ValueError(
-                    f"memberships {settings.memberships}: method furud requires 2 or more; change "
-                    "it or remove the method"
-                )
         return self
 
     @property
@@ -394,7 +387,6 @@ def configured(
             raise ConfigError(f"--set {show(text)}: must be KEY=VALUE, e.g. tuner.trials=10")
         parsed = parse_yaml(value, source=f"--set {key}", error=ConfigError)
         given.append((key.strip().split("."), parsed))
-    _drop_options(content, [value for path, value in given if path == ["scoring", "engine"]])
     for path, value in given:
         node = content
         for name in path[:-1]:
@@ -405,16 +397,6 @@ def configured(
     return validated(
         model, content, source=f"{source} with --set" if sets else source, error=ConfigError
     )
-
-
-def _drop_options(content: dict[str, Any], engines: list[Any]) -> None:
-    """Remove options that the engine given on the command line does not support."""
-    scoring = content.get("scoring")
-    if not isinstance(scoring, dict) or not engines or engines[-1] not in engine_names():
-        return
-    if engines[-1] != scoring.get("engine", "transformers"):
-        known = {"store", *engine_options(engines[-1])}
-        content["scoring"] = {key: value for key, value in scoring.items() if key in known}
 
 
 def load_config(

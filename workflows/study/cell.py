@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
-from dcs.selection.front import FittedScheme
 from dcs.selection.methods import Method, get_method
 from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
 from workflows.parallel import Mapper, in_process, one_thread
@@ -293,42 +292,10 @@ def _fit_at_once(
     return Tuned(found.scheme, tuple(records), params, best.metrics, found.annealing)
 
 
-def refitted(record: CellRecord, tables: Sequence[ProbabilityTable]) -> CorrectionScheme:
-    """Refit the selected settings of a cell on all rows of some tables, such as its own.
-
-    No selection takes place. No rows are left to evaluate the scheme on: only the metrics of the
-    cell describe it.
-
-    Parameters
-    ----------
-    record : CellRecord
-        A finished cell of a method that is fitted directly or selected by cross-validation.
-    tables : sequence of ProbabilityTable
-        Tables with the classes of the scheme.
-    """
-    probs = np.concatenate([table.probs for table in tables])
-    labels = np.concatenate([table.labels for table in tables])
-    old, seed = CorrectionScheme.from_dict(record.scheme), record.identity["seed"]
-    if record.front is None:
-        method = get_method(record.identity["method"])
-        scheme = method.fit(probs, labels, classes=old.classes, seed=seed)
-    else:
-        scheme = FittedScheme.from_dict(record.front).refit(probs, labels, seed=seed)
-    return replace(scheme, provenance={**old.provenance, "fitted_on": _describe_rows(tables)})
-
-
-def _describe_rows(tables: Sequence[Rows]) -> dict[str, Any]:
-    """Return the provenance entry for the rows that a scheme was fitted on."""
-    return {
-        "digests": [table.digest for table in tables],
-        "number": sum(table.n_rows for table in tables),
-        "sample": [row for table in tables for row in table.sample],
-    }
-
-
 def _add_provenance(scheme: CorrectionScheme, method: str, table: Rows) -> CorrectionScheme:
     """Add the method, the fitted rows and their summary to the provenance of a scheme."""
-    origin = {"method": method, **scheme.provenance, "fitted_on": _describe_rows([table])}
+    fitted = {"digests": [table.digest], "number": table.n_rows, "sample": [*table.sample]}
+    origin = {"method": method, **scheme.provenance, "fitted_on": fitted}
     if isinstance(table, TableEnsemble):
         tables = dict(zip(table.names, table.tables, strict=True))
         origin["tables"] = {name: each.provenance.to_dict() for name, each in tables.items()}

@@ -129,7 +129,7 @@ def _read_log(path: Path, options: ImportOptions) -> ProbabilityTable:
         if (scores := sample.scored(options.choice_score)) is None:
             raise TableError(
                 f"{source}: doc_id {show(sample.doc_id, 40)}: choice score {options.choice_score} "
-                f"needs {_NEEDED[options.choice_score]}; use --choice-score sum"
+                f"needs {_NEEDED[options.choice_score]}; use --read choice_score=sum"
             )
         values[row, : len(scores)] = scores
     names = samples[0].choices
@@ -195,8 +195,8 @@ def _filter_samples(samples: Sequence[Sample], name: str | None, source: str) ->
     selected = [sample for sample in samples if sample.filter == name]
     if not selected:
         raise TableError(
-            f"{source}: filter is {show(name)}; choose one with --filter (filters of this log: "
-            f"{quoted(filters)})"
+            f"{source}: filter is {show(name)}; choose one with --read filter=NAME (filters of "
+            f"this log: {quoted(filters)})"
         )
     return selected
 
@@ -223,6 +223,6 @@ def _target_indices(
     if len(fitting) == 2 and fitting[0] != fitting[1]:
         raise TableError(
             f"{source}: targets such as {show(samples[0].target)} can be indices of choices or "
-            "their texts; specify --targets index or --targets text"
+            "their texts; specify --read targets=index or targets=text"
         )
     return fitting[0]

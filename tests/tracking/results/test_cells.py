@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
 from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
-from dcs.schemes.calibration import mean_combination
-from tests.tracking.cells import SCHEME, failed_cell, make_cell
+from tests.tracking.cells import failed_cell, make_cell
 from tracking.records import CellRecord
 from tracking.results import sweep_tables as tables
 from tracking.results.cells import Cells, Estimate
-from tracking.results.sweep_tables import compare_records
 
 _SURE = {
     "test/accuracy": 0.5,
@@ -73,34 +70,6 @@ def test_every_table_of_one_seed_says_how_sure_it_is() -> None:
     assert main.rows[0][-2:] == ("50.0 [45.0, 56.0]", "9.0 [4.1, 12.0]")
     assert main.rows[1][-2:] == ("50.0 [45.0, 56.0]*", "9.0 [4.1, 12.0]")
     assert "95 % interval" in main.note and "p < 0.05" in main.note
-
-
-def test_two_cells_side_by_side() -> None:
-    reached = {"test/accuracy": 0.5, "test/cobias": 0.2, "opt/evaluations": 3000}
-    interval = {"test/accuracy_low": 0.45, "test/accuracy_high": 0.55}
-    classes = {"class": ["Sports"], "before": [0.5], "after": [0.75]}
-    first = make_cell(1, metrics=reached | interval)
-    second = make_cell(2, metrics=reached | {"test/accuracy": 0.6}, class_accuracies=classes)
-    parts = compare_records(first, second)
-    assert [effect for _, effect, _ in parts["Schemes"]] == [
-        "every probability is multiplied by 0.8",
-        "only probabilities from 0 to 0.5 count, most of all near 0.25",
-    ]
-    assert parts["Settings that differ"] == [("seed", "1", "2")]
-    figures = [("test/accuracy", "50.0 [45.0, 55.0]", "60.0"), ("test/cobias", "20.0", "20.0")]
-    assert parts["Results, %"] == figures
-    shares = [("Sports", "80.0", "75.0"), ("World", "50.0", "")]
-    assert parts["Class accuracies, % of test rows"] == shares
-    assert "Settings that differ" not in compare_records(first, first)
-    paths = [f"{'folder/' * 9}{name}.yaml" for name in "ab"]
-    long = [replace(first, identity=first.identity | {"task": path}) for path in paths]
-    assert compare_records(*long)["Settings that differ"] == [("task", *paths)]
-    both, mean = ("base", "chat"), mean_combination(2, 2)
-    joint = [replace(SCHEME, inputs=both, combination=mean), replace(SCHEME, inputs=both[:1])]
-    (row, *_) = compare_records(*(make_cell(scheme=s.to_dict()) for s in joint))["Schemes"]
-    assert [name for name in both if name in row[1]] == [*both] and "mean" in row[1]
-    assert [name for name in both if name in row[2]] == ["base"]
-    assert compare_records(first, failed_cell(3))["Results, %"]
 
 
 def test_figures_for_people() -> None:

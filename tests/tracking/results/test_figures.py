@@ -50,15 +50,6 @@ def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> 
     assert _said(axes.get_yticklabels()) == ["Sports"]
 
 
-def test_ablation_bars_need_two_objectives() -> None:
-    cells = paper_cells(tasks=("trec", "ddi"))
-    cells += paper_cells(tasks=("trec", "ddi"), objective="err")
-    figure = figures.ablation_figure(Cells.of(cells))
-    assert [len(axes.containers) for axes in figure.axes] == [4, 4], "bars and their spreads"
-    assert {"full objective", "Z_err", "TREC", "DDI"} <= _texts(figure)
-    assert _heights(figure.axes[0]) == pytest.approx([80.0] * 4), "mean over the seeds of one"
-
-
 def test_another_setting_is_a_line_per_method() -> None:
     sizes = {None: ("icl", "dnip", "dcs"), 100: ("dnip", "dcs")}
     cells = [
@@ -66,13 +57,13 @@ def test_another_setting_is_a_line_per_method() -> None:
         for size, methods in sizes.items()
         for cell in paper_cells(tasks=("trec",), methods=methods, optimization_size=size)
     ]
-    figure = figures.ablation_figure(Cells.of(cells), "optimization_size")
+    figure = figures.ablation_figure(Cells.of(cells), *Cells.of(cells).axes)
     accuracy, cobias = figure.axes
     assert _said(accuracy.get_xticklabels()) == ["100", "all"]
     assert {"DNIP", "DCS"} <= _texts(figure) and "uncorrected" not in _texts(figure)
     assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
     drawn = figures.overview_figures(Cells.of(cells)).keys()
-    assert "ablation_optimization_size" in drawn
+    assert "optimization_size_ablation" in drawn
 
 
 def test_importances_are_means_over_cells() -> None:
@@ -97,16 +88,15 @@ def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixtu
     drawn = make_cell(
         scheme=replace(SCHEME, classes=tuple(names)).to_dict(),
         class_accuracies={
-            **{"class": names, "before": [0.9, 0.2], "after": [0.8, 0.5]},
-            **{f"counts_{when}": [[9, 1], [5, 5]] for when in ("before", "after")},
+            "class": names,
+            "before": [0.9, 0.2],
+            "after": [0.8, 0.5],
         },
     )
     files = figures.figure_files(
         figures.cell_pictures(drawn) | figures.overview_figures(Cells.of([drawn])), ("svg",)
     )
-    assert {"figures/scheme.svg", "figures/confusion.svg", "figures/class_accuracies.svg"} <= {
-        *files
-    }
+    assert {"figures/scheme.svg", "figures/class_accuracies.svg"} <= files.keys()
     assert b"$5 - $10" in files["figures/class_accuracies.svg"]
     assert not caplog.records
 
@@ -147,7 +137,7 @@ def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> 
     assert "DCS, N-shot: accuracy 80.0 ± 10.0, COBias 20.0 ± 10.0" in said
 
 
-def test_a_cell_shows_where_its_rows_went_and_the_front_that_it_is_from() -> None:
+def test_a_cell_shows_the_front_that_it_is_from() -> None:
     point = FrontPoint(
         setting=None,
         accuracy=0.8,
@@ -164,11 +154,8 @@ def test_a_cell_shows_where_its_rows_went_and_the_front_that_it_is_from() -> Non
         for accuracy, bias in ((0.7, 0.1), (0.6, 0.2), (0.5, 0.5))
     ]
     front = FittedScheme.picked([point, *others], Preference(prefer="accuracy"))
-    counts = {"counts_before": [[9, 1], [7, 3]], "counts_after": [[8, 2], [4, 6]]}
-    columns = make_cell().class_accuracies | counts
-    cell = make_cell(class_accuracies=columns, front=front.to_dict())
-    assert {"figures/confusion.png", "figures/front.png"} <= figures.cell_figures(cell).keys()
-    assert {"40", "60", "70", "Sports"} <= _texts(figures.confusion_figure(cell))
+    cell = make_cell(front=front.to_dict())
+    assert "figures/front.png" in figures.cell_figures(cell)
     (panel,) = figures.front_figure(cell).axes
     drawn = {line.get_label(): line.get_xydata() for line in panel.lines}
     assert drawn["picked"].tolist() == pytest.approx(np.array([[30.0, 80.0]]))

@@ -54,8 +54,9 @@ def test_each_setting_that_differs_is_an_axis_of_the_methods_it_differs_for() ->
         ("optimization_size", (None, 100), ("dnip", "dcs")),
     ]
     words = {(cell.who["method"], settings.setting(cell, axes)) for cell in cells}
-    small = {(method, words) for method in ("dnip", "dcs") for words in ("", "100 rows")}
-    assert words == small | {("uncorrected", ""), ("dcs", "Z_err")}
+    size = "optimization size 100"
+    small = {(method, words) for method in ("dnip", "dcs") for words in ("", size)}
+    assert words == small | {("uncorrected", ""), ("dcs", "objective err")}
 
 
 def test_main_cells_are_the_usual_ones_and_what_the_ablation_does_not_touch() -> None:
@@ -86,7 +87,7 @@ def test_a_table_that_lacks_the_usual_value_is_not_lost() -> None:
             ("err+pmi", {"beta": 0.5, "tau": 0.1}, "full", {"beta": 0, "tau": 0}),
             "full",
             ["full", "err", "err+pmi", "beta=0.5 tau=0.1"],
-            ["full objective", "Z_err", "Z_err + Z_pmi", "beta=0.5 tau=0.1"],
+            ["full", "err", "err+pmi", "beta=0.5 tau=0.1"],
         ),
     ],
 )
@@ -118,7 +119,9 @@ def test_the_terms_of_an_objective(objective: Any, terms: str) -> None:
 def test_runs_of_ablations_are_told_apart_by_name_and_tag() -> None:
     (usual, *_), (odd, *_) = tuned(), tuned(objective="err", optimization_size=50, weight_scale=10)
     assert settings.own_setting(usual) == ""
-    assert cell_name(odd) == f"Z_err, 50 rows, weight scale 10, {cell_name(usual)}"
+    assert cell_name(odd) == (
+        f"objective err, optimization size 50, weight scale 10, {cell_name(usual)}"
+    )
     assert cell_name(tuned(keep_unlabelled=True)[0]) != cell_name(usual)
     assert setting_tags(usual) == {"dcs.objective": "full", "dcs.optimization_size": "full"}
     assert setting_tags(odd) == {"dcs.objective": "err", "dcs.optimization_size": "50"}

@@ -35,21 +35,21 @@ def runs(new_output: Callable[[], Path]) -> Path:
 
 def test_the_report_is_written_and_kept(dcs, runs, tmp_path):
     page = tmp_path / "out" / "report.html"
-    where = ("-o", page, "--runs", runs, "--files", tmp_path / "f", "--ui", "http://u")
+    where = ("-o", page, "--runs", runs, "--files", tmp_path / "f")
     assert "10 cells reported" in dcs("report", "paper", *where).out
     text = page.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>") and "DCS, paper" in text
-    assert text.count('href="http://u/#/experiments/1/runs/') >= 10
+    assert text.count('href="http://127.0.0.1:5000/#/experiments/1/runs/') >= 10
     written = {path.name for path in (tmp_path / "f").iterdir()}
     assert {"main_results.tex", "objective_ablation.csv", "accuracy_cobias.svg"} <= written
     assert {"schemes.md", "class_accuracies.csv"} <= written
     kept = list((runs / "mlartifacts").glob("**/report.html"))
-    assert [path.read_text(encoding="utf-8") for path in kept] == [text]
+    assert text in [path.read_text(encoding="utf-8") for path in kept]
 
 
 def test_sweeps_are_put_together(dcs, runs, tmp_path):
     page = tmp_path / "both.html"
-    both = ("report", "paper", "plain", "-o", page, "--runs", runs, "--no-log")
+    both = ("report", "paper", "plain", "-o", page, "--runs", runs)
     assert "11 cells reported" in dcs(*both).out
     text = page.read_text(encoding="utf-8")
     assert "<h1>paper and plain</h1>" in text and "<td>rte</td>" in text
@@ -70,7 +70,7 @@ def test_one_table_is_reported_alone(dcs, new_output, tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    ["report papers", "report paper --ui javascript:x", "table plain ablation", "compare zz zz"],
+    ["report papers", "table plain ablation", "compare zz zz"],
 )
 def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)

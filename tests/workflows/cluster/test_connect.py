@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from dcs.errors import ScoringError
 from tests.faults.processes import wait_for
-from workflows.cluster.connect import ClusterError, ClusterWatch, Look, connected
-from workflows.cluster.placement import place
+from workflows.cluster.connect import ClusterError, ClusterWatch, connected
+from workflows.cluster.placement import Placement, place
 
 
 def test_ray_that_does_not_start_is_said_on_one_line(monkeypatch):
@@ -50,7 +51,7 @@ def test_a_known_failure_is_not_shown_by_ray_as_well(cluster, capfd):
     assert capfd.readouterr().err == ""
 
 
-def _fails() -> Look:
+def _fails() -> Placement:
     raise RuntimeError("no GCS")
 
 
@@ -61,18 +62,18 @@ def quick(monkeypatch) -> None:
 
 @pytest.mark.parametrize("later", [_fails, lambda: None, threading.Event().wait])
 def test_a_cluster_without_a_living_node_is_gone(
-    quick, monkeypatch, later: Callable[[], Look | None]
+    quick, monkeypatch, later: Callable[[], Placement | None]
 ):
     monkeypatch.setattr("workflows.cluster.connect._LOST_SECONDS", 0.2)
-    looks = iter([lambda: Look(place([]))])
+    looks = iter([lambda: place([])])
     watch = ClusterWatch(lambda: next(looks, later)())
     with watch.watching(), pytest.raises(ClusterError, match="same command"):
         wait_for(lambda: not watch.latest, "the watch to notice")
 
 
 def test_a_head_that_comes_back_in_time_is_none_the_worse(quick):
-    later = Look(place([]), {"cpus": 4.0})
-    looks = iter([lambda: Look(place([])), _fails])
+    later = replace(place([]), cell_cpus=4)
+    looks = iter([lambda: place([]), _fails])
     watch = ClusterWatch(lambda: next(looks, lambda: later)())
     with watch.watching():
         wait_for(lambda: watch.latest is later, "the next look")

@@ -33,7 +33,7 @@ def test_each_runs_on_the_small_model(name):
     assert (config.name, config.models) == (name, ("tiny_lm",))
     assert variants_of(config)
     # Those of the paper want GPUs; without one a word on the command line is enough.
-    here = _load(name, models=["tiny_lm"], tables=tables, sets=["scoring.engine=transformers"])
+    here = _load(name, models=["tiny_lm"], tables=tables, sets=["scoring={engine: transformers}"])
     assert here.scoring.engine == "transformers"
     assert (config.scoring.engine == "vllm") is not (of_tables or name == "quickstart")
 

@@ -10,7 +10,6 @@ import yaml
 
 from dcs.errors import ConfigError
 from dcs.prompting.files import DESCRIBED
-from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, narrowed
 
 MINIMAL = {"name": "mine", "tasks": ["reviews"]}
@@ -39,15 +38,6 @@ def test_a_value_can_be_taken_away_and_a_section_replaced(tmp_path):
     path = _write(tmp_path, limit=50, tuner={"weight_scale": 10})
     config = load_config(path, sets=["limit=null", "tuner={trials: 3}"])
     assert (config.limit, config.tuner.trials) == (None, 3)
-
-
-def test_another_engine_leaves_behind_what_only_the_files_engine_knows(tmp_path):
-    server = {"engine": "openai", "base_url": "http://a/v1", "missing": "bound", "store": "s"}
-    path = _write(tmp_path, scoring=server)
-    moved = load_config(path, sets=["scoring.base_url=http://b/v1"])
-    assert moved.scoring == ScoringSettings(**server | {"base_url": "http://b/v1"})
-    other = load_config(path, sets=["scoring.device=cpu"], scoring__engine="transformers")
-    assert other.scoring == ScoringSettings(device="cpu", store="s")
 
 
 @pytest.mark.parametrize(

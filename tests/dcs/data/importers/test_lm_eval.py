@@ -119,7 +119,7 @@ def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
     path = log(tmp_path, *(sample(0, "1", scores[name], filter=name) for name in scores))
     assert import_file("lm-eval", path, filter="loose").probs.tolist() == [[0.5, 0.5]]
     for wrong in (None, "x"):
-        names = ["--filter", "'strict', 'loose'"]
+        names = ["filter=", "'strict', 'loose'"]
         refuses(TableError, import_file, "lm-eval", path, filter=wrong, names=names)
 
 
@@ -195,7 +195,7 @@ def test_targets_must_fit_as_the_others_do(target: Any, tmp_path: Path) -> None:
 
 
 def test_targets_of_two_readings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="--targets index"):
+    with pytest.raises(TableError, match="targets=index"):
         labels_of(tmp_path, ["1", "1"], AS_NUMBERS)
 
 

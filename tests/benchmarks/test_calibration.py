@@ -1,0 +1,52 @@
+"""Simulated worlds can be repeated; the test of COBias holds its level in a small simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import calibration
+
+
+def test_worlds_are_calibrated_or_shifted() -> None:
+    n_rows, n_classes, shifted, draw = calibration.world(4)
+    (probs, labels), (fresh, truth) = draw
+    assert not shifted
+    assert probs.shape == (n_rows, n_classes)
+    # Of the calibrated rows, as many belong to the predicted class as the probabilities say.
+    right = (fresh.argmax(axis=1) == truth).mean()
+    assert right == pytest.approx(fresh.max(axis=1).mean(), abs=0.01)
+    again, _ = calibration.world(4)[3]
+    np.testing.assert_array_equal(again[0], probs)
+    np.testing.assert_array_equal(again[1], labels)
+
+
+@pytest.mark.slow
+def test_the_level_and_the_coverage_hold_in_one_setting() -> None:
+    # 14 close classes and 200 rows; the number of draws leaves much to chance.
+    rows = [row for number in (36, 111) for row in calibration.draw_intervals(number)]
+    frame = pd.DataFrame(rows)
+    assert set(frame["classes"]) == {14}
+    draws = frame["draws"].sum()
+    assert frame["rejected"].sum() <= 0.2 * draws
+    for name in ("cobias", "score", "weakest"):
+        assert frame[name].sum() >= 0.8 * 2 * draws
+    assert "all" in calibration.intervals_table(frame)
+
+
+def test_the_share_above_the_margin_is_counted() -> None:
+    rows = [
+        {
+            "rule": rule,
+            "shifted": shifted,
+            "accuracy": accuracy,
+            "cobias": -2.0,
+            "unchanged": False,
+        }
+        for rule in ("default", "estimate")
+        for shifted, accuracy in ((False, -0.6), (True, 1.0))
+    ]
+    text = calibration.guarantee_table(pd.DataFrame(rows))
+    assert "default: loss above the margin in 1 of 2 worlds, 50.0 %" in text
+    assert "Share of the gain in COBias: 100%" in text
