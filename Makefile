@@ -74,7 +74,7 @@ test: $(INSTALLED)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Separate run: examples of the documents set process-wide state, such as the MLflow address.
-test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each
+test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each (requires nginx)
 	$(BIN)/python -m pytest -m slow tests/docs
 	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs
 

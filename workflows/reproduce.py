@@ -80,16 +80,17 @@ def _drop_times(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def compare_software(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Compared]:
     """Compare two results of :func:`tracking.collect_provenance`, omitting missing values."""
-    rows = [Compared(name, recorded.get(name), now.get(name)) for name in _SOFTWARE]
-    rows = [row for row in rows if row.recorded is not None and row.now is not None]
-    here = _package_versions(now)
-    return rows + [Compared(k, v, here.get(k)) for k, v in _package_versions(recorded).items()]
+    here = _software_of(now)
+    return [
+        Compared(name, value, here.get(name)) for name, value in _software_of(recorded).items()
+    ]
 
 
-def _package_versions(provenance: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {**provenance.get("packages", {}), **provenance.get("lock", {})}
+def _software_of(provenance: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: provenance[name] for name in _SOFTWARE if provenance.get(name) is not None}
+    found |= {**provenance.get("packages", {}), **provenance.get("lock", {})}
     found.pop(DISTRIBUTION, None)  # Commit and sources are more precise.
-    return dict(sorted(found.items()))
+    return found
 
 
 def stored_tables(record: CellRecord, runs: Path) -> Tables | None:

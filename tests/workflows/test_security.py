@@ -119,7 +119,7 @@ def test_a_model_server(tmp_path: Path, echo: str) -> None:
     for address in (*scoring, f"http://{host}/v1#{FRAGMENT}", f"http://{USER}@{host}/v1"):
         said = ("-o", tmp_path, "--set", f"scoring.base_url={address}")
         search(done(*asked, *said, code=2), tmp_path)
-        plan = run_dcs("sweep", "quickstart", "--dry-run", "--engine", "openai", *said)
+        plan = run_dcs("sweep", "quickstart", "--dry-run", "--set", "scoring.engine=openai", *said)
         assert (plan.code == 2) is (address != scoring[0]), plan
         search(plan, tmp_path)
 

@@ -62,18 +62,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
-def bars(*columns: progress.ProgressColumn) -> progress.Progress:
-    """Return a progress display; each bar shows its description and the given columns."""
-    description = progress.TextColumn("{task.description}", markup=False)
-    bar = progress.BarColumn(bar_width=28)
-    return progress.Progress(progress.SpinnerColumn(), description, bar, *columns, console=console)
-
-
 @contextmanager
 def progress_bar(description: str, total: float = 1.0) -> Iterator[Callable[..., None]]:
     """Show one bar; the yielded function updates it by `completed=` or `advance=`."""
-    counts = [progress.MofNCompleteColumn()] if total > 1.0 else []
-    with bars(*counts, progress.TimeElapsedColumn(), progress.TimeRemainingColumn()) as shown:
+    text = progress.TextColumn("{task.description}", markup=False)
+    columns = [text, progress.BarColumn(), progress.TimeElapsedColumn()]
+    columns.append(progress.TimeRemainingColumn())
+    with progress.Progress(*columns, console=console) as shown:
         task = shown.add_task(description, total=total)
         yield partial(shown.update, task)
         shown.update(task, completed=total)

@@ -196,12 +196,11 @@ class Results:
         from tracking import Archive
         from tracking.store.queries import stored_cells
 
-        archive, keys = Archive(self.folder), self.tuned_keys(name)
+        keys = self.tuned_keys(name)
         with console.status("reading the runs"):
-            if not keys:
-                return stored_cells(self.store, name, archive=archive)
-            cells = stored_cells(self.store, "tune", archive=archive)
-            return [cell for cell in cells if cell.record.key in keys]
+            experiment = "tune" if keys else name
+            cells = stored_cells(self.store, experiment, archive=Archive(self.folder))
+        return [cell for cell in cells if not keys or cell.record.key in keys]
 
     def records(self, name: str) -> list[CellRecord]:
         """Return the records of `cells`, without MLflow if the folder has them."""

@@ -16,7 +16,7 @@ import typer
 from rich.style import Style
 from rich.text import Text
 
-from dcs.errors import ConfigError, TrackingError, escaped
+from dcs.errors import ConfigError, TrackingError
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 from workflows.cli.options import Results
@@ -119,9 +119,7 @@ def table(
     if not made:
         raise TrackingError(f"experiment {experiment!r} has no finished cells for table {which!r}")
     texts: list[str] = [getattr(each, f"to_{form}")() for each in made]
-    lines = "\n".join(texts).rstrip("\n").split("\n")
-    # On a terminal, control characters in names could move the cursor or reverse the text.
-    typer.echo("\n".join(map(escaped, lines) if sys.stdout.isatty() else lines))
+    console.print("\n".join(texts).rstrip("\n"))
 
 
 def ui(

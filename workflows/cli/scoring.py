@@ -69,11 +69,6 @@ def generate(
     clock = time.perf_counter()
     store = ProbabilityStore.under(output)
     folders = {each: output / "tables" / table_name(each) for each in table_requests(config)}
-    if len({*folders.values()}) < len(folders):
-        raise ConfigError(
-            f"--model {', '.join(config.models)}: two models have the same name; generate their "
-            "tables separately, each with its own --output"
-        )
     keys = {request: request_key(request) for request in folders}
     missing = {key: request for request, key in keys.items() if store.digests(key) is None}
     announce(missing.values())
@@ -198,9 +193,7 @@ def show(
     row: Annotated[int, typer.Option(metavar="N", min=0, help="Index of the test text.")] = 0,
     model: Annotated[
         str,
-        typer.Option(
-            "--model", "--tokenizer", metavar="MODEL", help="Model that reads the prompt."
-        ),
+        typer.Option(metavar="MODEL", help="Model that reads the prompt."),
     ] = "tiny_lm",
     settings: options.Settings = None,
 ) -> None:

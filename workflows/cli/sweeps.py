@@ -54,7 +54,6 @@ def sweep(
         typer.Option(metavar="AXIS=VALUE,...", help="Restrict the cells: tasks=trec,rte"),
     ] = None,
     limit: options.Limit = None,
-    engine: options.Engine = None,
     settings: options.Settings = None,
     dry_run: Annotated[
         bool,
@@ -89,7 +88,6 @@ def sweep(
         models=model,
         limit=limit,
         data=None if data is None else str(data.absolute()),
-        scoring__engine=engine,
     )
     with console.status("checking existing results"):
         plan = plan_sweep(narrowed(whole, only or ()), output, retry_failed=retry_failed)

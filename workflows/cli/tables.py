@@ -326,15 +326,8 @@ def pick(
                 f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
             )
             show_judgement(f"{title}: %", rows, schemes)
-    if picked.chosen == before.chosen:
-        console.print(f"{path}: unchanged, the same point as before")
-    else:
-        changes = (
-            f"{title} {100 * getattr(before.chosen, name):.1f} -> "
-            f"{100 * getattr(picked.chosen, name):.1f}"
-            for name, title in (("accuracy", "accuracy"), ("lasting_cobias", "COBias"))
-        )
-        console.print(f"{path} is now another point: {', '.join(changes)}")
+    same = picked.chosen == before.chosen
+    console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 
 
 def evaluate(

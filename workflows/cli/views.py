@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import Final, get_args
 
 import numpy as np
-from rich import progress
 from rich.table import Table
 
 from dcs.data.table import ProbabilityTable
@@ -33,7 +32,7 @@ from tracking import CellRecord
 from tracking.records import UNCORRECTED
 from tracking.results.cells import MEASURES, Cells, Estimate, method_title
 from tracking.store.runs import cell_name
-from workflows.cli.console import bars, console, duration, new_table
+from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
 from workflows.plan import Progress, SweepPlan, rest_of
 from workflows.tables import Rows
@@ -153,8 +152,8 @@ def results_table(cells: Cells) -> Table:
     return table
 
 
-def rates(progress: Progress, now: float) -> str:
-    """Return work per second, and the estimated time left.
+def progress_line(progress: Progress, now: float) -> str:
+    """Return the progress of a sweep on one line, with work per second and the time left.
 
     Parameters
     ----------
@@ -163,9 +162,12 @@ def rates(progress: Progress, now: float) -> str:
     now : float
         Current time of :func:`time.monotonic`.
     """
-    seconds = max(1e-9, now - progress.started)
-    work = progress.work
-    parts = [f"{progress.running} running"]
+    seconds, work = max(1e-9, now - progress.started), progress.work
+    failed = f", {progress.cells_failed} failed" if progress.cells_failed else ""
+    parts = [
+        f"tables {progress.tables_done}/{progress.tables_total}, "
+        f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
+    ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
     if work["cells"]:
         rest = progress.cells_total - progress.cells_done
@@ -173,42 +175,22 @@ def rates(progress: Progress, now: float) -> str:
     return " · ".join(parts)
 
 
-def progress_line(progress: Progress, now: float) -> str:
-    """Return the progress of a sweep on one line."""
-    failed = f", {progress.cells_failed} failed" if progress.cells_failed else ""
-    return (
-        f"tables {progress.tables_done}/{progress.tables_total}, "
-        f"cells {progress.cells_done}/{progress.cells_total}{failed}: {rates(progress, now)}"
-    )
-
-
 @contextmanager
 def sweep_progress() -> Iterator[Progress]:
-    """Show progress while the block runs: bars on a terminal, periodic lines otherwise."""
-    if not console.is_terminal:
-        due = time.monotonic() + _LINE_SECONDS
+    """Show progress while the block runs: live on a terminal, periodic lines otherwise."""
+    with console.status("") as status:
+        printed = time.monotonic()
 
-        def show_line(now: Progress) -> None:
-            nonlocal due
-            if time.monotonic() >= due:
-                due = time.monotonic() + _LINE_SECONDS
-                console.print(progress_line(now, time.monotonic()))
+        def show(progress: Progress) -> None:
+            nonlocal printed
+            now = time.monotonic()
+            line = progress_line(progress, now)
+            status.update(line)
+            if not console.is_terminal and now >= printed + _LINE_SECONDS:
+                printed = now
+                console.print(line)
 
-        yield Progress(show=show_line)
-        return
-    note = progress.TextColumn("{task.fields[note]}")
-    with bars(progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), note) as shown:
-        tables = shown.add_task("scoring prompts", total=None, note="")
-        cells = shown.add_task("tuning cells", total=None, note="")
-
-        def show_bars(now: Progress) -> None:
-            shown.update(tables, completed=now.tables_done, total=now.tables_total)
-            note = f"{now.cells_failed} failed · " if now.cells_failed else ""
-            if now.cells_done < now.cells_total:
-                note += rates(now, time.monotonic())
-            shown.update(cells, completed=now.cells_done, total=now.cells_total, note=note)
-
-        yield Progress(show=show_bars)
+        yield Progress(show=show)
 
 
 def show_tuned(

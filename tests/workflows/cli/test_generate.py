@@ -10,7 +10,7 @@ import pytest
 from dcs.data.table import ProbabilityTable
 from dcs.scoring.models import load_tokenizer
 from tests.packages import install_editable
-from tests.workflows.conftest import done, refused
+from tests.workflows.conftest import done
 from workflows.cli.scoring import table_name
 from workflows.tables import TableRequest
 
@@ -66,15 +66,6 @@ def test_names_of_models_lead_nowhere_else(model, tmp_path):
     request = TableRequest(model=model, task="helpdesk", shots=1, seed=0, limit=None)
     folder = tmp_path / "tables" / table_name(request)
     assert folder.resolve().parent == (tmp_path / "tables").resolve()
-
-
-def test_models_of_one_name_are_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in (models := ("a/final", "b/final")):
-        Path(name).mkdir(parents=True)
-    refused(
-        "generate", "--task", "helpdesk", "--model", "a/final", "--model", "b/final", says=models
-    )
 
 
 def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +10,6 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from tests.faults.processes import end, start_dcs, wait_for
-from tests.servers import free_port
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import refused
 from tracking import Recorder
@@ -87,22 +83,6 @@ def test_the_papers_tables_are_printed_side_by_side(dcs, runs):
     for which in ("ablation", "schemes", "classes"):
         latex = dcs("table", "paper", which, "--format", "latex", "--runs", runs)
         assert r"\begin{tabular}" in latex.out
-
-
-@pytest.mark.slow
-def test_the_pages_of_mlflow_open_in_a_browser(runs, tmp_path):
-    # What stands in for the browser writes down where it is sent.
-    browser, opened, port = tmp_path / "browser", tmp_path / "opened", free_port()
-    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
-    browser.chmod(0o755)
-    started = start_dcs("ui", "--runs", runs, "--port", port, BROWSER=str(browser))
-    try:
-        wait_for(lambda: opened.exists() or started.poll() is not None, "the browser")
-        refused("ui", "--runs", runs, "--port", port, says=[str(port)])
-    finally:
-        os.killpg(started.pid, signal.SIGTERM)
-        _, out, err = end(started)
-    assert opened.read_text().strip() in out, err
 
 
 def _recorded(folder: Path, name: str, accuracy: float, seeds: tuple[int, ...]) -> None:

@@ -118,29 +118,6 @@ def test_narrowing_leaves_a_part_and_the_parts_are_the_whole(config: SweepConfig
     assert set(parts) == whole
 
 
-@quick
-@given(configs(), st.data())
-def test_another_value_changes_its_own_cells_alone(config: SweepConfig, data):
-    axis = data.draw(st.sampled_from(["weight_scale", "memberships"]))
-    values = [7, 13]
-    both = config.model_copy(update={"axes": {**config.axes, axis: values}, "combine": "all"})
-    first, second = (
-        config.model_copy(update={"axes": {**config.axes, axis: [value]}, "combine": "all"})
-        for value in values
-    )
-    keys = [{cell.key for cell in _cells(part)} for part in (both, first, second)]
-    assert keys[0] == keys[1] | keys[2]
-    untouched = {cell.key for cell in _cells(first) if not _touches(axis, cell)}
-    assert keys[1] & keys[2] == untouched
-
-
-def _touches(axis: str, cell: Cell) -> bool:
-    if cell.tuner is None:
-        return False
-    method = get_method(cell.method)
-    return method.uses_weight_scale if axis == "weight_scale" else method.uses_memberships
-
-
 def _flat(tuner: TunerSettings) -> dict[str, Any]:
     """Return the settings by name, those of the judge, space and search among them."""
     parts = [dict(getattr(tuner, part)) for part in PARTS]

@@ -57,10 +57,6 @@ def test_a_wrong_setting_is_named(text, named):
     assert "\n" not in str(caught.value)
 
 
-def test_shots_are_numbers_or_n(tmp_path):
-    assert load_config(_write(tmp_path, shots=[0, 1, "N", "5"])).shots == (0, 1, "N", 5)
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
