@@ -101,7 +101,7 @@ class Bench:
         self.state = _moves.make_state(self.table)
         n_classes = probs.shape[1]
         self.choice = np.full(n_classes, CORRECTIONS.identity)
-        _search.descend(self.table, self.room, self.choice)
+        _search.descend(self.table, self.room, self.state, self.choice)
 
     def chain(self, moves: str, n: int, temperature: float) -> tuple[float, float]:
         """Return the seconds per move, starting after descent, and the acceptance rate."""
@@ -110,11 +110,10 @@ class Bench:
 
         def call() -> None:
             stream, choice = np.array([7], np.uint64), self.choice.copy()
+            metropolis = moves == "metropolis"
+            cool = _search.metropolis_chain if metropolis else _search.heat_bath_chain
             common = (stream, temperatures, limits, True, choice, found, trace)
-            if moves == "metropolis":
-                _search.metropolis_chain(self.table, self.room, self.state, *common)
-            else:
-                _search.heat_bath_chain(self.table, self.room, *common)
+            cool(self.table, self.room, self.state, *common)
 
         return best_time(call, 3) / n, float(trace[0, 2])
 
@@ -178,7 +177,7 @@ def rates(n_rows: int, n_classes: int) -> None:
         seconds, share = bench.chain("metropolis", 20_000, temperature)
         name = f"Metropolis move at T={temperature:g}, {share:.0%} taken"
         rows.append({"what": name, "per second": 1 / seconds})
-    _search.descend(bench.table, bench.room, bench.choice)
+    _search.descend(bench.table, bench.room, bench.state, bench.choice)
     per_pass = bench.pass_time()
     rows.append(
         {"what": "candidate judged in class passes", "per second": len(CORRECTIONS) / per_pass}

@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.evaluator import SchemeEvaluator
 from dcs import CorrectionSet, Objective, Schedule, anneal
 from dcs.search.kernels import chains as _search
+from dcs.search.kernels import moves as _moves
 from dcs.search.kernels import table as _table
 
 _CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
@@ -196,11 +197,11 @@ class CoordinateDescent(Solver):
 
     def search(self, target: Target, seed: int) -> None:  # noqa: D102
         table = _table.make_table(target.probs, target.labels, _CORRECTIONS, _OBJECTIVE)
-        room = _table.make_room(table)
+        room, state = _table.make_room(table), _moves.make_state(table)
         rng = np.random.default_rng(seed)
         choice = np.full(target.n_classes, _CORRECTIONS.identity)
         while True:
-            z, judged = _search.descend(table, room, choice)
+            z, judged = _search.descend(table, room, state, choice)
             target.note(z, judged)
             choice[:] = rng.integers(0, len(_CORRECTIONS), choice.size)
 

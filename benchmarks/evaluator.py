@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.kernels.candidates import add_class, clear
-from dcs.search.kernels.table import Room, Table, compiled, make_room
+from dcs.search.kernels.table import Table, compiled, copy, corrected
 from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, Problem
 
 
@@ -53,14 +52,15 @@ class SchemeEvaluator:
         self._problem = Problem.from_arguments(
             probs, labels, corrections, DEFAULT_OBJECTIVE, classes
         )
-        self._room = make_room(self._problem.table)
+        n_rows = self._problem.labels.size
+        self._lines = np.zeros((2, n_rows)), np.zeros((2, n_rows), np.int16)
 
     def confusion(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the confusion matrix [N, N] of a solution, one correction index per class."""
         n_classes = self._problem.n_classes
         matrix = np.zeros((n_classes, n_classes), np.int64)
         choice = np.asarray(indices, dtype=np.int64)
-        _count_confusion(self._problem.table, self._room, choice, matrix)
+        _count_confusion(self._problem.table, *self._lines, choice, matrix)
         return matrix
 
     def value(self, indices: ArrayLike, objective: Objective = DEFAULT_OBJECTIVE) -> float:
@@ -70,10 +70,13 @@ class SchemeEvaluator:
 
 @compiled
 def _count_confusion(
-    table: Table, room: Room, choice: NDArray[np.int64], confusion: NDArray[np.int64]
+    table: Table,
+    values: NDArray[np.float64],
+    holders: NDArray[np.int16],
+    choice: NDArray[np.int64],
+    confusion: NDArray[np.int64],
 ) -> None:
     """Compute the confusion matrix [N, N] (row = true class) of one correction per class."""
-    values, holders = room.head_value, room.head_class
     clear(table, values, holders, 0)
     for j in range(choice.size):
         add_class(table, j, choice[j], values, holders, j % 2, 1 - j % 2)
@@ -81,3 +84,36 @@ def _count_confusion(
     confusion[:] = 0
     for m in range(labels.size):
         confusion[labels[m], predictions[m]] += 1
+
+
+@compiled
+def clear(table: Table, values: NDArray[np.float64], holders: NDArray[np.int16], at: int) -> None:
+    """Reset line `at` to the maxima over no class: zeros with the uncorrected predictions."""
+    values[at] = 0.0
+    copy(table.fallback, holders[at])
+
+
+@compiled
+def add_class(
+    table: Table,
+    j: int,
+    k: int,
+    values: NDArray[np.float64],
+    holders: NDArray[np.int16],
+    at: int,
+    to: int,
+) -> None:
+    """Add class j with correction k to the maxima in line `at`, and store them in line `to`.
+
+    The lines must differ, because a loop with overlapping input and output is not vectorised.
+    """
+    column = table.columns[j]
+    value, holder, new_value, new_holder = values[at], holders[at], values[to], holders[to]
+    left, rise, right, fall = table.functions[k]
+    jj = np.int16(j)
+    for m in range(column.size):
+        v = corrected(column[m], left, rise, right, fall)
+        old = value[m]
+        wins = (v > old) | ((v == old) & (jj < holder[m]) & (v > 0.0))
+        new_value[m] = v if wins else old
+        new_holder[m] = jj if wins else holder[m]

@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from benchmarks.evaluator import add_class, clear
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.kernels.candidates import add_class, clear, eval_class
+from dcs.search.kernels.candidates import eval_class
 from dcs.search.kernels.chains import TOLERANCE
 from dcs.search.kernels.table import Room, Table, compiled, copy, make_room
 from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
@@ -102,7 +103,9 @@ def _exhaust(
     """
     n_classes, n_functions = best_choice.size, table.functions.shape[0]
     last = n_classes - 1
-    values, holders = room.tail_value, room.tail_class
+    # The maxima over the classes before each one: only the last classes change.
+    values = np.empty((n_classes, table.labels.size))
+    holders = np.empty((n_classes, table.labels.size), np.int16)
     clear(table, values, holders, 0)
     choice = np.zeros(n_classes, np.int64)
     choice[0] = first

@@ -125,7 +125,7 @@ def lower_bound(
             f"{n_classes} classes and {n_functions} corrections: the number of classes times "
             f"corrections must be at most {int(_MAX_PAIRS**0.5)} for a lower bound"
         )
-    choice = problem.check_indices(indices)
+    choice = np.asarray(indices, dtype=np.int64)
     z = problem.z_of(problem.scheme(choice))
     table = problem.table
     constant, costs = _linearise(table, objective, z)

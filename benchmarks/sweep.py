@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.recording import finished_cell
+from dcs.data.columns import to_shares
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics, Objective
@@ -228,7 +229,7 @@ def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
         labels = rng.integers(0, 5, 1200)
         probs = np.exp(rng.normal(size=(1200, 5)) + 1.5 * np.eye(5)[labels] + [2, 1, 0, 0, 0])
         paths.append(folder / f"table{number}.parquet")
-        ProbabilityTable.from_arrays(probs, labels, normalise=True).write(paths[-1])
+        ProbabilityTable.from_arrays(to_shares(probs, "scores"), labels).write(paths[-1])
     tuner = {"trials": trials, "judge": {"development": 0.3}}
     settings = {"methods": ["dcs"], "tuner": tuner, "tracking": {"trials": "runs"}}
     config = SweepConfig(name="ours", tables=list(map(str, paths)), **settings)

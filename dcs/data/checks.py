@@ -324,42 +324,25 @@ def checked_probabilities(
     return values
 
 
-def normalised_rows(
-    values: NDArray[np.float64], names: Named, *, normalise: bool
-) -> NDArray[np.float64]:
-    """Return a new array [M, N] of non-negative rows that sum to 1.
-
-    Parameters
-    ----------
-    values : float64 array [M, N]
-        Probabilities, or non-negative scores with `normalise`.
-    names : Named
-        Their names in error messages.
-    normalise : bool
-        Divide each row by its sum instead of refusing rows that do not sum to 1.
+def normalised_rows(values: NDArray[np.float64], names: Named) -> NDArray[np.float64]:
+    """Return a new array [M, N] of probabilities whose rows sum to 1 exactly.
 
     Raises
     ------
     TableError
-        If a value is negative or not finite, or a row is not or cannot be normalised.
+        If a value is negative or not finite, or the sum of a row is not 1 within `SUM_TOLERANCE`.
     """
     probs = np.array(values, dtype=np.float64, order="C")
     _check_values(probs, names, most=np.finfo(np.float64).max, rule="finite and at least 0")
     probs += 0.0  # converts -0.0 to 0.0, so that equal tables have equal bytes
     with np.errstate(over="ignore"):
         sums = probs.sum(axis=1)
-    if normalise:
-        # Scale by the maximum first: sums of very large or very small values over- or underflow.
-        rows = np.flatnonzero(np.abs(sums - 1) > _EXACT)
-        probs[rows] /= probs[rows].max(axis=1, keepdims=True)
-        sums = probs.sum(axis=1)
-    else:
-        names.refuse(
-            np.abs(sums - 1) > SUM_TOLERANCE,
-            sums,
-            "must be 1; normalise=True divides each row by its sum",
-            what="the sum of the probabilities",
-        )
+    names.refuse(
+        np.abs(sums - 1) > SUM_TOLERANCE,
+        sums,
+        "must be 1; divide each row by its sum",
+        what="the sum of the probabilities",
+    )
     rows = np.flatnonzero(np.abs(sums - 1) > _EXACT)
     probs[rows] /= sums[rows, None]
     return probs

@@ -412,12 +412,6 @@ class _Finder:
                     what="the sum of the probabilities",
                 )
             kind = "logits"
-        elif wanted is None and self.known.values == "logits":
-            raise self._ask(
-                f"the values are {best}, but those of the fitted rows were logits; which are they",
-                f"values={best}",
-                columns,
-            )
         if wanted == "scores":
             fits["scores"] = (np.nan_to_num(numbers) >= 0.0).all(axis=1) & (
                 np.nansum(numbers, axis=1) > 0.0

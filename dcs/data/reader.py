@@ -349,7 +349,8 @@ def _npz_frame(
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             names = archive.files
             # A small compressed file can hold very large arrays.
-            if sum(member.file_size for member in archive.zip.infolist()) > 8 * MOST_VALUES:
+            members = [archive.zip.getinfo(f"{key}.npy") for key in _KEYS.intersection(names)]
+            if sum(member.file_size for member in members) > 8 * MOST_VALUES:
                 raise TableError(f"{source}: the arrays are too large for one table")
             arrays = {key: np.atleast_1d(archive[key]) for key in names if key in _KEYS}
     except TableError:

@@ -109,8 +109,6 @@ class ProbabilityTable:
         Origin of the table.
     counts : int64 array [M, N], optional
         Numbers of votes, if the probabilities were estimated from them; see :meth:`from_counts`.
-    normalise : bool
-        Divide each row by its sum instead of refusing rows that do not sum to 1.
     source : str
         Name with which error messages begin.
 
@@ -126,10 +124,9 @@ class ProbabilityTable:
     ids: Sequence[str]
     provenance: Provenance = Provenance()
     counts: NDArray[np.int64] | None = None
-    normalise: InitVar[bool] = False
     source: InitVar[str] = "probability table"
 
-    def __post_init__(self, normalise: bool, source: str) -> None:
+    def __post_init__(self, source: str) -> None:
         values = checked_shape(self.probs, source=source)
         n_rows, n_classes = values.shape
         classes = checked_classes(self.classes, n_classes=n_classes, source=source)
@@ -138,7 +135,7 @@ class ProbabilityTable:
         labels = checked_labels(
             self.labels, n_rows=n_rows, n_classes=n_classes, names=names, missing=True
         )
-        probs = normalised_rows(values, names, normalise=normalise)
+        probs = normalised_rows(values, names)
         counts = None if self.counts is None else checked_counts(self.counts, names)
         if counts is not None and counts.shape != probs.shape:
             raise TableError(f"{source}: votes have shape {counts.shape}, rows {probs.shape}")
@@ -158,7 +155,6 @@ class ProbabilityTable:
         classes: Iterable[str] | None = None,
         ids: Iterable[str | int] | None = None,
         provenance: Provenance | None = None,
-        normalise: bool = False,
         source: str | os.PathLike[str] | None = None,
     ) -> ProbabilityTable:
         """Create a table from arrays or lists.
@@ -166,7 +162,7 @@ class ProbabilityTable:
         Parameters
         ----------
         probs : array-like [M, N]
-            Class probabilities, or non-negative scores with `normalise`.
+            Class probabilities; rows sum to 1.
         labels : array-like of int [M], or None
             True classes, ``0 .. N-1``; -1, None or NaN for an unlabelled row. None if all
             rows are unlabelled.
@@ -176,8 +172,6 @@ class ProbabilityTable:
             Row names, by default the row numbers.
         provenance : Provenance, optional
             Origin of the table.
-        normalise : bool
-            Divide each row by its sum instead of refusing rows that do not sum to 1.
         source : path-like, optional
             Name with which error messages begin.
 
@@ -192,7 +186,6 @@ class ProbabilityTable:
         return cls(
             **given,
             provenance=provenance or Provenance(),
-            normalise=normalise,
             source="probability table" if source is None else escaped(os.fspath(source)),
         )
 

@@ -124,14 +124,14 @@ def cooled(
         if schedule.moves == "metropolis":
             z, n_evaluated, steps = metropolis_chain(table, room, state, *chain)
         else:
-            z, n_evaluated, steps = heat_bath_chain(table, room, *chain)
+            z, n_evaluated, steps = heat_bath_chain(table, room, state, *chain)
         evaluations += n_evaluated
         trace.extend(
             TracePoint(float(t), float(current), min(best, float(low)), float(acceptance))
             for t, (current, low, acceptance) in zip(cooling[:steps], curve[:steps], strict=True)
         )
         if schedule.descend:
-            z, n_evaluated = descend(table, room, found)
+            z, n_evaluated = descend(table, room, state, found)
             evaluations += n_evaluated
         if z < best - TOLERANCE:
             best = z

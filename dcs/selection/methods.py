@@ -110,9 +110,8 @@ class Method:
         Name in tables and figures.
     summary : str
         One-sentence description.
-    build : callable, optional
-        Returns the set of corrections to search, given the weight scale D_W. None for methods
-        without a search.
+    searches : bool
+        Whether the method searches for corrections, so that a study can tune it.
     uses_weight_scale : bool
         Whether the set depends on the weight scale, which can then be tuned.
     uses_memberships : bool
@@ -126,34 +125,11 @@ class Method:
     name: str
     title: str
     summary: str
-    build: Callable[[int], CorrectionSet] | None = None
+    searches: bool = False
     uses_weight_scale: bool = False
     uses_memberships: bool = False
     shares: str | None = None
     fitter: Fitter | None = None
-
-    @property
-    def searches(self) -> bool:
-        """Whether the method searches for corrections, so that a study can tune it."""
-        return self.build is not None
-
-    def correction_set(
-        self, weight_scale: int = 30, *, memberships: int | None = None
-    ) -> CorrectionSet | None:
-        """Return the set of corrections to search, or None if there is no search.
-
-        Parameters
-        ----------
-        weight_scale : int
-            Number of weights, D_W: the weights are ``i / D_W``, i = 1 .. D_W.
-        memberships : int, optional
-            Number of membership functions to search, by default all; see
-            :meth:`dcs.CorrectionSet.limited`. Ignored by methods without membership functions.
-        """
-        if self.build is None:
-            return None
-        corrections = self.build(weight_scale)
-        return corrections.limited(memberships) if self.uses_memberships else corrections
 
     def fit(self, probs: ArrayLike, labels: ArrayLike, **options: Any) -> CorrectionScheme:
         """Fit the method to class probabilities and labels, including all model selection.
@@ -238,10 +214,6 @@ class Method:
         )
 
 
-def _memberships(weight_scale: int) -> CorrectionSet:
-    return CorrectionSet.furud()
-
-
 #: Methods of the paper, in the order of tables.
 METHODS: Final = (
     Method("icl", "uncorrected", "Unchanged probabilities; for prompts, in-context learning."),
@@ -249,21 +221,21 @@ METHODS: Final = (
         "dnip",
         "DNIP",
         "One weight per class, a correction at the class level.",
-        build=CorrectionSet.dnip,
+        searches=True,
         uses_weight_scale=True,
     ),
     Method(
         "furud",
         "FuRud",
         "One membership function per class, a correction at the sample level.",
-        build=_memberships,
+        searches=True,
         uses_memberships=True,
     ),
     Method(
         "dcs",
         "DCS",
         "A weight or a membership function per class, whichever is better.",
-        build=CorrectionSet.dcs,
+        searches=True,
         uses_weight_scale=True,
         uses_memberships=True,
     ),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.exact import exact_search
+from dcs.data.columns import to_shares
 from dcs.data.importers import import_file
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, ScoringError, TableError
@@ -35,7 +36,7 @@ def _table(n_classes: int, rows: int = 300) -> ProbabilityTable:
     logits = rng.normal(size=(rows, n_classes)) + np.linspace(1.5, 0.0, n_classes)
     logits[np.arange(rows), labels] += 1.2
     probs = np.exp(logits)
-    return ProbabilityTable.from_arrays(probs, labels, normalise=True)
+    return ProbabilityTable.from_arrays(to_shares(probs, "scores"), labels)
 
 
 def test_the_importer_reads_lines_of_json_and_names_a_bad_one(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable, Provenance
 from workflows.cli import main
 from workflows.cluster.placement import CELLS
@@ -105,11 +106,10 @@ def biased_table(
     logits = rng.normal(size=(n_rows, n_classes)) + 1.5 * np.eye(n_classes)[labels]
     logits[:, 0] += 2.0
     return ProbabilityTable.from_arrays(
-        np.exp(logits),
+        to_shares(np.exp(logits), "scores"),
         labels,
         classes=classes,
         provenance=Provenance(model="toy", task="moods", shots=1),
-        normalise=True,
     )
 
 

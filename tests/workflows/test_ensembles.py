@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, inputs_of
@@ -23,7 +24,7 @@ from workflows.tables import ProbabilityStore, given_tables
 
 def _noisy(table: ProbabilityTable, seed: int) -> ProbabilityTable:
     noise = np.random.default_rng(seed).normal(0.0, 0.5, table.probs.shape)
-    return dataclasses.replace(table, probs=table.probs * np.exp(noise), normalise=True)
+    return dataclasses.replace(table, probs=to_shares(table.probs * np.exp(noise), "scores"))
 
 
 def _tables(folder: Path, n_rows: int = 200) -> list[Path]:

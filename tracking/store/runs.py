@@ -350,15 +350,9 @@ class SweepRuns:
 
 def trials_table(record: CellRecord) -> str:
     """Return the trials of a cell as a table that `mlflow.load_table` reads."""
+    fields = ("number", "state", "value", "seconds")
     rows = [
-        {
-            "number": trial.number,
-            "state": trial.state,
-            "value": trial.value,
-            "seconds": trial.seconds,
-            **trial.metrics,
-            **trial.params,
-        }
+        {name: getattr(trial, name) for name in fields} | {**trial.metrics, **trial.params}
         for trial in record.trials
     ]
     columns = list(dict.fromkeys(name for row in rows for name in row))

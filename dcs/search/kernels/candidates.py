@@ -1,64 +1,14 @@
-"""Row-wise maxima over classes, and the evaluation of all corrections of one class at once."""
+"""Evaluation of all corrections of one class at once."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.search.kernels.table import BLOCK, LANES, Room, Table, compiled, copy, corrected, z_of
+from dcs.search.kernels.table import BLOCK, LANES, Room, Table, compiled, corrected, z_of
 
 #: Maximum number of rows that one byte can count.
 _BYTE = 255
-
-
-@compiled
-def clear(table: Table, values: NDArray[np.float64], holders: NDArray[np.int16], at: int) -> None:
-    """Reset line `at` to the maxima over no class: zeros with the uncorrected predictions."""
-    values[at] = 0.0
-    copy(table.fallback, holders[at])
-
-
-@compiled
-def add_class(
-    table: Table,
-    j: int,
-    k: int,
-    values: NDArray[np.float64],
-    holders: NDArray[np.int16],
-    at: int,
-    to: int,
-) -> None:
-    """Add class j with correction k to the maxima in line `at`, and store them in line `to`.
-
-    The lines must differ, because a loop with overlapping input and output is not vectorised.
-    """
-    column = table.columns[j]
-    value, holder, new_value, new_holder = values[at], holders[at], values[to], holders[to]
-    left, rise, right, fall = table.functions[k]
-    jj = np.int16(j)
-    for m in range(column.size):
-        v = corrected(column[m], left, rise, right, fall)
-        old = value[m]
-        wins = (v > old) | ((v == old) & (jj < holder[m]) & (v > 0.0))
-        new_value[m] = v if wins else old
-        new_holder[m] = jj if wins else holder[m]
-
-
-@compiled
-def join(
-    a_value: NDArray[np.float64],
-    a_class: NDArray[np.int16],
-    b_value: NDArray[np.float64],
-    b_class: NDArray[np.int16],
-    value: NDArray[np.float64],
-    holder: NDArray[np.int16],
-) -> None:
-    """Combine the row-wise maxima over two disjoint sets of classes."""
-    for m in range(value.size):
-        a, b = a_value[m], b_value[m]
-        first = (a > b) | ((a == b) & (a_class[m] < b_class[m]))
-        value[m] = a if first else b
-        holder[m] = a_class[m] if first else b_class[m]
 
 
 @compiled

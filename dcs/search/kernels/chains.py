@@ -7,8 +7,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.search.kernels.candidates import add_class, clear, eval_class, join
-from dcs.search.kernels.moves import State, apply_move, eval_move, set_choice
+from dcs.search.kernels.candidates import eval_class
+from dcs.search.kernels.moves import (
+    State,
+    apply_move,
+    eval_move,
+    find_rivals,
+    set_choice,
+    take_counts,
+)
 from dcs.search.kernels.table import Room, Table, compiled, copy, z_of
 
 # The constants of SplitMix64.
@@ -96,7 +103,8 @@ def metropolis_chain(
             generated += 1
             if new < ceiling:
                 own = bounds[j].copy()
-                if apply_move(table, state, room, j, k):
+                take_counts(state, room)
+                if apply_move(table, state, j, k):
                     bounds[:] = -math.inf
                     copy(own, bounds[j])
                 taken += 1
@@ -116,6 +124,7 @@ def metropolis_chain(
 def heat_bath_chain(
     table: Table,
     room: Room,
+    state: State,
     stream: NDArray[np.uint64],
     temperatures: NDArray[np.float64],
     limits: NDArray[np.int64],
@@ -133,35 +142,37 @@ def heat_bath_chain(
     frozen.
     """
     n_classes, n_functions = choice.size, table.functions.shape[0]
+    set_choice(table, state, choice)
     order = np.arange(n_classes)
     best = math.inf
     moves, idle, frozen = 0, 0, FROZEN * n_classes
     for i in range(temperatures.size):
         accepted, taken, generated = 0, 0, 0
-        z = math.inf
+        z, at = math.inf, n_classes
         while accepted < limits[0] and generated < limits[1] and idle < frozen:
-            _shuffle(stream, order)
-            _start_sweep(table, room, choice, order)
-            for at in range(n_classes):
-                if accepted >= limits[0] or generated >= limits[1] or idle >= frozen:
-                    break
-                j = order[at]
-                _eval_next(table, room, j, at)
-                k = _draw(stream, room.values, temperatures[i])
-                low = _lowest(room.values)
-                if room.values[low] < best - TOLERANCE:
-                    best = room.values[low]
-                    copy(choice, best_choice)
-                    best_choice[j] = low
-                rise = room.values[k] - room.values[choice[j]]
-                changed = abs(rise) > TOLERANCE
-                taken += changed
-                accepted += changed and (count_worse or rise < 0.0)
-                generated += 1
-                idle = 0 if changed else idle + 1
+            if at == n_classes:
+                _shuffle(stream, order)
+                at = 0
+            j = order[at]
+            at += 1
+            find_rivals(state, room, j)
+            eval_class(table, room, j, room.rival_value, room.rival_class)
+            k = _draw(stream, room.values, temperatures[i])
+            low = _lowest(room.values)
+            if room.values[low] < best - TOLERANCE:
+                best = room.values[low]
+                copy(choice, best_choice)
+                best_choice[j] = low
+            rise = room.values[k] - room.values[choice[j]]
+            changed = abs(rise) > TOLERANCE
+            taken += changed
+            accepted += changed and (count_worse or rise < 0.0)
+            generated += 1
+            idle = 0 if changed else idle + 1
+            z = room.values[k]
+            if k != choice[j]:
+                apply_move(table, state, j, k)
                 choice[j] = k
-                z = room.values[k]
-                _mark_visited(table, room, j, k, at)
         moves += generated
         trace[i, 0] = z
         trace[i, 1] = best
@@ -172,22 +183,24 @@ def heat_bath_chain(
 
 
 @compiled
-def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float, int]:
+def descend(
+    table: Table, room: Room, state: State, choice: NDArray[np.int64]
+) -> tuple[float, int]:
     """Take the best correction class by class until none improves Z.
 
     Updates `choice` in place; returns its Z and the number of evaluated candidates.
     """
     n_classes = choice.size
-    order = np.arange(n_classes)
+    set_choice(table, state, choice)
     z = math.inf
     settled, moves = 0, 0
     while settled < n_classes:
         before = z
-        _start_sweep(table, room, choice, order)
         for j in range(n_classes):
             if settled == n_classes:
                 break
-            _eval_next(table, room, j, j)
+            find_rivals(state, room, j)
+            eval_class(table, room, j, room.rival_value, room.rival_class)
             moves += 1
             values = room.values
             best = choice[j]
@@ -196,8 +209,9 @@ def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float,
                     best = k
             settled = settled + 1 if best == choice[j] else 1
             z = values[best]
-            choice[j] = best
-            _mark_visited(table, room, j, best, j)
+            if best != choice[j]:
+                apply_move(table, state, j, best)
+                choice[j] = best
         if z >= before - TOLERANCE:
             # Rows that tie up to rounding may count for different classes, depending on the class
             # being evaluated: two corrections that each seem to improve on the other would
@@ -211,44 +225,6 @@ def _shuffle(stream: NDArray[np.uint64], order: NDArray[np.int64]) -> None:
     for i in range(order.size - 1, 0, -1):
         at = random_index(stream, i + 1)
         order[i], order[at] = order[at], order[i]
-
-
-@compiled
-def _start_sweep(
-    table: Table, room: Room, choice: NDArray[np.int64], order: NDArray[np.int64]
-) -> None:
-    """Prepare a sweep in `order`: compute the maxima over the classes after each position.
-
-    Combined with the maxima over the visited classes, they give the maxima over all other classes
-    in one step, independent of the number of classes.
-    """
-    n = order.size
-    clear(table, room.tail_value, room.tail_class, n)
-    clear(table, room.head_value, room.head_class, 0)
-    for at in range(n - 1, 0, -1):
-        j = order[at]
-        add_class(table, j, choice[j], room.tail_value, room.tail_class, at + 1, at)
-
-
-@compiled
-def _eval_next(table: Table, room: Room, j: int, at: int) -> None:
-    """Evaluate class j at position `at` of the sweep."""
-    turn = at % 2
-    join(
-        room.head_value[turn],
-        room.head_class[turn],
-        room.tail_value[at + 1],
-        room.tail_class[at + 1],
-        room.rival_value,
-        room.rival_class,
-    )
-    eval_class(table, room, j, room.rival_value, room.rival_class)
-
-
-@compiled
-def _mark_visited(table: Table, room: Room, j: int, k: int, at: int) -> None:
-    """Add class j at position `at`, with correction k, to the visited classes."""
-    add_class(table, j, k, room.head_value, room.head_class, at % 2, 1 - at % 2)
 
 
 @compiled

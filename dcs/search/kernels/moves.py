@@ -202,10 +202,31 @@ def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
 
 
 @compiled
-def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> bool:
-    """Apply the move last evaluated by `eval_move`; return whether any value changes."""
+def find_rivals(state: State, room: Room, j: int) -> None:
+    """Store the maxima over all classes but j in `room.rival_value` and `room.rival_class`."""
+    first, second = state.first, state.second
+    first_key, second_key = state.first_key, state.second_key
+    value, holder = room.rival_value, room.rival_class
+    own_key = np.int16(2 * j + 1)
+    # Separate loops: a loop that writes to several arrays is not vectorised.
+    for m in range(value.size):
+        best, runner_up = first[m], second[m]
+        value[m] = runner_up if (first_key[m] | _HIT) == own_key else best
+    for m in range(value.size):
+        best_key, runner_up_key = first_key[m], second_key[m]
+        holder[m] = (runner_up_key if (best_key | _HIT) == own_key else best_key) >> 1
+
+
+@compiled
+def take_counts(state: State, room: Room) -> None:
+    """Take over the counts of the move last evaluated by `eval_move`."""
     copy(room.correct, state.correct)
     copy(room.predicted, state.predicted)
+
+
+@compiled
+def apply_move(table: Table, state: State, j: int, k: int) -> bool:
+    """Give class j correction k, except for the counts; return whether any value changes."""
     state.choice[j] = k
     column, flags = table.columns[j], state.flags
     first, second, third = state.first, state.second, state.third

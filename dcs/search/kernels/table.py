@@ -100,10 +100,6 @@ class Room(NamedTuple):
     reached: NDArray[np.int32]  # [3 N, D2 + 1] rows by smallest winning weight, per key
     base_correct: NDArray[np.int64]  # [N] counts if the class wins no row
     base_predicted: NDArray[np.int64]  # [N]
-    tail_value: NDArray[np.float64]  # [N + 1, M] maxima over the classes not yet visited
-    tail_class: NDArray[np.int16]  # [N + 1, M]
-    head_value: NDArray[np.float64]  # [2, M] maxima over the visited classes, alternating
-    head_class: NDArray[np.int16]  # [2, M]
     rival_value: NDArray[np.float64]  # [M] maxima over all other classes
     rival_class: NDArray[np.int16]  # [M]
 
@@ -237,10 +233,6 @@ def make_room(table: Table) -> Room:
         reached=np.zeros((n_keys, table.weights.size + 1), np.int32),
         base_correct=np.zeros(n_classes, np.int64),
         base_predicted=np.zeros(n_classes, np.int64),
-        tail_value=np.zeros((n_classes + 1, n_rows)),
-        tail_class=np.zeros((n_classes + 1, n_rows), np.int16),
-        head_value=np.zeros((2, n_rows)),
-        head_class=np.zeros((2, n_rows), np.int16),
         rival_value=np.zeros(n_rows),
         rival_class=np.zeros(n_rows, np.int16),
     )

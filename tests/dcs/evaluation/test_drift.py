@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.errors import SchemeError
 from dcs.evaluation.drift import LEVEL, Drift, compare_rows, summarized
@@ -55,7 +56,7 @@ def test_other_class_shares_are_found_with_and_without_labels() -> None:
 def test_another_confidence_is_found_where_predictions_stay() -> None:
     rng = np.random.default_rng(2)
     first, second = _sample(rng, 2000), _sample(rng, 2000)
-    flat = ProbabilityTable.from_arrays(np.sqrt(second.probs), second.labels, normalise=True)
+    flat = ProbabilityTable.from_arrays(to_shares(np.sqrt(second.probs), "scores"), second.labels)
     found = _compared(first, flat)
     assert found["confidence"].drifted and not found["predicted classes"].drifted
 
@@ -67,7 +68,7 @@ def test_trifles_and_constant_columns_are_no_drift() -> None:
     assert any(each.drifted for each in _compared(same, other).values())
     many = np.tile(_PROBS, (3, 1))
     big, shifted = (
-        ProbabilityTable.from_arrays(many * factors, None, normalise=True)
+        ProbabilityTable.from_arrays(to_shares(many * factors, "scores"), None)
         for factors in ([1, 1, 1, 1], [1.05, 1, 1, 1])
     )
     found = _compared(big, shifted).values()

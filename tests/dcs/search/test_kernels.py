@@ -4,14 +4,20 @@ import itertools
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Membership, Weight
-from dcs.search.kernels.candidates import add_class, clear, eval_class, join
+from dcs.search.kernels.candidates import eval_class
 from dcs.search.kernels.chains import descend
-from dcs.search.kernels.moves import apply_move, eval_move, make_state, set_choice
-from dcs.search.kernels.table import BLOCK, Room, Table, make_room, make_table
+from dcs.search.kernels.moves import (
+    apply_move,
+    eval_move,
+    find_rivals,
+    make_state,
+    set_choice,
+    take_counts,
+)
+from dcs.search.kernels.table import BLOCK, make_room, make_table
 from dcs.search.problem import Problem
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
@@ -23,22 +29,6 @@ _CLOSE_WEIGHTS = CorrectionSet(
 _UNEVEN_WEIGHTS = CorrectionSet(
     (Weight(0.9), Weight(1.0), Weight(0.123), Membership(0.1, 0.3, 1.0), Weight(3.7))
 )
-
-
-def _judge_class(table: Table, room: Room, choice: NDArray[np.int64], j: int) -> None:
-    """Judge class j against the best of the others, these joined from two halves."""
-    halves = []
-    for half in (0, 1):
-        values, holders = room.tail_value, room.tail_class
-        clear(table, values, holders, 0)
-        at = 0
-        for i, k in enumerate(choice):
-            if i != j and i % 2 == half:
-                add_class(table, i, k, values, holders, at, 1 - at)
-                at = 1 - at
-        halves.extend((values[at].copy(), holders[at].copy()))
-    join(*halves, room.rival_value, room.rival_class)
-    eval_class(table, room, j, room.rival_value, room.rival_class)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +54,8 @@ def test_kernels_agree_with_numpy_move_by_move(
         assert eval_move(table, state, room, j, k, np.inf) == pytest.approx(
             expected, rel=0, abs=1e-12
         )
-        _judge_class(table, room, state.choice, j)
+        find_rivals(state, room, j)
+        eval_class(table, room, j, room.rival_value, room.rival_class)
         values = room.values.copy()
         if step % 10 == 0:
             for other in range(len(corrections)):
@@ -74,7 +65,8 @@ def test_kernels_agree_with_numpy_move_by_move(
         assert values[k] == pytest.approx(
             eval_move(table, state, room, j, k, np.inf), rel=0, abs=1e-12
         )
-        apply_move(table, state, room, j, k)
+        take_counts(state, room)
+        apply_move(table, state, j, k)
         afresh = make_state(table)
         set_choice(table, afresh, state.choice)
         kept = ("first", "second", "first_key", "second_key")
@@ -135,6 +127,6 @@ def test_a_descent_ends_where_rounding_makes_two_corrections_better_than_each_ot
     problem = Problem.from_arguments(probs, labels, corrections, objective, None)
     choice = np.array([1, 4, 5, 0])
     before = problem.result(choice, evaluations=0, seconds=0.0).z
-    _, judged = descend(problem.table, make_room(problem.table), choice)
+    _, judged = descend(problem.table, make_room(problem.table), make_state(problem.table), choice)
     assert judged < 1000
     assert problem.result(choice, evaluations=0, seconds=0.0).z <= before

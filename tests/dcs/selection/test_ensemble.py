@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
+from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, SchemeError, TableError
 from dcs.schemes.calibration import fit_calibration, fit_stack, mean_combination
@@ -28,7 +29,7 @@ def _tables(n_rows: int, *seeds: int) -> dict[str, ProbabilityTable]:
         logits = rng.normal(0.0, 1.0, probs.shape) + 1.2 * np.eye(3)[labels]
         logits[:, seed % 3] += 1.0
         made[f"t{seed}"] = ProbabilityTable.from_arrays(
-            np.exp(logits), labels, classes=_CLASSES, normalise=True
+            to_shares(np.exp(logits), "scores"), labels, classes=_CLASSES
         )
     return made
 

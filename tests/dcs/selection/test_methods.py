@@ -22,23 +22,6 @@ from dcs.selection.methods import (
 )
 from tests.dcs.biased import biased_table
 
-
-@pytest.mark.parametrize("name", method_names(baselines=True))
-def test_the_weight_scale_counts_where_it_changes_something(name: str) -> None:
-    method = get_method(name)
-    small, large = method.correction_set(10), method.correction_set(20)
-    assert method.uses_weight_scale == (small != large)
-
-
-def test_dcs_is_both_families() -> None:
-    weights, memberships, both = (
-        get_method(name).correction_set(7) or () for name in ("dnip", "furud", "dcs")
-    )
-    assert {item.kind for item in weights} == {"weight"}
-    assert {item.kind for item in memberships} == {"membership"}
-    assert [*both] == [*memberships, *weights]
-
-
 _PROBS, _LABELS = biased_table(240, 3)
 _NAMES = [name for name in method_names(baselines=True) if "published" not in name]
 _FEW = PUBLISHED_GRID[::100]

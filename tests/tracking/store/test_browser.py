@@ -51,7 +51,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     drawn = paper_cells(tasks=("trec",), methods=("dcs",), objective="err")
     for record in drawn:
         Archive(folder).write(record, cell_figures(record))
-    with Recorder(output=folder, experiment=EXPERIMENT, sweep_key="s1", trials="none") as recorder:
+    with Recorder(output=folder, experiment=EXPERIMENT, sweep_key="s1") as recorder:
         for record in paper_cells(tasks=("trec", "ddi"), shots=(1, "N"), methods=methods):
             recorder.record(record)
         for record in drawn:
@@ -158,8 +158,8 @@ def test_the_report_draws_sorts_and_filters(
     page.set_viewport_size({"width": 390, "height": 800})
     assert not page.locator("html").evaluate(too_wide), "too wide for a telephone"
     page.evaluate("scrollTo(0, 0)")
-    box = page.get_by_text("accuracy", exact=True).first.bounding_box()
-    assert box is not None and box["y"] + box["height"] < 800, "accuracy is out of sight"
+    box = page.get_by_text("Results", exact=True).first.bounding_box()
+    assert box is not None and box["y"] + box["height"] < 800, "the results are out of sight"
 
     page.set_viewport_size({"width": 1280, "height": 900})
     page.fill("#filter", "")
@@ -241,7 +241,7 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
     return {
         "cells": (newest_link(store, server), [*listed, *metrics]),
         "compare": (f"{server}/#/compare-runs?{compared}", [*compare, *metrics]),
-        "trials": (of_run(tuned, "model-metrics"), ["text=value", plot]),
+        "trials": (of_run(tuned, "model-metrics"), [r"text=/trial \(\d\)/", plot]),
         "scheme": (of_run(next(drawn, cells[-1]), "artifacts/figures/scheme.png"), ["img"]),
         "sweep": (
             of_run(whole.info, "artifacts/leaderboard.json"),

@@ -8,6 +8,7 @@ import numpy as np
 import optuna
 import pytest
 
+from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.selection.cross_validation import Folds, Threads
 from dcs.selection.methods import get_method
@@ -32,7 +33,7 @@ def _table(n_rows: int = 300) -> ProbabilityTable:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, n_rows)
     probs = np.exp(rng.normal(size=(n_rows, 3)) + 1.5 * np.eye(3)[labels] + [1.5, 0.5, 0.0])
-    return ProbabilityTable.from_arrays(probs, labels, normalise=True)
+    return ProbabilityTable.from_arrays(to_shares(probs, "scores"), labels)
 
 
 def _study(settings: TunerSettings = SETTINGS, method: str = "dcs", **options: Any) -> Tuned:

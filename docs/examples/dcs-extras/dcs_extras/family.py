@@ -34,7 +34,7 @@ STEEP = Method(
     name="steep",
     title="Steep DCS",
     summary="Memberships of slope 16 and weights in equal ratios.",
-    build=steep,
+    searches=True,
     uses_weight_scale=True,
     fitter=fit_steep,
 )
