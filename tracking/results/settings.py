@@ -34,7 +34,7 @@ _NOT_SETTINGS: Final = frozenset({*_GROUP, "seed", "tuner", OBJECTIVE})
 _MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("full",),
     OPTIMIZATION_SIZE: (None,),
-    "weight_scale": (None, 30),
+    "weight_scale": ("[10, 120]", None, 30),
     "pmi": ("published",),
     "memberships": (None,),
     "prefer": ("no-harm", "balance"),

@@ -296,6 +296,8 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
         point = fitted.pick(Preference(prefer=name)).chosen
         named.setdefault(id(point), (point, []))[1].append(name)
     table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
+    for column in table.columns[1:]:
+        column.no_wrap = True
     for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):
         found = metric_intervals(np.array(point.confusion), resamples=500)
         margins = (_Z_95 * getattr(found, name).standard_error for name in FIGURES)

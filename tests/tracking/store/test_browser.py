@@ -224,7 +224,6 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
     assert len(pair) == 2
     ids, experiments = [cell.run_id for cell in pair], [pair[0].experiment_id]
     compared = f"runs={quote(json.dumps(ids))}&experiments={quote(json.dumps(experiments))}"
-    tuned = next(cell for cell in reversed(cells) if cell.record.trials)
     drawn = (cell for cell in cells if cell.record.identity.get("objective") == "err")
     whole = sweep_run(store, EXPERIMENT)
     assert whole is not None
@@ -241,7 +240,6 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
     return {
         "cells": (newest_link(store, server), [*listed, *metrics]),
         "compare": (f"{server}/#/compare-runs?{compared}", [*compare, *metrics]),
-        "trials": (of_run(tuned, "model-metrics"), [r"text=/trial \(\d\)/", plot]),
         "scheme": (of_run(next(drawn, cells[-1]), "artifacts/figures/scheme.png"), ["img"]),
         "sweep": (
             of_run(whole.info, "artifacts/leaderboard.json"),
@@ -250,7 +248,7 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
     }
 
 
-@pytest.mark.parametrize("name", ["cells", "compare", "trials", "scheme", "sweep"])
+@pytest.mark.parametrize("name", ["cells", "compare", "scheme", "sweep"])
 def test_mlflow_shows_what_was_recorded(
     page: Page,
     server: str,
