@@ -1,1 +1,1 @@
-"""Evaluation of predictions: metrics, the objective Z, intervals, paired tests and drift."""
+"""Evaluation of predictions: metrics, the objective Z, intervals and paired tests."""

@@ -20,7 +20,6 @@ from typing import (
 )
 
 import numpy as np
-from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from dcs.data.checks import finite_number
@@ -29,14 +28,10 @@ from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
 from dcs.evaluation.noninferiority import NonInferiority, count_passed
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.seeds import derive_seed
 from dcs.selection.page import result_page
 from dcs.selection.settings import (
     Hyperparameters,
-    Interpolated,
     Setting,
-    between,
-    fit_settings,
 )
 
 if TYPE_CHECKING:
@@ -551,20 +546,6 @@ class FittedScheme:
         text = next(found, "")
         return text and f"dcs pick {name} {text}"
 
-    def refit(self, probs: ArrayLike, labels: ArrayLike, *, seed: int = 0) -> CorrectionScheme:
-        """Refit the setting of the selected point on other rows, such as all labelled ones.
-
-        Parameters
-        ----------
-        probs : array of float, shape [M, N]
-            Class probabilities, columns in the order of the classes of the front.
-        labels : array of int, shape [M]
-            True class indices.
-        seed : int, optional
-            See :func:`fit_scheme`.
-        """
-        return _refitted(self.chosen.setting, probs, labels, self.scheme.classes, seed)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the front as JSON-serialisable values, as written by :meth:`save`."""
         return {
@@ -619,25 +600,6 @@ class FittedScheme:
             If the file does not exist or is not a front.
         """
         return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))
-
-
-def _refitted(
-    setting: Setting | None,
-    probs: ArrayLike,
-    labels: ArrayLike,
-    classes: tuple[str, ...],
-    seed: int,
-) -> CorrectionScheme:
-    if setting is None:
-        return CorrectionScheme.identity(classes)
-    if isinstance(setting, Interpolated):
-        ends = [
-            _refitted(end, probs, labels, classes, seed) for end in (setting.first, setting.second)
-        ]
-        # On other rows the ends may differ in kind, so that they cannot be interpolated.
-        return between(ends[0], ends[1], setting.share) or ends[setting.share > 0.5]
-    seed = derive_seed(seed, "anneal")
-    return fit_settings(probs, labels, [setting], seed=seed, classes=classes)[0]
 
 
 def _chosen(

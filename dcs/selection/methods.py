@@ -27,7 +27,6 @@ from dcs.schemes.calibration import (
     batch_calibration,
     fit_calibration,
     from_arrays,
-    from_offset,
     prior_reweighting,
     surrogate_calibration,
 )
@@ -248,7 +247,6 @@ BASELINES: Final = (
     Method("vector", "Vector scaling", "A scale and an offset per log-probability."),
     Method("logistic", "Logistic regression", "Logistic regression on log-probabilities."),
     Method("logistic-balanced", "Balanced logistic regression", "The same with class weights."),
-    Method("thresholds", "Thresholds", "Thresholds that equalise the true positive rates."),
     Method("drops", "DROPS", "Class weights on logistic regression for the worst class accuracy."),
     Method("surrogate", "Smooth surrogate", "Gradient descent on soft error rate and COBias."),
     Method("published", "Published DCS", "Schedule, grid and selection of the paper's code."),
@@ -284,23 +282,6 @@ def _regression(probs: _Probs, labels: _Labels, *, balanced: bool) -> Calibratio
         fitted = present[-len(model.coef_) :]
         matrix[fitted], offset[fitted] = model.coef_, model.intercept_
     return from_arrays("logistic-balanced" if balanced else "logistic", matrix, offset)
-
-
-_TARGETS: Final = 99
-
-
-def _thresholds(probs: _Probs, labels: _Labels) -> Calibration:
-    """Fit the most accurate set of thresholds with equal true positive rates."""
-    # As in Fairlearn's threshold optimiser, search a grid of target rates, with the threshold of
-    # every class that attains the target, for the highest accuracy. The predicted class exceeds
-    # its threshold by the largest factor.
-    levels = 1.0 - np.arange(1, _TARGETS + 1) / (_TARGETS + 1)
-    cuts = np.ones((_TARGETS, probs.shape[1]))
-    for j in np.unique(labels):
-        cuts[:, j] = np.quantile(probs[labels == j, j], levels)
-    cuts = np.maximum(cuts, DEFAULT_FLOOR)
-    hits = [((probs / cut).argmax(axis=1) == labels).mean() for cut in cuts]
-    return from_offset("thresholds", -np.log(cuts[np.argmax(hits)]))
 
 
 _DROPS_STEPS: Final = 200
@@ -341,7 +322,6 @@ _CALIBRATIONS: Final[dict[str, Callable[[_Probs, _Labels], Calibration | None]]]
     "vector": lambda probs, labels: fit_calibration(probs, labels, kind="vector", ridge=1.0),
     "logistic": lambda probs, labels: _regression(probs, labels, balanced=False),
     "logistic-balanced": lambda probs, labels: _regression(probs, labels, balanced=True),
-    "thresholds": _thresholds,
     "drops": _drops,
     "surrogate": surrogate_calibration,
 }

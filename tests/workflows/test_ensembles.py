@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -147,24 +146,3 @@ def test_what_does_not_go_together_is_refused(tmp_path):
         ([paths[0], other], table.ids[3]),
     ):
         refused("tune", *wrong, *UNDRAWN, "-o", tmp_path / "runs", says=[said])
-
-
-def test_new_rows_are_checked_against_those_fitted_on(tmp_path, dcs):
-    paths = _tables(tmp_path, 1200)
-    tables = [ProbabilityTable.read(path) for path in paths]
-
-    def written(name: str, ids: Collection[str]) -> list[Path]:
-        """Write some rows of each table, and return their paths."""
-        files = [path.with_name(f"{name}-{path.name}") for path in paths]
-        for table, file in zip(tables, files, strict=True):
-            table.subset(np.isin(table.ids, [*ids])).write(file)
-        return files
-
-    fresh = tables[1].subset(~np.isin(tables[1].ids, tables[0].ids[:600]))
-    old, new = written("old", tables[0].ids[:600]), written("new", fresh.ids)
-    dcs("tune", *old, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
-    scheme = next((tmp_path / "runs").glob("*/scheme.json"))
-    dcs("check", scheme, *new)
-    new = written("new", fresh.subset(fresh.probs.argmax(axis=1) == 0).ids)
-    assert "drifted: predicted classes" in dcs("check", scheme, *new, code=1).out
-    dcs("check", scheme, new[0], code=2)

@@ -15,7 +15,7 @@ import typer
 import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason, show
 from workflows.cli import options
-from workflows.cli.console import console, new_table, progress_bar
+from workflows.cli.console import console, progress_bar
 from workflows.cli.options import Results
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dcs import CorrectionScheme
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
-    from dcs.evaluation.drift import Drift
 
 #: Files beside a scheme: its front, the page of the result, and the rows that were held out.
 FRONT, RESULT, HELD_OUT = "front.json", "result.html", "held_out.parquet"
@@ -557,8 +556,8 @@ def export(
 ) -> None:
     """Print a scheme that only adds offsets as the `logit_bias` of an API request.
 
-    The model then answers with the corrected label itself. Schemes of the methods batch, prior
-    and thresholds are of this kind, and weights without calibration; others are refused.
+    The model then answers with the corrected label itself. Schemes of the methods batch and
+    prior are of this kind, and weights without calibration; others are refused.
 
     Example: `dcs export runs/a-batch/scheme.json --logit-bias --model Qwen/Qwen3-8B --no-space`
     """
@@ -584,65 +583,3 @@ def export(
     biases = np.clip(offsets, -100.0, 100.0).round(4)
     found = {str(ids[0]): bias for ids, bias in zip(tokens, biases.tolist(), strict=True)}
     typer.echo(json.dumps({"logit_bias": found}))
-
-
-def check(
-    scheme: Scheme,
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="TABLE...",
-            help="New rows, labelled or not, in any form of dcs tune; as many as the scheme has "
-            "input tables, in the order of tuning.",
-        ),
-    ],
-    read: options.Read = None,
-) -> None:
-    """Check new rows for drift from the rows that a scheme was fitted on.
-
-    The shares of true and of predicted classes, the confidence, and the mean probability of every
-    class are compared. The exit code is 1 if any of them has drifted, else 0.
-
-    Example: `dcs check dcs-runs/my-dcs/scheme.json new.parquet`
-    """
-    from dcs.evaluation.drift import compare_rows
-    from dcs.evaluation.uncertainty import chance
-    from dcs.selection.ensemble import TableEnsemble
-
-    fitted = dcs.CorrectionScheme.load(scheme)
-    references = fitted.provenance.get("reference")
-    if not isinstance(references, dict) or not references:
-        raise SchemeError(
-            f"{scheme}: has no summary of the rows it was fitted on; tune again with this version"
-        )
-    sources = _open(files, options.reading(read), fitted)
-    tables = [(str(file), each.table) for file, each in zip(files, sources, strict=True)]
-    rows = TableEnsemble.of(fitted, tables)
-    found: dict[str, list[Drift]] = {}
-    for name, table in zip(rows.names, rows.tables, strict=True):
-        reference = references.get(name if fitted.inputs else "", {})
-        found[name] = compare_rows(reference, table.with_classes(fitted.classes))
-    drifted = [each for some in found.values() for each in some if each.drifted]
-    for name, some in found.items():
-        shown = new_table(f"{name} ", "moved, points", "p", " ")
-        for each in some:
-            verdict = _largest_change(each, fitted.classes) if each.drifted else ""
-            shown.add_row(each.subject, f"{100 * each.distance:.1f}", chance(each.p), verdict)
-        console.print(shown)
-    if not drifted:
-        console.print("no drift from the rows that the scheme was fitted on", style="green")
-        return
-    subjects = ", ".join(dict.fromkeys(each.subject for each in drifted))
-    console.print(
-        f"drifted: {subjects}; the scheme may no longer fit, tune again with such rows",
-        style="yellow",
-    )
-    raise typer.Exit(1)
-
-
-def _largest_change(drift: Drift, classes: Sequence[str]) -> str:
-    """Return the largest change of a comparison, in percent of the rows."""
-    k = max(range(len(drift.now)), key=lambda k: abs(drift.now[k] - drift.before[k]))
-    names = {"confidence": [f"tenth {k + 1}" for k in range(len(drift.now))]}
-    name = names.get(drift.subject, classes)[k] if len(drift.now) > 1 else ""
-    return f"{name} {100 * drift.before[k]:.1f} -> {100 * drift.now[k]:.1f} %".strip()

@@ -13,7 +13,6 @@ import numpy as np
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
-from dcs.evaluation.drift import summarized
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
@@ -293,17 +292,14 @@ def _fit_at_once(
 
 
 def _add_provenance(scheme: CorrectionScheme, method: str, table: Rows) -> CorrectionScheme:
-    """Add the method, the fitted rows and their summary to the provenance of a scheme."""
+    """Add the method and the fitted rows to the provenance of a scheme."""
     fitted = {"digests": [table.digest], "number": table.n_rows, "sample": [*table.sample]}
     origin = {"method": method, **scheme.provenance, "fitted_on": fitted}
     if isinstance(table, TableEnsemble):
-        tables = dict(zip(table.names, table.tables, strict=True))
-        origin["tables"] = {name: each.provenance.to_dict() for name, each in tables.items()}
-    else:
-        tables = {"": table}
-        if "reading" in (noted := table.provenance.to_dict()):
-            origin["reading"] = noted["reading"]
-    origin["reference"] = {name: summarized(each).model_dump() for name, each in tables.items()}
+        tables = zip(table.names, table.tables, strict=True)
+        origin["tables"] = {name: each.provenance.to_dict() for name, each in tables}
+    elif "reading" in (noted := table.provenance.to_dict()):
+        origin["reading"] = noted["reading"]
     return replace(scheme, provenance=origin)
 
 

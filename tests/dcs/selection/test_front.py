@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -59,16 +58,6 @@ def test_picking_again_is_picking(
     assert again == anew
     assert again.scheme == anew.scheme
     assert again.pick(Preference()) == fitted
-
-
-def test_fitting_again_on_the_same_rows_is_much_the_same(fitted: FittedScheme) -> None:
-    for preference in _PREFERENCES:
-        again = fitted.pick(preference)
-        scheme = again.refit(_PROBS, _LABELS)
-        # The searches of a front start from each other.
-        assert np.mean(scheme.predict(_PROBS) == again.scheme.predict(_PROBS)) > 0.97
-    kept = replace(fitted, chosen=fitted.points[-1])
-    assert kept.refit(_PROBS[::2], _LABELS[::2]).changes_nothing
 
 
 def test_a_limit_is_held_against_what_lasts(fitted: FittedScheme) -> None:

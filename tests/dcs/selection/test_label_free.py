@@ -91,7 +91,7 @@ class TestFitScheme:
 
 
 class TestMethods:
-    @pytest.mark.parametrize("name", ["vector", "logistic-balanced", "thresholds"])
+    @pytest.mark.parametrize("name", ["vector", "logistic-balanced", "drops"])
     def test_what_learns_from_labels_takes_the_rows_that_have_them(self, name: str) -> None:
         method, labels = get_method(name), _with(300)
         known = labels >= 0
