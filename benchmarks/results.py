@@ -32,7 +32,7 @@ from workflows.plan import plan_sweep
 
 BALANCE: Final = "DCS, prefer balance"
 UNCORRECTED: Final = "uncorrected"
-FIGURES: Final = {
+METRICS: Final = {
     "accuracy": "accuracy",
     "cobias": "COBias",
     "score": "accuracy − COBias",
@@ -132,15 +132,15 @@ def methods_table(cells: pd.DataFrame) -> str:
     """Return the means over tables of each method, and on how many it is less accurate."""
     rows = []
     for method, own in cells.groupby("method", sort=False):
-        means = own.groupby("table")[list(FIGURES)].mean()
-        row = [str(method), str(len(means)), *(f"{means[name].mean():.1f}" for name in FIGURES)]
+        means = own.groupby("table")[list(METRICS)].mean()
+        row = [str(method), str(len(means)), *(f"{means[name].mean():.1f}" for name in METRICS)]
         change = differences(cells, "accuracy", str(method), UNCORRECTED)
         lost = (change["mean"] < 0.0) & (change["p"] < 0.05)
         row += [str((change["mean"] < -0.5).sum()), str(lost.sum())]
         row += [f"{own['lost'].sum()} of {len(own)}", f"{own['unchanged'].mean():.0%}"]
         rows.append(row)
     ends = ["tables with a loss > 0.5", "with p < 0.05", "cells with p < 0.05", "unchanged"]
-    return _table(["method", "tables", *FIGURES.values(), *ends], rows)
+    return _table(["method", "tables", *METRICS.values(), *ends], rows)
 
 
 def peers_table(cells: pd.DataFrame) -> str:

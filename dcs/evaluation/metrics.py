@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +12,10 @@ from scipy.special import xlogy
 from dcs.data.checks import Named, checked_labels, finite_number
 from dcs.errors import InvalidInputError, check_choice
 
-FIGURES: Final = ("accuracy", "cobias", "balanced_accuracy", "macro_f1", "weakest_class")
+if TYPE_CHECKING:
+    import pandas as pd
+
+METRICS: Final = ("accuracy", "cobias", "balanced_accuracy", "macro_f1", "weakest_class")
 """Names of the scalar metrics."""
 
 PmiTerm = Literal["published", "normalised"]
@@ -169,10 +172,45 @@ def cobias_score(y_true: ArrayLike, y_pred: ArrayLike) -> float:
     y_true, y_pred : array-like, shape [M]
         True and predicted classes: labels of any one type.
     """
-    _, codes = np.unique(np.concatenate([np.ravel(y_true), np.ravel(y_pred)]), return_inverse=True)
-    labels, predicted = np.split(codes.astype(np.int64), [np.size(y_true)])
-    n_classes = max(2, int(codes.max()) + 1)
+    classes, labels, predicted = _encoded(y_true, y_pred)
+    n_classes = max(2, len(classes))
     return ClassificationMetrics.from_predictions(labels, predicted, n_classes).cobias
+
+
+def by_class(y_true: ArrayLike, y_pred: ArrayLike) -> pd.DataFrame:
+    """Return the metrics of each class, as the ``by_group`` of Fairlearn's ``MetricFrame``.
+
+    Parameters
+    ----------
+    y_true, y_pred : array-like, shape [M]
+        True and predicted classes: labels of any one type.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row per class: ``count`` and ``predicted``, the numbers of rows of the class and
+        predicted as it, and ``accuracy``, the share of its rows that are predicted as it (NaN
+        without rows).
+    """
+    import pandas as pd  # Lazy: slow to import.
+
+    classes, labels, predicted = _encoded(y_true, y_pred)
+    confusion = confusion_matrix(labels, predicted, len(classes))
+    count = confusion.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        accuracy = confusion.diagonal() / count
+    columns = {"count": count, "predicted": confusion.sum(axis=0), "accuracy": accuracy}
+    return pd.DataFrame(columns, index=pd.Index(classes, name="class"))
+
+
+def _encoded(
+    y_true: ArrayLike, y_pred: ArrayLike
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the classes, and labels and predictions as indices of them."""
+    both = np.concatenate([np.ravel(y_true), np.ravel(y_pred)])
+    classes, codes = np.unique(both, return_inverse=True)
+    labels, predicted = np.split(codes.astype(np.int64), [np.size(y_true)])
+    return classes, labels, predicted
 
 
 def _check_confusion(confusion: NDArray[Any]) -> NDArray[np.int64]:

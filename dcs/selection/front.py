@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from dcs.data.checks import finite_number
 from dcs.errors import InvalidInputError, SchemeError, check_choice, escaped
-from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
+from dcs.evaluation.metrics import METRICS, ClassificationMetrics
 from dcs.evaluation.noninferiority import NonInferiority, count_passed
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
@@ -337,7 +337,7 @@ class FrontPoint:
     def figures(self) -> Figures:
         """Metrics by which points are compared."""
         return Figures(
-            **{name: getattr(self.estimate, name) for name in FIGURES},
+            **{name: getattr(self.estimate, name) for name in METRICS},
             gained=self.change.gained,
             lost=self.change.lost,
             changed=self.change.changed,

@@ -11,7 +11,7 @@ import pytest
 from mlflow.entities import Run
 
 from dcs.errors import ScoringError
-from dcs.evaluation.metrics import FIGURES
+from dcs.evaluation.metrics import METRICS
 from tests.faults.sweeps import results, sweep
 from tests.workflows.conftest import biased_table, cell_times, refused
 from tracking import CellRecord, Recorder
@@ -77,7 +77,7 @@ def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
     assert said[-1] == (4, 4, 8, 8, 0)
     for icl, dcs in zip(records[::2], records[1::2], strict=True):
         assert len(dcs.trials) == 2
-        for name in FIGURES:
+        for name in METRICS:
             assert dcs.metrics[f"test/{name}_low"] <= dcs.metrics[f"test/{name}"]
             assert icl.metrics[f"test/{name}"] == dcs.metrics[f"uncorrected/test/{name}"]
     cells = queries.cells(f"sqlite:///{output / 'mlflow.db'}", CONFIG.name)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import last_line
-from dcs.evaluation.metrics import FIGURES, confusion_matrix
+from dcs.evaluation.metrics import METRICS, confusion_matrix
 from dcs.evaluation.uncertainty import (
     Interval,
     chance,
@@ -247,11 +247,11 @@ def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
             for reference in against
         }
         heads, texts = [], []
-        for figure, title in zip(FIGURES, _TITLES, strict=True):
+        for metric, title in zip(METRICS, _TITLES, strict=True):
             heads.append(title)
-            texts.append(_figure(getattr(found, figure)))
-            for reference, pair in pairs.items() if figure in MEASURES else ():
-                by, p = getattr(pair, figure).estimate, getattr(pair, f"{figure}_p")
+            texts.append(_figure(getattr(found, metric)))
+            for reference, pair in pairs.items() if metric in MEASURES else ():
+                by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
                 change = f"{100 * by:+.1f}, {sentence_of_chance(p)}"
                 heads.append(f"  against {reference}")
                 # Each pair is shown once, in the column of the later scheme.
@@ -300,10 +300,10 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
         column.no_wrap = True
     for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):
         found = metric_intervals(np.array(point.confusion), resamples=500)
-        margins = (_Z_95 * getattr(found, name).standard_error for name in FIGURES)
+        margins = (_Z_95 * getattr(found, name).standard_error for name in METRICS)
         # Limits apply to the COBias that is not caused by small folds.
         estimate = replace(point.estimate, cobias=point.lasting_cobias)
-        texts = (percent(getattr(estimate, name)) for name in FIGURES)
+        texts = (percent(getattr(estimate, name)) for name in METRICS)
         mark, style = ("→ ", "bold") if point is chosen else ("", "")
         shown = (f"{a} ±{percent(b)}" for a, b in zip(texts, margins, strict=True))
         table.add_row(mark + ", ".join(names), *shown, style=style)

@@ -13,7 +13,7 @@ import numpy as np
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
-from dcs.evaluation.metrics import FIGURES, ClassificationMetrics, confusion_matrix
+from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
@@ -236,7 +236,7 @@ def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict
     figures = metric_intervals(confusion_matrix(test.labels, second, test.n_classes))
     change = compare_predictions(test.labels, first, second, test.n_classes)
     metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
-    for name in FIGURES:
+    for name in METRICS:
         interval = getattr(figures, name)
         metrics |= {
             f"test/{name}": interval.estimate,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
+from dcs.evaluation.metrics import METRICS, ClassificationMetrics
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
@@ -39,7 +39,7 @@ def test_schemes_are_judged_side_by_side():
     for scheme in schemes.values():
         predicted = scheme.predict(table.probs)
         metrics = ClassificationMetrics.from_predictions(table.labels, predicted, 3)
-        figures = [getattr(metrics, name) for name in FIGURES] + [*metrics.class_accuracies]
+        figures = [getattr(metrics, name) for name in METRICS] + [*metrics.class_accuracies]
         assert {f"{100 * each:.1f}" for each in figures} <= words
     right = schemes["dcs"].predict(table.probs) == table.labels
     changed = right.mean() - (table.probs.argmax(axis=1) == table.labels).mean()
