@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +111,7 @@ class Driver:
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
 
-    def run(self) -> Iterator[CellRecord]:
+    def run(self) -> Generator[CellRecord, None, None]:
         """Yield the record of every missing cell when it completes.
 
         Raises

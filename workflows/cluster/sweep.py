@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 from tracking import CellRecord, Recorder, ScoringRecord
@@ -42,15 +43,17 @@ def run_sweep(
     progress.cells_failed = plan.n_failed
     progress.show(progress)
     ended: Iterable[CellRecord] = ()
-    if plan.has_work:
-        from workflows.cluster.driver import Driver  # imports Ray, which is slow to load
+    with ExitStack() as stack:
+        if plan.has_work:
+            from workflows.cluster.driver import Driver  # imports Ray, which is slow to load
 
-        ended = Driver(plan, progress).run()
-    try:
-        return _record_all(plan, recorder, ended)
-    finally:
-        for scoring in _scoring_records(plan):
-            recorder.scored(scoring)
+            # Closed here if recording fails: when the process exits, Ray's classes are gone.
+            ended = stack.enter_context(closing(Driver(plan, progress).run()))
+        try:
+            return _record_all(plan, recorder, ended)
+        finally:
+            for scoring in _scoring_records(plan):
+                recorder.scored(scoring)
 
 
 def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
