@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pytest
 
 from dcs.io import content_key
 from tests.workflows.conftest import biased_table, refused, toy_cell
-from tracking import Archive
+from tracking import Archive, CellRecord
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
-from workflows.plan import SweepPlan, plan_sweep, rest_of, sharing
+from workflows.plan import Cell, Costs, SweepPlan, plan_sweep, rest_of, sharing
 from workflows.study.cell import compute_cell, failed_record
 from workflows.tables import ProbabilityStore
 
@@ -69,13 +70,53 @@ def test_a_plan_has_every_cell_of_every_table(begun):
     assert plan_sweep(narrowed(CONFIG, ["optimization_sizes=full"]), begun).n_failed == 0
 
 
-def test_what_is_left_is_judged_by_what_is_like_it(begun):
+def test_time_is_estimated_from_finished_cells_of_the_same_method(begun):
     tables, cells = rest_of(plan_sweep(CONFIG, begun))
-    # One table of this model took 8 seconds.
+    # One table of this model took 8 seconds; no cell of dcs is finished.
     assert (tables, cells.number) == ((1, 8.0), 25)
+    assert math.isnan(cells.seconds)
     _, dnip = rest_of(plan_sweep(narrowed(CONFIG, ["methods=dnip"]), begun))
     took = sum(r.finished_ms - r.started_ms for r in Archive(begun).finished().values()) / 1000
     assert dnip.seconds == pytest.approx(took, rel=0.5, abs=0.05)
+
+
+def test_the_estimate_knows_trials_rows_classes_and_budget(tmp_path):
+    def record(cell: Cell, seconds: float) -> CellRecord:
+        whole = failed_record(cell, ValueError(), sweep="s", started_ms=0)
+        return dataclasses.replace(whole, status="FINISHED", finished_ms=round(1000 * seconds))
+
+    def rest(cell: Cell, size: tuple[int, int]) -> float:
+        costs.missing.clear()
+        costs.add([cell], size)
+        return costs.rest
+
+    costs, tuner = Costs(), TunerSettings(trials=50)
+    cell = toy_cell(method="dcs", tuner=tuner)
+    assert math.isnan(rest(cell, (1000, 4)))
+    costs.end(cell, (1000, 4), record(cell, 10.0))
+    assert rest(cell, (1000, 4)) == pytest.approx(10.0)
+    assert rest(cell, (3000, 8)) == pytest.approx(60.0)
+    more = dataclasses.replace(cell, tuner=TunerSettings(trials=100))
+    assert rest(more, (1000, 4)) == pytest.approx(20.0)
+    # The standard settings are always tried.
+    assert [
+        rest(dataclasses.replace(cell, tuner=TunerSettings(trials=number)), (1000, 4))
+        for number in (0, 27)
+    ] == [pytest.approx(5.4)] * 2
+    assert rest(dataclasses.replace(cell, optimization_size=100), (1000, 4)) == pytest.approx(1.0)
+    for others in (
+        {"method": "dnip"},
+        {"tuner": TunerSettings(search={"budget": 10})},
+        {"tuner": TunerSettings(judge={"development": 0.3})},
+    ):
+        assert math.isnan(rest(dataclasses.replace(cell, **others), (1000, 4)))
+    # Two preferences select from one search.
+    costs.missing.clear()
+    fair = dataclasses.replace(cell, tuner=TunerSettings(trials=50, prefer="balance"))
+    costs.add([cell, fair], (1000, 4))
+    assert costs.rest == pytest.approx(10.0)
+    costs.add([cell, fair], (1000, 4), sign=-1)
+    assert costs.rest == 0.0
 
 
 def test_a_dry_run_counts_and_computes_nothing(dcs, begun):

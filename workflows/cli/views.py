@@ -95,7 +95,7 @@ def show_plan(plan: SweepPlan) -> None:
 
 def _estimate(seconds: float, worker: str) -> str:
     if math.isnan(seconds):
-        return "no time estimate before the first are done"
+        return "no time estimate before the first of each method are done"
     return f"{duration(seconds)} of one {worker}"
 
 
@@ -169,9 +169,8 @@ def progress_line(progress: Progress, now: float) -> str:
         f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
     ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
-    if work["cells"]:
-        rest = progress.cells_total - progress.cells_done
-        parts.append(f"{duration(seconds / work['cells'] * rest)} left")
+    if not math.isnan(progress.seconds_left):
+        parts.append(f"{duration(progress.seconds_left)} left")
     return " · ".join(parts)
 
 
