@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -480,51 +479,6 @@ class Progress:
     running: int = 0
     work: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
-
-
-class Work(NamedTuple):
-    """An estimate of the remaining work of one kind.
-
-    Attributes
-    ----------
-    number : int
-        Number of tables to be scored, or of cells to be computed.
-    seconds : float
-        Total time on a single worker or CPU; NaN if there is no comparable finished work.
-    """
-
-    number: int
-    seconds: float
-
-
-def rest_of(plan: SweepPlan) -> tuple[Work, Work]:
-    """Estimate missing tables from scored tables of the same model, and cells by method."""
-    store = ProbabilityStore.under(plan.output)
-    scored = [(plan.sources[key][0].model, store.scoring(key)) for key in plan.cells]
-    finished = [r for r in plan.ended.values() if r.finished]
-    tables = Counter(request.model for request in plan.missing_tables.values())
-    cells = Counter(cell.method for some in plan.missing_cells.values() for cell in some)
-    unknown = sum(len(some) for key, some in plan.sources.items() if key not in plan.cells)
-    for variant in plan.variants:
-        cells[variant.method] += unknown
-    return (
-        _estimate(tables, [(model, one.seconds) for model, one in scored if one]),
-        _estimate(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
-    )
-
-
-def _estimate(missing: Counter[str], done: list[tuple[str, float]]) -> Work:
-    """Estimate missing work from the mean of finished work of the same kind, or of all kinds."""
-    of = {kind: [cost for k, cost in done if k == kind] for kind in missing}
-    every = [cost for _, cost in done] or [math.nan]
-    seconds = sum(number * fmean(of[kind] or every) for kind, number in missing.items())
-    return Work(missing.total(), seconds)
-
-
-def _cpu_seconds(record: CellRecord) -> float:
-    # Trials of a cell may have run concurrently.
-    elapsed = (record.finished_ms - record.started_ms) / 1000
-    return max(elapsed, sum(trial.seconds for trial in record.trials))
 
 
 def sweep_key(config: SweepConfig) -> str:

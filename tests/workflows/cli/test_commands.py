@@ -382,7 +382,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune", "x", "--trials", "many"], ["--trials"]),
         (["tune", "x", "--trails", "1"], ["--trials"]),
         (["tune", "x", "--prefer", "knees"], ["tuner.prefer"]),
-        (["table", "x", "mian"], ["main"]),
         (["tune", gone], [str(gone)]),
         (["tune", table, "--test", turned], [str(turned)]),
         (["tune", table, "--test", bare], [str(bare), "label"]),
