@@ -80,8 +80,9 @@ def show_plan(plan: SweepPlan) -> None:
     console.print(shown)
     console.print(headline(plan))
     announce(plan.missing_tables.values())
-    rest = _count(plan.n_cells - len(plan.ended), "cell")
-    console.print(f"to do: {_count(len(plan.missing_tables), 'table')} to score, {rest} to compute")
+    unscored = _count(len(plan.missing_tables), "table")
+    missing = _count(plan.n_cells - len(plan.ended), "cell")
+    console.print(f"to do: {unscored} to score, {missing} to compute")
 
 
 def _count(number: int, noun: str) -> str:
