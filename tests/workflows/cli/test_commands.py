@@ -462,7 +462,7 @@ def test_odd_arguments(name, data, work):
 
 
 @pytest.mark.parametrize(
-    "words", ["ui", "runs", "table x", "report x", "compare abcd ef", "register a --name m"]
+    "words", ["ui", "runs", "report x", "compare abcd ef", "register a --name m"]
 )
 def test_what_reads_makes_nothing(words, tmp_path):
     runs = tmp_path / "runs"
