@@ -188,6 +188,8 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert scheme.provenance["rule"]["prefer"] == "accuracy"
     assert scheme.provenance["fitted_on"] == before.provenance["fitted_on"]
     assert FittedScheme.load(path.with_name("front.json")) == picked
+    dcs("pick", path, "--margin", 0)
+    assert FittedScheme.load(path.with_name("front.json")).preference == Preference(margin=0)
     refused("pick", path.parent, "--max-cobias", -1, says=["max_cobias"])
     refused("pick", output, says=[str(output / "scheme.json")])
 
