@@ -162,7 +162,6 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
         return None
     names = {"calibration", "corrections", "spacing"} if method.name != "dcs" else set()
     names |= set() if method.uses_weight_scale else {"weight_scale"}
-    names |= {"pseudo_count"} if tuner.pmi == "normalised" else set()
     if tuner.search.schedule != "tuned":
         names |= {"initial_temperature", "temperature_ratio", "cooling_rate"}
         names |= set() if tuner.search.schedule == "paper" else {"lambda1", "lambda2"}
