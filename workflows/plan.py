@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -163,7 +162,6 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
         return None
     names = {"calibration", "corrections", "spacing"} if method.name != "dcs" else set()
     names |= set() if method.uses_weight_scale else {"weight_scale"}
-    names |= {"pseudo_count"} if tuner.pmi == "normalised" else set()
     if tuner.search.schedule != "tuned":
         names |= {"initial_temperature", "temperature_ratio", "cooling_rate"}
         names |= set() if tuner.search.schedule == "paper" else {"lambda1", "lambda2"}
@@ -342,15 +340,15 @@ class SweepPlan:
             return None
         return {str(s): joint_digest(part[s] for part in existing) for s in SPLITS}
 
-    def size(self, key: str) -> tuple[int, int] | None:
-        """Return the number of optimization rows and classes of a table, or None if unknown."""
+    def size(self, key: str) -> int:
+        """Return the optimization rows of an existing table times its classes."""
         source = self.sources[key][0]
         if isinstance(source, GivenTable):
             return source.size
         if isinstance(source, Ensemble):
             return self.size(next(iter(source.members.values())))
         scoring = ProbabilityStore.under(self.output).scoring(key)
-        return None if scoring is None else scoring.size
+        return 1 if scoring is None else scoring.size
 
     def cells_after(self, key: str) -> dict[str, list[Cell]]:
         """Return the cells that can be computed once a table exists, by key.
@@ -495,16 +493,12 @@ class Progress:
     started: float = field(default_factory=time.monotonic)
 
 
-#: Number of trials that a study has at least: its standard settings.
-_FEWEST_TRIALS: Final = 27
-
-
 @dataclass(slots=True)
 class Costs:
-    """CPU time of finished cells, from which that of others is estimated.
+    """CPU time of finished cells, from which that of missing ones is estimated.
 
-    It is proportional to trials x rows x classes among cells with the same method, judge and
-    search, budget included. Cells that share a search count once.
+    It is proportional to trials x rows x classes among cells with the same method, judge, number
+    of rows and search, budget included. Cells that share a search count once.
 
     Attributes
     ----------
@@ -529,13 +523,13 @@ class Costs:
             costs.add(cells, plan.size(key))
         return costs
 
-    def add(self, cells: Iterable[Cell], size: tuple[int, int] | None, *, sign: int = 1) -> None:
+    def add(self, cells: Iterable[Cell], size: int, *, sign: int = 1) -> None:
         """Add missing cells of a table, or remove them with a negative sign."""
         for first, *_ in sharing(cells):
             kind, units = _work(first, size)
             self.missing[kind] += sign * units
 
-    def end(self, cell: Cell, size: tuple[int, int] | None, record: CellRecord) -> None:
+    def end(self, cell: Cell, size: int, record: CellRecord) -> None:
         """Add a finished cell."""
         kind, units = _work(cell, size)
         self.units[kind] += units
@@ -554,52 +548,17 @@ class Costs:
         )
 
 
-def _work(cell: Cell, size: tuple[int, int] | None) -> tuple[Any, int]:
-    """Return the kind of a cell and its amount of work."""
+#: Number of trials that a study has at least: its standard settings.
+_FEWEST_TRIALS: Final = 27
+
+
+def _work(cell: Cell, size: int) -> tuple[Any, int]:
+    """Return the kind of a cell and its amount of work on a table of `size`."""
     method, tuner = get_method(cell.method), cell.tuner
-    kind = size is None, method.shares or method.name, tuner and (tuner.judge, tuner.search)
-    rows, classes = size or (1, 1)
-    trials = 1 if tuner is None else max(tuner.trials, _FEWEST_TRIALS)
-    return kind, trials * min(rows, cell.optimization_size or rows) * classes
-
-
-class Work(NamedTuple):
-    """An estimate of the remaining work of one kind.
-
-    Attributes
-    ----------
-    number : int
-        Number of tables to be scored, or of cells to be computed.
-    seconds : float
-        Total time on a single worker or CPU; NaN if there is no comparable finished work.
-    """
-
-    number: int
-    seconds: float
-
-
-def rest_of(plan: SweepPlan) -> tuple[Work, Work]:
-    """Estimate missing tables from scored ones of the same model, and cells by :class:`Costs`.
-
-    Cells of a table that is not scored are estimated if another table of its task is.
-    """
-    store = ProbabilityStore.under(plan.output)
-    scored: dict[str, list[float]] = {}
-    sizes = {}
-    for key in plan.cells:
-        first, one = plan.sources[key][0], store.scoring(key)
-        sizes[first.task] = plan.size(key)
-        if one is not None:
-            scored.setdefault(first.model, []).append(one.seconds)
-    models = [request.model for request in plan.missing_tables.values()]
-    tables = sum(fmean(scored.get(model, [math.nan])) for model in models)
-    costs, number = Costs.of(plan), sum(map(len, plan.missing_cells.values()))
-    for key, sources in plan.sources.items():
-        if key not in plan.cells:
-            cells = plan.cells_on(key, dict.fromkeys(SPLITS, ""))
-            costs.add(cells, sizes.get(sources[0].task))
-            number += len(cells)
-    return Work(len(models), tables), Work(number, costs.rest)
+    kind = method.shares or method.name, cell.optimization_size
+    if tuner is None:
+        return kind, size
+    return (*kind, tuner.judge, tuner.search), size * max(tuner.trials, _FEWEST_TRIALS)
 
 
 def sweep_key(config: SweepConfig) -> str:

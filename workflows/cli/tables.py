@@ -44,6 +44,14 @@ ExchangeRate = Annotated[
     float | None,
     typer.Option(help="Points of accuracy that one point of COBias is worth, e.g. 0.25."),
 ]
+Margin = Annotated[
+    float | None,
+    typer.Option(
+        metavar="POINTS",
+        help="Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
+        show_default="0.5",
+    ),
+]
 MaxAccuracyLoss = Annotated[
     float | None,
     typer.Option(metavar="POINTS", help="Fairest scheme at most this far below best accuracy."),
@@ -159,6 +167,7 @@ def tune(
         ),
     ] = None,
     prefer: Prefer = None,
+    margin: Margin = None,
     exchange_rate: ExchangeRate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
@@ -199,6 +208,7 @@ def tune(
         sets=settings or (),
         tuner__trials=trials,
         tuner__prefer=prefer,
+        tuner__margin=margin,
         tuner__exchange_rate=exchange_rate,
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
@@ -287,6 +297,7 @@ def pick(
         ),
     ],
     prefer: Prefer = None,
+    margin: Margin = None,
     exchange_rate: ExchangeRate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
@@ -306,7 +317,9 @@ def pick(
         )
     before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
-    picked = before.pick(dcs.Preference(wanted, exchange_rate, max_accuracy_loss, max_cobias))
+    tested = {} if margin is None else {"margin": margin}
+    preference = dcs.Preference(wanted, exchange_rate, max_accuracy_loss, max_cobias, **tested)
+    picked = before.pick(preference)
     new = picked.scheme
     # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}

@@ -188,6 +188,8 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert scheme.provenance["rule"]["prefer"] == "accuracy"
     assert scheme.provenance["fitted_on"] == before.provenance["fitted_on"]
     assert FittedScheme.load(path.with_name("front.json")) == picked
+    dcs("pick", path, "--margin", 0)
+    assert FittedScheme.load(path.with_name("front.json")).preference == Preference(margin=0)
     refused("pick", path.parent, "--max-cobias", -1, says=["max_cobias"])
     refused("pick", output, says=[str(output / "scheme.json")])
 
@@ -382,7 +384,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune", "x", "--trials", "many"], ["--trials"]),
         (["tune", "x", "--trails", "1"], ["--trials"]),
         (["tune", "x", "--prefer", "knees"], ["tuner.prefer"]),
-        (["table", "x", "mian"], ["main"]),
         (["tune", gone], [str(gone)]),
         (["tune", table, "--test", turned], [str(turned)]),
         (["tune", table, "--test", bare], [str(bare), "label"]),
@@ -461,7 +462,7 @@ def test_odd_arguments(name, data, work):
 
 
 @pytest.mark.parametrize(
-    "words", ["ui", "runs", "table x", "report x", "compare abcd ef", "register a --name m"]
+    "words", ["ui", "runs", "report x", "compare abcd ef", "register a --name m"]
 )
 def test_what_reads_makes_nothing(words, tmp_path):
     runs = tmp_path / "runs"
