@@ -548,7 +548,7 @@ class Costs:
         )
 
 
-#: Number of trials that a study has at least: its standard settings.
+#: Number of trials of a study at least: those of the standard settings.
 _FEWEST_TRIALS: Final = 27
 
 
