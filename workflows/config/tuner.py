@@ -313,7 +313,10 @@ class TrackingSettings(Strict):
         run each in addition, or not at all.
     figures : "all", "sweep" or "none"
         Figures to draw: of each cell and of the sweep, of the sweep only, or none.
+    traces : int
+        Maximum number of prompts of each scored table to log as traces, with their texts.
     """
 
     trials: TrialTracking = "table"
     figures: FigureTracking = "sweep"
+    traces: int = Field(default=20, ge=0, le=100)
