@@ -98,7 +98,7 @@ def test_prompts_of_every_table_are_traces_of_its_run(finished):
         found = client.search_traces(locations=[experiment_id], run_id=run.info.run_id)
         assert len(found) == 2
         (span,) = found[0].data.spans
-        assert span.inputs["prompt"].endswith(("Category:", "Rating:"))
+        assert span.inputs["prompt"].endswith(("Team:", "Rating:"))
         logs = span.outputs["log_probabilities"]
         assert sum(np.exp([*logs.values()])) == pytest.approx(1.0)
         assert span.attributes["label"] in logs
