@@ -307,8 +307,8 @@ class TrackingSettings(Strict):
     trials : "table", "runs" or "none"
         How to record the trials of a cell: as step metrics and one table of its run, as a nested
         run each in addition, or not at all.
-    figures : "all", "sweep" or "none"
-        Figures to draw: of each cell and of the sweep, of the sweep only, or none.
+    figures : "sweep" or "none"
+        Whether to draw the figures of the sweep.
     """
 
     trials: TrialTracking = "table"

@@ -382,7 +382,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune", "x", "--trials", "many"], ["--trials"]),
         (["tune", "x", "--trails", "1"], ["--trials"]),
         (["tune", "x", "--prefer", "knees"], ["tuner.prefer"]),
-        (["table", "x", "mian"], ["main"]),
         (["tune", gone], [str(gone)]),
         (["tune", table, "--test", turned], [str(turned)]),
         (["tune", table, "--test", bare], [str(bare), "label"]),
@@ -461,7 +460,7 @@ def test_odd_arguments(name, data, work):
 
 
 @pytest.mark.parametrize(
-    "words", ["ui", "runs", "table x", "report x", "compare abcd ef", "register a --name m"]
+    "words", ["ui", "runs", "report x", "compare abcd ef", "register a --name m"]
 )
 def test_what_reads_makes_nothing(words, tmp_path):
     runs = tmp_path / "runs"
