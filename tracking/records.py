@@ -394,4 +394,4 @@ def trace_rows(points: Iterable[TracePoint]) -> tuple[TraceRow, ...]:
 #: How the trials of a cell are recorded in MLflow.
 TrialTracking: TypeAlias = Literal["table", "runs", "none"]
 #: Which figures are drawn and recorded.
-FigureTracking: TypeAlias = Literal["all", "sweep", "none"]
+FigureTracking: TypeAlias = Literal["sweep", "none"]

@@ -115,6 +115,8 @@ class GivenTable(Source):
         Fraction of the rows to hold out as test rows if the source has no test rows.
     digests : dict of str to str
         Content hash of the rows of each split.
+    size : int
+        Number of optimization rows times classes.
     own_seed : bool
         Whether the seed is that of its demonstrations instead of a seed of the sweep.
     reading : Reading
@@ -126,6 +128,7 @@ class GivenTable(Source):
     members: Mapping[str, tuple[Path, ...]]
     held_out: float
     digests: dict[str, str]
+    size: int
     own_seed: bool = False
     reading: Reading = Reading()
     remarks: tuple[str, ...] = ()
@@ -290,6 +293,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     seed=seed,
                     held_out=config.held_out,
                     digests={part: table.digest for part, table in split.items()},
+                    size=split["optimization"].probs.size,
                     own_seed=own is not None,
                     reading=config.reading,
                     remarks=tuple(line for _, lines in read.values() for line in lines),
@@ -508,6 +512,8 @@ class Scoring:
         Number of GPUs reserved for that time.
     digests : dict of str to str
         Content hash of each table, by split.
+    size : int
+        Number of optimization rows times classes.
     scorer : dict of str to str
         Engine, its version, the model's revision, and the precision and label rule used.
     demonstrations : list of str
@@ -527,6 +533,7 @@ class Scoring:
     remarks: list[str] = field(default_factory=list)
     scored: int = 0
     tokens: int = 0
+    size: int = 1
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -635,6 +642,7 @@ class ProbabilityStore:
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
+            size=tables["optimization"].probs.size,
             finished_ms=time.time_ns() // 1_000_000,
             **about,
         )

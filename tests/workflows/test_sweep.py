@@ -21,7 +21,7 @@ from tracking.store.client import open_experiment, search_runs
 from workflows.cluster.placement import place
 from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
-from workflows.config.tuner import TrackingSettings, TunerSettings
+from workflows.config.tuner import TunerSettings
 from workflows.plan import Progress, plan_sweep, sweep_key
 from workflows.study.cell import failed_record
 
@@ -204,12 +204,6 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
     # Handed out when 7, 5, 3 and 1 cells waited.
     widths = [record.params["width"] for record in records]
     assert widths == [1, 1, 1, 1, 1, 2, 1, 8]
-
-
-def test_cells_come_with_their_figures(scored):
-    _sweep(CONFIG.model_copy(update={**ONE, "tracking": TrackingSettings(figures="all")}), scored)
-    # The uncorrected cell has no scheme.
-    assert len([*scored.glob("mlartifacts/**/figures/scheme.png")]) == 1
 
 
 def test_a_sweep_over_tables_is_the_same_without_ray(cluster, tmp_path):

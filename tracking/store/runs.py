@@ -134,7 +134,7 @@ class SweepRuns:
             self._client.set_tag(kept.id, schema.PARENT, self.parent_id)
         return kept.id
 
-    def write_cell(self, record: CellRecord, figures: Mapping[str, bytes]) -> str:
+    def write_cell(self, record: CellRecord) -> str:
         """Write a cell with its trials and artifacts unless it exists, and return its run id."""
         text = record.to_json()
         digest = text_digest(text)
@@ -143,7 +143,7 @@ class SweepRuns:
         if self.status != "RUNNING":
             self._client.update_run(self.parent_id, status="RUNNING")
             self.status = "RUNNING"
-        files = {schema.CELL_FILE: sealed(text).encode(), **figures}
+        files = {schema.CELL_FILE: sealed(text).encode()}
         if record.scheme is not None:
             files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2).encode()
         tags = {
