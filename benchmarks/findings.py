@@ -172,32 +172,38 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     for row in frame.to_dict("records"):
         words = [axis.words(_restore_none(row[axis.name])) for axis in others]
         series.append(", ".join([method_title(row["method"]), *words]))
-    titles = {title: title for title in series}
     looks = dict(zip(series, _assign_looks(frame["method"], series), strict=True))
     places = _sort_values(across)
     at = [places.index(_restore_none(value)) for value in frame[across.name]]
     of_series = frame.assign(at=at, series=series)
     off = (of_series["high"] - of_series["low"]) / 2
     figure, panels = figures.grid_of(len(_PANELS), width=4.2, height=2.9)
-    for panel, (name, title) in zip(panels, _PANELS.items(), strict=True):
+    for panel, (name, ylabel) in zip(panels, _PANELS.items(), strict=True):
         scale = 1.0 if name == "z" else 100.0
         scaled = of_series.assign(mean=scale * of_series[name], spread=scale * off)
         means, spreads = (
             scaled.pivot(index="at", columns="series", values=each) for each in ("mean", "spread")
         )
-        figures.draw_series(
-            panel,
-            means,
-            looks,
-            titles,
-            spreads=spreads if name == "change" else None,
-            joined=across.is_scale,
-        )
+        for order, (title, look) in enumerate(looks.items()):
+            own = means[title].dropna()
+            # Points are side by side, unless a line joins those of a numeric setting.
+            shift = 0.0 if across.is_scale else 0.12 * (order - (len(looks) - 1) / 2)
+            spread = spreads[title].reindex(own.index).fillna(0.0)
+            panel.errorbar(
+                own.index.to_numpy(dtype=float) + shift,
+                own,
+                yerr=spread if name == "change" else None,
+                color=look.color,
+                label=title,
+                marker=look.marker,
+                linestyle="-" if across.is_scale else "none",
+                elinewidth=0.8,
+            )
         turned: dict[str, Any] = (
             {"rotation": 20, "ha": "right"} if len(places) > _MAX_HORIZONTAL_LABELS else {}
         )
         panel.set_xticks(range(len(places)), map(across.short, places), **turned)
-        panel.set(ylabel=title, xlabel=across.title, xlim=(-0.4, len(places) - 0.6))
+        panel.set(ylabel=ylabel, xlabel=across.title, xlim=(-0.4, len(places) - 0.6))
     figures.add_legend(figure)
     return figure
 

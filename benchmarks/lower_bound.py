@@ -160,8 +160,6 @@ def _linearise(table: Table, objective: Objective, z: float) -> tuple[float, NDA
     """
     n_rows, k, tau = table.labels.size, objective.pseudo_count, objective.tau
     cost = objective.error_weight / n_rows
-    if objective.pmi == "normalised":
-        return -tau, np.full(table.class_rows.size, cost)  # Its mean over classes is at most 1.
     # The PMI term if no row is lost: every class is predicted as often as it is correct.
     rows = table.class_rows[table.present]
     constant = float(table.factors[3]) - objective.error_weight

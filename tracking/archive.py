@@ -3,7 +3,6 @@
 In the folder::
 
     cells/<key>.json          one finished cell, which is never computed again
-    cells/<key>/figures/      its figures
     sweeps/<key>.json         a sweep: its experiment, settings and tracking store
     sweeps/<key>.cells        the keys of its cells, one per line
     sweeps/<key>.lock         held by the process that records the sweep
@@ -13,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,11 +21,12 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dcs.errors import TrackingError
-from dcs.io import atomic_write_text, first_fault, read_text
+from dcs.io import atomic_write_text, first_fault, read_json, read_text
 from tracking.records import (
     KEY_PATTERN,
     CellRecord,
     FigureTracking,
+    PromptRecord,
     ScoringRecord,
     SweepStatus,
     TrialTracking,
@@ -63,8 +62,10 @@ class Sweep(BaseModel):
     trials : {"table", "runs", "none"}
         How the trials of the cells are recorded: as step metrics and one table of each cell, as
         a nested run each in addition, or not at all.
-    figures : {"all", "sweep", "none"}
-        Figures to record: those of the cells and of the sweep, those of the sweep, or none.
+    figures : {"sweep", "none"}
+        Whether to record the figures of the sweep.
+    traces : int
+        Maximum number of prompts of each scored table to log as traces.
     scorings : tuple of ScoringRecord
         Records of its scored tables.
     status : {"FINISHED", "FAILED", "KILLED"} or None
@@ -81,25 +82,9 @@ class Sweep(BaseModel):
     run_name: str | None = None
     trials: TrialTracking = "table"
     figures: FigureTracking = "sweep"
+    traces: int = 20
     scorings: tuple[ScoringRecord, ...] = ()
     status: SweepStatus | None = None
-
-
-def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files to a folder, by relative path."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files of a folder, by relative path."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 class Archive:
@@ -120,15 +105,13 @@ class Archive:
         """Return the path of the file of a cell, which may not exist."""
         return self.cells / f"{key}.json"
 
-    def write(self, record: CellRecord, figures: Mapping[str, bytes] | None = None) -> Path:
-        """Write a record and its figures to disk.
+    def write(self, record: CellRecord) -> Path:
+        """Write a record to disk atomically, unless the file has it already.
 
         Parameters
         ----------
         record : CellRecord
-            The record, which is written atomically.
-        figures : mapping of str to bytes, optional
-            Files by relative path; they replace those of an earlier, different record.
+            The record.
 
         Returns
         -------
@@ -144,8 +127,6 @@ class Archive:
         text = record.to_json()
         with _name_file_on_error(path):
             if self.digest(record.key) != text_digest(text):
-                shutil.rmtree(self.cells / record.key, ignore_errors=True)
-                write_files(self.cells / record.key, figures or {})
                 atomic_write_text(path, sealed(text))
         return path
 
@@ -167,9 +148,18 @@ class Archive:
             raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
         return record
 
-    def figures(self, key: str) -> dict[str, bytes]:
-        """Return the figures of a cell by relative path."""
-        return files_of(self.cells / key)
+    def prompts(self, scoring: ScoringRecord) -> list[PromptRecord]:
+        """Return the sampled prompts of a scored table.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if their file is damaged; names it.
+        """
+        path = self.output / scoring.prompts
+        if not scoring.prompts or not path.is_file():
+            return []
+        return [PromptRecord(**values) for values in read_json(path, error=TrackingError)]
 
     def digest(self, key: str) -> str | None:
         """Return the digest of a record without parsing it; None if it does not exist."""
@@ -257,8 +247,7 @@ class Archive:
         ]
 
     def remove(self, key: str) -> None:
-        """Delete a cell: its record and figures."""
-        shutil.rmtree(self.cells / key, ignore_errors=True)
+        """Delete the record of a cell."""
         self.path(key).unlink(missing_ok=True)
 
     def remove_sweep(self, sweep: Sweep) -> None:

@@ -7,24 +7,26 @@ import hashlib
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 DISTRIBUTION = "dcs-debias"
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ("dcs", "tracking", "workflows")
-_RUNTIME_EXTRAS = ("vllm", "hub", "cluster")
+#: Packages that may affect results.
 _PACKAGES = (
     "numpy",
+    "scipy",
     "numba",
+    "scikit-learn",
+    "pandas",
     "pyarrow",
     "torch",
     "transformers",
+    "tokenizers",
     "vllm",
     "ray",
     "optuna",
@@ -44,19 +46,16 @@ def collect_provenance(**extra: Any) -> dict[str, Any]:
     -------
     dict
         ``git_commit`` (None outside a checkout), ``sources`` (hash of the source files, which
-        includes uncommitted changes), ``python``, ``platform``, ``cpu``, ``packages`` (those that
-        affect results), ``lock`` (versions of all installed dependencies), and `extra`.
+        includes uncommitted changes), ``python``, ``platform``, ``cpu``, ``packages`` (versions
+        of those installed that may affect results), and `extra`.
     """
-    lock = dict(locked_versions())
     return {
         "git_commit": git_commit(),
         "sources": source_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu_model(),
-        "packages": {DISTRIBUTION: installed_version()}
-        | {name: lock[name] for name in _PACKAGES if name in lock},
-        "lock": lock,
+        "packages": {DISTRIBUTION: installed_version(), **_versions()},
         **extra,
     }
 
@@ -81,32 +80,12 @@ def source_digest() -> str:
 
 
 @cache
-def locked_versions() -> Mapping[str, str]:
-    """Return the versions of all installed direct and indirect dependencies of this package.
-
-    These include the installed dependencies of the extras that runs may use.
-    """
-    versions: dict[str, str] = {}
-    wanted = [(DISTRIBUTION, extra) for extra in ("", *_RUNTIME_EXTRAS)]
-    for name, extra in wanted:  # Extended inside the loop.
-        package = _find_distribution(name)
-        if package is None:
-            continue
-        versions[name] = package.version
-        for needed in map(Requirement, package.requires or ()):
-            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
-                found = [(canonicalize_name(needed.name), more) for more in ("", *needed.extras)]
-                wanted += [each for each in found if each not in wanted]
-    versions.pop(DISTRIBUTION, None)
-    return dict(sorted(versions.items()))
-
-
-def _find_distribution(name: str) -> Distribution | None:
-    """Return an installed package, ignoring the copies that Ray bundles."""
-    for found in distributions(name=name):
-        if "thirdparty_files" not in Path(str(found.locate_file(""))).parts:
-            return found
-    return None
+def _versions() -> Mapping[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 @cache

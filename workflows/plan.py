@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -163,7 +162,6 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
         return None
     names = {"calibration", "corrections", "spacing"} if method.name != "dcs" else set()
     names |= set() if method.uses_weight_scale else {"weight_scale"}
-    names |= {"pseudo_count"} if tuner.pmi == "normalised" else set()
     if tuner.search.schedule != "tuned":
         names |= {"initial_temperature", "temperature_ratio", "cooling_rate"}
         names |= set() if tuner.search.schedule == "paper" else {"lambda1", "lambda2"}
@@ -342,6 +340,16 @@ class SweepPlan:
             return None
         return {str(s): joint_digest(part[s] for part in existing) for s in SPLITS}
 
+    def size(self, key: str) -> int:
+        """Return the optimization rows of an existing table times its classes."""
+        source = self.sources[key][0]
+        if isinstance(source, GivenTable):
+            return source.size
+        if isinstance(source, Ensemble):
+            return self.size(next(iter(source.members.values())))
+        scoring = ProbabilityStore.under(self.output).scoring(key)
+        return 1 if scoring is None else scoring.size
+
     def cells_after(self, key: str) -> dict[str, list[Cell]]:
         """Return the cells that can be computed once a table exists, by key.
 
@@ -466,7 +474,9 @@ class Progress:
     running : int
         Number of submitted cells.
     work : collections.Counter of str
-        Work done in this run: ``cells``, ``trials``, ``moves``, ``prompts``.
+        Work done in this run: ``trials``, ``moves``, ``prompts``.
+    seconds_left : float
+        Estimated time of the rest; NaN while it is unknown.
     started : float
         Time of the start of the run, by :func:`time.monotonic`.
     """
@@ -479,52 +489,76 @@ class Progress:
     cells_total: int = 0
     running: int = 0
     work: Counter[str] = field(default_factory=Counter)
+    seconds_left: float = math.nan
     started: float = field(default_factory=time.monotonic)
 
 
-class Work(NamedTuple):
-    """An estimate of the remaining work of one kind.
+@dataclass(slots=True)
+class Costs:
+    """CPU time of finished cells, from which that of missing ones is estimated.
+
+    It is proportional to trials x rows x classes among cells with the same method, judge, number
+    of rows and search, budget included. Cells that share a search count once.
 
     Attributes
     ----------
-    number : int
-        Number of tables to be scored, or of cells to be computed.
-    seconds : float
-        Total time on a single worker or CPU; NaN if there is no comparable finished work.
+    seconds, units, missing : dict
+        By kind of cell: the CPU time of finished cells, their amount of work, and that of the
+        cells to be computed.
     """
 
-    number: int
-    seconds: float
+    seconds: dict[Any, float] = field(default_factory=dict)
+    units: Counter[Any] = field(default_factory=Counter)
+    missing: Counter[Any] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, plan: SweepPlan) -> Costs:
+        """Return the costs of the finished and the missing cells on existing tables."""
+        costs = cls()
+        for key, cells in plan.cells.items():
+            for cell in cells:
+                if (record := plan.ended.get(cell.key)) is not None and record.finished:
+                    costs.end(cell, plan.size(key), record)
+        for key, cells in plan.missing_cells.items():
+            costs.add(cells, plan.size(key))
+        return costs
+
+    def add(self, cells: Iterable[Cell], size: int, *, sign: int = 1) -> None:
+        """Add missing cells of a table, or remove them with a negative sign."""
+        for first, *_ in sharing(cells):
+            kind, units = _work(first, size)
+            self.missing[kind] += sign * units
+
+    def end(self, cell: Cell, size: int, record: CellRecord) -> None:
+        """Add a finished cell."""
+        kind, units = _work(cell, size)
+        self.units[kind] += units
+        # Trials of a cell may have run concurrently.
+        elapsed = (record.finished_ms - record.started_ms) / 1000
+        spent = max(elapsed, sum(trial.seconds for trial in record.trials))
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + spent
+
+    @property
+    def rest(self) -> float:
+        """CPU seconds of the missing cells; NaN unless one of each kind is finished."""
+        return sum(
+            missing * (self.seconds[kind] / self.units[kind] if kind in self.units else math.nan)
+            for kind, missing in self.missing.items()
+            if missing
+        )
 
 
-def rest_of(plan: SweepPlan) -> tuple[Work, Work]:
-    """Estimate missing tables from scored tables of the same model, and cells by method."""
-    store = ProbabilityStore.under(plan.output)
-    scored = [(plan.sources[key][0].model, store.scoring(key)) for key in plan.cells]
-    finished = [r for r in plan.ended.values() if r.finished]
-    tables = Counter(request.model for request in plan.missing_tables.values())
-    cells = Counter(cell.method for some in plan.missing_cells.values() for cell in some)
-    unknown = sum(len(some) for key, some in plan.sources.items() if key not in plan.cells)
-    for variant in plan.variants:
-        cells[variant.method] += unknown
-    return (
-        _estimate(tables, [(model, one.seconds) for model, one in scored if one]),
-        _estimate(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
-    )
+#: Number of trials of a study at least: those of the standard settings.
+_FEWEST_TRIALS: Final = 27
 
 
-def _estimate(missing: Counter[str], done: list[tuple[str, float]]) -> Work:
-    """Estimate missing work from the mean of finished work of the same kind, or of all kinds."""
-    of = {kind: [cost for k, cost in done if k == kind] for kind in missing}
-    every = [cost for _, cost in done] or [math.nan]
-    seconds = sum(number * fmean(of[kind] or every) for kind, number in missing.items())
-    return Work(missing.total(), seconds)
-
-
-def _cpu_seconds(record: CellRecord) -> float:
-    # Trials of a cell may have run concurrently.
-    elapsed = (record.finished_ms - record.started_ms) / 1000
-    return max(elapsed, sum(trial.seconds for trial in record.trials))
+def _work(cell: Cell, size: int) -> tuple[Any, int]:
+    """Return the kind of a cell and its amount of work on a table of `size`."""
+    method, tuner = get_method(cell.method), cell.tuner
+    kind = method.shares or method.name, cell.optimization_size
+    if tuner is None:
+        return kind, size
+    return (*kind, tuner.judge, tuner.search), size * max(tuner.trials, _FEWEST_TRIALS)
 
 
 def sweep_key(config: SweepConfig) -> str:

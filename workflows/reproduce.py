@@ -88,7 +88,7 @@ def compare_software(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 def _software_of(provenance: Mapping[str, Any]) -> dict[str, str]:
     found = {name: provenance[name] for name in _SOFTWARE if provenance.get(name) is not None}
-    found |= {**provenance.get("packages", {}), **provenance.get("lock", {})}
+    found |= provenance.get("packages", {})
     found.pop(DISTRIBUTION, None)  # Commit and sources are more precise.
     return found
 

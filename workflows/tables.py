@@ -40,6 +40,7 @@ from dcs.prompting import (
 )
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble
+from tracking.records import PromptRecord, plain
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
 
@@ -114,6 +115,8 @@ class GivenTable(Source):
         Fraction of the rows to hold out as test rows if the source has no test rows.
     digests : dict of str to str
         Content hash of the rows of each split.
+    size : int
+        Number of optimization rows times classes.
     own_seed : bool
         Whether the seed is that of its demonstrations instead of a seed of the sweep.
     reading : Reading
@@ -125,6 +128,7 @@ class GivenTable(Source):
     members: Mapping[str, tuple[Path, ...]]
     held_out: float
     digests: dict[str, str]
+    size: int
     own_seed: bool = False
     reading: Reading = Reading()
     remarks: tuple[str, ...] = ()
@@ -289,6 +293,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     seed=seed,
                     held_out=config.held_out,
                     digests={part: table.digest for part, table in split.items()},
+                    size=split["optimization"].probs.size,
                     own_seed=own is not None,
                     reading=config.reading,
                     remarks=tuple(line for _, lines in read.values() for line in lines),
@@ -507,6 +512,8 @@ class Scoring:
         Number of GPUs reserved for that time.
     digests : dict of str to str
         Content hash of each table, by split.
+    size : int
+        Number of optimization rows times classes.
     scorer : dict of str to str
         Engine, its version, the model's revision, and the precision and label rule used.
     demonstrations : list of str
@@ -526,6 +533,7 @@ class Scoring:
     remarks: list[str] = field(default_factory=list)
     scored: int = 0
     tokens: int = 0
+    size: int = 1
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -564,6 +572,10 @@ class ProbabilityStore:
     def path(self, key: str, split: str) -> Path:
         """Return the path of a table."""
         return self.root / key / f"{split}.parquet"
+
+    def prompts_path(self, key: str) -> Path:
+        """Return the path of the sampled prompts of a table, which may not exist."""
+        return self.root / key / "prompts.json"
 
     def _record_path(self, key: str) -> Path:
         return self.root / key / "scoring.json"
@@ -615,11 +627,22 @@ class ProbabilityStore:
                 )
         return tables
 
-    def write(self, key: str, tables: Mapping[str, ProbabilityTable], **about: Any) -> Scoring:
-        """Write both tables of a key, each atomically; write and return their record last."""
+    def write(
+        self,
+        key: str,
+        tables: Mapping[str, ProbabilityTable],
+        *,
+        prompts: Sequence[PromptRecord] = (),
+        **about: Any,
+    ) -> Scoring:
+        """Write both tables of a key and sampled prompts, each atomically.
+
+        Their record is written last, and returned.
+        """
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
+            size=tables["optimization"].probs.size,
             finished_ms=time.time_ns() // 1_000_000,
             **about,
         )
@@ -628,5 +651,8 @@ class ProbabilityStore:
         with FileLock(folder / ".lock"):
             for split in SPLITS:
                 tables[split].write(self.path(key, split))
+            if prompts:
+                text = json.dumps([plain(prompt) for prompt in prompts], indent=1)
+                atomic_write_text(self.prompts_path(key), text)
             atomic_write_text(self._record_path(key), json.dumps(asdict(scoring), indent=1))
         return scoring

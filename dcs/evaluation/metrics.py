@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import xlogy
 
 from dcs.data.checks import Named, checked_labels, finite_number
-from dcs.errors import InvalidInputError, check_choice
+from dcs.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 METRICS: Final = ("accuracy", "cobias", "balanced_accuracy", "macro_f1", "weakest_class")
 """Names of the scalar metrics."""
-
-PmiTerm = Literal["published", "normalised"]
 
 
 def confusion_matrix(
@@ -241,15 +238,6 @@ class Objective:
     minus the sum of PMI_j, which is unbounded: it grows with N, and the weight of a class depends
     on k.
 
-    The normalised term is bounded and needs no pseudo-count. It uses the mutual information I_j
-    (Cover & Thomas 2006, section 2.3) of "the label is j" and "the prediction is j" divided by
-    the entropy H_j of the former (Theil's uncertainty coefficient), and is minus ::
-
-        mean over j of sign(d_j M - n_j q_j) I_j / H_j
-
-    where each summand is in -1..1: 1 if class j is predicted perfectly, 0 if its predictions are
-    independent of the label or absent, negative if they are misleading.
-
     Classes without rows are left out of COBias and PMI.
 
     Parameters
@@ -260,8 +248,6 @@ class Objective:
         Weight of the error rate, 0 or more.
     pseudo_count : float
         k above, greater than 0; with k = 0 a class that is never predicted would give log 0.
-    pmi : {"published", "normalised"}
-        Which of the two terms above to use.
 
     Raises
     ------
@@ -273,10 +259,8 @@ class Objective:
     tau: float = 0.2
     error_weight: float = 1.0
     pseudo_count: float = 4000.0
-    pmi: PmiTerm = "published"
 
     def __post_init__(self) -> None:
-        check_choice("objective pmi", self.pmi, get_args(PmiTerm))
         for name in ("beta", "tau", "error_weight", "pseudo_count"):
             positive, value = name == "pseudo_count", getattr(self, name)
             number = finite_number(value, f"objective {name}", least=0.0, positive=positive)
@@ -305,7 +289,7 @@ class Objective:
         right, rows = counts.diagonal(), counts.sum(axis=1)
         error = 1.0 - float(right.sum() / rows.sum())
         bias = float(mean_distance(rates(right, rows)))
-        pmi = self._negative_pmi(counts) if self.pmi == "published" else -_explained(counts)
+        pmi = self._negative_pmi(counts)
         return self.error_weight * error + self.beta * bias + self.tau * pmi
 
     def _negative_pmi(self, counts: NDArray[np.float64]) -> float:
@@ -318,18 +302,3 @@ class Objective:
         predicted = (counts.sum(axis=0) + k) / (n_rows + k * n_classes)
         true = (labelled + k) / (n_rows + k * n_classes)
         return -float(np.log(joint / (predicted * true))[present].sum())
-
-
-def _explained(counts: NDArray[np.float64]) -> float:
-    """Return the mean share of the entropy of "the label is j" that predictions explain."""
-    n_rows, hits, labelled = counts.sum(), counts.diagonal(), counts.sum(axis=1)
-    predicted = counts.sum(axis=0)
-    cells = (hits, predicted - hits, labelled - hits, n_rows - predicted - labelled + hits)
-    joint = sum(xlogy(cell, cell) for cell in cells) + xlogy(n_rows, n_rows)
-    marginal = sum(xlogy(n, n) + xlogy(n_rows - n, n_rows - n) for n in (labelled, predicted))
-    entropy = xlogy(n_rows, n_rows) - xlogy(labelled, labelled)
-    entropy -= xlogy(n_rows - labelled, n_rows - labelled)
-    sign = np.sign(hits * n_rows - labelled * predicted)
-    # With a single class the entropy is 0.
-    shares = sign * (joint - marginal) / np.where(entropy > 0.0, entropy, 1.0)
-    return float(shares[labelled > 0].mean())

@@ -43,11 +43,11 @@ def verdict(metrics: Mapping[str, float], n_rows: int) -> str:
     for name, title, up in (("accuracy", "accuracy", True), ("cobias", "COBias", False)):
         before, after = metrics[f"uncorrected/test/{name}"], metrics[f"test/{name}"]
         p = metrics[f"test/{name}_p"]
-        text = f"{title} {percent(before)} to {percent(after)} ({sentence_of_chance(p)})"
+        change = f"from {percent(before)} to {percent(after)} ({sentence_of_chance(p)})"
         if p < _SIGNIFICANT:
-            shown.append(f"{text} {'improved' if (after > before) == up else 'got worse'}")
+            shown.append(f"{title} {'improves' if (after > before) == up else 'worsens'} {change}")
         else:
-            unknown.append(text)
+            unknown.append(f"the change of {title} {change}")
     rows = f"{n_rows:,} held-out rows"
     if not shown:
         return f"Nothing is proven on {rows}: {' and '.join(unknown)} may be chance."

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, finite_number, whole_number
 from dcs.errors import check_choice
-from dcs.evaluation.metrics import Objective, PmiTerm
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.calibration import (
     Calibration,
     CalibrationKind,
@@ -131,8 +131,6 @@ class Hyperparameters:
         Weights of COBias and PMI in the objective.
     error_weight, pseudo_count : float
         Weight of the error rate, and k of the PMI term; see :class:`dcs.Objective`.
-    pmi : "published" or "normalised"
-        The PMI term.
     prior_rows : float
         Regularisation: with M rows, the share ``prior_rows / (prior_rows + M)`` of the evidence
         comes from the expectation under the calibrated probabilities rather than from the labels.
@@ -161,7 +159,6 @@ class Hyperparameters:
     tau: float = 0.0
     error_weight: float = 1.0
     pseudo_count: float = 4000.0
-    pmi: PmiTerm = "published"
     prior_rows: float = 100.0
     averages: int = 8
     schedule: Schedule = field(default_factory=lambda: STANDARD_SCHEDULE)
@@ -195,7 +192,7 @@ class Hyperparameters:
     @property
     def objective(self) -> Objective:
         """The objective of every search."""
-        names = ("beta", "tau", "error_weight", "pseudo_count", "pmi")
+        names = ("beta", "tau", "error_weight", "pseudo_count")
         return Objective(**{name: getattr(self, name) for name in names})
 
     def to_params(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from tests.dcs.solutions import SETS, coarse_problem
 _OBJECTIVES = {
     "error": Objective(beta=0.0, tau=0.0),
     "all terms": Objective(beta=1.0, tau=0.7, pseudo_count=5.0),
-    "normalised": Objective(beta=2.0, tau=0.3, pmi="normalised"),
     "no error": Objective(error_weight=0.0, beta=1.0, tau=0.4, pseudo_count=50.0),
 }
 

@@ -72,7 +72,6 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "tau": [-1.0, math.inf],
             "error_weight": [-1.0, "1"],
             "pseudo_count": [-1.0, 0, math.inf],
-            "pmi": ["other"],
         },
     ),
     (partial(metric_intervals, [[3, 1], [1, 3]]), {"resamples": [0]}),

@@ -123,15 +123,6 @@ def test_finished_cells_are_found_again(tmp_path: Path) -> None:
         empty.read("cell9")
 
 
-def test_figures_stay_with_their_record(tmp_path: Path) -> None:
-    archive, figures = Archive(tmp_path), {"figures/scheme.png": b"drawn"}
-    archive.write(make_cell(1), figures)
-    archive.write(make_cell(1))
-    assert archive.figures("cell0001") == figures
-    archive.write(make_cell(1, trials=1))
-    assert archive.figures("cell0001") == {}, "of another record"
-
-
 def test_damaged_files_are_named_and_not_finished(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

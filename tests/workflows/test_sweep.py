@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mlflow.entities import Run
 
@@ -20,7 +21,7 @@ from tracking.store.client import open_experiment, search_runs
 from workflows.cluster.placement import place
 from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
-from workflows.config.tuner import TrackingSettings, TunerSettings
+from workflows.config.tuner import TunerSettings
 from workflows.plan import Progress, plan_sweep, sweep_key
 from workflows.study.cell import failed_record
 
@@ -36,7 +37,7 @@ CONFIG = SweepConfig(
         judge={"development": 0.3},
         space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
     ),
-    tracking={"figures": "none"},
+    tracking={"figures": "none", "traces": 2},
 )
 #: One table of the four.
 ONE = {"tasks": ("reviews",), "shots": (1,)}
@@ -89,6 +90,19 @@ def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
         assert sorted(point.step for point in history) == (
             [0, 1] if run.data.tags["dcs.method"] == "dcs" else []
         )
+
+
+def test_prompts_of_every_table_are_traces_of_its_run(finished):
+    client, experiment_id = open_experiment(f"sqlite:///{finished[0] / 'mlflow.db'}", CONFIG.name)
+    for run in _runs(finished[0], "scoring"):
+        found = client.search_traces(locations=[experiment_id], run_id=run.info.run_id)
+        assert len(found) == 2
+        (span,) = found[0].data.spans
+        assert span.inputs["prompt"].endswith(("Team:", "Rating:"))
+        logs = span.outputs["log_probabilities"]
+        assert sum(np.exp([*logs.values()])) == pytest.approx(1.0)
+        assert span.attributes["label"] in logs
+        assert found[0].info.token_usage["input_tokens"] > 10
 
 
 def test_what_is_finished_is_not_computed_again_also_in_a_wider_sweep(finished):
@@ -190,12 +204,6 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
     # Handed out when 7, 5, 3 and 1 cells waited.
     widths = [record.params["width"] for record in records]
     assert widths == [1, 1, 1, 1, 1, 2, 1, 8]
-
-
-def test_cells_come_with_their_figures(scored):
-    _sweep(CONFIG.model_copy(update={**ONE, "tracking": TrackingSettings(figures="all")}), scored)
-    # The uncorrected cell has no scheme.
-    assert len([*scored.glob("mlartifacts/**/figures/scheme.png")]) == 1
 
 
 def test_a_sweep_over_tables_is_the_same_without_ray(cluster, tmp_path):

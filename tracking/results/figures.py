@@ -1,6 +1,6 @@
 """Matplotlib figures of cells, not attached to any window.
 
-For a sweep: results of corrections, ablations and the search. For a cell: the effect of its scheme
+For a sweep: results of corrections and the search. For a cell: the effect of its scheme
 on each class, and how it was found. `figure_files` draws them as PNG and SVG.
 """
 
@@ -28,7 +28,6 @@ from tracking import schema
 from tracking.records import UNCORRECTED, CellRecord
 from tracking.results.cells import (
     MEASURES,
-    SOURCE,
     Cells,
     Estimate,
     fullest,
@@ -39,7 +38,6 @@ from tracking.results.cells import (
     name_of,
     words_of,
 )
-from tracking.results.settings import Axis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,9 +85,6 @@ _STYLE: Final[dict[Any, Any]] = {
 
 #: Groups marked by `add_tooltip` in an SVG; replaced with tooltips of the browser.
 _TOOLTIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
-
-#: End of the names of ablation figures.
-ABLATION = "ablation"
 
 _MEASURE_TITLES = {"accuracy": "accuracy", "cobias": "COBias"}
 #: Maximum number of characters per line of a panel title.
@@ -142,36 +137,6 @@ def looks_of(names: Iterable[Any]) -> dict[Any, Look]:
     return {
         name: _LOOKS.get(name) or _OTHERS[others.index(name) % len(_OTHERS)] for name in different
     }
-
-
-def draw_series(
-    axes: Axes,
-    means: pd.DataFrame,
-    looks: Mapping[Any, Look],
-    titles: Mapping[Any, str],
-    *,
-    spreads: pd.DataFrame | None = None,
-    joined: bool = False,
-) -> None:
-    """Draw the columns of `means` that have a look over its index, with error bars.
-
-    Points of different columns are side by side, or `joined` by a line for each column.
-    """
-    for at, (name, look) in enumerate(looks.items()):
-        if name not in means:
-            continue
-        own = means[name].dropna()
-        shift = 0.0 if joined else 0.12 * (at - (len(looks) - 1) / 2)
-        axes.errorbar(
-            own.index.to_numpy(dtype=float) + shift,
-            own,
-            yerr=None if spreads is None else spreads[name].reindex(own.index).fillna(0),
-            color=look.color,
-            label=titles[name],
-            marker=look.marker,
-            linestyle="-" if joined else "none",
-            elinewidth=0.8,
-        )
 
 
 def grid_of(
@@ -353,45 +318,6 @@ def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, 
     axes.set(xlim=(None, right), ylim=(bottom, None))
 
 
-@styled
-def ablation_figure(cells: Cells, axis: Axis) -> Figure:
-    """Draw accuracy and COBias by the values of a setting.
-
-    A row of panels per model, task and shots with points for each method, the mean and deviation
-    over seeds, joined by a line if the setting is numeric.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if the setting varies only where another one is not at its main value.
-    """
-    own = cells.ablation(axis)
-    if axis.name not in [each.name for each in own.axes]:
-        raise InvalidInputError(f"no cells differ in {axis.name!r} alone")
-    panels = [(group, m) for group in _split(own.judged, SOURCE) for m in MEASURES]
-    figure, axes = grid_of(len(panels), width=5.0, height=2.8, columns=2)
-    titles = {method: method_title(method) for method in axis.methods}
-    places = axis.in_order
-    for panel, (group, measure) in zip(axes, panels, strict=True):
-        at = np.array([places.index(value) for value in group[axis.name]])
-        groups = (100 * group[f"test/{measure}"]).groupby([at, group["method"].to_numpy()])
-        draw_series(
-            panel,
-            groups.mean().unstack(),
-            looks_of(titles),
-            titles,
-            spreads=groups.std().unstack(),
-            joined=axis.is_scale,
-        )
-        panel.set_xticks(range(len(places)), map(axis.short, places))
-        panel.set(
-            ylabel=f"{_MEASURE_TITLES[measure]}, %", xlabel=axis.title, title=_panel_title(group)
-        )
-        panel.margins(x=0.08)
-    add_legend(figure)
-    return figure
-
-
 def _require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
     if frame.empty:
         raise InvalidInputError(f"no finished cell has {what} to draw")
@@ -531,7 +457,7 @@ _CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
         front_figure,
     ),
 }
-_FIGURES: dict[str, tuple[str, Callable[[Cells], Figure]]] = {
+_FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
     "class_accuracies": (
         "Class accuracies before and after correction by DCS, mean over seeds: predictions are "
         "fairer if the filled dots of a panel are closer to a vertical line",
@@ -552,14 +478,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Cells], Figure]]] = {
 
 def overview_figures(cells: Cells) -> dict[str, tuple[str, Figure]]:
     """Return the figures of a sweep that have data, by name and with their captions."""
-    drawn = _FIGURES | {
-        f"{axis.name}_{ABLATION}": (
-            f"Accuracy and COBias by {axis.title}, mean and standard deviation over seeds",
-            partial(ablation_figure, axis=axis),
-        )
-        for axis in cells.axes
-    }
-    return _draw_all(drawn, cells)
+    return _draw_all(_FIGURES, cells)
 
 
 def cell_pictures(record: CellRecord) -> dict[str, tuple[str, Figure]]:
@@ -581,16 +500,11 @@ def _draw_all(
     return found
 
 
-def cell_figures(record: CellRecord) -> dict[str, bytes]:
-    """Return the figures of one cell as PNG files, by artifact path; see `cell_pictures`."""
-    return figure_files(cell_pictures(record), ("png",))
-
-
 def figure_files(
     figures: Mapping[str, tuple[str, Figure]],
-    forms: Sequence[Literal["png", "svg"]] = ("png", "svg"),
 ) -> dict[str, bytes]:
     """Return figures with their captions as the contents of files, by artifact path."""
+    forms: tuple[Literal["png", "svg"], ...] = ("png", "svg")
     files: dict[str, bytes] = {}
     for name, (_, figure) in figures.items():
         for form in forms:

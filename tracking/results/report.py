@@ -25,7 +25,6 @@ from tracking.results.cells import (
     text_of,
 )
 from tracking.results.figures import (
-    ABLATION,
     ACCENT,
     BEATEN,
     BLUE,
@@ -125,7 +124,6 @@ def render_report(
         result_figures=[pictures[name] for name in _RESULT_FIGURES if name in pictures],
         methods=sweep_tables.method_means(cells),
         ablations=sweep_tables.ablation_tables(cells),
-        ablation_figures=[each for name, each in pictures.items() if name.endswith(ABLATION)],
         scheme_summary=sweep_tables.scheme_summary(cells),
         schemes=schemes,
         # A hundred open schemes would hide the following sections.

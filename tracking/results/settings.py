@@ -35,7 +35,6 @@ _MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("full",),
     OPTIMIZATION_SIZE: (None,),
     "weight_scale": ("[10, 120]", None, 30),
-    "pmi": ("published",),
     "memberships": (None,),
     "prefer": ("no-harm", "balance"),
 }
@@ -226,9 +225,8 @@ def _get_settings(record: CellRecord) -> dict[str, Any]:
         if name not in (*_NOT_SETTINGS, *_PARTS) and not name.endswith("digest")
     }
     if record.identity.get("tuner"):
-        # The identity of a cell omits these settings if they are not used.
+        # The identity of a cell omits this setting if it is not used.
         found.setdefault("keep_unlabelled", False)
-        found.setdefault("pmi", "published")
     label = objective_label(record)
     return found if label is None else found | {OBJECTIVE: label}
 

@@ -352,19 +352,11 @@ def _compute_error_of_mean(errors: pd.Series[float]) -> float:
     return math.sqrt(float((errors**2).sum(skipna=False))) / len(errors)
 
 
-TABLES: Final[dict[str, Callable[[Cells], list[ResultTable]]]] = {
-    "main": lambda cells: [main_results(cells)],
-    "schemes": lambda cells: [scheme_summary(cells)],
-    "classes": lambda cells: [class_accuracies(cells)],
-    "ablation": ablation_tables,
-    "methods": lambda cells: [method_means(cells)],
-}
-"""The tables by short name, those of the paper first."""
-
-
 def all_tables(cells: Cells) -> list[ResultTable]:
-    """Return all nonempty tables of a sweep, in the order of `TABLES`."""
-    return [table for make in TABLES.values() for table in make(cells) if table.rows]
+    """Return all nonempty tables of a sweep, those of the paper first."""
+    made = (main_results, scheme_summary, class_accuracies, method_means)
+    tables = [*(make(cells) for make in made), *ablation_tables(cells)]
+    return [table for table in tables if table.rows]
 
 
 def table_files(cells: Cells) -> dict[str, str]:

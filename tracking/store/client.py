@@ -25,7 +25,6 @@ from dcs.errors import ConfigError, TrackingError, one_line, suggest
 from dcs.errors import redact as redact_text
 from dcs.io import atomic_path, atomic_write_text
 from tracking import schema
-from tracking.archive import write_files
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -408,5 +407,8 @@ def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterato
 def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:
     """Log files as artifacts of a run, by their artifact paths."""
     with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
-        write_files(Path(folder), files)
+        for name, content in files.items():
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
         client.log_artifacts(run_id, folder)

@@ -22,7 +22,7 @@ from dcs.io import validated
 from tracking.archive import Archive, Sweep
 from tracking.records import CellRecord, ScoringRecord, SweepStatus
 from tracking.results.cells import Cells
-from tracking.results.figures import cell_figures, figure_files, overview_figures
+from tracking.results.figures import figure_files, overview_figures
 from tracking.store.client import (
     default_tracking_uri,
     is_disk_full,
@@ -161,7 +161,7 @@ class Recorder:
         Parameters
         ----------
         record : CellRecord
-            Record of the cell. Its figures, if recorded, are drawn first.
+            Record of the cell.
 
         Raises
         ------
@@ -176,8 +176,7 @@ class Recorder:
         if record.key not in self._keys:
             self.archive.add(self._sweep.sweep_key, record.key)
             self._keys.add(record.key)
-        drawn = self._sweep.figures == "all" and not self.archive.figures(record.key)
-        self.archive.write(record, cell_figures(record) if drawn else None)
+        self.archive.write(record)
         self._queue.put(record.key)
 
     @property
@@ -363,7 +362,7 @@ class Recorder:
                 self._failures[key] = str(error)
                 self._mark_processed(key)
                 return
-            runs.write_cell(record, self.archive.figures(key))
+            runs.write_cell(record)
         # An attempt that failed without a response may still have been successful.
         written |= self._failures.pop(key, None) is not None
         self._mark_processed(key, written=written)

@@ -1,4 +1,4 @@
-"""``dcs runs``, ``ui``, ``report``, ``table``, ``compare``, ``reproduce`` and ``register``."""
+"""``dcs runs``, ``ui``, ``report``, ``compare``, ``rm``, ``reproduce`` and ``register``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import sys
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
@@ -90,36 +90,6 @@ def report(
         f"next: open it in a browser; its links need {options.ui_command(runs, tracking_uri)}",
         style="bold",
     )
-
-
-def table(
-    experiment: Annotated[
-        str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
-    ],
-    which: Annotated[
-        Literal["main", "ablation", "schemes", "classes", "methods"],
-        typer.Argument(help="Which table."),
-    ] = "main",
-    form: Annotated[
-        Literal["markdown", "latex", "csv"],
-        typer.Option("--format", "-f", help="Output format."),
-    ] = "markdown",
-    runs: options.Runs = Path("dcs-runs"),
-    tracking_uri: options.TrackingUri = None,
-) -> None:
-    """Print a table of a sweep as in the paper, with the published results below the measured.
-
-    Example: `dcs table quickstart ablation --format latex`
-    """
-    from tracking.results.cells import Cells
-    from tracking.results.sweep_tables import TABLES
-
-    cells = Cells.of(Results(runs, tracking_uri).records(experiment))
-    made = [each for each in TABLES[which](cells) if each.rows]
-    if not made:
-        raise TrackingError(f"experiment {experiment!r} has no finished cells for table {which!r}")
-    texts: list[str] = [getattr(each, f"to_{form}")() for each in made]
-    console.print("\n".join(texts).rstrip("\n"))
 
 
 def ui(

@@ -44,6 +44,14 @@ ExchangeRate = Annotated[
     float | None,
     typer.Option(help="Points of accuracy that one point of COBias is worth, e.g. 0.25."),
 ]
+Margin = Annotated[
+    float | None,
+    typer.Option(
+        metavar="POINTS",
+        help="Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
+        show_default="0.5",
+    ),
+]
 MaxAccuracyLoss = Annotated[
     float | None,
     typer.Option(metavar="POINTS", help="Fairest scheme at most this far below best accuracy."),
@@ -59,7 +67,7 @@ def import_(
         list[str],
         typer.Argument(
             metavar="[FORMAT] PATH",
-            help="File or folder to read; FORMAT is needed for others than tables of rows.",
+            help="File or folder to read; FORMAT is table (the default) or lm-eval.",
         ),
     ],
     output: Annotated[
@@ -86,9 +94,11 @@ def import_(
 ) -> None:
     """Convert class probabilities to a probability table; dcs tune reads most files by itself.
 
-    For lm-eval, `--read` also has the keys filter (whose responses are read), targets (auto, index
-    or text) and choice_score: choices are scored by the sum of their log-likelihoods, by the mean
-    per character, or by the sum minus that without the prompt (unconditional).
+    The format lm-eval is a sample log of lm-evaluation-harness (samples_TASK_DATE.jsonl), or a
+    folder of such logs. Its keys of `--read` are classes, filter (whose responses are read),
+    targets (auto, index or text) and choice_score: choices are scored by the sum of their
+    log-likelihoods, by the mean per character, or by the sum minus that without the prompt
+    (unconditional).
 
     Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
     """
@@ -159,6 +169,7 @@ def tune(
         ),
     ] = None,
     prefer: Prefer = None,
+    margin: Margin = None,
     exchange_rate: ExchangeRate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
@@ -199,6 +210,7 @@ def tune(
         sets=settings or (),
         tuner__trials=trials,
         tuner__prefer=prefer,
+        tuner__margin=margin,
         tuner__exchange_rate=exchange_rate,
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
@@ -287,6 +299,7 @@ def pick(
         ),
     ],
     prefer: Prefer = None,
+    margin: Margin = None,
     exchange_rate: ExchangeRate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
@@ -306,7 +319,9 @@ def pick(
         )
     before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
-    picked = before.pick(dcs.Preference(wanted, exchange_rate, max_accuracy_loss, max_cobias))
+    tested = {} if margin is None else {"margin": margin}
+    preference = dcs.Preference(wanted, exchange_rate, max_accuracy_loss, max_cobias, **tested)
+    picked = before.pick(preference)
     new = picked.scheme
     # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}

@@ -34,7 +34,7 @@ from tracking.results.cells import MEASURES, Cells, Estimate, method_title
 from tracking.store.runs import cell_name
 from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
-from workflows.plan import Progress, SweepPlan, rest_of
+from workflows.plan import Costs, Progress, SweepPlan
 from workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
@@ -53,9 +53,6 @@ _SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
 #: Half-width of a 95 % interval in standard errors.
 _Z_95: Final = 1.96
 
-#: Significance level below which a loss of accuracy is reported.
-_SIGNIFICANT: Final = 0.05
-
 
 def headline(plan: SweepPlan) -> str:
     """Return the size of a sweep and how much of it is finished, on one line."""
@@ -68,7 +65,7 @@ def headline(plan: SweepPlan) -> str:
 
 
 def show_plan(plan: SweepPlan) -> None:
-    """Print the finished and missing cells of a sweep, and estimates of the remaining time."""
+    """Print the finished and missing cells of a sweep."""
     variants = plan.variants
     keys: dict[tuple[str, str], list[str]] = {}
     for key, (source, *_) in plan.sources.items():
@@ -84,19 +81,13 @@ def show_plan(plan: SweepPlan) -> None:
     console.print(shown)
     console.print(headline(plan))
     announce(plan.missing_tables.values())
-    kinds = (("table", "to score", "worker"), ("cell", "to compute", "CPU"))
-    parts = [
-        f"{_count(rest.number, noun)} {verb} ({_estimate(rest.seconds, worker)})"
-        for rest, (noun, verb, worker) in zip(rest_of(plan), kinds, strict=True)
-        if rest.number
-    ]
-    console.print(f"to do: {', '.join(parts) or 'nothing'}")
-
-
-def _estimate(seconds: float, worker: str) -> str:
-    if math.isnan(seconds):
-        return "no time estimate before the first are done"
-    return f"{duration(seconds)} of one {worker}"
+    unscored = _count(len(plan.missing_tables), "table")
+    missing = _count(plan.n_cells - len(plan.ended), "cell")
+    rest = math.nan if plan.missing_tables else Costs.of(plan).rest
+    time_left = "unknown until one of each kind is finished"
+    if not math.isnan(rest):
+        time_left = f"{duration(rest)} of one CPU"
+    console.print(f"to do: {unscored} to score, {missing} to compute (time: {time_left})")
 
 
 def _count(number: int, noun: str) -> str:
@@ -169,9 +160,8 @@ def progress_line(progress: Progress, now: float) -> str:
         f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
     ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
-    if work["cells"]:
-        rest = progress.cells_total - progress.cells_done
-        parts.append(f"{duration(seconds / work['cells'] * rest)} left")
+    if not math.isnan(progress.seconds_left):
+        parts.append(f"{duration(progress.seconds_left)} left")
     return " · ".join(parts)
 
 
@@ -283,7 +273,7 @@ def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[str, Correction
 
 
 def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) -> None:
-    """Print the points of a front that --prefer picks by name, the chosen one marked, and advice.
+    """Print the points of a front that --prefer picks by name, the chosen one marked.
 
     The most accurate comes first. If `scheme`, the one fitted, combines tables, the point that
     corrects no class is their combination; uncorrected is the mean of the tables, as elsewhere.
@@ -315,29 +305,3 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
     console.print(table)
     if fitted.guarantee:
         console.print(fitted.guarantee)
-    if advice := _advice(fitted):
-        console.print(advice, style="yellow")
-
-
-def _advice(fitted: FittedScheme) -> str:
-    """Return a sentence if no class is corrected or accuracy is lost, else an empty string."""
-    chosen, plain = fitted.chosen, fitted.points[-1]
-    if chosen is not plain:
-        loss, p = -chosen.change.accuracy, chosen.change.accuracy_p
-        if loss <= 0.0 or p >= _SIGNIFICANT:
-            return ""
-        bias = chosen.lasting_cobias - plain.lasting_cobias
-        return (
-            f"warning: the choice costs {100 * loss:.1f} points of accuracy "
-            f"({sentence_of_chance(p)}) for {100 * bias:+.1f} points of COBias; "
-            "--prefer no-harm costs at most half a point"
-        )
-    fairer = [point for point in fitted.front if point.cobias < plain.cobias]
-    if not fairer:
-        return "no class is corrected: no point that was tried is fairer"
-    accuracy = fairer[0].accuracy - plain.accuracy
-    bias = fairer[0].lasting_cobias - plain.lasting_cobias
-    return (
-        "no class is corrected: no point is preferred beyond noise; the next changes accuracy by "
-        f"{100 * accuracy:+.1f} and COBias by {100 * bias:+.1f} points"
-    )

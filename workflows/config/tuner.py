@@ -17,7 +17,6 @@ from pydantic import (
 )
 
 from dcs.errors import unknown
-from dcs.evaluation.metrics import PmiTerm
 from dcs.io import Strict
 from dcs.schemes.calibration import CalibrationKind
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
@@ -228,8 +227,6 @@ class TunerSettings(Strict):
     objective : "full", "err", "err+pmi", "err+cobias" or FixedObjective
         The terms of Z: beta and tau of those not named are 0 (paper, Section 4.4). Alternatively,
         fixed weights of all terms.
-    pmi : "published" or "normalised"
-        The PMI term; see :class:`dcs.Objective`.
     memberships : int or None
         Number of available membership functions, from coarse to fine; None means all. See
         :meth:`dcs.CorrectionSet.limited`.
@@ -248,7 +245,6 @@ class TunerSettings(Strict):
     space: Space = Space()
     search: Search = Search()
     objective: ObjectiveChoice = "full"
-    pmi: PmiTerm = "published"
     memberships: int | None = Field(default=None, ge=0, le=MEMBERSHIP_COUNT)
     keep_unlabelled: bool = False
     prefer: Prefer = "no-harm"
@@ -311,9 +307,12 @@ class TrackingSettings(Strict):
     trials : "table", "runs" or "none"
         How to record the trials of a cell: as step metrics and one table of its run, as a nested
         run each in addition, or not at all.
-    figures : "all", "sweep" or "none"
-        Figures to draw: of each cell and of the sweep, of the sweep only, or none.
+    figures : "sweep" or "none"
+        Whether to draw the figures of the sweep.
+    traces : int
+        Maximum number of prompts of each scored table to log as traces, with their texts.
     """
 
     trials: TrialTracking = "table"
     figures: FigureTracking = "sweep"
+    traces: int = Field(default=20, ge=0, le=100)

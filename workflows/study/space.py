@@ -88,7 +88,7 @@ class SearchSpace:
         terms: dict[str, Any] = {
             name: self._draw(trial, name) for name in ("beta", "tau", "error_weight")
         }
-        if terms["tau"] > 0.0 and self._settings.pmi == "published":
+        if terms["tau"] > 0.0:
             terms["pseudo_count"] = self._draw(trial, "pseudo_count")
         if terms["beta"] == terms["tau"] == 0.0:
             # Without another term, the weight of the error rate has no effect.
@@ -107,7 +107,6 @@ class SearchSpace:
             **regularised,
             **weights,
             memberships=self._settings.memberships if corrections != "weights" else None,
-            pmi=self._settings.pmi,
             schedule=self._schedule(trial),
         )
 

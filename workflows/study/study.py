@@ -218,7 +218,7 @@ def _selection(tuning: Tuning) -> SelectionSettings:
     judge = settings.judge
     return replace(
         selection,
-        candidates=tuple(replace(c, pmi=settings.pmi) for c in candidates),
+        candidates=candidates,
         betas=betas,
         folds=judge.folds,
         development=judge.development,

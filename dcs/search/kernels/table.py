@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
 
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Weight
@@ -73,8 +72,7 @@ class Table(NamedTuple):
     bins: NDArray[np.int32]  # [B + 2] smallest winning weight, by the ratio to exceed
     class_rows: NDArray[np.float64]  # [N] rows per true class
     present: NDArray[np.int64]  # classes with rows
-    logs: NDArray[np.float64]  # [M + 1] log(count + pseudo-count), or n log n if normalised
-    entropies: NDArray[np.float64]  # [N] of "the label is j" times M N; empty unless normalised
+    logs: NDArray[np.float64]  # [M + 1] log(count + pseudo-count)
     factors: NDArray[np.float64]  # error weight / M, beta / pairs, tau, constant part of Z
 
 
@@ -120,7 +118,6 @@ def make_table(
     n_lanes = -(-(direct.size + 1) // LANES) * LANES
     lanes = np.tile(np.array([[-np.inf], [1.0], [np.inf], [1.0]]), (1, n_lanes))
     lanes[:, : direct.size] = functions[direct].T
-    normalised, counts = objective.pmi == "normalised", np.arange(n_rows + 1)
     table = Table(
         columns=np.ascontiguousarray(probs.T),
         labels=labels.astype(np.int16),
@@ -133,8 +130,7 @@ def make_table(
         bins=bins,
         class_rows=class_rows,
         present=present,
-        logs=xlogy(counts, counts) if normalised else np.log(counts + objective.pseudo_count),
-        entropies=_entropies(class_rows)[: n_classes * normalised],
+        logs=np.log(np.arange(n_rows + 1) + objective.pseudo_count),
         factors=_factors(objective, n_rows, n_classes, class_rows[present]),
     )
     # Read-only views, so that all tables have the same type for the compiler.
@@ -147,24 +143,12 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _entropies(class_rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the divisors of mutual information by which the class shares sum to at most 1."""
-    n_rows = class_rows.sum()
-    others = n_rows - class_rows
-    entropies = xlogy(n_rows, n_rows) - xlogy(class_rows, class_rows) - xlogy(others, others)
-    entropies *= np.count_nonzero(class_rows)
-    return np.where(entropies > 0.0, entropies, 1.0)
-
-
 def _factors(
     objective: Objective, n_rows: int, n_classes: int, class_rows: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     k = objective.pseudo_count
     joint, marginal = np.log(n_rows + k * n_classes**2), np.log(n_rows + k * n_classes)
     constant = (2 * marginal - joint) * class_rows.size - np.log(class_rows + k).sum()
-    if objective.pmi == "normalised":
-        # The term is the unexplained share, which is never negative.
-        constant = 1.0
     pairs = max(1.0, class_rows.size * (class_rows.size - 1) / 2)
     return np.array(
         [
@@ -274,23 +258,6 @@ def z_of(
     distance = 0.0
     for i in range(n_present):
         distance += (2 * i - (n_present - 1)) * accuracy[order[i]]
-    normalised = table.entropies.size > 0
-    if normalised:
-        logs = 0.0
-        x = table.logs
-        n_rows = x.size - 1
-        for i in range(n_present):
-            j = table.present[i]
-            right, n_predicted, n_labelled = correct[j], predicted[j], int(table.class_rows[j])
-            # The share of the entropy of class j explained by predictions, divided by N.
-            joint = x[right] + x[n_predicted - right] + x[n_labelled - right]
-            joint += x[n_rows - n_predicted - n_labelled + right] + x[n_rows]
-            marginal = (
-                x[n_labelled] + x[n_rows - n_labelled] + x[n_predicted] + x[n_rows - n_predicted]
-            )
-            share = (joint - marginal) / table.entropies[j]
-            logs += share if right * n_rows >= n_labelled * n_predicted else -share
     f = table.factors
-    # A single expression: another statement in the branch makes Numba count references.
-    z: float = f[3] - f[0] * hits + f[1] * distance - f[2] * (logs - normalised)
+    z: float = f[3] - f[0] * hits + f[1] * distance - f[2] * logs
     return z

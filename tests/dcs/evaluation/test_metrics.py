@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import balanced_accuracy_score, f1_score, mutual_info_score
+from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from dcs import by_class, cobias_score
 from dcs.errors import InvalidInputError
@@ -79,35 +79,6 @@ def test_terms_leave_out_classes_without_rows() -> None:
     )
     expected = 0.5 * 3 / 13 + 2.7 * (4 / 5 - 6 / 8) - 0.4 * pmi
     assert objective.value(confusion) == pytest.approx(expected)
-
-
-def test_normalised_term_is_the_share_of_entropy_explained_of_each_class() -> None:
-    rng = np.random.default_rng(2)
-    labels, predictions = rng.integers(0, 4, 300), rng.integers(0, 4, 300)
-    predictions[:180] = labels[:180]
-    labels[labels == 3] = 0  # A class that is predicted and has no rows is left out.
-    shared, entropy = (
-        np.array([mutual_info_score(labels == j, some == j) for j in range(3)])
-        for some in (predictions, labels)
-    )
-    term = Objective(error_weight=0.0, beta=0.0, tau=1.0, pmi="normalised")
-    confusion = confusion_matrix(labels, predictions, 4)
-    assert term.value(confusion) == pytest.approx(-np.mean(shared / entropy), abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("confusion", "expected"),
-    [
-        ([[7, 0], [0, 5]], -1.0),  # perfect
-        ([[7, 0], [5, 0]], 0.0),  # collapsed to one class
-        ([[0, 7], [5, 0]], 1.0),  # always the other
-        ([[6, 3], [4, 2]], 0.0),  # independent of the label
-        ([[3, 2], [0, 0]], 0.0),  # one class alone
-    ],
-)
-def test_normalised_term_is_bounded(confusion: list[list[int]], expected: float) -> None:
-    term = Objective(error_weight=0.0, beta=0.0, tau=1.0, pmi="normalised")
-    assert term.value(np.array(confusion)) == pytest.approx(expected, rel=0, abs=1e-12)
 
 
 def test_cobias_is_a_metric_of_scikit_learn() -> None:

@@ -27,8 +27,8 @@ def test_the_verdict_says_what_is_shown_and_what_is_not() -> None:
     metrics |= {"test/cobias": 0.1, "uncorrected/test/cobias": 0.3, "test/cobias_p": 0.2}
     assert "Nothing is proven on 24 held-out rows" in verdict(metrics, 24)
     proven = verdict(metrics | {"test/cobias_p": 0.001}, 24)
-    assert "improved" in proven and "accuracy 60.0 to 70.0" in proven and "chance" in proven
-    assert "got worse" in verdict(metrics | {"test/cobias": 0.4, "test/cobias_p": 0.01}, 24)
+    assert "COBias improves" in proven and "from 60.0 to 70.0" in proven and "chance" in proven
+    assert "COBias worsens" in verdict(metrics | {"test/cobias": 0.4, "test/cobias_p": 0.01}, 24)
 
 
 @pytest.mark.browser

@@ -50,22 +50,6 @@ def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> 
     assert _said(axes.get_yticklabels()) == ["Sports"]
 
 
-def test_another_setting_is_a_line_per_method() -> None:
-    sizes = {None: ("icl", "dnip", "dcs"), 100: ("dnip", "dcs")}
-    cells = [
-        cell
-        for size, methods in sizes.items()
-        for cell in paper_cells(tasks=("trec",), methods=methods, optimization_size=size)
-    ]
-    figure = figures.ablation_figure(Cells.of(cells), *Cells.of(cells).axes)
-    accuracy, cobias = figure.axes
-    assert _said(accuracy.get_xticklabels()) == ["100", "all"]
-    assert {"DNIP", "DCS"} <= _texts(figure) and "uncorrected" not in _texts(figure)
-    assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
-    drawn = figures.overview_figures(Cells.of(cells)).keys()
-    assert "optimization_size_ablation" in drawn
-
-
 def test_importances_are_means_over_cells() -> None:
     shares = ({"beta": 0.5, "tau": 0.5}, {"beta": 0.9, "tau": 0.1}, {})
     cells = [make_cell(number, importances=own) for number, own in enumerate(shares)]
@@ -94,7 +78,7 @@ def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixtu
         },
     )
     files = figures.figure_files(
-        figures.cell_pictures(drawn) | figures.overview_figures(Cells.of([drawn])), ("svg",)
+        figures.cell_pictures(drawn) | figures.overview_figures(Cells.of([drawn]))
     )
     assert {"figures/scheme.svg", "figures/class_accuracies.svg"} <= files.keys()
     assert b"$5 - $10" in files["figures/class_accuracies.svg"]
@@ -105,7 +89,7 @@ def test_a_figure_that_cannot_be_drawn_is_left_out_with_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     damaged = {"all": [["many"]] * 2, "own": [["many"]] * 2}
-    assert figures.cell_figures(make_cell(histograms=damaged)) == {}
+    assert figures.cell_pictures(make_cell(histograms=damaged)) == {}
     (message,) = (each.getMessage() for each in caplog.records)
     assert "scheme" in message and "\n" not in message
 
@@ -115,11 +99,11 @@ def test_what_there_is_nothing_for_is_left_out() -> None:
     assert set(figures.overview_figures(Cells.of(paper_cells(tasks=("trec",))))) == always
     assert (
         figures.overview_figures(Cells.of([failed_cell(1)]))
-        == figures.cell_figures(failed_cell(1))
+        == figures.cell_pictures(failed_cell(1))
         == {}
     )
-    assert figures.cell_figures(make_cell(1, identity={"method": "icl"})) == {}
-    assert set(figures.cell_figures(make_cell(1))) == {"figures/scheme.png"}
+    assert figures.cell_pictures(make_cell(1, identity={"method": "icl"})) == {}
+    assert set(figures.cell_pictures(make_cell(1))) == {"scheme"}
 
 
 def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> None:
@@ -155,7 +139,7 @@ def test_a_cell_shows_the_front_that_it_is_from() -> None:
     ]
     front = FittedScheme.picked([point, *others], Preference(prefer="accuracy"))
     cell = make_cell(front=front.to_dict())
-    assert "figures/front.png" in figures.cell_figures(cell)
+    assert "front" in figures.cell_pictures(cell)
     (panel,) = figures.front_figure(cell).axes
     drawn = {line.get_label(): line.get_xydata() for line in panel.lines}
     assert drawn["picked"].tolist() == pytest.approx(np.array([[30.0, 80.0]]))

@@ -101,7 +101,7 @@ def test_the_page_tells_every_part_and_links_every_cell(
     ):
         assert text in page.text
     assert len({link for link in page.links if "/#/runs/" in link}) == len(records)
-    assert report.count("<svg ") >= 6
+    assert report.count("<svg ") >= 5
     assert "#26323d" not in report.partition("<body>")[2], "ink of the day by night"
     assert "<title>DCS, N-shot: accuracy 80.0 ± 10.0, COBias 20.0 ± 10.0</title>" in report
     assert report.count("<details open>") == 1

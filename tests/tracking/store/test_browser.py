@@ -21,7 +21,7 @@ from tests.tracking.paper_cells import paper_cells
 from tracking import Archive, Recorder
 from tracking.records import StoredCell
 from tracking.results.cells import Cells
-from tracking.results.figures import cell_figures, overview_figures
+from tracking.results.figures import overview_figures
 from tracking.results.report import render_report
 from tracking.store import queries
 from tracking.store.client import default_tracking_uri, run_link
@@ -49,8 +49,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser")
     methods = ("icl", "dnip", "furud", "dcs")
     drawn = paper_cells(tasks=("trec",), methods=("dcs",), objective="err")
-    for record in drawn:
-        Archive(folder).write(record, cell_figures(record))
     with Recorder(output=folder, experiment=EXPERIMENT, sweep_key="s1") as recorder:
         for record in paper_cells(tasks=("trec", "ddi"), shots=(1, "N"), methods=methods):
             recorder.record(record)
@@ -224,7 +222,6 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
     assert len(pair) == 2
     ids, experiments = [cell.run_id for cell in pair], [pair[0].experiment_id]
     compared = f"runs={quote(json.dumps(ids))}&experiments={quote(json.dumps(experiments))}"
-    drawn = (cell for cell in cells if cell.record.identity.get("objective") == "err")
     whole = sweep_run(store, EXPERIMENT)
     assert whole is not None
 
@@ -240,7 +237,6 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
     return {
         "cells": (newest_link(store, server), [*listed, *metrics]),
         "compare": (f"{server}/#/compare-runs?{compared}", [*compare, *metrics]),
-        "scheme": (of_run(next(drawn, cells[-1]), "artifacts/figures/scheme.png"), ["img"]),
         "sweep": (
             of_run(whole.info, "artifacts/leaderboard.json"),
             [*(f'text="{name}"' for name in files), "text=cobias_mean"],
@@ -248,7 +244,7 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
     }
 
 
-@pytest.mark.parametrize("name", ["cells", "compare", "scheme", "sweep"])
+@pytest.mark.parametrize("name", ["cells", "compare", "sweep"])
 def test_mlflow_shows_what_was_recorded(
     page: Page,
     server: str,

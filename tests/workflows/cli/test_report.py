@@ -66,23 +66,12 @@ def test_one_table_is_reported_alone(dcs, new_output, tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    ["report papers", "table plain ablation", "compare zz zz"],
+    ["report papers", "compare zz zz"],
 )
 def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     refused(*words.split(), "--runs", runs, says=[words.split()[-1]])
     assert list(tmp_path.iterdir()) == [], "half a report was left behind"
-
-
-def test_the_papers_tables_are_printed_side_by_side(dcs, runs):
-    main = dcs("table", "paper", "--runs", runs)
-    ours, theirs = (line for line in main.out.splitlines() if "| DCS" in line)
-    assert "75.0 ± 7.1" in ours and "81.5 ± 2.5" in theirs
-    plain = dcs("table", "paper", "main", "-f", "csv", "--runs", runs)
-    assert plain.out.splitlines()[0].startswith("model,shots,method,task,seeds,accuracy_mean")
-    for which in ("ablation", "schemes", "classes"):
-        latex = dcs("table", "paper", which, "--format", "latex", "--runs", runs)
-        assert r"\begin{tabular}" in latex.out
 
 
 def _recorded(folder: Path, name: str, accuracy: float, seeds: tuple[int, ...]) -> None:
@@ -102,7 +91,7 @@ def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(dcs, new
     dcs("rm", "before", "--yes", "--runs", folder)
     assert {path.stem[:5] for path in (folder / "cells").glob("*.json")} == {"after"}
     assert "0 cells" in dcs("runs", "before", "--runs", folder).out
-    refused("table", "before", "--runs", folder)
+    refused("compare", "before", "after", "--runs", folder)
     key = next((folder / "cells").glob("*.json")).stem
     dcs("rm", key, "--yes", "--runs", folder)
     assert "1 cell;" in dcs("runs", "after", "--runs", folder).out

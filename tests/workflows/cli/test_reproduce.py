@@ -116,8 +116,8 @@ def test_times_are_no_difference(copy: Path) -> None:
 
 def test_other_software_is_named(copy: Path) -> None:
     record = record_of(copy, "dnip")
-    lock = {**record.provenance["lock"], "numpy": "1.0.0", "gone": "2.0"}
-    Archive(copy).write(replace(record, provenance={**record.provenance, "lock": lock}))
+    packages = {**record.provenance["packages"], "numpy": "1.0.0", "gone": "2.0"}
+    Archive(copy).write(replace(record, provenance={**record.provenance, "packages": packages}))
     out = reproduced(copy, record.key).out
     assert "1.0.0" in out and "gone" in out
     assert "numba" not in out

@@ -158,7 +158,6 @@ def test_rows_beyond_the_limit_are_all_rows():
         ("dnip", {"memberships": 5}, {}),
         ("dnip", {"space": {"calibration": "none"}}, {}),
         ("furud", {"space": {"weight_scale": 30}}, {}),
-        ("dcs", {"pmi": "normalised", "space": {"pseudo_count": 9}}, {"pmi": "normalised"}),
         (
             "dcs",
             {"search": {"schedule": "published"}, "space": {"lambda1": [1, 2]}},
