@@ -141,6 +141,7 @@ def recording(
         output=output,
         trials=tracking.trials,
         figures=tracking.figures,
+        traces=tracking.traces,
         warn=lambda line: console.print(line, style="yellow"),
         **sweep,
     )
