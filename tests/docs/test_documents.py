@@ -16,9 +16,11 @@ _RUN = [name for name in documents() if any(block.runs for block in blocks_of(na
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _RUN)
 def test_what_is_shown_works(name: str, tmp_path: Path) -> None:
-    printed = ""
-    with Session(tmp_path) as session:
-        for block in blocks_of(name):
+    printed, blocks = "", blocks_of(name)
+    # Outputs that are shown, and packages that are installed.
+    processes = any(block.marked("output") or "pip install" in block.code for block in blocks)
+    with Session(tmp_path, processes=processes) as session:
+        for block in blocks:
             if block.runs:
                 printed = session.run(block)
             elif block.marked("output"):
