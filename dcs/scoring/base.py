@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import softmax
 from dcs.errors import ScoringError, check_choice
-from dcs.prompting import AnswerPrefix, PromptPrefix, last_line
+from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, last_line
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import (
     JointScore,
@@ -72,7 +72,7 @@ class Scorer(Protocol):
         """Return the class probabilities of prompts.
 
         A prompt is the text ``f"{prefix}{query}"``, or the chat messages
-        ``dcs.prompting.chat_messages(prefix, query)``.
+        ``dcs.prompting.prompts.chat_messages(prefix, query)``.
 
         Parameters
         ----------
