@@ -219,7 +219,12 @@ def show(
     prefix = prompting.render_prefix(task, demonstrations)
     query = prompting.render_query(task, texts[row].text)
     scoring = config.scoring
-    tokenizer = load_tokenizer(model, prompt=scoring.prompt, answer_prefix=scoring.answer_prefix)
+    tokenizer = load_tokenizer(
+        model,
+        prompt=scoring.prompt,
+        answer_prefix=scoring.answer_prefix,
+        thinking=scoring.votes is not None,
+    )
     (prompt,), space = tokenizer.render(prefix, [query])
     typer.echo(prompt)
     console.print()
