@@ -224,7 +224,7 @@ class Driver:
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
             waiting = self._waiting[0]
             if waiting.tables is None:
-                tables = self._plan.read(waiting.key)
+                tables = self._plan.tables[waiting.key].read()
                 # Ray silently ends a process that contacts a dead daemon.
                 check_processes()
                 # Not put by the actor, whose node may leave before the cells are computed.
