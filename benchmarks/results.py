@@ -123,7 +123,7 @@ def clustered_error(values: pd.Series, texts: pd.Series) -> float:
     return float(np.sqrt(number / (number - 1) * (sums**2).sum()) / len(values))
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def markdown_table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in lines)
 
@@ -140,7 +140,7 @@ def methods_table(cells: pd.DataFrame) -> str:
         row += [f"{own['lost'].sum()} of {len(own)}", f"{own['unchanged'].mean():.0%}"]
         rows.append(row)
     ends = ["tables with a loss > 0.5", "with p < 0.05", "cells with p < 0.05", "unchanged"]
-    return _table(["method", "tables", *METRICS.values(), *ends], rows)
+    return markdown_table(["method", "tables", *METRICS.values(), *ends], rows)
 
 
 def peers_table(cells: pd.DataFrame) -> str:
@@ -160,7 +160,7 @@ def peers_table(cells: pd.DataFrame) -> str:
         wins, losses = (change["mean"] > 0.5).sum(), (change["mean"] < -0.5).sum()
         rows.append([*row, f"{wins} / {len(change) - wins - losses} / {losses}"])
     head = ["balance minus", "mean over tables", "over texts", "apart, tables", "apart, texts"]
-    return _table([*head, "ahead / within 0.5 / behind"], rows)
+    return markdown_table([*head, "ahead / within 0.5 / behind"], rows)
 
 
 def tables_table(cells: pd.DataFrame) -> str:
@@ -174,7 +174,7 @@ def tables_table(cells: pd.DataFrame) -> str:
             found = (table, method) in means.index
             row.append("{:.1f} / {:.1f}".format(*means.loc[(table, method)]) if found else "")
         rows.append(row)
-    return _table(["table", *methods], rows)
+    return markdown_table(["table", *methods], rows)
 
 
 def losses_table(cells: pd.DataFrame) -> str:
@@ -189,7 +189,7 @@ def losses_table(cells: pd.DataFrame) -> str:
                 change += f" [{row['low']:+.2f}, {row['high']:+.2f}]"
             p = f"{row['p']:.3f}"
             rows.append([method, row["table"], change, p, f"{biases[row['table']]:+.1f}"])
-    return _table(["method", "table", "change of accuracy", "p", "change of COBias"], rows)
+    return markdown_table(["method", "table", "change of accuracy", "p", "change of COBias"], rows)
 
 
 def main() -> None:

@@ -423,7 +423,9 @@ class Progress:
     running : int
         Number of submitted cells.
     work : collections.Counter of str
-        Work done in this run: ``cells``, ``trials``, ``moves``, ``prompts``.
+        Work done in this run: ``trials``, ``moves``, ``prompts``.
+    seconds_left : float
+        Estimated time of the rest; NaN while it is unknown.
     started : float
         Time of the start of the run, by :func:`time.monotonic`.
     """
@@ -436,7 +438,76 @@ class Progress:
     cells_total: int = 0
     running: int = 0
     work: Counter[str] = field(default_factory=Counter)
+    seconds_left: float = math.nan
     started: float = field(default_factory=time.monotonic)
+
+
+@dataclass(slots=True)
+class Costs:
+    """CPU time of finished cells, from which that of missing ones is estimated.
+
+    It is proportional to trials x rows x classes among cells with the same method, judge, number
+    of rows and search, budget included. Cells that share a search count once.
+
+    Attributes
+    ----------
+    seconds, units, missing : dict
+        By kind of cell: the CPU time of finished cells, their amount of work, and that of the
+        cells to be computed.
+    """
+
+    seconds: dict[Any, float] = field(default_factory=dict)
+    units: Counter[Any] = field(default_factory=Counter)
+    missing: Counter[Any] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, plan: SweepPlan) -> Costs:
+        """Return the costs of the finished and the missing cells on existing tables."""
+        costs = cls()
+        for key, cells in plan.cells.items():
+            for cell in cells:
+                if (record := plan.ended.get(cell.key)) is not None and record.finished:
+                    costs.end(cell, plan.tables[key].size, record)
+        for key, cells in plan.missing_cells.items():
+            costs.add(cells, plan.tables[key].size)
+        return costs
+
+    def add(self, cells: Iterable[Cell], size: int, *, sign: int = 1) -> None:
+        """Add missing cells of a table, or remove them with a negative sign."""
+        for first, *_ in sharing(cells):
+            kind, units = _work(first, size)
+            self.missing[kind] += sign * units
+
+    def end(self, cell: Cell, size: int, record: CellRecord) -> None:
+        """Add a finished cell."""
+        kind, units = _work(cell, size)
+        self.units[kind] += units
+        # Trials of a cell may have run concurrently.
+        elapsed = (record.finished_ms - record.started_ms) / 1000
+        spent = max(elapsed, sum(trial.seconds for trial in record.trials))
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + spent
+
+    @property
+    def rest(self) -> float:
+        """CPU seconds of the missing cells; NaN unless one of each kind is finished."""
+        return sum(
+            missing * (self.seconds[kind] / self.units[kind] if kind in self.units else math.nan)
+            for kind, missing in self.missing.items()
+            if missing
+        )
+
+
+#: Number of trials of a study at least: those of the standard settings.
+_FEWEST_TRIALS: Final = 27
+
+
+def _work(cell: Cell, size: int) -> tuple[Any, int]:
+    """Return the kind of a cell and its amount of work on a table of `size`."""
+    method, tuner = get_method(cell.method), cell.tuner
+    kind = method.shares or method.name, cell.optimization_size
+    if tuner is None:
+        return kind, size
+    return (*kind, tuner.judge, tuner.search), size * max(tuner.trials, _FEWEST_TRIALS)
 
 
 def sweep_key(config: SweepConfig) -> str:

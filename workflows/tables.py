@@ -124,6 +124,8 @@ class GivenTable(Source):
         Fraction of the rows to hold out as test rows if the source has no test rows.
     digests : dict of str to str
         Content hash of the rows of each split.
+    size : int
+        Number of optimization rows times classes.
     own_seed : bool
         Whether the seed is that of the table instead of a seed of the sweep.
     reading : Reading
@@ -135,6 +137,7 @@ class GivenTable(Source):
     members: Mapping[str, Paths]
     held_out: float
     digests: dict[str, str]
+    size: int
     own_seed: bool = False
     reading: Reading = Reading()
     remarks: tuple[str, ...] = ()
@@ -309,6 +312,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     seed=seed,
                     held_out=config.held_out,
                     digests={part: table.digest for part, table in split.items()},
+                    size=split["optimization"].probs.size,
                     own_seed=own is not None,
                     reading=config.reading,
                     remarks=tuple(line for _, lines in read.values() for line in lines),
@@ -561,6 +565,8 @@ class Scoring:
         Number of GPUs reserved for that time.
     digests : dict of str to str
         Content hash of each table, by split.
+    size : int
+        Number of optimization rows times classes.
     scorer : dict of str to str
         Engine, its version, the model's revision, and the precision and label rule used.
     demonstrations : list of str
@@ -580,6 +586,7 @@ class Scoring:
     remarks: list[str] = field(default_factory=list)
     scored: int = 0
     tokens: int = 0
+    size: int = 1
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -674,6 +681,7 @@ class ProbabilityStore:
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
+            size=tables["optimization"].probs.size,
             finished_ms=time.time_ns() // 1_000_000,
             **about,
         )
@@ -703,6 +711,12 @@ class StoredTables:
         """File of the rows of each split."""
         return {str(split): self.store.path(self.key, split) for split in SPLITS}
 
+    @property
+    def size(self) -> int:
+        """Number of optimization rows times classes of existing tables."""
+        scoring = self.store.scoring(self.key)
+        return 1 if scoring is None else scoring.size
+
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows; see :meth:`ProbabilityStore.read`."""
         return dict(self.store.read(self.key))
@@ -722,6 +736,11 @@ class JointTables:
         if len(parts) < len(self.members):
             return None
         return {str(split): joint_digest(part[split] for part in parts) for split in SPLITS}
+
+    @property
+    def size(self) -> int:
+        """Number of optimization rows times classes of one of the tables."""
+        return next(iter(self.members.values())).size
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, with rows matched."""

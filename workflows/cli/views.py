@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from tracking.results.cells import MEASURES, Cells, Estimate, method_title
 from tracking.store.runs import cell_name
 from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
-from workflows.plan import Progress, SweepPlan
+from workflows.plan import Costs, Progress, SweepPlan
 from workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
@@ -82,7 +83,11 @@ def show_plan(plan: SweepPlan) -> None:
     announce(plan.missing_tables.values())
     unscored = _count(len(plan.missing_tables), "table")
     missing = _count(plan.n_cells - len(plan.ended), "cell")
-    console.print(f"to do: {unscored} to score, {missing} to compute")
+    rest = math.nan if plan.missing_tables else Costs.of(plan).rest
+    time_left = "unknown until one of each kind is finished"
+    if not math.isnan(rest):
+        time_left = f"{duration(rest)} of one CPU"
+    console.print(f"to do: {unscored} to score, {missing} to compute (time: {time_left})")
 
 
 def _count(number: int, noun: str) -> str:
@@ -155,9 +160,8 @@ def progress_line(progress: Progress, now: float) -> str:
         f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
     ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
-    if work["cells"]:
-        rest = progress.cells_total - progress.cells_done
-        parts.append(f"{duration(seconds / work['cells'] * rest)} left")
+    if not math.isnan(progress.seconds_left):
+        parts.append(f"{duration(progress.seconds_left)} left")
     return " · ".join(parts)
 
 

@@ -30,7 +30,7 @@ from workflows.cluster.connect import (
 )
 from workflows.cluster.pool import ScoringPool
 from workflows.parallel import Mapper, RayMapper
-from workflows.plan import Cell, Progress, SweepPlan, sharing
+from workflows.plan import Cell, Costs, Progress, SweepPlan, sharing
 from workflows.study.cell import compute_cell, failed_record
 from workflows.study.study import StudyStorageError, open_storage
 from workflows.tables import ProbabilityStore, Rows
@@ -108,6 +108,7 @@ class Driver:
         self._waiting: deque[_PendingCells] = deque()
         self._tuning: dict[Any, _Tuning] = {}
         self._attempts: Counter[str] = Counter()
+        self._costs = Costs.of(plan)
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
 
@@ -162,11 +163,11 @@ class Driver:
 
     def _end_late(self, ended: _Tuning) -> Iterator[CellRecord]:
         limit, name = self._plan.config.cell_time_limit, self._plan.config.name
+        self._costs.add(ended.cells, self._plan.tables[ended.key].size, sign=-1)
         error = TimeoutError(f"the cell did not end within cell_time_limit {limit:g} s")
         for cell in ended.cells:
             self._progress.cells_done += 1
             self._progress.cells_failed += 1
-            self._progress.work.update(cells=1)
             yield failed_record(cell, error, sweep=name, started_ms=ended.started_ms)
 
     def _wait(self) -> list[Any]:
@@ -184,6 +185,12 @@ class Driver:
         self._placement, progress = self._watch.latest, self._progress
         progress.tables_done = self._plan.n_tables - self._pool.n_missing
         progress.running = len(self._tuning)
+        progress.seconds_left = math.nan
+        if not self._pool.n_missing:
+            now = time.time_ns() // 1_000_000
+            begun = sum((now - each.started_ms) * each.width for each in self._tuning.values())
+            rest = max(0.0, self._costs.rest - begun / 1000)
+            progress.seconds_left = rest / max(1, self._placement.cell_cpus)
         progress.show(progress)
 
     @property
@@ -208,7 +215,9 @@ class Driver:
             self._ready.add(ready)
             # Keys are known only now: an earlier run may have computed cells of the same table.
             finished = self._archive.finished([cell.key for cell in cells])
-            self._enqueue(ready, [cell for cell in cells if cell.key not in finished])
+            missing = [cell for cell in cells if cell.key not in finished]
+            self._costs.add(missing, self._plan.tables[ready].size)
+            self._enqueue(ready, missing)
             for record in finished.values():
                 self._progress.cells_done += 1
                 yield record
@@ -272,10 +281,14 @@ class Driver:
                 failed_record(cell, error, sweep=name, started_ms=started_ms)
                 for cell in ended.cells
             ]
-        for record in records:
+        size = self._plan.tables[ended.key].size
+        self._costs.add(ended.cells, size, sign=-1)
+        for cell, record in zip(ended.cells, records, strict=True):
             self._progress.cells_done += 1
             self._progress.cells_failed += not record.finished
-            work = {"cells": 1, "trials": len(record.trials), "moves": record.moves}
+            if record.finished:
+                self._costs.end(cell, size, record)
+            work = {"trials": len(record.trials), "moves": record.moves}
             self._progress.work.update(work)
             yield self._plan.located(ended.key, record)
 
