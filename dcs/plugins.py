@@ -1,4 +1,4 @@
-"""Plug-ins of other packages: importers, engines and methods.
+"""Plug-ins of other packages: engines and methods.
 
 A package declares its plug-ins as entry points of one of `GROUPS`; docs/extending.md has an
 example of each. There is no registration function, because Ray workers and the command line must
@@ -16,11 +16,10 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from dcs.errors import ConfigError, named, unknown
 
-Group: TypeAlias = Literal["dcs.importers", "dcs.engines", "dcs.methods"]
+Group: TypeAlias = Literal["dcs.engines", "dcs.methods"]
 
 #: What an entry point of each group is called in messages, and the type it must have.
 GROUPS: Final[dict[Group, tuple[str, str]]] = {
-    "dcs.importers": ("format", "a dcs.data.importers.Importer"),
     "dcs.engines": ("engine", "a class that fulfils dcs.scoring.Scorer"),
     "dcs.methods": ("method", "a dcs.selection.methods.Method"),
 }
@@ -33,7 +32,7 @@ def plugin_names(group: Group) -> tuple[str, ...]:
 
     Parameters
     ----------
-    group : {"dcs.importers", "dcs.engines", "dcs.methods"}
+    group : {"dcs.engines", "dcs.methods"}
         Group of entry points.
 
     Returns
@@ -62,7 +61,7 @@ def find_named(
 
     Parameters
     ----------
-    group : {"dcs.importers", "dcs.engines", "dcs.methods"}
+    group : {"dcs.engines", "dcs.methods"}
         Group of entry points.
     name : str
         Name of the built-in or plug-in.

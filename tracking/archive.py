@@ -21,11 +21,12 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dcs.errors import TrackingError
-from dcs.io import atomic_write_text, first_fault, read_text
+from dcs.io import atomic_write_text, first_fault, read_json, read_text
 from tracking.records import (
     KEY_PATTERN,
     CellRecord,
     FigureTracking,
+    PromptRecord,
     ScoringRecord,
     SweepStatus,
     TrialTracking,
@@ -63,6 +64,8 @@ class Sweep(BaseModel):
         a nested run each in addition, or not at all.
     figures : {"sweep", "none"}
         Whether to record the figures of the sweep.
+    traces : int
+        Maximum number of prompts of each scored table to log as traces.
     scorings : tuple of ScoringRecord
         Records of its scored tables.
     status : {"FINISHED", "FAILED", "KILLED"} or None
@@ -79,6 +82,7 @@ class Sweep(BaseModel):
     run_name: str | None = None
     trials: TrialTracking = "table"
     figures: FigureTracking = "sweep"
+    traces: int = 20
     scorings: tuple[ScoringRecord, ...] = ()
     status: SweepStatus | None = None
 
@@ -143,6 +147,19 @@ class Archive:
         if record.key != key:
             raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
         return record
+
+    def prompts(self, scoring: ScoringRecord) -> list[PromptRecord]:
+        """Return the sampled prompts of a scored table.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if their file is damaged; names it.
+        """
+        path = self.output / scoring.prompts
+        if not scoring.prompts or not path.is_file():
+            return []
+        return [PromptRecord(**values) for values in read_json(path, error=TrackingError)]
 
     def digest(self, key: str) -> str | None:
         """Return the digest of a record without parsing it; None if it does not exist."""

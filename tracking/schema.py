@@ -15,6 +15,7 @@ KIND_CELL: Final = "cell"
 KIND_TRIAL: Final = "trial"
 KIND_SCORING: Final = "scoring"
 KIND_MODEL: Final = "model"
+KIND_PROMPT: Final = "prompt"
 
 SCHEMA: Final = "dcs.schema_version"
 SWEEP: Final = "dcs.sweep"

@@ -42,6 +42,7 @@ from dcs.prompting import (
 )
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, joint_digest
+from tracking.records import PromptRecord, plain
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
 
@@ -626,6 +627,10 @@ class ProbabilityStore:
         """Return the path of a table."""
         return self.root / key / f"{split}.parquet"
 
+    def prompts_path(self, key: str) -> Path:
+        """Return the path of the sampled prompts of a table, which may not exist."""
+        return self.root / key / "prompts.json"
+
     def _record_path(self, key: str) -> Path:
         return self.root / key / "scoring.json"
 
@@ -676,8 +681,18 @@ class ProbabilityStore:
                 )
         return tables
 
-    def write(self, key: str, tables: Mapping[str, ProbabilityTable], **about: Any) -> Scoring:
-        """Write both tables of a key, each atomically; write and return their record last."""
+    def write(
+        self,
+        key: str,
+        tables: Mapping[str, ProbabilityTable],
+        *,
+        prompts: Sequence[PromptRecord] = (),
+        **about: Any,
+    ) -> Scoring:
+        """Write both tables of a key and sampled prompts, each atomically.
+
+        Their record is written last, and returned.
+        """
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
@@ -690,6 +705,9 @@ class ProbabilityStore:
         with FileLock(folder / ".lock"):
             for split in SPLITS:
                 tables[split].write(self.path(key, split))
+            if prompts:
+                text = json.dumps([plain(prompt) for prompt in prompts], indent=1)
+                atomic_write_text(self.prompts_path(key), text)
             atomic_write_text(self._record_path(key), json.dumps(asdict(scoring), indent=1))
         return scoring
 

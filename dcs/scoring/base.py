@@ -25,6 +25,9 @@ from dcs.scoring.labels import (
 SCORING_VERSION = 1
 """Increment when the engines return different numbers for the same model, to invalidate caches."""
 
+Prompt = str | list[dict[str, str]]
+"""A prompt as it is sent to a model: a text, or the messages of a chat."""
+
 Progress = Callable[[int], None]
 """Callback that receives the number of queries just finished."""
 
@@ -47,8 +50,9 @@ class Scorer(Protocol):
 
     A class may also define ``packages``, the names of the installed packages whose versions
     determine its numbers; ``served``, which is true if a server hosts its models, so that it
-    receives a name instead of a :class:`~dcs.scoring.ModelReference`; and a method ``report()``
-    that returns lines to print at the end.
+    receives a name instead of a :class:`~dcs.scoring.ModelReference`; a method ``report()`` that
+    returns lines to print at the end; and a method ``sent(prefix, query)`` that returns the prompt
+    as it is sent to the model, and its number of tokens, 0 if unknown.
     """
 
     name: str
@@ -204,6 +208,11 @@ class TokenEngine(Engine):
             self._check_lengths(context, 0)
             scores -= check_finite(self._word_scores(context, token_ids, lambda count: None))
         return softmax(scores)
+
+    def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
+        """Return a prompt as the model reads it, and its number of tokens."""
+        (text,), _ = self._tokenizer.render(prefix, [query])
+        return text, len(self._tokenizer.encode([text])[0])
 
     def _check_lengths(self, tokens: list[list[int]], word: int) -> None:
         for row, ids in enumerate(tokens):

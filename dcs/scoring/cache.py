@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dcs.errors import ConfigError, DCSError, reason
 from dcs.io import atomic_write_bytes, atomic_write_text, content_key
 from dcs.prompting import PromptPrefix
-from dcs.scoring.base import SCORING_VERSION, Progress, Scorer
+from dcs.scoring.base import SCORING_VERSION, Progress, Prompt, Scorer
 
 _log = logging.getLogger(__name__)
 
@@ -237,6 +237,13 @@ class StoredScorer:
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))
         return np.stack([group.rows[key] for key in hashes])
+
+    def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
+        """Return a prompt as it is sent to the model, and its number of tokens, 0 if unknown."""
+        if hasattr(self._scorer, "sent"):
+            sent: tuple[Prompt, int] = self._scorer.sent(prefix, query)
+            return sent
+        return f"{prefix}{query}", 0
 
     def _open(self, settings: Mapping[str, Any]) -> ShardGroup:
         """Return a group; the last one is kept, since a table is scored in many calls."""

@@ -44,7 +44,7 @@ from dcs.errors import (
 )
 from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import MissingRule, count_votes, fill_missing, label_masses
-from dcs.scoring.base import Engine, Progress
+from dcs.scoring.base import Engine, Progress, Prompt
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
 
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 Api = Literal["completions", "chat"]
-
-Prompt = str | list[dict[str, str]]
-"""A text, or chat messages."""
 
 T = TypeVar("T")
 
@@ -251,6 +248,10 @@ class OpenAIScorer(Engine):
             return chat_messages(prefix, query, answer_prefix=self._answer_prefix)
         text = f"{prefix}{query}"
         return [{"role": "user", "content": text}] if self._api == "chat" else text
+
+    def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
+        """Return a prompt as it is sent; servers count the tokens of all."""
+        return self._render(prefix, query), 0
 
     async def _score_all(
         self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress

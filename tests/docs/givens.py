@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -60,15 +59,6 @@ def _csv(path: Path) -> None:
     frame.to_csv(path, index=False)
 
 
-def _jsonl(path: Path) -> None:
-    probs, labels = _biased()
-    rows = [
-        {"label": CLASSES[label], "probs": dict(zip(CLASSES, row, strict=True))}
-        for row, label in zip(probs.tolist(), labels.tolist(), strict=True)
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-
-
 def _scheme(path: Path) -> None:
     probs, labels = _biased()
     fitted = get_method("vector").fit(probs, labels, classes=CLASSES)
@@ -115,7 +105,6 @@ def _tuned(path: Path) -> None:
 _FILES: Final[dict[str, Callable[[Path], None]]] = {
     "my.csv": _csv,
     "my.parquet": _parquet,
-    "my.jsonl": _jsonl,
     "table.parquet": _parquet,
     "rows.csv": _csv,
     "scheme.json": _scheme,

@@ -13,9 +13,8 @@ import pytest
 
 from benchmarks.exact import exact_search
 from dcs.data.columns import to_shares
-from dcs.data.importers import import_file
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ConfigError, ScoringError, TableError
+from dcs.errors import ConfigError, ScoringError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
@@ -37,24 +36,6 @@ def _table(n_classes: int, rows: int = 300) -> ProbabilityTable:
     logits[np.arange(rows), labels] += 1.2
     probs = np.exp(logits)
     return ProbabilityTable.from_arrays(to_shares(probs, "scores"), labels)
-
-
-def test_the_importer_reads_lines_of_json_and_names_a_bad_one(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    rows = [
-        {"id": "x", "label": "a", "probs": {"a": 0.75, "b": 0.25}},
-        {"id": "y", "label": "b", "probs": {"b": 0.5, "a": 0.5}},
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    table = import_file("jsonl", path, task="letters")
-    assert table.classes == ("a", "b") and table.ids == ("x", "y")
-    assert table.probs.tolist() == [[0.75, 0.25], [0.5, 0.5]]
-    assert table.labels.tolist() == [0, 1]
-    assert (table.provenance.task, table.provenance.source) == ("letters", "rows.jsonl")
-    for line in ("{", "[1]", '{"label": "a", "probs": {"a": 1}}'):
-        path.write_text(f"{json.dumps(rows[0])}\n{line}\n")
-        with pytest.raises(TableError, match="line 2"):
-            import_file("jsonl", path)
 
 
 def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:

@@ -27,7 +27,7 @@ CONFIG = SweepConfig(
         judge={"development": 0.3},
         space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
     ),
-    tracking={"trials": "none", "figures": "none"},
+    tracking={"trials": "none", "figures": "none", "traces": 0},
 )
 #: Little beside the scoring.
 SCORING = CONFIG.model_copy(update={"methods": ("icl",)})

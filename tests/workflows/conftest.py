@@ -66,7 +66,7 @@ def cell_times(output: Path) -> dict[Path, int]:
 
 
 #: Drawing takes longer than all else in recording, and is tested where it is written.
-UNDRAWN = ("--set", "tracking.figures=none")
+UNDRAWN = ("--set", "tracking.figures=none", "--set", "tracking.traces=0")
 
 
 #: The key of a served model, in the variable of a test's own: workers have it from their start.

@@ -30,7 +30,7 @@ CONFIG = SweepConfig(
     ),
     # Cross-validation calibrates, which is linear algebra; a study is Optuna and annealing.
     axes={"development": (0.3, None)},
-    tracking={"trials": "none", "figures": "none"},
+    tracking={"trials": "none", "figures": "none", "traces": 0},
 )
 N_CELLS = 4
 

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mlflow.entities import Run
 
@@ -36,7 +37,7 @@ CONFIG = SweepConfig(
         judge={"development": 0.3},
         space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
     ),
-    tracking={"figures": "none"},
+    tracking={"figures": "none", "traces": 2},
 )
 #: One table of the four.
 ONE = {"tasks": ("reviews",), "shots": (1,)}
@@ -89,6 +90,19 @@ def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
         assert sorted(point.step for point in history) == (
             [0, 1] if run.data.tags["dcs.method"] == "dcs" else []
         )
+
+
+def test_prompts_of_every_table_are_traces_of_its_run(finished):
+    client, experiment_id = open_experiment(f"sqlite:///{finished[0] / 'mlflow.db'}", CONFIG.name)
+    for run in _runs(finished[0], "scoring"):
+        found = client.search_traces(locations=[experiment_id], run_id=run.info.run_id)
+        assert len(found) == 2
+        (span,) = found[0].data.spans
+        assert span.inputs["prompt"].endswith(("Team:", "Rating:"))
+        logs = span.outputs["log_probabilities"]
+        assert sum(np.exp([*logs.values()])) == pytest.approx(1.0)
+        assert span.attributes["label"] in logs
+        assert found[0].info.token_usage["input_tokens"] > 10
 
 
 def test_what_is_finished_is_not_computed_again_also_in_a_wider_sweep(finished):

@@ -16,6 +16,7 @@ from tracking.archive import Archive
 from tracking.records import CellRecord, StoredCell
 from tracking.results.cells import ordered
 from tracking.store.client import cells_link, open_experiment, open_store, search_runs
+from tracking.store.traces import delete_traces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -311,7 +312,7 @@ def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
 
 
 def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str) -> int:
-    """Delete the runs that match a filter, and the models of their schemes; return their number.
+    """Delete the runs that match a filter, their models and traces; return their number.
 
     MLflow keeps deleted runs until `mlflow gc`.
     """
@@ -322,6 +323,7 @@ def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str)
             of_run = f"source_run_id = '{run_id}'"
             for model in client.search_logged_models([experiment_id], of_run):
                 client.delete_logged_model(model.model_id)
+            delete_traces(client, experiment_id, run_id)
             client.delete_run(run_id)
             count += 1
     return count

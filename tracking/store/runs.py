@@ -37,6 +37,7 @@ from tracking.results.sweep_tables import (
 )
 from tracking.store.client import log_files, make_experiment, search_runs
 from tracking.store.serving import log_model
+from tracking.store.traces import delete_traces, log_traces
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -90,6 +91,7 @@ class SweepRuns:
     def __init__(self, client: MlflowClient, sweep: Sweep, archive: Archive) -> None:
         self._client = client
         self._sweep = sweep
+        self._archive = archive
         self._varied = (*_varied(sweep.sweep_params), *sweep.varies)
         tags = schema.EXPERIMENT_TAGS | schema.shared_view(self._varied)
         experiment = make_experiment(client, sweep.experiment, archive.output, tags)
@@ -226,6 +228,9 @@ class SweepRuns:
         run_id = self._new_run(schema.KIND_SCORING, name, tags, start=scoring.started_ms)
         metrics = _metrics(scoring.metrics, scoring.finished_ms)
         self._log_batch(run_id, metrics, {**who, **scoring.params})
+        if prompts := self._archive.prompts(scoring)[: self._sweep.traces]:
+            own = {key: tags[key] for key in tags if key.startswith("dcs.")}
+            log_traces(self._client, prompts, self.experiment_id, run_id, own)
         self._client.set_terminated(run_id, end_time=scoring.finished_ms)
 
     def write_summary(self, cells: Cells, failed: int) -> None:
@@ -310,6 +315,7 @@ class SweepRuns:
 
     def _delete_cell(self, run_id: str) -> None:
         trials = schema.tagged({schema.KIND: schema.KIND_TRIAL, schema.PARENT: run_id})
+        delete_traces(self._client, self.experiment_id, run_id)
         for each in (*[run.info.run_id for run in self._search(trials)], run_id):
             # A deleted run can be restored and must not be RUNNING then.
             self._client.set_terminated(each, "KILLED")

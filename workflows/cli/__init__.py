@@ -23,13 +23,12 @@ app = typer.Typer(
     "probabilities in a file such as rows.csv, run `dcs tune rows.csv`.",
 )
 
-_FORMATS = options.listing_command("FORMAT is one of:", "dcs.importers")
 _METHODS = options.listing_command("--method is one of:", "dcs.methods", omit=("icl",))
 _ENGINES = options.listing_command("--engine is one of:", "dcs.engines")
 
 app.command()(sweeps.quickstart)
 _table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")
-_table_command("import", cls=_FORMATS)(tables.import_)
+_table_command("import")(tables.import_)
 _table_command(cls=_METHODS)(tables.tune)
 _table_command()(tables.pick)
 _table_command()(tables.evaluate)

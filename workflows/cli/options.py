@@ -141,6 +141,7 @@ def recording(
         output=output,
         trials=tracking.trials,
         figures=tracking.figures,
+        traces=tracking.traces,
         warn=lambda line: console.print(line, style="yellow"),
         **sweep,
     )
@@ -276,10 +277,6 @@ def _plain(text: str) -> str:
 
 def _summaries(group: Group) -> Mapping[str, str]:
     """Return the summaries of a group's built-in names."""
-    if group == "dcs.importers":
-        from dcs.data.importers import IMPORTERS
-
-        return {each.name: each.summary for each in IMPORTERS}
     if group == "dcs.methods":
         from dcs.selection.methods import BASELINES, METHODS
 

@@ -57,7 +57,7 @@ def sweep(
     settings: options.Settings = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only print the remaining work."),
+        typer.Option("--dry-run", help="Only print the remaining work and its time."),
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Compute failed cells again.")

@@ -67,7 +67,7 @@ def import_(
         list[str],
         typer.Argument(
             metavar="[FORMAT] PATH",
-            help="File or folder to read; FORMAT is needed for others than tables of rows.",
+            help="File or folder to read; FORMAT is table (the default) or lm-eval.",
         ),
     ],
     output: Annotated[
@@ -94,9 +94,11 @@ def import_(
 ) -> None:
     """Convert class probabilities to a probability table; dcs tune reads most files by itself.
 
-    For lm-eval, `--read` also has the keys filter (whose responses are read), targets (auto, index
-    or text) and choice_score: choices are scored by the sum of their log-likelihoods, by the mean
-    per character, or by the sum minus that without the prompt (unconditional).
+    The format lm-eval is a sample log of lm-evaluation-harness (samples_TASK_DATE.jsonl), or a
+    folder of such logs. Its keys of `--read` are classes, filter (whose responses are read),
+    targets (auto, index or text) and choice_score: choices are scored by the sum of their
+    log-likelihoods, by the mean per character, or by the sum minus that without the prompt
+    (unconditional).
 
     Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
     """

@@ -99,6 +99,7 @@ class Driver:
             texts=plan.texts,
             store=ProbabilityStore.under(plan.output),
             settings=plan.config.scoring,
+            sampled=plan.config.tracking.traces,
         )
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
 

@@ -57,6 +57,8 @@ class ScoringPool:
         Where the tables are written, by this process.
     settings : ScoringSettings
         The engine and its options.
+    sampled : int
+        Number of prompts of each table to record.
 
     Attributes
     ----------
@@ -71,9 +73,11 @@ class ScoringPool:
         texts: Mapping[str, str],
         store: ProbabilityStore,
         settings: ScoringSettings,
+        sampled: int = 0,
     ) -> None:
         self.unscored: list[ScoringError] = []
         self._texts, self._store, self._settings = texts, store, settings
+        self._sampled = sampled
         self._waiting = deque(requests.items())
         self._open: list[TableScoring] = []
         self._actors: list[_Actor] = []
@@ -132,7 +136,8 @@ class ScoringPool:
     def _open_next(self) -> None:
         key, request = self._waiting.popleft()
         try:
-            self._open.append(TableScoring(key, request, self._texts.get(key)))
+            texts = self._texts.get(key)
+            self._open.append(TableScoring(key, request, texts, sampled=self._sampled))
         except DCSError as error:
             self._skip(request, error, error)
 
@@ -148,7 +153,7 @@ class ScoringPool:
         assert actor.table is not None
         shard = actor.table.left.popleft()
         reference = actor.handle.score.remote(
-            *actor.table.prompts.prompts(shard.start, shard.stop)
+            *actor.table.prompts.prompts(shard.start, shard.stop), actor.table.sampled(shard)
         )
         actor.calls += 1
         self._running[reference] = _Call(actor, actor.table, shard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from dcs.errors import ScoringError
 from dcs.prompting import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
+from dcs.scoring.base import Prompt
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import PromptSet, ScorerInfo
+from tracking.records import PromptRecord
 from workflows.config.scoring import ScoringSettings
 from workflows.parallel import one_thread
 from workflows.tables import ProbabilityStore, Scoring, TableRequest, texts_key
@@ -43,12 +45,19 @@ class ScoredShard:
         Numbers of prompts scored by the model, and of their tokens, since the actor was started.
     remarks : list of str
         Report of the engine.
+    started_ms, seconds : int, float
+        Start of the shard, in milliseconds since the epoch, and its wall time.
+    sent : list of tuple
+        The sampled prompts; see :meth:`dcs.scoring.StoredScorer.sent`.
     """
 
     probs: NDArray[np.float64]
     scored: int
     tokens: int
     remarks: list[str]
+    started_ms: int = 0
+    seconds: float = 0.0
+    sent: Sequence[tuple[Prompt, int]] = ()
 
 
 class ScoringActor:
@@ -96,12 +105,24 @@ class ScoringActor:
         prefix: str | PromptPrefix,
         queries: Sequence[str],
         label_words: Sequence[str],
+        sampled: Sequence[int] = (),
         progress: Progress | None = None,
     ) -> ScoredShard:
-        """Score and store prompts; see :meth:`dcs.scoring.Scorer.score`."""
-        scorer = self._scorer
+        """Score and store prompts; see :meth:`dcs.scoring.Scorer.score`.
+
+        Those of the indices `sampled` are returned as they are sent to the model.
+        """
+        scorer, started_ms, clock = self._scorer, time.time_ns() // 1_000_000, time.perf_counter()
         probs = scorer.score(prefix, queries, label_words, progress=progress)
-        return ScoredShard(probs, scorer.scored, scorer.tokens_read, scorer.report())
+        return ScoredShard(
+            probs,
+            scorer.scored,
+            scorer.tokens_read,
+            scorer.report(),
+            started_ms=started_ms,
+            seconds=time.perf_counter() - clock,
+            sent=[scorer.sent(prefix, queries[row]) for row in sampled],
+        )
 
     def close(self) -> None:
         """Free the memory of the model, including GPU memory, before the process ends."""
@@ -145,6 +166,8 @@ class TableScoring:
         The request.
     texts : str, optional
         Its :func:`texts_key` when the sweep was planned.
+    sampled : int
+        Number of prompts to record, evenly spaced.
 
     Attributes
     ----------
@@ -157,7 +180,9 @@ class TableScoring:
         If the texts cannot be read, or have changed.
     """
 
-    def __init__(self, key: str, request: TableRequest, texts: str | None = None) -> None:
+    def __init__(
+        self, key: str, request: TableRequest, texts: str | None = None, *, sampled: int = 0
+    ) -> None:
         if texts is not None and texts != texts_key(request):
             # Stored under this key, the table would be mistaken for that of the planned texts.
             raise ScoringError(
@@ -174,6 +199,9 @@ class TableScoring:
         self._unscored = self.n_prompts
         self._clock = time.perf_counter()
         self._scored = self._tokens = 0
+        rows = np.linspace(0, self.n_prompts - 1, sampled, dtype=int)
+        #: The sampled prompts by row, with the shards that hold them.
+        self._sent: dict[int, tuple[Prompt, int, ScoredShard] | None] = dict.fromkeys(rows)
         self._remarks: dict[Work, list[str]] = {}
 
     @property
@@ -181,9 +209,15 @@ class TableScoring:
         """Whether all shards are scored."""
         return not self._unscored
 
+    def sampled(self, shard: slice) -> list[int]:
+        """Return the sampled rows of a shard, counted from its first."""
+        return [row - shard.start for row in self._sent if shard.start <= row < shard.stop]
+
     def add(self, shard: slice, result: ScoredShard, work: Work) -> None:
         """Add a scored shard of an actor."""
         self._probs[shard] = result.probs
+        for row, (prompt, tokens) in zip(self.sampled(shard), result.sent, strict=True):
+            self._sent[shard.start + row] = prompt, tokens, result
         self._unscored -= shard.stop - shard.start
         # Results of an actor may arrive in another order.
         scored, tokens = max(0, result.scored - work.scored), max(0, result.tokens - work.tokens)
@@ -213,7 +247,32 @@ class TableScoring:
             ],
             scored=self._scored,
             tokens=self._tokens,
+            prompts=[*self._prompt_records("votes" in info.settings)],
         )
+
+    def _prompt_records(self, voted: bool) -> Iterator[PromptRecord]:
+        task, examples = self.prompts.task, self.prompts.examples.values()
+        labels = {each.text: each.label for part in examples for each in part}
+        for row, sent in self._sent.items():
+            if sent is None:
+                continue
+            prompt, tokens, shard = sent
+            values = self._probs[row]
+            if not voted:
+                values = np.log(np.maximum(values, np.finfo(float).tiny))
+            yield PromptRecord(
+                inputs={"prompt" if isinstance(prompt, str) else "messages": prompt},
+                outputs={
+                    "votes" if voted else "log_probabilities": dict(
+                        zip(task.label_words, values.tolist(), strict=True)
+                    )
+                },
+                label=task.label_words[labels[self.prompts.texts[row]]],
+                # A server says it of all prompts together.
+                tokens=tokens or round(self._tokens / max(self._scored, 1)),
+                started_ms=shard.started_ms,
+                seconds=shard.seconds / len(shard.probs),
+            )
 
 
 def score_here(
@@ -228,7 +287,8 @@ def score_here(
         work.info = actor.load()
 
     def score(shard: slice) -> ScoredShard:
-        return actor.score(*table.prompts.prompts(shard.start, shard.stop), progress=progress)
+        prompts = table.prompts.prompts(shard.start, shard.stop)
+        return actor.score(*prompts, table.sampled(shard), progress)
 
     with ThreadPoolExecutor(IN_FLIGHT) as threads:
         for shard, result in zip(table.left, threads.map(score, table.left), strict=True):

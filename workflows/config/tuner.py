@@ -309,7 +309,10 @@ class TrackingSettings(Strict):
         run each in addition, or not at all.
     figures : "sweep" or "none"
         Whether to draw the figures of the sweep.
+    traces : int
+        Maximum number of prompts of each scored table to log as traces, with their texts.
     """
 
     trials: TrialTracking = "table"
     figures: FigureTracking = "sweep"
+    traces: int = Field(default=20, ge=0, le=100)

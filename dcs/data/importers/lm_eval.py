@@ -16,21 +16,49 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from dcs.data.checks import Named
 from dcs.data.columns import to_shares
-from dcs.data.importers import ChoiceScore, ImportOptions, TargetKind
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, escaped, quoted, show
-from dcs.io import first_fault, read_json, read_text
+from dcs.io import Strict, first_fault, read_json, read_text
+
+TargetKind: TypeAlias = Literal["auto", "index", "text"]
+
+#: Log-likelihood of a choice: the sum over its tokens, divided by the number of characters (as
+#: ``acc_norm``), or minus that without the prompt (as ``acc_mutual_info``).
+ChoiceScore: TypeAlias = Literal["sum", "mean", "unconditional"]
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
 _MUTUAL = "acc_mutual_info"
 _NEEDED = {"mean": "the texts of the choices", "unconditional": f"the responses of {_MUTUAL}"}
+
+
+class LogOptions(Strict):
+    """How logs are read.
+
+    Parameters
+    ----------
+    classes : tuple of str, optional
+        Class names in the order of the choices.
+    filter : str, optional
+        Filter whose responses are used if the log contains several.
+    targets : {"auto", "index", "text"}
+        Whether a target such as ``"1"`` is the index of a choice or its text. ``"auto"`` decides
+        if only one interpretation fits the log.
+    choice_score : {"sum", "mean", "unconditional"}
+        How choices are scored: by the sum of the log-likelihoods of their tokens, by their mean
+        per character, or by the sum minus that without the prompt.
+    """
+
+    classes: tuple[str, ...] | None = None
+    filter: str | None = None
+    targets: TargetKind = "auto"
+    choice_score: ChoiceScore = "sum"
 
 
 class Sample(BaseModel, extra="allow"):
@@ -97,7 +125,7 @@ class Sample(BaseModel, extra="allow"):
         return None
 
 
-def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
+def read_logs(path: Path, options: LogOptions) -> dict[str, ProbabilityTable]:
     """Read the table of a log, or those of a folder by task and folder of the model."""
     if not path.is_dir():
         return {"all": _read_log(path, options)}
@@ -120,7 +148,7 @@ def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     return tables
 
 
-def _read_log(path: Path, options: ImportOptions) -> ProbabilityTable:
+def _read_log(path: Path, options: LogOptions) -> ProbabilityTable:
     source = escaped(path)
     samples = _filter_samples(_read_samples(path, source), options.filter, source)
     n_choices = max(sample.n_choices for sample in samples)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.data.importers import import_file, import_tables
+from dcs.data.importers import import_tables
+from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
 from tests.dcs.refusals import refuses
 
@@ -44,19 +45,24 @@ def log(folder: Path, *samples: Any, name: str = NAME) -> Path:
     return path
 
 
+def _import(path: Path, **options: Any) -> ProbabilityTable:
+    (table,) = import_tables("lm-eval", path, **options).values()
+    return table
+
+
 HALF = math.log(0.5)
 QUARTERS = [math.log(0.75), math.log(0.25)]
 
 
 class TestProbabilities:
     def test_an_impossible_choice_is_zero(self, tmp_path: Path) -> None:
-        table = import_file("lm-eval", log(tmp_path, sample(0, 0, [-3.0, "-inf"])))
+        table = _import(log(tmp_path, sample(0, 0, [-3.0, "-inf"])))
         assert table.probs.tolist() == [[1, 0]]
 
     @pytest.mark.parametrize("form", ["dict", "list"])
     def test_shared_choices_are_the_classes(self, form: str, tmp_path: Path) -> None:
         lines = [sample(k, "0", QUARTERS, **asked("no", "yes", form=form)) for k in range(2)]
-        assert import_file("lm-eval", log(tmp_path, *lines)).classes == ("no", "yes")
+        assert _import(log(tmp_path, *lines)).classes == ("no", "yes")
 
     def test_choices_that_differ_are_positions(self, tmp_path: Path) -> None:
         path = log(
@@ -64,11 +70,11 @@ class TestProbabilities:
             sample(0, "blue", QUARTERS, **asked("red", "blue")),
             sample(1, "one", QUARTERS, **asked("one", "two")),
         )
-        table = import_file("lm-eval", path)
+        table = _import(path)
         assert table.classes == ("choice_0", "choice_1")
         assert table.labels.tolist() == [1, 0]
         lines = [sample(k, "1", QUARTERS, **asked("rest", "rest")) for k in range(2)]
-        assert import_file("lm-eval", log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
+        assert _import(log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
 
 
 class TestFolder:
@@ -96,7 +102,7 @@ class TestFolder:
         assert (told.model, told.task, told.shots) == ("me/a-7b", "news", 5)
         assert tables["mood_me__b"].classes == ("yes, sure", "no")
         assert list(import_tables("lm-eval", folder / "me__b")) == ["mood", "news"]
-        assert import_file("lm-eval", folder, part="mood_me__b").provenance.model == "me/b"
+        assert import_tables("lm-eval", folder)["mood_me__b"].provenance.model == "me/b"
 
     def test_what_is_not_multiple_choice_is_left_out(self, folder: Path) -> None:
         answer = sample(0, "a", [], filtered_resps=["an answer"])
@@ -117,20 +123,20 @@ class TestFolder:
 def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
     scores = {"strict": QUARTERS, "loose": [HALF, HALF]}
     path = log(tmp_path, *(sample(0, "1", scores[name], filter=name) for name in scores))
-    assert import_file("lm-eval", path, filter="loose").probs.tolist() == [[0.5, 0.5]]
+    assert _import(path, filter="loose").probs.tolist() == [[0.5, 0.5]]
     for wrong in (None, "x"):
         names = ["filter=", "'strict', 'loose'"]
-        refuses(TableError, import_file, "lm-eval", path, filter=wrong, names=names)
+        refuses(TableError, import_tables, "lm-eval", path, filter=wrong, names=names)
 
 
 @pytest.mark.parametrize("told", [{"acc_mutual_info": 0.0}, {"metrics": ["acc_mutual_info"]}])
 def test_choice_scores(told: dict[str, Any], tmp_path: Path) -> None:
     arguments = asked("no", "yes", "no", "yes")
     path = log(tmp_path, sample(0, "yes", [*QUARTERS, -9.0, -1.0], **told, **arguments))
-    table = import_file("lm-eval", path)
+    table = _import(path)
     np.testing.assert_allclose(table.probs, [[0.75, 0.25]])
     assert (table.classes, table.labels.tolist()) == (("no", "yes"), [1])
-    odds = {rule: import_file("lm-eval", path, choice_score=rule).probs[0] for rule in RULES}
+    odds = {rule: _import(path, choice_score=rule).probs[0] for rule in RULES}
     np.testing.assert_allclose(np.divide(*odds["unconditional"]), 3 * math.exp(8))
     np.testing.assert_allclose(np.divide(*odds["mean"]), 0.75 ** (1 / 2) / 0.25 ** (1 / 3))
 
@@ -141,13 +147,15 @@ RULES = ("mean", "unconditional")
 @pytest.mark.parametrize("rule", RULES)
 def test_choice_scores_that_the_log_lacks(rule: str, tmp_path: Path) -> None:
     path = log(tmp_path, sample(8, "0", QUARTERS))
-    refuses(TableError, import_file, "lm-eval", path, choice_score=rule, names=["doc_id 8", rule])
+    refuses(
+        TableError, import_tables, "lm-eval", path, choice_score=rule, names=["doc_id 8", rule]
+    )
 
 
 def test_choices_that_vary_in_number(tmp_path: Path) -> None:
     """Documents of ARC and MMLU-Pro have three to ten choices."""
     lines = [sample(k, 1, [HALF] * n, **asked(*"abcd"[:n])) for k, n in enumerate((3, 4, 2))]
-    table = import_file("lm-eval", log(tmp_path, *lines))
+    table = _import(log(tmp_path, *lines))
     assert table.classes == tuple(f"choice_{k}" for k in range(4))
     expected = [[1 / 3] * 3 + [0], [1 / 4] * 4, [1 / 2] * 2 + [0, 0]]
     np.testing.assert_allclose(table.probs, expected)
@@ -164,7 +172,7 @@ def labels_of(
 ) -> list[int]:
     """Return the labels of a log of such targets; `told` are options."""
     lines = [sample(k, target, QUARTERS, **asked(*choices)) for k, target in enumerate(targets)]
-    labels: list[int] = import_file("lm-eval", log(folder, *lines), **told).labels.tolist()
+    labels: list[int] = _import(log(folder, *lines), **told).labels.tolist()
     return labels
 
 
@@ -214,4 +222,4 @@ def test_targets_of_two_readings_are_refused(tmp_path: Path) -> None:
 )
 def test_refused(lines: list[Any], tmp_path: Path) -> None:
     path = log(tmp_path, *lines)
-    refuses(TableError, import_file, "lm-eval", path, names=[f"{path}: "])
+    refuses(TableError, import_tables, "lm-eval", path, names=[f"{path}: "])
