@@ -167,7 +167,7 @@ def test_cells_that_share_a_search_are_together():
     assert groups == [["published", "published-balanced"], ["icl"], ["published-long"], ["dcs"]]
     other = dataclasses.replace(cells[2], optimization_size=50)
     assert sharing([cells[0], other]) == [(cells[0],), (other,)]
-    tuners = [TunerSettings(prefer=each) for each in ("balance", "knee")]
+    tuners = [TunerSettings(prefer=each) for each in ("balance", "macro-f1")]
     tuners.append(TunerSettings(max_cobias=5.0))
     both = [dataclasses.replace(CELL, tuner=tuner) for tuner in tuners]
     # A limit is a constraint of the study.

@@ -36,7 +36,7 @@ VALUES: dict[str, list[Any]] = {
     "weight_scale": [None, 10, 30],
     "lambda1": [None, 1.0, [0.5, 2.0]],
     "memberships": [None, 2, 5, 10],
-    "prefer": ["balance", "accuracy", "knee"],
+    "prefer": ["balance", "accuracy", "macro-f1"],
     "max_cobias": [None, 5.0],
 }
 

@@ -23,15 +23,15 @@ def _write(folder: Path, **content: object) -> Path:
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path):
-    path = _write(tmp_path, seeds=[1, 2], tuner={"trials": 5, "prefer": "knee"})
+    path = _write(tmp_path, seeds=[1, 2], tuner={"trials": 5, "prefer": "balance"})
     plain = load_config(path, seeds=None, limit=None)
     assert (plain.models, plain.seeds, plain.limit) == (("tiny_lm",), (1, 2), None)
-    assert (plain.tuner.trials, plain.tuner.prefer, plain.tuner.window) == (5, "knee", 4)
+    assert (plain.tuner.trials, plain.tuner.prefer, plain.tuner.window) == (5, "balance", 4)
     given = ["tuner.trials=7", "seeds=[3]", "tracking.trials=runs", "axes.memberships=[null, 5]"]
     config = load_config(path, sets=given, limit=50, tuner__window=2)
     assert (config.seeds, config.limit, config.tracking.trials) == ((3,), 50, "runs")
     assert config.axes == {"memberships": (None, 5)}
-    assert (config.tuner.trials, config.tuner.prefer, config.tuner.window) == (7, "knee", 2)
+    assert (config.tuner.trials, config.tuner.prefer, config.tuner.window) == (7, "balance", 2)
 
 
 def test_a_value_can_be_taken_away_and_a_section_replaced(tmp_path):
