@@ -62,7 +62,6 @@ ABLATIONS: Final[Mapping[str, SelectionSettings]] = {
     "balanced, no averages": _only(replace(_BALANCED, averages=0)),
     "baselines, no search": _only(*_CALIBRATIONS),
     "10 folds": replace(_CHOICE, folds=10),
-    "no way back": replace(_CHOICE, keep_uncorrected=False),
 }
 
 

@@ -3,14 +3,16 @@
     python -m benchmarks.recording                      # into SQLite
     python -m benchmarks.recording --server             # into `mlflow server` on SQLite
     python -m benchmarks.recording --server --database postgresql://...
+    python -m benchmarks.recording --pending 10000      # memory while cells wait for the store
 
 Both write to the same store in the same run, one after the other, so that their ratio holds on a
-busy machine, too.
+busy machine, too. The requests are those in the access log of the server.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import subprocess
@@ -66,19 +68,19 @@ def finished_cell(number: int, *, cell: Cell | None = None, started_ms: int = 1)
     )
 
 
-def record(folder: Path, uri: str, cells: int, *, writers: int) -> tuple[float, float, str]:
-    """Return the wall and CPU seconds of recording cells, and the experiment."""
+def record(folder: Path, uri: str, cells: int, *, writers: int) -> tuple[float, float, int, str]:
+    """Return the wall and CPU seconds and the requests of recording cells, and the experiment."""
     name = f"recording {time.time_ns()}"
     sweep = {"experiment": name, "sweep_key": "s", "figures": "none", "writers": writers}
     recorder = Recorder(uri, output=folder / name, **sweep)
     recorder.record(finished_cell(cells))
     # The first cell includes the time to open the store.
     _wait(lambda: recorder.recorded == 1)
-    clock, busy = time.perf_counter(), time.process_time()
+    clock, busy, before = time.perf_counter(), time.process_time(), requests(folder)
     for cell in map(finished_cell, range(cells)):
         recorder.record(cell)
     _wait(lambda: recorder.recorded == cells + 1)
-    spent = time.perf_counter() - clock, time.process_time() - busy
+    spent = time.perf_counter() - clock, time.process_time() - busy, requests(folder) - before
     recorder.close()
     return *spent, name
 
@@ -126,6 +128,12 @@ def resend(folder: Path, uri: str, name: str, cells: int, *, writers: int) -> tu
     return time.perf_counter() - clock, time.process_time() - busy
 
 
+def requests(folder: Path) -> int:
+    """Return the number of requests in the access log of the server, which is plain uvicorn's."""
+    log = folder / "access.log"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
 @contextmanager
 def server(folder: Path, database: str | None, workers: int) -> Iterator[tuple[str, int]]:
     """Run `mlflow server`; yield its address and the id of its process group."""
@@ -135,6 +143,11 @@ def server(folder: Path, database: str | None, workers: int) -> Iterator[tuple[s
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
     command += ["--workers", str(workers), "--port", str(port), "--backend-store-uri", database]
     command += ["--artifacts-destination", str(folder / "artifacts")]
+    log = {"class": "logging.FileHandler", "filename": str(folder / "access.log")}
+    logger = {"handlers": ["file"], "level": "INFO"}
+    loggers = {"version": 1, "handlers": {"file": log}, "loggers": {"uvicorn.access": logger}}
+    (folder / "log.json").write_text(json.dumps(loggers))
+    command += ["--uvicorn-opts", f"--log-config {folder / 'log.json'}"]
     settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, env=os.environ | settings, start_new_session=True, **quiet)
@@ -171,17 +184,38 @@ def compare(
     totals = [0.0, 0.0]
     for _ in range(rounds):
         before = group_seconds(group) if group else 0.0
-        wall, busy, name = record(folder, uri, cells, writers=writers)
+        wall, busy, sent, name = record(folder, uri, cells, writers=writers)
         used = group_seconds(group) - before if group else 0.0
         bare, bare_busy = resend(folder, uri, name, cells, writers=writers)
         totals = [totals[0] + wall, totals[1] + bare]
         print(
             f"recorder {cells / wall:.1f} cells/s, {1000 * busy / cells:.0f} ms of CPU a cell in "
-            f"the driver, {1000 * used / cells:.0f} ms in the server; bare client "
+            f"the driver, {1000 * used / cells:.0f} ms in the server, "
+            f"{sent / cells:.1f} requests a cell; bare client "
             f"{cells / bare:.1f} cells/s, {1000 * bare_busy / cells:.0f} ms of CPU",
             flush=True,
         )
     print(f"the recorder reaches {100 * totals[1] / totals[0]:.0f} % of the bare client")
+
+
+def fill(folder: Path, cells: int) -> None:
+    """Print the memory of the driver while it hands over cells faster than SQLite takes them."""
+    options = {"experiment": "pending", "sweep_key": "s", "figures": "none"}
+    recorder = Recorder(f"sqlite:///{folder}/mlflow.db", output=folder, **options)
+    recorder.record(finished_cell(cells))
+    _wait(lambda: recorder.recorded == 1)
+    clock = time.perf_counter()
+    for number in range(cells + 1):
+        if number % max(1, cells // 5) == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            print(
+                f"{recorder.pending:,} cells pending, {recorder.recorded:,} recorded: "
+                f"{pages * os.sysconf('SC_PAGE_SIZE') / 1e6:.0f} MB after "
+                f"{time.perf_counter() - clock:.0f} s",
+                flush=True,
+            )
+        recorder.record(finished_cell(number))
+    recorder.close()
 
 
 def main() -> None:
@@ -192,10 +226,14 @@ def main() -> None:
     parser.add_argument("--server", action="store_true", help="record into `mlflow server`")
     parser.add_argument("--workers", type=int, default=2, help="processes of the server")
     parser.add_argument("--database", help="database of the server: postgresql://...")
+    parser.add_argument("--pending", type=int, help="number of cells that wait for the store")
     options = parser.parse_args()
     amount = {"cells": options.cells, "rounds": options.rounds}
     with tempfile.TemporaryDirectory(prefix="dcs-bench-") as name:
         folder = Path(name)
+        if options.pending:
+            fill(folder, options.pending)
+            return
         if not options.server:
             uri = f"sqlite:///{folder}/mlflow.db"
             compare(folder, uri, writers=options.writers or 1, group=None, **amount)

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.recording import finished_cell
-from dcs.data.columns import to_shares
+from dcs.data.columns import Reading, to_shares
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics, Objective
@@ -258,7 +258,7 @@ def _glued(path: Path, folder: Path, *, trials: int, tuner: TunerSettings) -> in
     from ray.air.integrations.mlflow import MLflowLoggerCallback
     from ray.tune.search.optuna import OptunaSearch
 
-    table = split_rows({"": (path,)}, seed=0, held_out=0.3)["optimization"]
+    table = split_rows({"": (path,)}, seed=0, held_out=0.3, reading=Reading())["optimization"]
     parts = stratified_split(table.labels, {"rows": 0.7, "held_out": 0.3}, seed=0)
     rows, held_out = table.subset(parts["rows"]), table.subset(parts["held_out"])
 

@@ -43,23 +43,30 @@ def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
 
 
 def finite_number(
-    value: Any, name: str, *, positive: bool = False, least: float = -math.inf
+    value: Any,
+    name: str,
+    *,
+    positive: bool = False,
+    least: float = -math.inf,
+    most: float = math.inf,
 ) -> float:
-    """Return `value` as a float, greater than 0 if `positive`, and at least `least`.
+    """Return `value` as a float between `least` and `most`, greater than 0 if `positive`.
 
     Raises
     ------
     InvalidInputError
-        If it is not a real number, is a bool, is not finite, overflows a float, or is too small.
+        If it is not a real number, is a bool, is not finite, overflows a float, or is out of
+        range.
     """
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
-        if math.isfinite(number) and number >= least and (number > 0.0 or not positive):
+        if math.isfinite(number) and least <= number <= most and (number > 0.0 or not positive):
             return number
     rule = " greater than 0" if positive else f" >= {least:g}" if least > -math.inf else ""
+    rule += f" and <= {most:g}" if most < math.inf else ""
     raise InvalidInputError(f"{name} {show(value)}: must be a finite number{rule}")
 
 

@@ -468,9 +468,6 @@ class SelectionSettings:
         Share of the labelled rows on which settings are judged, instead of folds.
     preference : Preference
         Rule that selects the point of the front.
-    keep_uncorrected : bool
-        Whether to keep the uncorrected probabilities unless the improvement exceeds the noise of
-        cross-validation; see :meth:`FittedScheme.picked`.
     method : str
         Name of the method in the provenance of the schemes.
 
@@ -485,7 +482,6 @@ class SelectionSettings:
     folds: int = 5
     development: float | None = None
     preference: Preference = field(default_factory=Preference)
-    keep_uncorrected: bool = True
     method: str = "dcs"
 
     def __post_init__(self) -> None:
@@ -688,9 +684,7 @@ def front_of(
     front = _Front(folds, plain, before, middle, origin)
     ends = [front.end(fit, beta) for fit, beta in best]
     ends.append(front.end(plain, 0.0))
-    return FittedScheme.picked(
-        front.dense(ends), settings.preference, keep_uncorrected=settings.keep_uncorrected
-    )
+    return FittedScheme.picked(front.dense(ends), settings.preference)
 
 
 class _Challenge:

@@ -49,11 +49,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         in ``sklearn.frozen.FrozenEstimator`` to avoid refitting it, and use held-out rows.
     prefer : str, default="no-harm"
         Which point of the front to take. ``"no-harm"`` is the lowest COBias that is shown to
-        cost at most 0.5 points of accuracy; others are ``"balance"``, ``"knee"``, ``"accuracy"``,
+        cost at most 0.5 points of accuracy; others are ``"balance"``, ``"accuracy"``,
         ``"balanced-accuracy"``, ``"macro-f1"`` and ``"weakest-class"``, see
         :class:`dcs.Preference`.
-    exchange_rate : float, optional
-        Value of one point of COBias in points of accuracy, e.g. 0.25.
     max_accuracy_loss : float, optional
         Select the lowest COBias that costs at most this many points of accuracy, e.g. 0.5.
     max_cobias : float, optional
@@ -66,8 +64,6 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         "auto" selects it by cross-validation.
     folds : int, default=5
         Number of cross-validation folds.
-    keep_uncorrected : bool, default=True
-        Whether to keep the uncorrected probabilities unless the gain exceeds the noise.
     labels : array of N class labels, optional
         Class of every column of P. By default the columns of a data frame are matched to the
         classes of y by their names, with or without a common prefix; those of an array are the
@@ -102,26 +98,22 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         estimator: Any = None,
         *,
         prefer: str = "no-harm",
-        exchange_rate: float | None = None,
         max_accuracy_loss: float | None = None,
         max_cobias: float | None = None,
         beta: float | None = None,
         calibration: str = "auto",
         folds: int = 5,
-        keep_uncorrected: bool = True,
         labels: ArrayLike | None = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
     ) -> None:
         self.estimator = estimator
         self.prefer = prefer
-        self.exchange_rate = exchange_rate
         self.max_accuracy_loss = max_accuracy_loss
         self.max_cobias = max_cobias
         self.beta = beta
         self.calibration = calibration
         self.folds = folds
-        self.keep_uncorrected = keep_uncorrected
         self.labels = labels
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -254,11 +246,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             folds=self.folds,
             preference=Preference(
                 self.prefer,  # type: ignore[arg-type]
-                self.exchange_rate,
                 self.max_accuracy_loss,
                 self.max_cobias,
             ),
-            keep_uncorrected=self.keep_uncorrected,
         )
         if self.labels is not None and np.ndim(self.labels) != 1:
             raise InvalidInputError(f"labels {show(self.labels)}: must be a list of classes")

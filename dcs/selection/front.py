@@ -20,11 +20,11 @@ from typing import (
 )
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, Field, PlainValidator
 
 from dcs.data.checks import finite_number
-from dcs.errors import InvalidInputError, SchemeError, check_choice, escaped
-from dcs.evaluation.metrics import METRICS, ClassificationMetrics
+from dcs.errors import SchemeError, check_choice, escaped
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.noninferiority import NonInferiority, count_passed
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Prefer: TypeAlias = Literal[
-    "no-harm", "balance", "knee", "accuracy", "balanced-accuracy", "macro-f1", "weakest-class"
+    "no-harm", "balance", "accuracy", "balanced-accuracy", "macro-f1", "weakest-class"
 ]
 
 _TIE: Final = 1e-12
@@ -66,15 +66,11 @@ class Preference:
         points of the front are tested in the order of the number of predictions they change, up
         to the first that fails; see :class:`dcs.evaluation.noninferiority.NonInferiority`. Where
         none passes, the probabilities stay as they are.
-        ``"balance"``: the highest accuracy minus COBias. ``"knee"``: the point farthest
-        from the straight line between the most accurate and the fairest. ``"accuracy"``,
+        ``"balance"``: the highest accuracy minus COBias. ``"accuracy"``,
         ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"``: the highest of these.
-    exchange_rate : float, optional
-        Value of one point of COBias in points of accuracy: select the highest accuracy minus this
-        many times COBias; ``"balance"`` is a rate of 1. Takes precedence over `prefer`.
     max_accuracy_loss : float, optional
         In points. Select the lowest COBias among points at most this much less accurate than the
-        most accurate one. Takes precedence over `exchange_rate`.
+        most accurate one. Takes precedence over `prefer`.
     max_cobias : float, optional
         In points. Consider only points with at most this COBias; if there are none, select the
         lowest COBias. Takes precedence over everything else.
@@ -90,7 +86,6 @@ class Preference:
     """
 
     prefer: Prefer = "no-harm"
-    exchange_rate: float | None = None
     max_accuracy_loss: float | None = None
     max_cobias: float | None = None
     margin: float = 0.5
@@ -98,18 +93,11 @@ class Preference:
 
     def __post_init__(self) -> None:
         check_choice("prefer", self.prefer, get_args(Prefer))
-        for name, least, most in (("margin", 0.0, 100.0), ("confidence", 0.5, 0.9999)):
-            value = finite_number(getattr(self, name), name, least=least)
-            if value > most:
-                raise InvalidInputError(f"{name} {value!r}: must be between {least} and {most}")
-            object.__setattr__(self, name, value)
-        for name in ("exchange_rate", "max_accuracy_loss", "max_cobias"):
+        for name in ("max_accuracy_loss", "max_cobias", "margin", "confidence"):
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, finite_number(value, name, least=0.0))
-                if name != "exchange_rate" and value > 100.0:
-                    raise InvalidInputError(
-                        f"{name} {value!r}: must be between 0 and 100 points (0.5 is half a point)"
-                    )
+                least, most = (0.5, 0.9999) if name == "confidence" else (0.0, 100.0)
+                number = finite_number(value, name, least=least, most=most)
+                object.__setattr__(self, name, number)
 
     @property
     def limited(self) -> bool:
@@ -117,56 +105,9 @@ class Preference:
         return self.max_accuracy_loss is not None or self.max_cobias is not None
 
     @property
-    def rule(self) -> str:
-        """The rule within the limits: `prefer`, or ``"exchange-rate"``."""
-        return self.prefer if self.exchange_rate is None else "exchange-rate"
-
-    @property
-    def rates(self) -> tuple[float, float] | None:
-        """Weights of accuracy and, negatively, COBias; None if the rule uses another metric."""
-        return {
-            "no-harm": (1.0, 1.0),
-            "balance": (1.0, 1.0),
-            "knee": (1.0, 1.0),
-            "accuracy": (1.0, 0.0),
-            "exchange-rate": (1.0, self.exchange_rate or 0.0),
-        }.get(self.rule)
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Metrics by which points are compared: estimates on held-out rows.
-
-    Attributes
-    ----------
-    accuracy, cobias, balanced_accuracy, macro_f1, weakest_class : float
-        See :class:`dcs.ClassificationMetrics`; 0..1.
-    gained, lost, changed : int
-        Numbers of rows that only these predictions or only the uncorrected ones have right, and
-        of rows on which they differ.
-    n_rows : int
-        Number of rows.
-    """
-
-    accuracy: float
-    cobias: float
-    balanced_accuracy: float
-    macro_f1: float
-    weakest_class: float
-    gained: int
-    lost: int
-    changed: int
-    n_rows: int
-
-    def test(self, preference: Preference) -> NonInferiority:
-        """Return the test of accuracy against the margin of a preference."""
-        return NonInferiority(
-            gained=int(self.gained),
-            lost=int(self.lost),
-            n_rows=int(self.n_rows),
-            margin=preference.margin / 100.0,
-            confidence=preference.confidence,
-        )
+    def cobias_rate(self) -> float | None:
+        """Weight of COBias against accuracy; None if the rule uses another metric."""
+        return {"no-harm": 1.0, "balance": 1.0, "accuracy": 0.0}.get(self.prefer)
 
 
 def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:
@@ -181,32 +122,36 @@ def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:
     return tuple(front)
 
 
-def conservative_first(pool: Sequence[Figures]) -> list[Figures]:
+def conservative_first(pool: Sequence[FrontPoint]) -> list[FrontPoint]:
     """Return the Pareto-optimal points in the order of the number of changed predictions."""
-    return sorted(pareto_front(pool), key=lambda p: p.changed)
+    return sorted(pareto_front(pool), key=lambda p: p.change.changed)
 
 
-def proven(pool: Sequence[Figures], preference: Preference) -> list[Figures]:
+def proven(pool: Sequence[FrontPoint], preference: Preference) -> list[FrontPoint]:
     """Return the points that pass the fixed sequence of tests; see :class:`Preference`."""
     ordered = conservative_first(pool)
     return ordered[: count_passed(p.test(preference) for p in ordered)]
 
 
-def choose(figures: Sequence[Figures], preference: Preference) -> int:
-    """Return the index of the point that a preference selects.
+def choose(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
+    """Return the point that a preference selects, without regard to the noise of estimates.
 
     Parameters
     ----------
-    figures : sequence of Figures
-        Metrics of every point; at least one.
+    points : sequence of FrontPoint
+        At least one.
     preference : Preference
         Rule that selects the point.
     """
-    picked = _picked(list(figures), preference)
-    return next(i for i, candidate in enumerate(figures) if candidate is picked)
+    judged = list(points)
+    if preference.limited:
+        # Limits refer to large data sets; the noise of small folds would exhaust most of them.
+        judged = [replace(p, cobias=p.lasting_cobias) for p in points]
+    found = _picked(judged, preference)
+    return next(p for p, each in zip(points, judged, strict=True) if each is found)
 
 
-def _picked(pool: list[Figures], preference: Preference) -> Figures:
+def _picked(pool: list[FrontPoint], preference: Preference) -> FrontPoint:
     if preference.max_cobias is not None:
         low = [p for p in pool if p.cobias <= preference.max_cobias / 100.0 + _TIE]
         # If no COBias is low enough, use the last point of the front, which has the lowest.
@@ -215,19 +160,14 @@ def _picked(pool: list[Figures], preference: Preference) -> Figures:
     if preference.max_accuracy_loss is not None:
         least = front[0].accuracy - preference.max_accuracy_loss / 100.0 - _TIE
         return [p for p in front if p.accuracy >= least][-1]
-    rates = preference.rates
-    if rates is None:
-        # Of equal points, prefer the one on the front.
-        return max((*front, *pool), key=lambda p: getattr(p, preference.prefer.replace("-", "_")))
-    if preference.rule == "no-harm":
+    if preference.prefer == "no-harm":
         return pareto_front(proven(pool, preference) or front[:1])[-1]
-    if preference.rule == "knee" and len(front) > 2:
-        figures = np.array([(p.accuracy, p.cobias) for p in front])
-        figures = (figures - figures[-1]) / (figures[0] - figures[-1])
-        # Both axes now run from the fairest (0, 0) to the most accurate (1, 1) point; the knee is
-        # farthest above the straight line between them.
-        return front[int(np.argmax(figures[:, 0] - figures[:, 1]))]
-    return max(front, key=lambda p: rates[0] * p.accuracy - rates[1] * p.cobias)
+    rate = preference.cobias_rate
+    if rate is not None:
+        return max(front, key=lambda p: p.accuracy - rate * p.cobias)
+    name = preference.prefer.replace("-", "_")
+    # Of equal points, prefer the one on the front.
+    return max((*front, *pool), key=lambda p: getattr(p.estimate, name))
 
 
 def is_smooth(setting: Setting | None) -> bool:
@@ -255,7 +195,8 @@ class Change:
     accuracy_error, cobias_error, score_error : float
         Standard errors of the differences of accuracy, of COBias, and of accuracy minus COBias.
     gained, lost, changed : int
-        See :class:`Figures`.
+        Numbers of rows that only these predictions or only the uncorrected ones have right, and
+        of rows on which they differ.
     """
 
     accuracy: float
@@ -333,15 +274,14 @@ class FrontPoint:
         """Estimate of COBias without the sampling noise of small folds."""
         return math.sqrt(max(0.0, self.cobias**2 - self.noise**2))
 
-    @property
-    def figures(self) -> Figures:
-        """Metrics by which points are compared."""
-        return Figures(
-            **{name: getattr(self.estimate, name) for name in METRICS},
+    def test(self, preference: Preference) -> NonInferiority:
+        """Return the test of accuracy against the margin of a preference."""
+        return NonInferiority(
             gained=self.change.gained,
             lost=self.change.lost,
-            changed=self.change.changed,
             n_rows=self.estimate.n_rows,
+            margin=preference.margin / 100.0,
+            confidence=preference.confidence,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -362,14 +302,11 @@ class FittedScheme:
         The selected point.
     preference : Preference
         Rule that selected the point.
-    keep_uncorrected : bool
-        Whether the last point can be selected.
     """
 
     points: tuple[FrontPoint, ...]
     chosen: FrontPoint
     preference: Preference
-    keep_uncorrected: bool
 
     @property
     def scheme(self) -> CorrectionScheme:
@@ -382,7 +319,7 @@ class FittedScheme:
     def guarantee(self) -> str:
         """What the rows show about accuracy, in one sentence; empty under other rules."""
         rule = self.preference
-        if rule.limited or rule.rule != "no-harm" or not self.keep_uncorrected:
+        if rule.limited or rule.prefer != "no-harm":
             return ""
         level = f"{100 * rule.confidence:g} % confidence"
         if self.chosen is not self.points[-1]:
@@ -390,9 +327,8 @@ class FittedScheme:
                 f"With {level}, accuracy on new rows of the same distribution is at most "
                 f"{rule.margin:g} points below uncorrected."
             )
-        ordered = conservative_first([p.figures for p in self.points[:-1]])
-        passed = count_passed(p.test(rule) for p in ordered)
-        if passed:
+        ordered = conservative_first(self.points[:-1])
+        if proven(self.points[:-1], rule):
             return "The probabilities stay as they are: no improvement exceeds its noise."
         text = (
             "The probabilities stay as they are: these rows do not show with "
@@ -401,7 +337,7 @@ class FittedScheme:
         needed = ordered[0].test(rule).rows_needed
         if needed is None:
             return f"{text}."
-        more = float(f"{max(1, needed - ordered[0].n_rows):.1g}")
+        more = float(f"{max(1, needed - ordered[0].estimate.n_rows):.1g}")
         return f"{text}; about {more:,.0f} more labelled rows could."
 
     @property
@@ -410,13 +346,7 @@ class FittedScheme:
         return pareto_front(self.points)
 
     @classmethod
-    def picked(
-        cls,
-        points: Sequence[FrontPoint],
-        preference: Preference,
-        *,
-        keep_uncorrected: bool = True,
-    ) -> FittedScheme:
+    def picked(cls, points: Sequence[FrontPoint], preference: Preference) -> FittedScheme:
         """Return a front with the point that a preference selects.
 
         The selection is conservative where cross-validation cannot distinguish points. With few
@@ -436,11 +366,8 @@ class FittedScheme:
             At least two; the last one is the uncorrected probabilities.
         preference : Preference
             Rule that selects the point.
-        keep_uncorrected : bool, optional
-            Whether the last point can be selected.
         """
-        chosen = _chosen(points, preference, keep_uncorrected)
-        return cls(tuple(points), chosen, preference, keep_uncorrected)
+        return cls(tuple(points), _chosen(points, preference), preference)
 
     def pick(self, preference: Preference) -> FittedScheme:
         """Return the same front with the point that another preference selects, without fitting.
@@ -450,7 +377,7 @@ class FittedScheme:
         preference : Preference
             Rule that selects the point.
         """
-        return self.picked(self.points, preference, keep_uncorrected=self.keep_uncorrected)
+        return self.picked(self.points, preference)
 
     def plot_front(self) -> Figure:
         """Plot cross-validated accuracy against COBias of all points.
@@ -552,7 +479,6 @@ class FittedScheme:
             "format": "dcs-front",
             "version": 1,
             "preference": asdict(self.preference),
-            "keep_uncorrected": self.keep_uncorrected,
             "points": [point.to_dict() for point in self.points],
         }
 
@@ -573,7 +499,7 @@ class FittedScheme:
             If they are not a valid front; the message names `source` and the key.
         """
         file = validated(_File, data, source=source, error=SchemeError)
-        return cls.picked(file.points, file.preference, keep_uncorrected=file.keep_uncorrected)
+        return cls.picked(file.points, file.preference)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the front with all its schemes to a JSON file, atomically.
@@ -602,28 +528,17 @@ class FittedScheme:
         return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))
 
 
-def _chosen(
-    points: Sequence[FrontPoint], preference: Preference, keep_uncorrected: bool
-) -> FrontPoint:
+def _chosen(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
     corrected, plain = points[:-1], points[-1]
-    rates = preference.rates
-
-    def pick(among: Sequence[FrontPoint]) -> FrontPoint:
-        # Limits refer to large data sets; the noise of small folds would exhaust most of them.
-        figures = [
-            replace(p.figures, cobias=p.lasting_cobias) if preference.limited else p.figures
-            for p in among
-        ]
-        return among[choose(figures, preference)]
-
-    if preference.limited or rates is None:
-        return pick(points if keep_uncorrected else corrected)
-    best = pick(corrected)
+    rate = preference.cobias_rate
+    if preference.limited or rate is None:
+        return choose(points, preference)
+    best = choose(corrected, preference)
 
     def gain(a: FrontPoint, b: FrontPoint) -> float:
-        return rates[0] * (a.accuracy - b.accuracy) - rates[1] * (a.cobias - b.cobias)
+        return (a.accuracy - b.accuracy) - rate * (a.cobias - b.cobias)
 
-    if preference.rule == "balance":
+    if preference.prefer == "balance":
         # The reference has the smallest doubt, since doubt is relative to it.
         middle = min(corrected, key=lambda p: p.doubt)
         least = 3.0 * _CAUTIOUS_ROWS / (_CAUTIOUS_ROWS + plain.estimate.n_rows)
@@ -631,30 +546,23 @@ def _chosen(
             least = max(least, 1.0)
         if gain(best, middle) <= least * best.doubt:
             best = middle
-    if not keep_uncorrected:
-        return best
     # The estimate of the best of many points is optimistic; require more if it costs accuracy.
     costs = best.change.accuracy < -best.change.accuracy_error
-    least = (1.0 if costs else 0.5) * best.change.error(*rates)
+    least = (1.0 if costs else 0.5) * best.change.error(1.0, rate)
     rows_per_class = (best.estimate.n_rows + best.unlabelled) / len(best.confusion)
     shrunk = best.setting is not None and best.setting.calibration == "shrunk"
     if shrunk and rows_per_class >= _TRUSTED_ROWS:
         # All rows indicate, without labels, that it is fairer: labels must clearly contradict it.
-        least = -rates[1] * (2.0 * best.change.cobias_error + best.noise)
+        least = -rate * (2.0 * best.change.cobias_error + best.noise)
     enough = gain(best, plain) > least
-    unproven = preference.rule == "no-harm" and best.figures not in proven(
-        [p.figures for p in corrected], preference
-    )
+    unproven = preference.prefer == "no-harm" and best not in proven(corrected, preference)
     return best if enough and not unproven else plain
 
 
 class _File(BaseModel):
-    """Schema of a stored front; other keys are errors."""
-
-    model_config = ConfigDict(extra="forbid")
+    """Schema of a stored front; other keys, such as those of earlier versions, are ignored."""
 
     format: Literal["dcs-front"]
     version: Literal[1]
     preference: Preference
-    keep_uncorrected: bool
     points: list[FrontPoint] = Field(min_length=2)

@@ -97,9 +97,9 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
         Preference,
         {
             "prefer": ["speed"],
-            "exchange_rate": [-1.0],
             "max_cobias": [101.0],
             "max_accuracy_loss": [-0.1],
+            "confidence": [0.4, 1.0],
         },
     ),
     (

@@ -34,15 +34,10 @@ Prefer = Annotated[
     typer.Option(
         metavar="NAME",
         help="Point of the front: no-harm is the fairest shown to cost at most 0.5 points of "
-        "accuracy, balance maximizes accuracy minus COBias, knee is where the price of fairness "
-        "starts to rise; accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that "
-        "metric.",
+        "accuracy, balance maximizes accuracy minus COBias; accuracy, balanced-accuracy, "
+        "macro-f1 and weakest-class maximize that metric.",
         show_default="no-harm",
     ),
-]
-ExchangeRate = Annotated[
-    float | None,
-    typer.Option(help="Points of accuracy that one point of COBias is worth, e.g. 0.25."),
 ]
 Margin = Annotated[
     float | None,
@@ -170,7 +165,6 @@ def tune(
     ] = None,
     prefer: Prefer = None,
     margin: Margin = None,
-    exchange_rate: ExchangeRate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
     compare: Annotated[
@@ -193,7 +187,7 @@ def tune(
     written to OUTPUT/TABLE-METHOD/scheme.json; all trials are recorded in MLflow. For several
     tables of the same rows, cross-validation selects one of them, their mean or a stack.
 
-    Example: `dcs tune rows.csv --prefer knee --output runs`
+    Example: `dcs tune rows.csv --prefer balance --output runs`
     """
     from dcs.io import atomic_write_text, content_key
     from dcs.selection.ensemble import inputs_of
@@ -211,7 +205,6 @@ def tune(
         tuner__trials=trials,
         tuner__prefer=prefer,
         tuner__margin=margin,
-        tuner__exchange_rate=exchange_rate,
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
     )
@@ -300,7 +293,6 @@ def pick(
     ],
     prefer: Prefer = None,
     margin: Margin = None,
-    exchange_rate: ExchangeRate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
 ) -> None:
@@ -320,7 +312,7 @@ def pick(
     before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
     tested = {} if margin is None else {"margin": margin}
-    preference = dcs.Preference(wanted, exchange_rate, max_accuracy_loss, max_cobias, **tested)
+    preference = dcs.Preference(wanted, max_accuracy_loss, max_cobias, **tested)
     picked = before.pick(preference)
     new = picked.scheme
     # Rows and input tables are those of the previous scheme.

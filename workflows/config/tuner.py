@@ -233,7 +233,7 @@ class TunerSettings(Strict):
     keep_unlabelled : bool
         Whether to keep optimization rows beyond a number in `optimization_sizes` as unlabelled
         rows, in addition to the unlabelled rows of the table.
-    prefer, exchange_rate, max_accuracy_loss, max_cobias, margin, confidence
+    prefer, max_accuracy_loss, max_cobias, margin, confidence
         Selection from the front of the study; see :class:`dcs.Preference`. Limits are constraints
         of the study too.
     """
@@ -248,7 +248,6 @@ class TunerSettings(Strict):
     memberships: int | None = Field(default=None, ge=0, le=MEMBERSHIP_COUNT)
     keep_unlabelled: bool = False
     prefer: Prefer = "no-harm"
-    exchange_rate: float | None = Field(default=None, ge=0.0)
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
     max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
     margin: float = Field(default=0.5, ge=0.0, le=100.0)
@@ -265,7 +264,7 @@ class TunerSettings(Strict):
 
         Limits are constraints of the study, so that they remain.
         """
-        return self.model_copy(update={"prefer": "no-harm", "exchange_rate": None})
+        return self.model_copy(update={"prefer": "no-harm"})
 
     def changed(self, values: Mapping[str, Any]) -> TunerSettings:
         """Return the settings with other values of axes; None keeps a knob of the space tuned."""

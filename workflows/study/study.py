@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -29,6 +29,7 @@ from optuna.trial import FixedTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, DCSError, last_line, reason, redact
+from dcs.evaluation.metrics import METRICS
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.problem import AnnealingResult
 from dcs.seeds import derive_seed
@@ -41,7 +42,7 @@ from dcs.selection.cross_validation import (
     label_free_scheme,
     standard_settings,
 )
-from dcs.selection.front import Figures, FittedScheme
+from dcs.selection.front import FittedScheme, FrontPoint
 from dcs.selection.methods import METHODS, Method
 from dcs.selection.settings import Hyperparameters, Interpolated, Setting
 from tracking import TrialRecord
@@ -182,14 +183,15 @@ def study_scheme(tuning: Tuning) -> Tuned:
     numbers = [trial.number for trial in trials if dict(trial.params) == params]
     if numbers:
         params |= {"best_trial": numbers[0]}
-    metrics = figure_metrics(point.figures) | {"dev/lasting_cobias": point.lasting_cobias}
+    metrics = point_metrics(point) | {"dev/lasting_cobias": point.lasting_cobias}
     return Tuned(fitted.scheme, trials, params, metrics, importances=shares, front=fitted)
 
 
-def figure_metrics(figures: Figures) -> dict[str, float]:
-    """Return the metrics by which settings are selected, and accuracy minus COBias."""
-    named = {f"dev/{name}": value for name, value in asdict(figures).items()}
-    return {"dev/score": figures.accuracy - figures.cobias} | named
+def point_metrics(point: FrontPoint) -> dict[str, float]:
+    """Return the metrics by which points are selected, and accuracy minus COBias."""
+    named = {f"dev/{name}": getattr(point.estimate, name) for name in (*METRICS, "n_rows")}
+    named |= {f"dev/{name}": getattr(point.change, name) for name in ("gained", "lost", "changed")}
+    return {"dev/score": point.accuracy - point.cobias} | named
 
 
 def _flatten(setting: Setting | None) -> dict[str, Any]:

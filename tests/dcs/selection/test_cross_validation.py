@@ -212,8 +212,6 @@ def test_probabilities_stay_as_they_are_when_nothing_is_gained() -> None:
     found = fit_scheme(probs, labels, settings=replace(_QUICK, candidates=(useless,)))
     assert found.chosen.setting is None
     assert found.scheme.calibration is None
-    always = replace(_QUICK, candidates=(useless,), keep_uncorrected=False)
-    assert fit_scheme(probs, labels, settings=always).chosen.setting is not None
 
 
 def test_a_sampled_setting_needs_a_significant_advantage() -> None:

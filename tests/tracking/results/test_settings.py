@@ -81,7 +81,13 @@ def test_a_table_that_lacks_the_usual_value_is_not_lost() -> None:
         ("weight_scale", (60, None, 10), None, [10, 60, None], ["10", "60", "tuned"]),
         ("memberships", (5, 2), 5, [2, 5], ["2", "5"]),
         ("optimization_size", (100, None), None, [100, None], ["100", "all"]),
-        ("prefer", ("knee", "balance"), "balance", ["balance", "knee"], ["balance", "knee"]),
+        (
+            "prefer",
+            ("accuracy", "balance"),
+            "balance",
+            ["balance", "accuracy"],
+            ["balance", "accuracy"],
+        ),
         (
             "objective",
             ("err+pmi", {"beta": 0.5, "tau": 0.1}, "full", {"beta": 0, "tau": 0}),

@@ -381,7 +381,7 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune"], ["TABLE"]),
         (["tune", "x", "--trials", "many"], ["--trials"]),
         (["tune", "x", "--trails", "1"], ["--trials"]),
-        (["tune", "x", "--prefer", "knees"], ["tuner.prefer"]),
+        (["tune", "x", "--prefer", "balanced"], ["tuner.prefer"]),
         (["tune", gone], [str(gone)]),
         (["tune", table, "--test", turned], [str(turned)]),
         (["tune", table, "--test", bare], [str(bare), "label"]),

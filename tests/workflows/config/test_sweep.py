@@ -10,7 +10,7 @@ import yaml
 
 from dcs.errors import ConfigError
 from dcs.prompting.files import DESCRIBED
-from workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, narrowed
+from workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, selected
 
 MINIMAL = {"name": "mine", "tasks": ["reviews"]}
 ONE_AT_A_TIME = {"combine": "one_at_a_time"}
@@ -23,15 +23,15 @@ def _write(folder: Path, **content: object) -> Path:
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path):
-    path = _write(tmp_path, seeds=[1, 2], tuner={"trials": 5, "prefer": "knee"})
+    path = _write(tmp_path, seeds=[1, 2], tuner={"trials": 5, "prefer": "balance"})
     plain = load_config(path, seeds=None, limit=None)
     assert (plain.models, plain.seeds, plain.limit) == (("tiny_lm",), (1, 2), None)
-    assert (plain.tuner.trials, plain.tuner.prefer, plain.tuner.window) == (5, "knee", 4)
+    assert (plain.tuner.trials, plain.tuner.prefer, plain.tuner.window) == (5, "balance", 4)
     given = ["tuner.trials=7", "seeds=[3]", "tracking.trials=runs", "axes.memberships=[null, 5]"]
     config = load_config(path, sets=given, limit=50, tuner__window=2)
     assert (config.seeds, config.limit, config.tracking.trials) == ((3,), 50, "runs")
     assert config.axes == {"memberships": (None, 5)}
-    assert (config.tuner.trials, config.tuner.prefer, config.tuner.window) == (7, "knee", 2)
+    assert (config.tuner.trials, config.tuner.prefer, config.tuner.window) == (7, "balance", 2)
 
 
 def test_a_value_can_be_taken_away_and_a_section_replaced(tmp_path):
@@ -111,9 +111,13 @@ def test_a_mistake_is_named_on_one_line(tmp_path, changes, named):
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
 
 
+def narrowed(config, only):
+    return config.restricted(selected(config.axis_values, only))
+
+
 def test_a_sweep_is_narrowed_to_what_is_named():
     whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"), shots=(1, 5, "N"))
-    part = narrowed(whole, ["shots=N,1", "tasks=reviews", "shots=5,N,1"])
+    part = narrowed(whole, ["shots=N,1", "task=reviews", "shots=5,N,1"])
     assert (part.shots, part.tasks) == ((1, "N"), ("reviews",))
     assert narrowed(whole, []) == whole
 
@@ -121,7 +125,7 @@ def test_a_sweep_is_narrowed_to_what_is_named():
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        (["task=reviews"], "'tasks'"),
+        (["taks=reviews"], "'tasks'"),
         (["tasks=revews"], "'reviews'"),
         (["shots=2"], "'2'"),
         (["tasks=reviews", "tasks=helpdesk"], "remaining tasks"),
