@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install lock demo findings calibration docs package check audit clean
-.PHONY: fuzz mutants test test-slow test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
+.PHONY: fuzz mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -73,10 +73,12 @@ calibration: $(INSTALLED)  ## simulate the guarantee, the tests and the interval
 test: $(INSTALLED)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Separate run: examples of the documents set process-wide state, such as the MLflow address.
-test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each (requires nginx)
-	$(BIN)/python -m pytest -m slow tests/docs
+test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each
 	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs
+
+# Separate run: examples of the documents set process-wide state, such as the MLflow address.
+test-docs: $(INSTALLED)  ## run the commands and examples of the documents (requires nginx)
+	$(BIN)/python -m pytest -m slow tests/docs
 
 test-browser: $(INSTALLED)  ## run the tests of the report and of MLflow in Chromium (requires chromium)
 	$(BIN)/python -m pytest -m browser

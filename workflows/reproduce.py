@@ -118,7 +118,7 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
             continue  # A sweep of another version.
         for key, cells in plan.cells.items():
             if any(cell.key == record.key for cell in cells):
-                return plan.read(key)
+                return plan.tables[key].read()
     return None
 
 

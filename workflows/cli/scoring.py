@@ -222,7 +222,12 @@ def show(
     prefix = render_prefix(task, demonstrations)
     query = render_query(task, texts[row].text)
     scoring = config.scoring
-    tokenizer = load_tokenizer(model, prompt=scoring.prompt, answer_prefix=scoring.answer_prefix)
+    tokenizer = load_tokenizer(
+        model,
+        prompt=scoring.prompt,
+        answer_prefix=scoring.answer_prefix,
+        thinking=scoring.votes is not None,
+    )
     (prompt,), space = tokenizer.render(prefix, [query])
     typer.echo(prompt)
     console.print()

@@ -22,6 +22,7 @@ from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from tests.dcs.scoring.test_chat import TEMPLATES
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
+from tests.dcs.scoring.test_votes import VotesContract
 from tests.servers import free_port, running
 
 HAS_GPU = shutil.which("nvidia-smi") is not None
@@ -62,6 +63,17 @@ class TestContract(ScorerContract):
     @pytest.fixture
     def scorer(self, engine: VLLMScorer) -> Scorer:
         return engine
+
+
+@pytest.mark.vllm
+class TestVotes(VotesContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def voter(cls) -> Iterator[Scorer]:
+        memory = 0.3 if HAS_GPU else None
+        scorer = VLLMScorer("tiny_lm", dtype="float32", memory=memory, votes=40, max_tokens=4)
+        yield scorer
+        scorer.close()
 
 
 @pytest.mark.vllm
