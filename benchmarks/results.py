@@ -57,7 +57,7 @@ def read_cells(runs: Path, sweep: str) -> pd.DataFrame:
             own = [record for record in own if record.key not in known]
             known |= {record.key for record in own}
             if own:
-                rows += list(_describe(own, plan.read(key)))
+                rows += list(_describe(own, plan.tables[key].read()))
     return pd.DataFrame(rows)
 
 

@@ -13,6 +13,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
+import mlflow
 import optuna
 import pandas as pd
 from mlflow import MlflowClient
@@ -20,6 +21,7 @@ from mlflow import MlflowClient
 from benchmarks.importances import KNOBS
 from benchmarks.results import markdown_table
 from tracking import Archive, CellRecord
+from tracking.store.client import default_tracking_uri
 from workflows.plan import Cell
 from workflows.study.study import open_storage
 
@@ -28,7 +30,9 @@ METHOD: Final = "dcs"
 
 def read_studies(folder: Path) -> pd.DataFrame:
     """Return a row per trial of each cell of `dcs`, checked against MLflow and the journal."""
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    # `load_table` of a client reads from the address that is set, not from that of the client.
+    mlflow.set_tracking_uri(default_tracking_uri(folder))
+    client = MlflowClient()
     archive, storage = Archive(folder), open_storage(str(folder / "optuna.journal"))
     rows = []
     for record in archive.finished().values():

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,23 +21,24 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError
 from dcs.io import content_key, first_fault, validated
-from dcs.prompting import SPLITS, Shots
-from dcs.selection.ensemble import joint_digest
+from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
 from tracking import Archive, CellRecord
 from workflows.config.scoring import INDECISIVE
-from workflows.config.sweep import Grouping, SweepConfig, TuneConfig
+from workflows.config.sweep import Grouping, SweepConfig, TuneConfig, selected
 from workflows.config.tuner import TunerSettings
 from workflows.tables import (
     GivenTable,
+    JointTables,
     ProbabilityStore,
     Rows,
+    RowSource,
     Source,
+    StoredTables,
     TableRequest,
     given_tables,
     grouped_over,
     joint_names,
-    matched_tables,
     request_key,
     source_name,
     table_requests,
@@ -46,6 +47,9 @@ from workflows.tables import (
 
 #: Methods that do not use the optimization rows.
 UNFITTED = frozenset({"icl"})
+
+#: Axes of the sources of a sweep, with the attributes of a source.
+_ORIGIN: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,19 +251,6 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ensemble(Source):
-    """Tables of a sweep that are tuned jointly.
-
-    Attributes
-    ----------
-    members : dict of str to str
-        Keys of the tables, by member name.
-    """
-
-    members: dict[str, str]
-
-
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
     """The tables and cells of a sweep, and which of them are complete.
@@ -275,6 +266,8 @@ class SweepPlan:
         requests for the table. Several requests share a table if there are no demonstrations,
         because the seed then does not affect the prompts: the table is scored once, and each
         request has separate cells.
+    tables : dict of str to RowSource
+        Where the rows of each key are.
     cells : dict of str to list of Cell
         Cells of existing tables, by table key. Those of other tables are not known yet, because
         the identity of a cell includes the digests of its tables.
@@ -290,6 +283,7 @@ class SweepPlan:
     config: SweepConfig
     output: Path
     sources: dict[str, list[Source]]
+    tables: dict[str, RowSource]
     cells: dict[str, list[Cell]]
     ended: dict[str, CellRecord]
     texts: dict[str, str] = field(default_factory=dict)
@@ -298,6 +292,11 @@ class SweepPlan:
     def __post_init__(self) -> None:
         # Computed once: there may be thousands, and they are used for every table.
         object.__setattr__(self, "variants", tuple(variants_of(self.config)))
+
+    def add(self, key: str, source: Source, tables: RowSource) -> None:
+        """Add a source to a plan, with the rows of its key."""
+        self.sources.setdefault(key, []).append(source)
+        self.tables.setdefault(key, tables)
 
     @property
     def study_storage(self) -> str:
@@ -327,29 +326,6 @@ class SweepPlan:
             for cell in cells_of(source, self.variants, digests)
         ]
 
-    def digests(self, key: str) -> Mapping[str, str] | None:
-        """Return the content hashes of both tables of a key, or None if a table does not exist."""
-        source = self.sources[key][0]
-        if isinstance(source, GivenTable):
-            return source.digests
-        if not isinstance(source, Ensemble):
-            return ProbabilityStore.under(self.output).digests(key)
-        parts = [self.digests(member) for member in source.members.values()]
-        existing = [part for part in parts if part is not None]
-        if len(existing) < len(parts):
-            return None
-        return {str(s): joint_digest(part[s] for part in existing) for s in SPLITS}
-
-    def size(self, key: str) -> int:
-        """Return the optimization rows of an existing table times its classes."""
-        source = self.sources[key][0]
-        if isinstance(source, GivenTable):
-            return source.size
-        if isinstance(source, Ensemble):
-            return self.size(next(iter(source.members.values())))
-        scoring = ProbabilityStore.under(self.output).scoring(key)
-        return 1 if scoring is None else scoring.size
-
     def cells_after(self, key: str) -> dict[str, list[Cell]]:
         """Return the cells that can be computed once a table exists, by key.
 
@@ -365,10 +341,10 @@ class SweepPlan:
         """
         keys = [key] + [
             other
-            for other, (source, *_) in self.sources.items()
-            if isinstance(source, Ensemble) and key in source.members.values()
+            for other, tables in self.tables.items()
+            if isinstance(tables, JointTables) and self.tables[key] in tables.members.values()
         ]
-        found = ((each, self.digests(each)) for each in keys)
+        found = ((each, self.tables[each].digests) for each in keys)
         return {each: self.cells_on(each, both) for each, both in found if both is not None}
 
     @property
@@ -386,22 +362,6 @@ class SweepPlan:
         }
         return {key: cells for key, cells in missing.items() if cells}
 
-    def read(self, key: str) -> dict[str, Rows]:
-        """Return the optimization and test rows of an existing table or ensemble.
-
-        Raises
-        ------
-        TableError
-            If a file does not exist, is damaged or has changed since the sweep was planned.
-        """
-        source = self.sources[key][0]
-        if isinstance(source, GivenTable):
-            return source.read()
-        store = ProbabilityStore.under(self.output)
-        if isinstance(source, Ensemble):
-            return matched_tables({n: store.read(k) for n, k in source.members.items()})
-        return dict(store.read(key))
-
     @property
     def remarks(self) -> list[str]:
         """What was inferred about the given tables, in lines for the user."""
@@ -410,23 +370,12 @@ class SweepPlan:
         return list(dict.fromkeys(lines))
 
     def located(self, key: str, record: CellRecord) -> CellRecord:
-        """Return the record of a cell with the files of its tables in their provenance.
-
-        Tables of an ensemble have no file of their own.
-        """
-        source, tables = self.sources[key][0], record.provenance.get("tables")
-        if tables is None or isinstance(source, Ensemble):
+        """Return the record of a cell with the files of its tables in their provenance."""
+        files, tables = self.tables[key].files, record.provenance.get("tables")
+        if not files or tables is None:
             return record
-        if isinstance(source, GivenTable):
-            first, *others = source.members.values()
-            if others:
-                return record
-            paths = {"optimization": first[0], "test": first[-1]}
-        else:
-            store = ProbabilityStore.under(self.output)
-            paths = {str(split): store.path(key, split) for split in SPLITS}
         located = {
-            split: {**about, "file": str(paths[split].absolute())}
+            split: {**about, "file": str(files[split].absolute())}
             for split, about in tables.items()
         }
         return replace(record, provenance={**record.provenance, "tables": located})
@@ -518,9 +467,9 @@ class Costs:
         for key, cells in plan.cells.items():
             for cell in cells:
                 if (record := plan.ended.get(cell.key)) is not None and record.finished:
-                    costs.end(cell, plan.size(key), record)
+                    costs.end(cell, plan.tables[key].size, record)
         for key, cells in plan.missing_cells.items():
-            costs.add(cells, plan.size(key))
+            costs.add(cells, plan.tables[key].size)
         return costs
 
     def add(self, cells: Iterable[Cell], size: int, *, sign: int = 1) -> None:
@@ -586,6 +535,7 @@ def plan_sweep(
     config: SweepConfig,
     output: Path,
     *,
+    only: Sequence[str] = (),
     retry_failed: bool = False,
 ) -> SweepPlan:
     """Compare a sweep with the results on disk.
@@ -596,6 +546,8 @@ def plan_sweep(
         The sweep.
     output : pathlib.Path
         The output folder, which may contain earlier results.
+    only : sequence of str
+        Restrictions to some of the cells; see :func:`selected`.
     retry_failed : bool
         Whether to compute cells that failed earlier again.
 
@@ -607,45 +559,54 @@ def plan_sweep(
     Raises
     ------
     DCSError
-        If a model, a task or its texts do not exist, or a file of earlier results is damaged.
+        If a model, a task or its texts do not exist, a file of earlier results is damaged, or no
+        cell satisfies the restrictions.
     """
+    given: Sequence[GivenTable] = given_tables(config) if config.tables else ()
+    origins = {a: tuple(dict.fromkeys(getattr(g, n) for g in given)) for a, n in _ORIGIN.items()}
+    chosen = selected(config.axis_values | (origins if given else {}), only)
+    config = config.restricted(chosen)
+    given = [
+        each
+        for each in given
+        if all(getattr(each, _ORIGIN[a]) in v for a, v in chosen.items() if a in _ORIGIN)
+    ]
+    plan = SweepPlan(config=config, output=output, sources={}, tables={}, cells={}, ended={})
+    for table in given:
+        key = content_key({"digests": table.digests})
+        plan.add(key, table, table)
+    if not config.tables:
+        _plan_requests(plan)
     archive = Archive(output)
-    plan = SweepPlan(config=config, output=output, sources={}, cells={}, ended={})
-    for given in given_tables(config) if config.tables else ():
-        key = content_key({"digests": given.digests})
-        plan.sources.setdefault(key, []).append(given)
-    known: dict[Any, Any] = {}
-    keys: dict[TableRequest, str] = {}
-    for request in () if config.tables else table_requests(config):
-        keys[request] = key = request_key(request, known=known)
-        plan.sources.setdefault(key, []).append(request)
-        plan.texts[key] = texts_key(request, known=known)
-    for ensemble in _find_ensembles(keys, config):
-        key = content_key({"ensemble": list(ensemble.members.values())})
-        plan.sources.setdefault(key, []).append(ensemble)
-    for key in plan.sources:
-        both = plan.digests(key)
-        if both is not None:
+    for key, tables in plan.tables.items():
+        if (both := tables.digests) is not None:
             plan.cells[key] = plan.cells_on(key, both)
             for record in archive.load([cell.key for cell in plan.cells[key]]).values():
                 if record.finished or not retry_failed:
                     plan.ended[record.key] = record
+    if not plan.n_cells:
+        raise ConfigError(f"--only {' '.join(only)}: no cell remains")
     return plan
 
 
-def _find_ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> Iterator[Ensemble]:
-    """Yield the ensembles of requested tables, given the table keys of the requests."""
+def _plan_requests(plan: SweepPlan) -> None:
+    """Add the tables to be scored to a plan, and the ensembles of them."""
+    store, known = ProbabilityStore.under(plan.output), dict[Any, Any]()
     # Without demonstrations, all seeds share one table.
     firsts: dict[str, TableRequest] = {}
-    for request, key in keys.items():
-        firsts.setdefault(key, request)
-    for over in config.ensemble:
-        for group in grouped_over([*firsts.values()], over):
-            yield Ensemble(
-                members={_member_name(request, over): keys[request] for request in group},
-                seed=group[0].seed,
-                **joint_names(group, over),
-            )
+    stored: dict[TableRequest, StoredTables] = {}
+    for request in table_requests(plan.config):
+        key = request_key(request, known=known)
+        first = firsts.setdefault(key, request)
+        stored[first] = StoredTables(store, key)
+        plan.add(key, request, stored[first])
+        plan.texts[key] = texts_key(request, known=known)
+    for over in plan.config.ensemble:
+        for group in grouped_over([*stored], over):
+            members = {_member_name(request, over): stored[request] for request in group}
+            key = content_key({"ensemble": [each.key for each in members.values()]})
+            ensemble = Source(seed=group[0].seed, **joint_names(group, over))
+            plan.add(key, ensemble, JointTables(members))
 
 
 def _member_name(request: TableRequest, over: Grouping) -> str:
@@ -731,7 +692,7 @@ def plan_tuning(
     sweep = validated(SweepConfig, content, source="command line", error=ConfigError)
     plan = plan_sweep(sweep, output, retry_failed=True)
     (key,) = plan.cells
-    rows = plan.read(key)
+    rows = plan.tables[key].read()
     if test and not rows["test"].labelled.any():
         raise ConfigError(
             f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "

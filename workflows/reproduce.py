@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dcs.errors import last_line
-from dcs.prompting import SPLITS
+from dcs.prompting.tasks import SPLITS
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
 from workflows.config.sweep import SweepConfig
@@ -118,7 +118,7 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
             continue  # A sweep of another version.
         for key, cells in plan.cells.items():
             if any(cell.key == record.key for cell in cells):
-                return plan.read(key)
+                return plan.tables[key].read()
     return None
 
 

@@ -6,10 +6,12 @@ are recognised on any machine.
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import itertools
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -30,16 +32,11 @@ from dcs.data.splits import identical_rows, stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
-from dcs.prompting import (
-    SPLITS,
-    Shots,
-    get_task,
-    parse_shots,
-    prompt_hash,
-    select_demonstrations,
-)
+from dcs.prompting.files import get_task
+from dcs.prompting.prompts import prompt_hash
+from dcs.prompting.tasks import SPLITS, Shots, parse_shots, select_demonstrations
 from dcs.seeds import derive_seed
-from dcs.selection.ensemble import TableEnsemble
+from dcs.selection.ensemble import TableEnsemble, joint_digest
 from tracking.records import PromptRecord, plain
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
@@ -69,6 +66,10 @@ class Source:
 
 
 S = TypeVar("S", bound=Source)
+
+#: Fields of a pattern of tables, by name: the form of their values.
+_FIELDS: Final = {"model": "[^/]+?", "task": "[^/]+?", "shots": r"N|\d+", "seed": r"\d+"}
+_FIELD: Final = re.compile(r"{(.*?)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,10 @@ class TableRequest(Source):
         return {"task": task, "shots": self.shots, "seed": self.seed, "limit": self.limit}
 
 
+#: Paths of a table: one source of tables, or a pair of the optimization and test rows.
+Paths: TypeAlias = tuple[Path, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenTable(Source):
     """A user-supplied table, and how its rows are split.
@@ -118,20 +123,26 @@ class GivenTable(Source):
     size : int
         Number of optimization rows times classes.
     own_seed : bool
-        Whether the seed is that of its demonstrations instead of a seed of the sweep.
+        Whether the seed is that of the table instead of a seed of the sweep.
     reading : Reading
         How the files are read, where it is not inferred.
     remarks : tuple of str
         What was inferred about the files, in lines for the user.
     """
 
-    members: Mapping[str, tuple[Path, ...]]
+    members: Mapping[str, Paths]
     held_out: float
     digests: dict[str, str]
     size: int
     own_seed: bool = False
     reading: Reading = Reading()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """File of the rows of each split; empty for rows that are joined from several."""
+        first, *others = self.members.values()
+        return {} if others else {"optimization": first[0], "test": first[-1]}
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows.
@@ -260,8 +271,9 @@ def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, 
 def given_tables(config: SweepConfig) -> list[GivenTable]:
     """Return the given tables of a sweep, one for each seed.
 
-    A folder with optimization and test rows and a known demonstration seed is only used with that
-    seed; all others are used with each seed of the sweep.
+    A folder with optimization and test rows and a known demonstration seed, and a table whose
+    seed is named by a pattern, are only used with that seed; all others are used with each seed
+    of the sweep.
 
     Parameters
     ----------
@@ -271,25 +283,28 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     Raises
     ------
     ConfigError
-        If a pattern matches nothing.
+        If a pattern matches nothing or has an unknown field.
     TableError
         If a source cannot be read.
     """
     found: list[GivenTable] = []
-    for members in _expand_sources(config.tables):
+    for members, named in _expand_sources(config.tables):
         paths = next(iter(members.values()))
         read = {name: _read_member(each, config.reading) for name, each in members.items()}
         tables = matched_tables({name: own for name, (own, _) in read.items()})
-        origin, name = tables["optimization"].provenance, " + ".join(members)
+        origin = tables["optimization"].provenance
         own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
+        if "seed" in named:
+            own = int(named["seed"])
+        shots = named.get("shots", origin.shots)
         for seed in config.seeds if own is None else (own,):
             split = _hold_out(tables, seed=seed, share=config.held_out)
             found.append(
                 GivenTable(
                     members=members,
-                    model=origin.model or name,
-                    task=origin.task or name,
-                    shots=None if origin.shots is None else parse_shots(str(origin.shots)),
+                    model=named.get("model") or origin.model or named["name"],
+                    task=named.get("task") or origin.task or named["name"],
+                    shots=None if shots is None else parse_shots(str(shots)),
                     seed=seed,
                     held_out=config.held_out,
                     digests={part: table.digest for part, table in split.items()},
@@ -369,28 +384,62 @@ def source_name(path: Path) -> str:
     return Path(os.path.abspath(path)).name if path.is_dir() else path.stem
 
 
-def _expand_sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[Path, ...]]]:
-    """Yield the members of each source: expand patterns and folders, and skip duplicates."""
-    seen: list[dict[str, tuple[Path, ...]]] = []
+def _expand_sources(
+    choices: Sequence[TableChoice],
+) -> Iterator[tuple[dict[str, Paths], dict[str, str]]]:
+    """Yield the members of each source, and what names it, without duplicates.
+
+    That is ``name``, for what nothing else names, and the fields of its pattern.
+    """
+    seen: list[dict[str, Paths]] = []
     for choice in choices:
+        sources: list[tuple[dict[str, Paths], dict[str, str]]] = []
         if isinstance(choice, dict):
-            found = [{name: _to_paths(each) for name, each in choice.items()}]
+            members = {name: _to_paths(each) for name, each in choice.items()}
+            sources.append((members, {"name": " + ".join(members)}))
         elif not isinstance(choice, str):
-            found = [{source_name(Path(choice[0])): _to_paths(choice)}]
+            name = source_name(Path(choice[0]))
+            sources.append(({name: _to_paths(choice)}, {"name": name}))
         else:
-            path = str(os.path.expanduser(choice))
-            exact = Path(path).exists() or not glob.has_magic(path)
-            matching = [path] if exact else sorted(glob.glob(path))
-            if not matching:
-                raise ConfigError(f"tables: {choice} matches no file or folder")
-            found = [{source_name(one): (one,)} for each in matching for one in source_files(each)]
-        for members in found:
+            for path, fields in _matching(choice).items():
+                for one in source_files(path):
+                    name = source_name(one)
+                    sources.append(({name: (one,)}, {"name": name, **fields}))
+        for members, named in sources:
             if members not in seen:
                 seen.append(members)
-                yield members
+                yield members, named
 
 
-def _to_paths(choice: str | tuple[str, str]) -> tuple[Path, ...]:
+def _matching(choice: str) -> dict[str, dict[str, str]]:
+    """Return the paths that match a pattern, each with the values of the fields of the pattern.
+
+    If there are fields, ``name`` is the folder before the first of them, so that tables which
+    differ in their fields alone have the same name.
+    """
+    pattern = os.path.expanduser(choice)
+    fields = dict.fromkeys(_FIELD.findall(pattern))
+    if Path(pattern).exists() or not (fields or glob.has_magic(pattern)):
+        return {pattern: {}}
+    allowed = "fields are {model}, {task}, {shots} (a number or N) and {seed} (a number)"
+    if not fields.keys() <= _FIELDS.keys():
+        raise ConfigError(f"tables: {choice}: has an unknown field; {allowed}")
+    form = fnmatch.translate(pattern)
+    for name in fields:
+        field = re.escape(f"{{{name}}}")
+        form = form.replace(field, f"(?P<{name}>{_FIELDS[name]})", 1)
+        form = form.replace(field, f"(?P={name})")
+    folder = os.path.dirname(re.split(r"[{*?[]", pattern)[0])
+    common = {"name": source_name(Path(folder))} if fields else {}
+    found = {path: re.match(form, path) for path in sorted(glob.glob(_FIELD.sub("*", pattern)))}
+    matching = {path: common | each.groupdict() for path, each in found.items() if each}
+    if not matching:
+        more = f"; {allowed}" if fields else ""
+        raise ConfigError(f"tables: {choice} matches no file or folder{more}")
+    return matching
+
+
+def _to_paths(choice: str | tuple[str, str]) -> Paths:
     paths = [choice] if isinstance(choice, str) else choice
     return tuple(Path(os.path.expanduser(path)) for path in paths)
 
@@ -656,3 +705,62 @@ class ProbabilityStore:
                 atomic_write_text(self.prompts_path(key), text)
             atomic_write_text(self._record_path(key), json.dumps(asdict(scoring), indent=1))
         return scoring
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTables:
+    """The pair of tables of a request in a store, which may not exist yet."""
+
+    store: ProbabilityStore
+    key: str
+
+    @property
+    def digests(self) -> Mapping[str, str] | None:
+        """Content hash of the rows of each split; None until the tables exist."""
+        return self.store.digests(self.key)
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """File of the rows of each split."""
+        return {str(split): self.store.path(self.key, split) for split in SPLITS}
+
+    @property
+    def size(self) -> int:
+        """Number of optimization rows times classes of existing tables."""
+        scoring = self.store.scoring(self.key)
+        return 1 if scoring is None else scoring.size
+
+    def read(self) -> dict[str, Rows]:
+        """Return the optimization and the test rows; see :meth:`ProbabilityStore.read`."""
+        return dict(self.store.read(self.key))
+
+
+@dataclass(frozen=True, slots=True)
+class JointTables:
+    """Stored tables of the same rows by name, which are tuned jointly and have no own file."""
+
+    members: Mapping[str, StoredTables]
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def digests(self) -> Mapping[str, str] | None:
+        """Content hash of the rows of each split; None until all tables exist."""
+        parts = [part for each in self.members.values() if (part := each.digests) is not None]
+        if len(parts) < len(self.members):
+            return None
+        return {str(split): joint_digest(part[split] for part in parts) for split in SPLITS}
+
+    @property
+    def size(self) -> int:
+        """Number of optimization rows times classes of one of the tables."""
+        return next(iter(self.members.values())).size
+
+    def read(self) -> dict[str, Rows]:
+        """Return the optimization and the test rows, with rows matched."""
+        return matched_tables(
+            {name: each.store.read(each.key) for name, each in self.members.items()}
+        )
+
+
+#: Where the rows of a source are.
+RowSource: TypeAlias = GivenTable | StoredTables | JointTables

@@ -9,10 +9,11 @@ from typing import Any, Protocol, get_args, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import softmax
-from dcs.errors import ScoringError, check_choice
-from dcs.prompting import AnswerPrefix, PromptPrefix, last_line
-from dcs.scoring.chat import PromptStyle
+from dcs.data.checks import finite_number, softmax, whole_number
+from dcs.errors import ScoringError, check_choice, show
+from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, last_line
+from dcs.scoring.answers import count_votes
+from dcs.scoring.chat import PromptStyle, opened_thought
 from dcs.scoring.labels import (
     JointScore,
     LabelRule,
@@ -21,6 +22,7 @@ from dcs.scoring.labels import (
     class_probabilities,
     read_label_words,
 )
+from dcs.seeds import derive_seed
 
 SCORING_VERSION = 1
 """Increment when the engines return different numbers for the same model, to invalidate caches."""
@@ -72,7 +74,7 @@ class Scorer(Protocol):
         """Return the class probabilities of prompts.
 
         A prompt is the text ``f"{prefix}{query}"``, or the chat messages
-        ``dcs.prompting.chat_messages(prefix, query)``.
+        ``dcs.prompting.prompts.chat_messages(prefix, query)``.
 
         Parameters
         ----------
@@ -105,9 +107,42 @@ class Engine(ABC):
     """Base class of the built-in scorers, with shared checks and an idempotent ``close``."""
 
     model: str
+    votes: int | None = None
+    """Number of answers to sample for each prompt; None reads log-probabilities instead."""
     tokens_read = 0
     """Number of prompt tokens processed so far, if known to the engine."""
+    answered = 0
+    """Number of prompts scored so far."""
+    parsed = 0
+    """Number of sampled answers that name a label."""
+    unlabelled = 0
+    """Number of prompts whose answer contained no label."""
     _closed = False
+
+    def _sample_answers(self, votes: int | None, temperature: float, max_tokens: int) -> None:
+        """Check and set the options of sampled answers."""
+        self.votes = None if votes is None else whole_number(votes, "votes", least=1)
+        self._temperature = finite_number(temperature, "temperature", least=0.0)
+        self._max_tokens = whole_number(max_tokens, "max_tokens", least=1)
+
+    @property
+    def _sampling(self) -> dict[str, str]:
+        """The options of sampled answers, which determine the votes."""
+        options = (self.votes, self._temperature, self._max_tokens)
+        return dict(zip(("votes", "temperature", "max_tokens"), map(str, options), strict=True))
+
+    def report(self) -> list[str]:
+        """Return lines on answers that name no label."""
+        lines = []
+        if self.votes is not None:
+            asked = self.votes * self.answered
+            lines.append(f"{self.parsed} of {asked} sampled answers name one label")
+        if self.unlabelled:
+            lines.append(
+                f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
+                "their class probabilities are equal"
+            )
+        return lines
 
     def score(
         self,
@@ -149,7 +184,7 @@ class TokenEngine(Engine):
 
     Parameters
     ----------
-    label_rule, joint, prompt, answer_prefix : str
+    label_rule, joint, prompt, answer_prefix, votes, temperature, max_tokens
         See :class:`dcs.scoring.transformers.TransformersScorer`.
     """
 
@@ -164,6 +199,9 @@ class TokenEngine(Engine):
         joint: JointScore,
         prompt: PromptStyle,
         answer_prefix: AnswerPrefix,
+        votes: int | None,
+        temperature: float,
+        max_tokens: int,
     ) -> None:
         check_choice("label_rule", label_rule, get_args(LabelRule))
         check_choice("joint", joint, get_args(JointScore))
@@ -171,14 +209,21 @@ class TokenEngine(Engine):
         check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
         self._label_rule, self._joint = label_rule, joint
         self._prompt, self._answer_prefix = prompt, answer_prefix
+        self._sample_answers(votes, temperature, max_tokens)
+        finite_number(temperature, "temperature", positive=True)
 
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
         """Set the tokenizer, and all settings that determine the numbers."""
         self._tokenizer = Tokenizer.of(
-            tokenizer, self.model, prompt=self._prompt, answer_prefix=self._answer_prefix
+            tokenizer,
+            self.model,
+            prompt=self._prompt,
+            answer_prefix=self._answer_prefix,
+            thinking=self.votes is not None,
         )
         rules = {"label_rule": self._label_rule, "joint": self._joint}
-        self.settings = {**settings, **rules, **self._tokenizer.settings}
+        read = rules if self.votes is None else self._sampling
+        self.settings = {**settings, **read, **self._tokenizer.settings}
 
     def _score(
         self,
@@ -188,6 +233,8 @@ class TokenEngine(Engine):
         progress: Progress,
     ) -> NDArray[np.float64]:
         prompts, space = self._tokenizer.render(prefix, queries)
+        if self.votes is not None:
+            return self._count_votes(prompts, label_words, self.votes, progress)
         words = [space + word.strip() for word in label_words]
         token_ids, rule = read_label_words(self._tokenizer, prompts[0], words, self._label_rule)
         # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.
@@ -208,6 +255,45 @@ class TokenEngine(Engine):
             self._check_lengths(context, 0)
             scores -= check_finite(self._word_scores(context, token_ids, lambda count: None))
         return softmax(scores)
+
+    def _count_votes(
+        self, prompts: list[str], label_words: Sequence[str], votes: int, progress: Progress
+    ) -> NDArray[np.float64]:
+        """Return the number of sampled answers that name each label [M, N]."""
+        tokens = self._tokenizer.encode(prompts)
+        self.tokens_read += sum(map(len, tokens))
+        self._check_lengths(tokens, 1)
+        answers = self._sample(tokens, votes, progress)
+        # A thought that the prompt opens is part of the answer.
+        begun = [opened_thought(prompt) for prompt in prompts]
+        counts = np.stack(
+            [
+                count_votes([start + text for text in texts], label_words)
+                for start, texts in zip(begun, answers, strict=True)
+            ]
+        )
+        silent = np.flatnonzero(~counts.any(axis=1))
+        self.answered += len(prompts)
+        self.parsed += int(counts.sum())
+        self.unlabelled += silent.size
+        if 2 * silent.size > len(prompts):
+            raise ScoringError(
+                f"query {silent[0]}: no label word is in the answer "
+                f"{show(answers[silent[0]][0])}, as in {silent.size} of {len(prompts)} answers; "
+                "see the prompt with `dcs tasks show`, or use label words that the model answers "
+                "with"
+            )
+        return counts
+
+    @property
+    def _stop(self) -> list[str] | None:
+        """What ends a sampled answer: a line, if it continues a text; a chat ends itself."""
+        return ["\n"] if self._tokenizer.template is None else None
+
+    @staticmethod
+    def _seed(prompt: Sequence[int]) -> int:
+        """Return the seed of the samples of a prompt, which do not depend on the others."""
+        return derive_seed(0, "votes", *prompt) % 2**31
 
     def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
         """Return a prompt as the model reads it, and its number of tokens."""
@@ -230,6 +316,10 @@ class TokenEngine(Engine):
         self, prompts: list[list[int]], wanted: list[int], progress: Progress
     ) -> NDArray[np.float64]:
         """Return logits of some tokens after each prompt [M, K], up to a constant per row."""
+
+    @abstractmethod
+    def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
+        """Return so many sampled answers to each prompt."""
 
     @abstractmethod
     def _word_scores(

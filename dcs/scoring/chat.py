@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from dcs.errors import ScoringError, named
-from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages, last_line
+from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages, last_line
 
 PromptStyle = Literal["auto", "completion", "chat"]
 """How a model is prompted: with plain text it continues (``completion``), as in the paper, or with
@@ -40,12 +40,20 @@ class ChatTemplate:
         Name of the model, for messages.
     answer_prefix : {"user", "assistant", "none"}
         See :data:`dcs.prompting.AnswerPrefix`.
+    thinking : bool
+        Whether the model may think before it answers, by the default of its template.
     """
 
     def __init__(
-        self, tokenizer: Any, model: str, *, answer_prefix: AnswerPrefix = "user"
+        self,
+        tokenizer: Any,
+        model: str,
+        *,
+        answer_prefix: AnswerPrefix = "user",
+        thinking: bool = False,
     ) -> None:
         self._tokenizer, self._model, self.answer_prefix = tokenizer, model, answer_prefix
+        self._thinking = thinking
 
     @property
     def digest(self) -> str:
@@ -76,7 +84,9 @@ class ChatTemplate:
                 f"({named(error)}); use prompt=completion"
             ) from None
         thought = _OPEN_THOUGHT.search(texts[0])
-        if thought is not None:
+        if self._thinking:
+            start = ""
+        elif thought is not None:
             opening, name, closing = thought.groups()
             start = f"\n{opening}/{name}{closing}\n\n"
         else:
@@ -99,6 +109,12 @@ class ChatTemplate:
 
     def _apply(self, conversations: list[list[dict[str, str]]], **options: Any) -> list[str]:
         texts: list[str] = self._tokenizer.apply_chat_template(
-            conversations, tokenize=False, **_NO_THINKING, **options
+            conversations, tokenize=False, **({} if self._thinking else _NO_THINKING), **options
         )
         return texts
+
+
+def opened_thought(prompt: str) -> str:
+    """Return the beginning of a thought with which a prompt ends, e.g. ``<think>``, if any."""
+    thought = _OPEN_THOUGHT.search(prompt)
+    return "" if thought is None else thought[0]

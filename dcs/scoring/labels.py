@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting import AnswerPrefix, PromptPrefix
+from dcs.prompting.prompts import AnswerPrefix, PromptPrefix
 from dcs.scoring.chat import ChatTemplate, PromptStyle
 
 LabelRule = Literal["auto", "mean", "first", "joint"]
@@ -51,7 +51,13 @@ class Tokenizer:
 
     @classmethod
     def of(
-        cls, tokenizer: Any, model: str, *, prompt: PromptStyle, answer_prefix: AnswerPrefix
+        cls,
+        tokenizer: Any,
+        model: str,
+        *,
+        prompt: PromptStyle,
+        answer_prefix: AnswerPrefix,
+        thinking: bool = False,
     ) -> Self:
         """Return the functions of a Transformers tokenizer.
 
@@ -62,7 +68,9 @@ class Tokenizer:
         """
         template = None
         if prompt != "completion" and getattr(tokenizer, "chat_template", None):
-            template = ChatTemplate(tokenizer, model, answer_prefix=answer_prefix)
+            template = ChatTemplate(
+                tokenizer, model, answer_prefix=answer_prefix, thinking=thinking
+            )
         elif prompt == "chat":
             raise ScoringError(
                 f"model {model!r} has no chat template; use prompt=completion, or a model trained "

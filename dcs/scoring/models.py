@@ -20,7 +20,7 @@ from dcs.errors import (
     named,
     suggest,
 )
-from dcs.prompting import AnswerPrefix
+from dcs.prompting.prompts import AnswerPrefix
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import Tokenizer
 
@@ -160,6 +160,7 @@ def load_tokenizer(
     *,
     prompt: PromptStyle = "auto",
     answer_prefix: AnswerPrefix = "user",
+    thinking: bool = False,
 ) -> Tokenizer:
     """Load only the tokenizer of a model.
 
@@ -169,6 +170,8 @@ def load_tokenizer(
         See :func:`resolve_model`.
     prompt, answer_prefix : str
         See :class:`dcs.scoring.transformers.TransformersScorer`.
+    thinking : bool
+        See :class:`dcs.scoring.chat.ChatTemplate`.
 
     Raises
     ------
@@ -191,7 +194,9 @@ def load_tokenizer(
         loaded = transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
-    return Tokenizer.of(loaded, reference.name, prompt=prompt, answer_prefix=answer_prefix)
+    return Tokenizer.of(
+        loaded, reference.name, prompt=prompt, answer_prefix=answer_prefix, thinking=thinking
+    )
 
 
 def loaded_revision(reference: ModelReference) -> str:

@@ -32,7 +32,7 @@ import httpx2
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import finite_number, softmax, whole_number
+from dcs.data.checks import softmax, whole_number
 from dcs.errors import (
     ConfigError,
     ScoringError,
@@ -42,7 +42,7 @@ from dcs.errors import (
     served_revision,
     show,
 )
-from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages
+from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import MissingRule, count_votes, fill_missing, label_masses
 from dcs.scoring.base import Engine, Progress, Prompt
 from dcs.scoring.chat import PromptStyle
@@ -155,27 +155,18 @@ class OpenAIScorer(Engine):
         check_choice("answer_prefix", answer_prefix, ("user", "none"))
         check_choice("missing", missing, get_args(MissingRule))
         check_choice("label_rule", label_rule, get_args(LabelRule))
-        for name, value in (("top_logprobs", top_logprobs), ("votes", votes)):
-            if value is not None:
-                whole_number(value, name, least=1)
-        whole_number(max_tokens, "max_tokens", least=1)
+        if top_logprobs is not None:
+            whole_number(top_logprobs, "top_logprobs", least=1)
+        self._sample_answers(votes, temperature, max_tokens)
         whole_number(concurrency, "concurrency", least=1)
         self.model = model
         self._address = plain_address(base_url)
         self.revision, self.base_url = served_revision(self._address, revision)
         self.missing: Counter[str] = Counter()
         """Number of responses from which each label word was missing."""
-        self.answered = 0
-        """Number of prompts scored so far."""
-        self.unlabelled = 0
-        """Number of prompts whose answer contained no label."""
-        self.parsed = 0
-        """Number of sampled answers that name a label."""
         self.refused = 0
         """Number of requests rejected by a busy or failing server so far."""
-        self.votes = votes
-        self._temperature = finite_number(temperature, "temperature", least=0.0)
-        self._max_tokens, self._limit_name, self._samples = max_tokens, "max_tokens", votes or 1
+        self._limit_name, self._samples = "max_tokens", votes or 1
         self._chat = api == "chat" and prompt != "completion"
         self._answer_prefix, self._label_rule = answer_prefix, label_rule
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
@@ -191,11 +182,7 @@ class OpenAIScorer(Engine):
         if self._chat:
             settings["answer_prefix"] = self._answer_prefix
         if self.votes is not None:
-            settings["votes"] = str(self.votes)
-            return settings | {
-                "temperature": str(self._temperature),
-                "max_tokens": str(self._max_tokens),
-            }
+            return settings | self._sampling
         if self._top is None:
             self._top = _run(self._find_log_probabilities())
         if self._top is None:
@@ -219,14 +206,7 @@ class OpenAIScorer(Engine):
             f"{rule.get(self._missing_rule)}"
             for word, count in self.missing.most_common()
         ]
-        if self.votes is not None:
-            asked = self.votes * self.answered
-            lines.append(f"{self.parsed} of {asked} sampled answers name one label")
-        if self.unlabelled:
-            lines.append(
-                f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
-                "their class probabilities are equal"
-            )
+        lines += super().report()
         if self.refused:
             lines.append(f"{self.base_url} rejected {self.refused} requests temporarily")
         return lines

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting import AnswerPrefix, PromptPrefix
+from dcs.prompting.prompts import AnswerPrefix, PromptPrefix
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import JointScore, LabelRule
@@ -93,6 +93,13 @@ class TransformersScorer(TokenEngine):
         Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
     answer_prefix : {"user", "assistant", "none"}
         Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
+    votes : int, optional
+        Sample this many answers to each prompt instead of reading log-probabilities; the result
+        is the number of answers that name each label. Seeded by the prompt.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
     reuse_prefix : bool
         Whether to run the shared prefix once; if false, every prompt is run in full.
 
@@ -118,10 +125,19 @@ class TransformersScorer(TokenEngine):
         joint: JointScore = "sum",
         prompt: PromptStyle = "auto",
         answer_prefix: AnswerPrefix = "user",
+        votes: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
         reuse_prefix: bool = True,
     ) -> None:
         super().__init__(
-            label_rule=label_rule, joint=joint, prompt=prompt, answer_prefix=answer_prefix
+            label_rule=label_rule,
+            joint=joint,
+            prompt=prompt,
+            answer_prefix=answer_prefix,
+            votes=votes,
+            temperature=temperature,
+            max_tokens=max_tokens,
         )
         if not isinstance(model, LoadedModel):
             model = load_model(resolve_model(model), device=device, dtype=dtype)
@@ -134,6 +150,8 @@ class TransformersScorer(TokenEngine):
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)
         self.model, self.revision = model.name, model.revision
         self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
+        self._decode = model.tokenizer.batch_decode
+        self._options = {"tokenizer": model.tokenizer, "pad_token_id": 0}
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
 
     def _score(
@@ -166,6 +184,33 @@ class TransformersScorer(TokenEngine):
         self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
     ) -> NDArray[np.float64]:
         return self._run_in_batches(prompts, partial(self._score_words, words=words), progress)
+
+    def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
+        torch = self._torch
+        shared = self._run_shared(prompts) if len(prompts) > 1 else _Prefix()
+        answers: list[list[str]] = []
+        for ids in prompts:
+            free = self._max_tokens if self._limit is None else self._limit - len(ids)
+            rows = torch.tensor([ids], device=self._device).expand(votes, -1)
+            devices = [self._device] if self._device.type == "cuda" else []
+            with torch.random.fork_rng(devices):
+                torch.manual_seed(self._seed(ids))
+                tokens = self._model.generate(
+                    rows,
+                    attention_mask=torch.ones_like(rows),
+                    past_key_values=shared.cache and shared.repeated(votes),
+                    do_sample=True,
+                    temperature=self._temperature,
+                    top_k=0,
+                    top_p=1.0,
+                    max_new_tokens=min(self._max_tokens, free),
+                    stop_strings=self._stop,
+                    **self._options,
+                )
+            # Special tokens are kept: they may enclose a thought.
+            answers.append(self._decode(tokens[:, len(ids) :]))
+            progress(1)
+        return answers
 
     def _run_in_batches(
         self,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
-from dcs.prompting import AnswerPrefix
+from dcs.prompting.prompts import AnswerPrefix
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import JointScore, LabelRule
@@ -46,6 +46,13 @@ class VLLMScorer(TokenEngine):
         Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
     answer_prefix : {"user", "assistant", "none"}
         Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
+    votes : int, optional
+        Sample this many answers to each prompt instead of reading log-probabilities; the result
+        is the number of answers that name each label. Seeded by the prompt.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
     memory : float, optional
         Fraction of the memory of each GPU for weights and cache.
     max_length : int, optional
@@ -74,11 +81,20 @@ class VLLMScorer(TokenEngine):
         joint: JointScore = "sum",
         prompt: PromptStyle = "auto",
         answer_prefix: AnswerPrefix = "user",
+        votes: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
         memory: float | None = None,
         max_length: int | None = None,
     ) -> None:
         super().__init__(
-            label_rule=label_rule, joint=joint, prompt=prompt, answer_prefix=answer_prefix
+            label_rule=label_rule,
+            joint=joint,
+            prompt=prompt,
+            answer_prefix=answer_prefix,
+            votes=votes,
+            temperature=temperature,
+            max_tokens=max_tokens,
         )
         whole_number(tensor_parallel, "tensor_parallel", least=1)
         reference = resolve_model(model)
@@ -91,6 +107,8 @@ class VLLMScorer(TokenEngine):
             "enforce_eager": None if has_gpu else True,
             # In a Ray actor vLLM would select Ray and wait for GPUs reserved by the actor.
             "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
+            # On a CPU, seeds and parts of prompts do not go together.
+            "enable_chunked_prefill": None if has_gpu or votes is None else False,
             "gpu_memory_utilization": memory,
             "max_model_len": max_length,
         }
@@ -127,6 +145,24 @@ class VLLMScorer(TokenEngine):
         parts = [self._generate(prompts, part) for part in _chunks(wanted)]
         progress(len(prompts))
         return np.concatenate(parts, axis=1)
+
+    def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
+        sampling = [
+            self._vllm.SamplingParams(
+                n=votes,
+                temperature=self._temperature,
+                max_tokens=self._max_tokens,
+                stop=self._stop,
+                seed=self._seed(ids),
+                # They may enclose a thought.
+                skip_special_tokens=False,
+            )
+            for ids in prompts
+        ]
+        requests = [{"prompt_token_ids": ids} for ids in prompts]
+        outputs = self._engine.generate(requests, sampling, use_tqdm=False)
+        progress(len(prompts))
+        return [[answer.text for answer in output.outputs] for output in outputs]
 
     def _word_scores(
         self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress

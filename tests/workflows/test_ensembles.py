@@ -16,9 +16,9 @@ from tests.workflows.conftest import UNDRAWN, biased_table, refused
 from tracking import Recorder
 from workflows.cluster.sweep import run_here
 from workflows.config.sweep import SweepConfig
-from workflows.plan import Ensemble, plan_sweep
+from workflows.plan import plan_sweep
 from workflows.reproduce import compare_results, recompute, stored_tables
-from workflows.tables import ProbabilityStore, given_tables
+from workflows.tables import JointTables, ProbabilityStore, given_tables
 
 
 def _noisy(table: ProbabilityTable, seed: int) -> ProbabilityTable:
@@ -64,12 +64,12 @@ def test_orders_of_the_options_are_tasks_and_an_ensemble(tmp_path):
     )
     assert config.tasks == ("helpdesk@letters@order0", "helpdesk@letters@order1")
     plan = plan_sweep(config, tmp_path)
-    sources = [source for same in plan.sources.values() for source in same]
-    ensembles = [source for source in sources if isinstance(source, Ensemble)]
     assert len(plan.missing_tables) == 4
-    assert [(each.task, each.shots, [*each.members]) for each in ensembles] == [
-        ("helpdesk@letters", shots, ["order0", "order1"]) for shots in (0, 1)
-    ]
+    assert [
+        (plan.sources[key][0].task, plan.sources[key][0].shots, [*tables.members])
+        for key, tables in plan.tables.items()
+        if isinstance(tables, JointTables)
+    ] == [("helpdesk@letters", shots, ["order0", "order1"]) for shots in (0, 1)]
 
 
 def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_path):
@@ -77,19 +77,20 @@ def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_
         tasks=["reviews"], shots=[0, 1], seeds=[0, 1, 2], ensemble=["seeds"], limit=100
     )
     plan = plan_sweep(config, tmp_path)
-    ensembles = {k: s[0] for k, s in plan.sources.items() if isinstance(s[0], Ensemble)}
+    ensembles = {k: each for k, each in plan.tables.items() if isinstance(each, JointTables)}
     # Without demonstrations the seeds share one table: of one nothing is to combine.
-    ((key, ensemble),) = ensembles.items()
-    assert (ensemble.shots, [*ensemble.members]) == (1, ["seed 0", "seed 1", "seed 2"])
+    ((key, tables),) = ensembles.items()
+    (ensemble,) = plan.sources[key]
+    assert (ensemble.shots, [*tables.members]) == (1, ["seed 0", "seed 1", "seed 2"])
     assert len(plan.missing_tables) == 4
     store = ProbabilityStore.under(tmp_path)
-    for number, member in enumerate(ensemble.members.values()):
-        assert plan.digests(key) is None
-        tables = {
+    for number, member in enumerate(each.key for each in tables.members.values()):
+        assert tables.digests is None
+        pair = {
             "optimization": _noisy(biased_table(100), number),
             "test": _noisy(biased_table(60, seed=1), number),
         }
-        store.write(member, tables, model="tiny_lm", seconds=1.0, gpus=0.0)
+        store.write(member, pair, model="tiny_lm", seconds=1.0, gpus=0.0)
         known = plan.cells_after(member)
         assert (key in known) == (number == 2)
     again = plan_sweep(config, tmp_path)
@@ -104,7 +105,7 @@ def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_
         uncorrected, batch = run_here(only, recorder, lambda share: None)
     assert batch.metrics["uncorrected/test/accuracy"] == uncorrected.metrics["test/accuracy"]
     scheme = CorrectionScheme.from_dict(batch.scheme)
-    test = again.read(key)["test"]
+    test = again.tables[key].read()["test"]
     hits = scheme.predict(inputs_of(scheme, test)) == test.labels
     assert batch.metrics["test/accuracy"] == pytest.approx(hits.mean())
     found = stored_tables(batch, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from dcs.io import content_key
 from tests.workflows.conftest import biased_table, refused, toy_cell
 from tracking import Archive
-from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
+from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import Costs, SweepPlan, plan_sweep, sharing
 from workflows.study.cell import compute_cell, failed_record
 from workflows.tables import ProbabilityStore
@@ -67,17 +67,17 @@ def test_a_plan_has_every_cell_of_every_table(begun):
     assert Counter(variant.method for variant in plan.variants) == PER_TABLE
     assert (len(plan.ended), plan.n_failed, len(plan.missing_tables)) == (5, 1, 1)
     assert len(plan_sweep(CONFIG, begun, retry_failed=True).ended) == 4
-    assert plan_sweep(narrowed(CONFIG, ["optimization_sizes=full"]), begun).n_failed == 0
+    assert plan_sweep(CONFIG, begun, only=["optimization_sizes=full"]).n_failed == 0
 
 
 def test_time_is_estimated_from_finished_cells_of_the_same_kind(begun):
-    plan = plan_sweep(narrowed(CONFIG, ["seeds=0"]), begun)
+    plan = plan_sweep(CONFIG, begun, only=["seeds=0"])
     assert math.isnan(Costs.of(plan).rest)
-    costs = Costs.of(plan_sweep(narrowed(CONFIG, ["seeds=0", "methods=dnip"]), begun))
+    costs = Costs.of(plan_sweep(CONFIG, begun, only=["seeds=0", "methods=dnip"]))
     assert costs.rest == 0.0
     table, cells = next(iter(plan.cells.items()))
     own = [cell for cell in cells if cell.method == "dnip"]
-    costs.add(own, plan.size(table))
+    costs.add(own, plan.tables[table].size)
     took = sum(r.finished_ms - r.started_ms for r in Archive(begun).finished().values()) / 1000
     assert costs.rest == pytest.approx(took, rel=0.5, abs=0.05)
 

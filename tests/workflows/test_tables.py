@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
 from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
-from tests.workflows.conftest import biased_table, refused
+from tests.workflows.conftest import UNDRAWN, biased_table, refused
+from tracking import default_tracking_uri, queries
 from tracking.results.cells import Cells
 from tracking.results.sweep_tables import all_tables
 from workflows.config.sweep import SweepConfig
@@ -83,6 +88,93 @@ def test_every_kind_of_source_is_taken(tmp_path):
         ("two", "two", None, 1),
     ]
     assert [table.n_rows for table in given[2].read().values()] == [12, 9]
+
+
+def _write_named(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        path = folder / name
+        path.mkdir(parents=True)
+        for part, rows in (("optimization", 90), ("test", 60)):
+            write(path / f"{part}.parquet", n_rows=rows, seed=2 * number + (part == "test"))
+
+
+_word = st.from_regex(r"[a-z1-9][-.@a-z0-9]{0,5}", fullmatch=True)
+_named = st.tuples(_word, _word, st.sampled_from(["N", "0", "16"]), st.integers(0, 99))
+
+
+@settings(max_examples=20, deadline=None)
+@drawn(st.lists(_named, min_size=1, max_size=4, unique=True))
+def test_the_fields_of_a_pattern_are_read_as_they_were_written(origins):
+    table = biased_table(40)
+    with tempfile.TemporaryDirectory() as folder:
+        names = ["{}_{}_shot{}_seed{}.parquet".format(*origin) for origin in origins]
+        for name in (*names, "other.parquet", "a_b_shotM_seed0.parquet"):
+            dataclasses.replace(table, provenance=Provenance()).write(Path(folder, name))
+        pattern = f"{folder}/{{task}}_{{model}}_shot{{shots}}_seed{{seed}}.parquet"
+        given = given_tables(config(pattern, seeds=[7, 8]))
+    shots = [each[2] if each[2] == "N" else int(each[2]) for each in origins]
+    expected = {(o[1], o[0], k, o[3]) for o, k in zip(origins, shots, strict=True)}
+    # All are the same rows, so that tables are told apart by nothing but their fields.
+    assert {who(each) for each in given} == expected
+    assert all(each.own_seed for each in given)
+
+
+def test_what_a_pattern_does_not_name_is_read_from_the_table_or_is_the_folder(tmp_path):
+    for name in ("trec", "rte"):
+        for number in (3, 4):
+            path = tmp_path / "vectors" / name / f"run{number}x.parquet"
+            write(path, seed=number, **({"model": "toy"} if name == "rte" else {}))
+    found = given_tables(config(str(tmp_path / "vectors" / "{task}" / "run{seed}?.*")))
+    assert [who(each) for each in found] == [
+        *(("toy", "rte", None, seed) for seed in (3, 4)),
+        *(("vectors", "trec", None, seed) for seed in (3, 4)),
+    ]
+    # The rows that a table holds out are drawn with its own seed.
+    assert found[0].digests != found[1].digests
+    (twice,) = given_tables(config(str(tmp_path / "vectors" / "r{task}" / "run3x.parquet")))
+    assert who(twice) == ("toy", "te", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("{taks}_seed{seed}", "{taks}"),
+        ("{}.npz", "unknown field"),
+        ("{task}_seed{seed}.npz", "matches no file"),
+        ("{task}_shot{shots}", "a number or N"),
+    ],
+)
+def test_a_pattern_that_is_wrong_is_refused_in_one_line(tmp_path, pattern, said):
+    (tmp_path / "rte_shotX").mkdir()
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f"name: x\ntables: '{tmp_path}/{pattern}'\n")
+    refused("sweep", file, "--dry-run", says=[said, pattern, "{model}, {task}, {shots}"])
+
+
+def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, new_output):
+    folder = new_output()
+    names = [f"{task}_m{model}_{seed}" for task in "ab" for model in "xy" for seed in (0, 1, 2)]
+    _write_named(folder / "v", *names)
+    file = folder / "sweep.yaml"
+    pattern = folder / "v" / "{task}_m{model}_{seed}"
+    file.write_text(f"name: named\ntables: {pattern}\nmethods: [icl, batch]\n")
+    only = ("--only", "model=x", "--only", "seeds=2,0", "--only", "method=batch")
+    part = dcs("sweep", file, *only, "--dry-run", "-o", folder)
+    assert "named: 4 tables, 4 cells" in part.out
+    refused("sweep", file, "--only", "tasks=c", "-o", folder, says=["'c'", "tasks", "a, b"])
+    out = dcs("sweep", file, *UNDRAWN, "-o", folder).out
+    assert "mean ± sd over seeds" in out and "a (x)" in out
+    uri = default_tracking_uri(folder)
+    found = queries.cells(uri, "named")
+    assert {*Counter(zip(found["model"], found["task"], strict=True)).values()} == {6}
+    parent = queries.sweep_run(uri, "named")
+    mean = found[(found["task"] == "b") & (found["method"] == "batch") & (found["model"] == "y")]
+    metrics = parent.data.metrics
+    assert metrics["accuracy/y/b/Batch calibration"] == pytest.approx(mean["test/accuracy"].mean())
+    dcs("report", "named", "--runs", folder, "-o", folder / "report.html", "--files", folder / "r")
+    text = (folder / "r" / "main_results.md").read_text(encoding="utf-8")
+    assert "Mean ± standard deviation over seeds." in text
+    assert len([line for line in text.splitlines() if line.startswith("| x")]) == 2
 
 
 def test_a_pair_has_the_seeds_of_the_sweep(tmp_path):

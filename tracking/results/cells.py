@@ -146,18 +146,6 @@ class Cells:
             *("class", "kind", "name"),
         )
 
-    @cached_property
-    def importances(self) -> pd.DataFrame:
-        """One row per cell and tuned hyperparameter: ``parameter`` and ``importance``."""
-        return self._build(
-            lambda cell: [
-                {"parameter": name, "importance": share}
-                for name, share in cell.importances.items()
-            ],
-            ("importance",),
-            "parameter",
-        )
-
     def _build(
         self,
         rows_of: Callable[[CellRecord], Iterable[Mapping[str, Any]]],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import logging
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -41,7 +40,6 @@ from tracking.results.cells import (
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -82,9 +80,6 @@ _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dcs",
 }
-
-#: Groups marked by `add_tooltip` in an SVG; replaced with tooltips of the browser.
-_TOOLTIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
 
 _MEASURE_TITLES = {"accuracy": "accuracy", "cobias": "COBias"}
 #: Maximum number of characters per line of a panel title.
@@ -159,11 +154,6 @@ def grid_of(
     return figure, panels[:count]
 
 
-def add_tooltip(artist: Artist, text: str) -> None:
-    """Add a tooltip with `text` to an artist in an SVG."""
-    artist.set_gid(f"tip {text}")
-
-
 def add_legend(figure: Figure, *, columns: int = 5) -> None:
     """Add one legend above all panels, with each label once."""
     entries = {
@@ -198,7 +188,7 @@ def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:
     metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
     with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format=form, metadata=metadata)
-    return _TOOLTIPS.sub(rb"<g><title>\1</title>", buffer.getvalue())
+    return buffer.getvalue()
 
 
 class _Point(NamedTuple):
@@ -238,9 +228,7 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     hollow: dict[str, Any] = {"facecolor": "white", "edgecolor": GREY, "linewidth": 2}
     filled: dict[str, Any] = {"color": ACCENT, "zorder": 3}
     for when, look in (("before", {**hollow, "zorder": 2}), ("after", filled)):
-        for at, (name, value) in enumerate(means[when].items()):
-            dot = axes.scatter(value, at, s=52, **look, label=when)
-            add_tooltip(dot, f"{name}, {when}: {value:.1f}")
+        axes.scatter(means[when], heights, s=52, **look, label=when)
     axes.set_yticks(list(heights), [str(name) for name in means.index])
     axes.spines["left"].set_visible(False)
     axes.tick_params(left=False)
@@ -295,11 +283,7 @@ def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, 
         xerr, yerr = ([[100 * part] for part in each.reach] for each in (cobias, accuracy))
         look, label = looks[row["method"]], method_title(row["method"])
         axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.45)
-        (dot,) = axes.plot(
-            *at, look.marker, color=look.color, markersize=12, label=label, zorder=4
-        )
-        name = name_of(row, "method", "shots")
-        add_tooltip(dot, f"{name}: accuracy {accuracy.percent()}, COBias {cobias.percent()}")
+        axes.plot(*at, look.marker, color=look.color, markersize=12, label=label, zorder=4)
         if not is_missing(row["shots"]):
             inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
             axes.annotate(str(row["shots"]), at, **inside, fontsize=7, weight="bold", zorder=5)
@@ -344,35 +328,6 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     task, *about = words_of(common, *common)
     # The names of ensembles are long.
     return fill(f"{task} ({', '.join(about)})" if about else task, _MAX_TITLE_WIDTH)
-
-
-@styled
-def importance_figure(cells: Cells) -> Figure:
-    """Draw the importance of each hyperparameter, a panel per method that was tuned.
-
-    Importances are means over cells of those recorded by each study.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if no cell has importances.
-    """
-    frame = _require(cells.main.importances, "importances of hyperparameters")
-    looks = looks_of(cells.frame["method"])
-    methods = list(dict.fromkeys(frame["method"]))
-    means = frame.groupby(["method", "parameter"])["importance"].mean()
-    height = 1.0 + 0.3 * frame["parameter"].nunique()
-    figure, panels = grid_of(len(methods), width=4.2, height=height)
-    for panel, method in zip(panels, methods, strict=True):
-        own, look = 100 * means[method].sort_values(), looks[method]
-        names = [str(name).replace("_", " ") for name in own.index]
-        drawn = panel.barh(names, own, color=look.color)
-        panel.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8)
-        panel.set(xlabel="importance, %", title=method_title(method))
-        panel.margins(x=0.15)
-        panel.grid(axis="x")
-        panel.grid(visible=False, axis="y")
-    return figure
 
 
 @styled
@@ -468,10 +423,6 @@ _FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
         "interval; numbers are shots. Better points are up and to the left; those below and to "
         "the right of the line are dominated",
         tradeoff_figure,
-    ),
-    "importances": (
-        "Importance of each hyperparameter for the score of trials, mean over cells",
-        importance_figure,
     ),
 }
 

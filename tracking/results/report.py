@@ -56,8 +56,6 @@ _COLORS = {
 }
 _MAX_OPEN_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
-#: Figures by section of the report.
-_RESULT_FIGURES = ("class_accuracies", "accuracy_cobias")
 
 
 def render_report(
@@ -112,7 +110,6 @@ def render_report(
     )
     main = {record.key for record in cells.main.records}
     schemes = _build_schemes([each for each in stored if each.record.key in main], link)
-    pictures = {name: _embed_figure(*each) for name, each in figures.items()}
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
@@ -121,14 +118,12 @@ def render_report(
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
         facts=_collect_facts(cells),
         main=sweep_tables.main_results(cells),
-        result_figures=[pictures[name] for name in _RESULT_FIGURES if name in pictures],
-        methods=sweep_tables.method_means(cells),
+        result_figures=[_embed_figure(*each) for each in figures.values()],
         ablations=sweep_tables.ablation_tables(cells),
         scheme_summary=sweep_tables.scheme_summary(cells),
         schemes=schemes,
         # A hundred open schemes would hide the following sections.
         folded=len(schemes) > _MAX_OPEN_SCHEMES,
-        search_figures=[pictures[name] for name in ("importances",) if name in pictures],
         classes=sweep_tables.class_accuracies(cells),
         cells=_build_cell_table(stored, cells),
         links={each.run_id: link(each) for each in stored},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -56,21 +55,6 @@ _CORRECTIONS: Final = {
 }
 _SCHEMES_NOTE: Final = (
     "Classes with each kind of correction, mean over seeds; unchanged: weight 1 or Don't Change."
-)
-_MEANS: Final = {
-    "accuracy": "accuracy",
-    "cobias": "COBias",
-    "score": "accuracy − COBias",
-    "balanced_accuracy": "balanced accuracy",
-    "weakest_class": "weakest class",
-}
-#: Metrics that differ by less than half a tenth of a point are considered equal.
-_ROUNDING: Final = 0.0005
-_METHODS_NOTE: Final = (
-    "Means over the sources of means over seeds, ± standard error over seeds. Less accurate: "
-    "sources on which accuracy is below uncorrected by more than two standard errors of the "
-    "difference over seeds (one seed: p < 0.05). Fairest: sources on which the method's COBias is "
-    "the lowest of the methods that are not less accurate there."
 )
 
 
@@ -288,73 +272,9 @@ def class_accuracies(cells: Cells) -> ResultTable:
     )
 
 
-def method_means(cells: Cells) -> ResultTable:
-    """Return the metrics of each method on the mean of all sources of probabilities.
-
-    Each setting of a method is a method of its own. Sources (model, task and shots) for which a
-    method has no cell are left out.
-
-    Returns
-    -------
-    ResultTable
-        A row per method; empty for fewer than two sources or methods.
-    """
-    tidy = _summarize_sources(cells.judged)
-    whole = tidy.groupby("source")["name"].transform("size") == tidy["name"].nunique()
-    tidy = tidy[whole].rename(columns={"name": "method"})
-    if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
-        tidy = tidy.head(0)
-    groups = tidy.groupby("method", sort=False)
-    # Sources are independent of each other, so the variances of their errors add up.
-    errors = groups[[f"{name}_error" for name in _MEANS]].agg(_compute_error_of_mean)
-    verdicts = ("less_accurate", "fairest")
-    counts = groups[[*verdicts]].sum()
-    frame = groups[[*_MEANS]].mean().join(errors).join(counts).assign(sources=groups.size())
-    frame = frame.reset_index()
-    text = frame[["method"]].copy()
-    for name, head in _MEANS.items():
-        text[head] = list(map(percent, frame[name], frame[f"{name}_error"]))
-    of = f" of {tidy['source'].nunique()}"
-    for name in verdicts:
-        text[name.replace("_", " ")] = [f"{count}{of}" for count in frame[name]]
-    return ResultTable(
-        name="method_means",
-        title="Methods on the mean of the sources, % of test rows",
-        frame=frame,
-        text=text,
-        words=("method",),
-        about=_METHODS_NOTE,
-    )
-
-
-def _summarize_sources(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per source and method: means over seeds, standard errors and verdicts."""
-    frame = frame.assign(
-        change=frame["test/accuracy"] - frame["uncorrected/test/accuracy"],
-        balanced_accuracy=frame["test/balanced_accuracy"],
-        weakest_class=frame["test/weakest_class"],
-    )
-    groups = frame.groupby(["source", "name"], sort=False)
-    tidy = groups[[*_MEANS, "change"]].mean()
-    tidy = tidy.join(groups[[*_MEANS, "change"]].sem().add_suffix("_error"))
-    single = tidy["change_error"].isna()
-    tidy["less_accurate"] = (tidy["change"] + 2.0 * tidy["change_error"] < 0.0) | (
-        single & (tidy["change"] < 0.0) & (groups["test/accuracy_p"].first() < 0.05)
-    )
-    harmless = tidy["cobias"].mask(tidy["less_accurate"])
-    lowest = harmless.groupby("source").transform("min")
-    tidy["fairest"] = harmless <= lowest + _ROUNDING
-    tidy["seeds"] = groups.size()
-    return tidy.reset_index()
-
-
-def _compute_error_of_mean(errors: pd.Series[float]) -> float:
-    return math.sqrt(float((errors**2).sum(skipna=False))) / len(errors)
-
-
 def all_tables(cells: Cells) -> list[ResultTable]:
     """Return all nonempty tables of a sweep, those of the paper first."""
-    made = (main_results, scheme_summary, class_accuracies, method_means)
+    made = (main_results, scheme_summary, class_accuracies)
     tables = [*(make(cells) for make in made), *ablation_tables(cells)]
     return [table for table in tables if table.rows]
 

@@ -353,20 +353,13 @@ def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
             f"experiment {name!r} does not exist{suggest(name, known)}; existing: "
             f"{', '.join(known)}"
         )
-    _check_active(found)
     return client, str(found.experiment_id)
 
 
 def make_experiment(
     client: MlflowClient, name: str, output: Path, tags: dict[str, Any] | None = None
 ) -> Experiment:
-    """Return an experiment of a store, and create it if it does not exist.
-
-    Raises
-    ------
-    StoreUnavailable
-        Raised if the experiment was deleted in the store.
-    """
+    """Return an experiment of a store, and create it if it does not exist."""
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         place = _artifact_location(client.tracking_uri, output, name)
@@ -377,18 +370,7 @@ def make_experiment(
             experiment = client.get_experiment_by_name(name)
             if experiment is None:
                 raise
-    _check_active(experiment)
     return experiment
-
-
-def _check_active(experiment: Experiment) -> None:
-    """Raise StoreUnavailable for a deleted experiment, with the command that restores it."""
-    if experiment.lifecycle_stage != "active":
-        raise StoreUnavailable(
-            f"experiment {experiment.name!r} is deleted in it; restore it with `mlflow "
-            f"experiments restore --experiment-id {experiment.experiment_id}` or choose another "
-            "name"
-        )
 
 
 def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:

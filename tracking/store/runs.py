@@ -82,10 +82,6 @@ class SweepRuns:
     archive : Archive
         Archive of the records.
 
-    Raises
-    ------
-    StoreUnavailable
-        Raised if the experiment was deleted in the store.
     """
 
     def __init__(self, client: MlflowClient, sweep: Sweep, archive: Archive) -> None:
@@ -161,7 +157,8 @@ class SweepRuns:
         self._found[record.key] = [run]
         if inputs := _dataset_inputs(record):
             self._client.log_inputs(run_id, inputs)
-        metrics = _metrics(record.metrics, record.finished_ms)
+        shares = {f"importance/{name}": share for name, share in record.importances.items()}
+        metrics = _metrics({**record.metrics, **shares}, record.finished_ms)
         if self._sweep.trials != "none":
             metrics += _trial_metrics(record)
         self._log_batch(

@@ -77,7 +77,7 @@ def sweep(
     Example: `dcs sweep quickstart --only methods=dcs --set tuner.trials=5 --dry-run`
     """
     from workflows.cli.views import show_plan
-    from workflows.config.sweep import load_config, narrowed, packaged_config
+    from workflows.config.sweep import load_config, packaged_config
     from workflows.plan import plan_sweep
 
     packaged = not config.suffix and not config.is_file()
@@ -90,7 +90,7 @@ def sweep(
         data=None if data is None else str(data.absolute()),
     )
     with console.status("checking existing results"):
-        plan = plan_sweep(narrowed(whole, only or ()), output, retry_failed=retry_failed)
+        plan = plan_sweep(whole, output, only=only or (), retry_failed=retry_failed)
     if dry_run:
         show_plan(plan)
     else:

@@ -164,7 +164,7 @@ class Driver:
 
     def _end_late(self, ended: _Tuning) -> Iterator[CellRecord]:
         limit, name = self._plan.config.cell_time_limit, self._plan.config.name
-        self._costs.add(ended.cells, self._plan.size(ended.key), sign=-1)
+        self._costs.add(ended.cells, self._plan.tables[ended.key].size, sign=-1)
         error = TimeoutError(f"the cell did not end within cell_time_limit {limit:g} s")
         for cell in ended.cells:
             self._progress.cells_done += 1
@@ -188,10 +188,8 @@ class Driver:
         progress.running = len(self._tuning)
         progress.seconds_left = math.nan
         if not self._pool.n_missing:
-            now = time.time_ns() // 1_000_000
-            begun = sum((now - each.started_ms) * each.width for each in self._tuning.values())
-            rest = max(0.0, self._costs.rest - begun / 1000)
-            progress.seconds_left = rest / max(1, self._placement.cell_cpus)
+            # Those that are running count as a whole.
+            progress.seconds_left = self._costs.rest / max(1, self._placement.cell_cpus)
         progress.show(progress)
 
     @property
@@ -217,7 +215,7 @@ class Driver:
             # Keys are known only now: an earlier run may have computed cells of the same table.
             finished = self._archive.finished([cell.key for cell in cells])
             missing = [cell for cell in cells if cell.key not in finished]
-            self._costs.add(missing, self._plan.size(ready))
+            self._costs.add(missing, self._plan.tables[ready].size)
             self._enqueue(ready, missing)
             for record in finished.values():
                 self._progress.cells_done += 1
@@ -234,7 +232,7 @@ class Driver:
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
             waiting = self._waiting[0]
             if waiting.tables is None:
-                tables = self._plan.read(waiting.key)
+                tables = self._plan.tables[waiting.key].read()
                 # Ray silently ends a process that contacts a dead daemon.
                 check_processes()
                 # Not put by the actor, whose node may leave before the cells are computed.
@@ -282,7 +280,7 @@ class Driver:
                 failed_record(cell, error, sweep=name, started_ms=started_ms)
                 for cell in ended.cells
             ]
-        size = self._plan.size(ended.key)
+        size = self._plan.tables[ended.key].size
         self._costs.add(ended.cells, size, sign=-1)
         for cell, record in zip(ended.cells, records, strict=True):
             self._progress.cells_done += 1

@@ -43,8 +43,8 @@ class Placement:
         Maximum number of such actors.
     node_gpus : tuple of int
         Numbers of GPUs of the nodes with GPUs, including nodes that autoscaling may add.
-    cell_cpus, cell_cpus_now : int
-        Number of CPUs for cells, with and without the nodes that autoscaling may add.
+    cell_cpus : int
+        Number of CPUs for cells, including those of nodes that autoscaling may add.
     shared : bool
         Whether scoring takes CPUs that cells could use.
     """
@@ -54,7 +54,6 @@ class Placement:
     actor_slots: int
     node_gpus: tuple[int, ...]
     cell_cpus: int
-    cell_cpus_now: int
     shared: bool
 
     @property
@@ -159,6 +158,5 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
         actor_slots=gpus or max(1, cpu_slots),
         node_gpus=tuple(node_gpus),
         cell_cpus=cell_cpus,
-        cell_cpus_now=now,
         shared=not (gpus and (declared or "label_selector" in cells)),
     )

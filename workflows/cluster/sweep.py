@@ -112,7 +112,7 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
 
     mapper = Threads(cpu_count())
     for key, cells in plan.missing_cells.items():
-        tables = plan.read(key)
+        tables = plan.tables[key].read()
         for group in sharing(cells):
             known: dict[Any, Any] = {}
             for cell in group:
@@ -143,6 +143,6 @@ def _record_all(
     order = (
         cell.key
         for key in plan.sources
-        for cell in plan.cells.get(key) or plan.cells_on(key, plan.digests(key) or {})
+        for cell in plan.cells.get(key) or plan.cells_on(key, plan.tables[key].digests or {})
     )
     return [records[key] for key in dict.fromkeys(order)]

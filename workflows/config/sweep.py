@@ -9,12 +9,13 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -27,7 +28,8 @@ from pydantic import (
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError, show, suggest, unknown
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
-from dcs.prompting import get_task, parse_shots
+from dcs.prompting.files import get_task
+from dcs.prompting.tasks import parse_shots
 from dcs.selection.methods import get_method, method_names
 from tracking.results.settings import objective_name
 from workflows.config.scoring import ScoringSettings
@@ -160,6 +162,10 @@ TableChoice = Annotated[
 ]
 
 
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 #: The respect in which the tables of an ensemble differ.
 Grouping = Literal["prompts", "seeds", "models", "orders"]
 
@@ -246,7 +252,8 @@ class SweepConfig(PromptsConfig, TuneConfig):
         Probability tables to use instead of prompts, in any format of
         :func:`dcs.read_table`: paths, folders, patterns, pairs of the
         optimization and test rows, or named tables of the same rows to be tuned jointly. If given,
-        no model is loaded; model, task and shots are taken from the tables.
+        no model is loaded; model, task and shots are taken from the fields of a pattern, such as
+        ``{task}_seed{seed}.npz``, or from the tables.
     reading : Reading
         How the columns of `tables` are read, where it is not inferred.
     ensemble : tuple of "prompts", "seeds", "models" or "orders"
@@ -279,7 +286,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     """
 
     tasks: Distinct[str] = ()
-    tables: tuple[TableChoice, ...] = ()
+    tables: Annotated[tuple[TableChoice, ...], BeforeValidator(_as_tuple)] = ()
     reading: Reading = Reading()
     ensemble: Distinct[Grouping] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
@@ -331,6 +338,12 @@ class SweepConfig(PromptsConfig, TuneConfig):
                     continue
             found.append((self.tuner.changed(changed), size))
         return found
+
+    def restricted(self, values: Mapping[str, tuple[Any, ...]]) -> SweepConfig:
+        """Return the sweep with fewer values of some of its axes."""
+        axes = {name: values.get(name, own) for name, own in self.axes.items()}
+        others = {name: own for name, own in values.items() if name not in axes}
+        return self.model_copy(update={**others, "axes": axes})
 
     @property
     def _tuner_axes(self) -> dict[str, tuple[Any, ...]]:
@@ -429,42 +442,40 @@ def load_config(
     return configured(SweepConfig, content, source=str(path), sets=sets, **named)
 
 
-def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
-    """Return a sweep restricted to the requested cells.
+def selected(
+    axes: Mapping[str, Sequence[Any]], restrictions: Sequence[str]
+) -> dict[str, tuple[Any, ...]]:
+    """Return the values of axes that satisfy restrictions, of each restricted axis.
 
     Parameters
     ----------
-    config : SweepConfig
-        The whole sweep.
+    axes : mapping of str to sequence
+        The values of every axis of a sweep.
     restrictions : sequence of str
         Strings ``axis=value,value``, e.g. ``tasks=trec,rte``; the axes are models, tasks, shots,
-        seeds, methods, objectives, optimization_sizes and the settings in ``axes``. Values are
-        written as returned by :func:`value_label`, e.g. ``weight_scale=tuned``. Several
-        restrictions of one axis are combined with AND.
-
-    Returns
-    -------
-    SweepConfig
-        The restricted sweep.
+        seeds, methods, objectives, optimization_sizes and the settings in ``axes``, also in the
+        singular. Values are written as returned by :func:`value_label`, e.g.
+        ``weight_scale=tuned``. Several restrictions of one axis are combined with AND.
 
     Raises
     ------
     ConfigError
-        If an axis is unknown, a value is not in the configuration, or no cell remains.
+        If an axis is unknown, or a value is not in the sweep.
     """
-    axes = config.axis_values
-    selected: dict[str, tuple[Any, ...]] = {}
+    found: dict[str, tuple[Any, ...]] = {}
     for restriction in restrictions:
-        axis, _, text = restriction.partition("=")
-        axis = axis.removeprefix("axes.")
+        given, _, text = restriction.partition("=")
+        given = given.removeprefix("axes.")
+        axis = given if given in axes else f"{given}s"
         if axis not in axes:
             raise ConfigError(
-                f"--only {restriction!r}: unknown axis {axis!r}{suggest(axis, axes)}; "
+                f"--only {restriction!r}: unknown axis {given!r}{suggest(given, axes)}; "
                 f"must be AXIS=VALUE,... with one of {', '.join(axes)}"
             )
         known = {value_label(axis, value): value for value in axes[axis]}
         if axis == "tasks":  # A task file is also accepted by the name of its task.
-            known |= {get_task(value).name: value for value in axes[axis]}
+            files = (each for each in axes[axis] if str(each).endswith((".yaml", ".yml")))
+            known |= {get_task(file).name: file for file in files}
         wanted = text.split(",")
         for name in wanted:
             if name not in known:
@@ -473,18 +484,10 @@ def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
                     f"({', '.join(known)}){suggest(name, known)}"
                 )
         chosen = [known[name] for name in wanted]
-        among = selected.get(axis, axes[axis])
-        selected[axis] = tuple(value for value in among if value in chosen)
-        if not selected[axis]:
+        found[axis] = tuple(value for value in found.get(axis, axes[axis]) if value in chosen)
+        if not found[axis]:
             raise ConfigError(f"--only {restriction!r}: excludes all remaining {axis}")
-    own = {name: selected.pop(name, values) for name, values in config.axes.items()}
-    part = config.model_copy(update={**selected, "axes": own})
-    if not part.variants:
-        raise ConfigError(
-            f"--only {' '.join(restrictions)}: no cell remains with combine: one_at_a_time; keep "
-            "the tuner's value in all axes but one"
-        )
-    return part
+    return found
 
 
 def packaged_config(name: str) -> Path:

@@ -13,19 +13,16 @@ import numpy as np
 import pytest
 
 from dcs.errors import MissingDependencyError, ScoringError
-from dcs.prompting import (
-    PromptPrefix,
-    get_task,
-    render_prefix,
-    render_query,
-    select_demonstrations,
-)
+from dcs.prompting.files import get_task
+from dcs.prompting.prompts import PromptPrefix, render_prefix, render_query
+from dcs.prompting.tasks import select_demonstrations
 from dcs.scoring import Scorer, load_scorer, resolve_model
 from dcs.scoring.models import load_tokenizer
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from tests.dcs.scoring.test_chat import TEMPLATES
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
+from tests.dcs.scoring.test_votes import VotesContract
 from tests.servers import free_port, running
 
 HAS_GPU = shutil.which("nvidia-smi") is not None
@@ -66,6 +63,17 @@ class TestContract(ScorerContract):
     @pytest.fixture
     def scorer(self, engine: VLLMScorer) -> Scorer:
         return engine
+
+
+@pytest.mark.vllm
+class TestVotes(VotesContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def voter(cls) -> Iterator[Scorer]:
+        memory = 0.3 if HAS_GPU else None
+        scorer = VLLMScorer("tiny_lm", dtype="float32", memory=memory, votes=40, max_tokens=4)
+        yield scorer
+        scorer.close()
 
 
 @pytest.mark.vllm

@@ -15,12 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.io import content_key
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.records import CellRecord
 from tracking.results import sweep_tables as tables
 from tracking.results.cells import Cells
 from tracking.results.formats import ResultTable
@@ -141,7 +139,7 @@ def test_every_table_comes_in_every_form() -> None:
     made = tables.all_tables(Cells.of(cells))
     assert {table.name for table in made} >= {
         *("main_results", "schemes", "class_accuracies"),
-        *("objective_ablation", "method_means"),
+        "objective_ablation",
     }
     for table in made:
         markdown, latex, csv, mlflow = table.contents().values()
@@ -169,62 +167,6 @@ def test_what_means_something_to_a_format_is_escaped() -> None:
     latex = table.to_latex()
     assert r"a\_b\&c\%" in latex and r"x\#y$<$z$>$$|$" in latex
     assert "a\\|b" in table.to_markdown()
-
-
-#: Accuracy and COBias by source and method, the mean of three seeds.
-METRICS = {
-    ("a", "icl"): (0.60, 0.40),
-    ("a", "dcs"): (0.61, 0.10),
-    ("a", "batch"): (0.50, 0.05),
-    ("b", "icl"): (0.70, 0.30),
-    ("b", "dcs"): (0.69, 0.20),
-    ("b", "batch"): (0.72, 0.15),
-}
-
-
-def _cell(metrics: Any = None, **identity: Any) -> CellRecord:
-    """Return a cell with another identity, and with other metrics if given."""
-    plain = make_cell()
-    who = {**plain.identity, **identity}
-    judged = plain.metrics if metrics is None else metrics
-    return replace(plain, key=content_key(who), identity=who, metrics=judged)
-
-
-def _judged(task: str, method: str, seed: int, **identity: Any) -> CellRecord:
-    (accuracy, bias), (plain, _) = METRICS[task, method], METRICS[task, "icl"]
-    spread = (seed - 1) / 100
-    metrics = {
-        "test/accuracy": accuracy + spread,
-        "test/cobias": bias - spread,
-        "test/balanced_accuracy": 0.4,
-        "uncorrected/test/accuracy": plain,
-    }
-    who = {"task": task, "method": method, "seed": seed, **identity}
-    return _cell(metrics=metrics, **who)
-
-
-@pytest.fixture
-def cells() -> list[CellRecord]:
-    return [_judged(*each, seed) for each in METRICS for seed in range(3)]
-
-
-def test_means_and_verdicts(cells: list[CellRecord]) -> None:
-    rows = tables.method_means(Cells.of(cells)).frame.set_index("method")
-    assert rows.loc["DCS", ["accuracy", "cobias", "score"]].tolist() == pytest.approx(
-        [0.65, 0.15, 0.5]
-    )
-    assert rows["balanced_accuracy"].tolist() == pytest.approx([0.4] * 3)
-    # The spread over three seeds is 0.01 on both sources: 0.01 / sqrt(3) / sqrt(2).
-    assert rows["accuracy_error"].tolist() == pytest.approx([0.01 / 6**0.5] * 3)
-    assert rows["less_accurate"].to_dict() == {"uncorrected": 0, "DCS": 0, "Batch calibration": 1}
-    assert rows["fairest"].to_dict() == {"uncorrected": 0, "DCS": 1, "Batch calibration": 1}
-
-
-def test_sources_that_lack_a_method_are_left_out(cells: list[CellRecord]) -> None:
-    lacking = [c for c in cells if (c.who["task"], c.who["method"]) != ("b", "batch")]
-    assert tables.method_means(Cells.of(lacking)).rows == ()
-    third = [_judged(*each, 0, shots="5") for each in METRICS if each[0] == "a"]
-    assert set(tables.method_means(Cells.of(lacking + third)).frame["sources"]) == {2}
 
 
 @given(st.lists(st.text(max_size=300), unique=True, max_size=8))

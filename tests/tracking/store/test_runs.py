@@ -75,21 +75,21 @@ def _failing(client: MlflowClient, when: str, at: int) -> Meddled:
 
 def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(client: MlflowClient) -> None:
     older = make_cell(1, trials=1, scheme=None, metrics={"test/accuracy": 0.1})
-    _sweep(client).write_cell(older, {})
+    _sweep(client).write_cell(older)
     crashes = 0
     for call in range(1, 40):
         changed = make_cell(1, trials=2, scheme=None, metrics={"test/accuracy": call / 100})
         try:
             failing = _failing(client, ("after", "before")[call % 2], call)
-            _sweep(failing).write_cell(changed, {})
+            _sweep(failing).write_cell(changed)
         except Crash:
             crashes += 1
         again = _sweep(client)
-        run_id = again.write_cell(changed, {})
+        run_id = again.write_cell(changed)
         assert content() == (1, {changed.key: "FINISHED"}, {changed.key: 2})
         run = client.get_run(run_id)
         assert run.data.metrics["test/accuracy"] == call / 100
-        assert again.write_cell(changed, {}) == run_id
+        assert again.write_cell(changed) == run_id
         if crashes < call:
             break
     assert crashes > 5, "every call was to be tried"
@@ -103,7 +103,7 @@ def test_two_drivers_on_one_store_leave_one_run_of_each_cell(client: MlflowClien
     drivers = [_sweep(client, folder=folder) for folder in ("first", "second")]
     for record in records:
         for driver in drivers:
-            driver.write_cell(record, {})
+            driver.write_cell(record)
     assert len(runs(kind="cell")) == 12
     for driver in drivers:
         driver.remove_doubles()
@@ -113,10 +113,10 @@ def test_two_drivers_on_one_store_leave_one_run_of_each_cell(client: MlflowClien
 def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(client: MlflowClient) -> None:
     cell = make_cell(1)
     first = _sweep(client)
-    run_id = first.write_cell(cell, {})
+    run_id = first.write_cell(cell)
     second = _sweep(client, Sweep(experiment="demo", sweep_key="s2"))
     assert second.parent_id != first.parent_id
-    assert second.write_cell(cell, {}) == run_id
+    assert second.write_cell(cell) == run_id
     assert client.get_run(run_id).data.tags[schema.PARENT] == second.parent_id
     assert content() == (2, {cell.key: "FINISHED"}, {cell.key: 2})
 
@@ -128,7 +128,7 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(client: Mlflo
         metrics={"test/class_accuracy/../x": 0.5, "//": 1.0, "nan": float("nan")},
         identity={"task": "t" * 9000, "method": "dcs"},
     )
-    data = client.get_run(_sweep(client).write_cell(odd, {})).data
+    data = client.get_run(_sweep(client).write_cell(odd)).data
     assert data.params["list"] == '[1, "\\u00e4"]'
     assert len(data.params["a b_c"]) == 6000
     assert 0.5 in data.metrics.values()
@@ -144,7 +144,7 @@ def test_parameters_of_a_sweep_are_added_but_never_rewritten(client: MlflowClien
 
 def test_the_trials_are_steps_and_a_table_of_the_cell(client: MlflowClient) -> None:
     cell = make_cell(trials=3)
-    run_id = _sweep(client).write_cell(cell, {})
+    run_id = _sweep(client).write_cell(cell)
     history = client.get_metric_history(run_id, "trial/accuracy")
     assert [(m.step, m.value) for m in history] == [(0, 0.5), (1, 0.51), (2, 0.52)]
     found = table("trials.json", run_id)
@@ -158,7 +158,7 @@ def test_trials_become_runs_or_nothing_if_asked(
     client: MlflowClient, option: Any, n_runs: int, n_steps: int
 ) -> None:
     info = Sweep(experiment="demo", sweep_key="s1", trials=option)
-    run_id = _sweep(client, info).write_cell(make_cell(trials=3), {})
+    run_id = _sweep(client, info).write_cell(make_cell(trials=3))
     trials = runs(kind="trial")
     assert len(trials) == n_runs
     assert set(trials.get("tags.mlflow.parentRunId", ())) <= {run_id}
@@ -176,7 +176,7 @@ def test_the_best_scheme_of_each_task_is_a_model_with_its_metrics(client: Mlflow
         for number, task in enumerate(tasks)
     ]
     sweep = _sweep(client)
-    ids = [sweep.write_cell(cell, {}) for cell in cells]
+    ids = [sweep.write_cell(cell) for cell in cells]
     for _ in range(2):
         sweep.write_models(Cells.of(cells))
     models = client.search_logged_models([sweep.experiment_id])
@@ -204,7 +204,7 @@ def test_the_tables_of_a_cell_are_datasets_that_load(client: MlflowClient, outpu
     about = {"rows": 100, "file": str(output / "rows.parquet")}
     tables = {"optimization": about, "test": {"rows": 10, "prompt_hash": "xyz"}}
     cell = make_cell(1, identity=identity, provenance={"tables": tables})
-    run = client.get_run(_sweep(client).write_cell(cell, {}))
+    run = client.get_run(_sweep(client).write_cell(cell))
     first, second = run.inputs.dataset_inputs
     assert {tag.key: tag.value for tag in first.tags} == {"mlflow.data.context": "optimization"}
     assert first.dataset.name == "trec m optimization"
@@ -225,7 +225,7 @@ def test_the_scheme_of_one_tuned_table_is_a_model(client: MlflowClient) -> None:
         make_cell(1, identity=who | {"method": "dnip"}, metrics=better),
         make_cell(2, identity=who | {"optimization_size": 10}, metrics=better),
     ]
-    ids = [sweep.write_cell(cell, {}) for cell in cells]
+    ids = [sweep.write_cell(cell) for cell in cells]
     sweep.write_models(Cells.of(cells))
     (model,) = client.search_logged_models([sweep.experiment_id])
     assert model.source_run_id == ids[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from rich.console import Console
 
@@ -62,24 +60,6 @@ def test_a_front_marks_the_choice_and_names_what_picks_each_point(fitted, prefer
     assert "uncorrected" in shown
     (marked,) = (line for line in shown.splitlines() if "→" in line)
     assert prefer in marked and f" {100 * front.chosen.accuracy:.1f} ±" in marked
-
-
-def test_a_front_says_where_nothing_changed_and_what_the_choice_costs(fitted, capsys):
-    chosen, plain = fitted.points[0], fitted.points[-1]
-    costly = replace(chosen.change, accuracy=-0.021, accuracy_p=0.01)
-    fair = replace(chosen, change=costly, accuracy=0.0, cobias=0.0)
-
-    def said(points, chosen) -> str:
-        show_front(replace(fitted, points=tuple(points), chosen=chosen))
-        return capsys.readouterr().out
-
-    assert "costs 2.1 points of accuracy (p = 0.010)" in said([fair, plain], fair)
-    kept = said([fair, plain], plain)
-    assert "→ uncorrected, " in kept
-    assert f"accuracy by {-100 * plain.accuracy:+.1f} and COBias by" in kept
-    assert "no point that was tried is fairer" in said([plain, plain], plain)
-    harmless = replace(fair, change=replace(costly, accuracy_p=0.2))
-    assert "costs" not in said([harmless, plain], harmless)
 
 
 def test_progress_shows_rates_and_time_left():

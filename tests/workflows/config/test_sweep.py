@@ -10,7 +10,7 @@ import yaml
 
 from dcs.errors import ConfigError
 from dcs.prompting.files import DESCRIBED
-from workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, narrowed
+from workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, selected
 
 MINIMAL = {"name": "mine", "tasks": ["reviews"]}
 ONE_AT_A_TIME = {"combine": "one_at_a_time"}
@@ -111,9 +111,13 @@ def test_a_mistake_is_named_on_one_line(tmp_path, changes, named):
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
 
 
+def narrowed(config, only):
+    return config.restricted(selected(config.axis_values, only))
+
+
 def test_a_sweep_is_narrowed_to_what_is_named():
     whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"), shots=(1, 5, "N"))
-    part = narrowed(whole, ["shots=N,1", "tasks=reviews", "shots=5,N,1"])
+    part = narrowed(whole, ["shots=N,1", "task=reviews", "shots=5,N,1"])
     assert (part.shots, part.tasks) == ((1, "N"), ("reviews",))
     assert narrowed(whole, []) == whole
 
@@ -121,7 +125,7 @@ def test_a_sweep_is_narrowed_to_what_is_named():
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        (["task=reviews"], "'tasks'"),
+        (["taks=reviews"], "'tasks'"),
         (["tasks=revews"], "'reviews'"),
         (["shots=2"], "'2'"),
         (["tasks=reviews", "tasks=helpdesk"], "remaining tasks"),

@@ -1,0 +1,85 @@
+"""Votes of engines that run the model in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcs.errors import InvalidInputError, ScoringError
+from dcs.scoring import Scorer, load_scorer
+from dcs.scoring.chat import ChatTemplate, opened_thought
+from tests.dcs.scoring.test_chat import TEMPLATES, tokenizer_with
+from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK
+
+WORDS = TASK.label_words
+
+
+def votes_of(scorer: Scorer, queries: list[str] = QUERIES[:4]) -> list[list[int]]:
+    return scorer.score(PREFIX, queries, WORDS).astype(int).tolist()
+
+
+class VotesContract:
+    """Subclasses give the fixture `voter`: tiny_lm with 40 votes of at most 4 tokens."""
+
+    def test_votes_follow_the_probabilities(self, voter: Scorer, tiny_scorer: Scorer) -> None:
+        votes = voter.score(PREFIX, QUERIES, WORDS)
+        assert votes.shape == (len(QUERIES), 5)
+        assert (votes == votes.round()).all()
+        assert (votes.sum(axis=1) <= 40).all()
+        named = votes.any(axis=1)  # odd prompts may have no vote
+        assert named.sum() >= 22
+        expected = tiny_scorer.score(PREFIX, QUERIES, WORDS)[named]
+        shares = votes[named] / votes[named].sum(axis=1, keepdims=True)
+        # 960 votes: the mean share of a class has a standard error below 0.02.
+        np.testing.assert_allclose(shares.mean(axis=0), expected.mean(axis=0), atol=0.08)
+        assert voter.settings["votes"] == "40"
+        assert "label_rule" not in voter.settings
+
+    def test_votes_of_a_prompt_are_its_own(self, voter: Scorer) -> None:
+        whole = votes_of(voter)
+        assert votes_of(voter) == whole
+        assert votes_of(voter, QUERIES[:4][::-1]) == whole[::-1]
+        assert votes_of(voter, QUERIES[2:3]) == whole[2:3]
+
+
+class TestTransformers(VotesContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def voter(cls) -> Scorer:
+        return load_scorer("tiny_lm", device="cpu", votes=40, max_tokens=4)
+
+    def test_answers_without_a_label_are_counted(self) -> None:
+        scorer = load_scorer("tiny_lm", device="cpu", votes=3, temperature=3.0, max_tokens=4)
+        try:
+            scorer.score(PREFIX, QUERIES, WORDS)
+        except ScoringError as error:
+            assert "no label word is in the answer" in str(error)
+        line = scorer.report()[0]
+        assert line == f"{scorer.parsed} of 72 sampled answers name one label"
+        assert scorer.parsed < 72
+
+    def test_a_model_that_names_no_label_is_an_error(self, other_model: Path) -> None:
+        scorer = load_scorer(other_model, device="cpu", votes=2, max_tokens=2)
+        with pytest.raises(ScoringError, match="query 0: no label word is in the answer"):
+            scorer.score(PREFIX, QUERIES[:4], ("quixotry", "abbreviation"))
+
+    @pytest.mark.parametrize("options", [{"votes": 0}, {"temperature": 0.0}, {"max_tokens": 0}])
+    def test_options(self, options: dict[str, float]) -> None:
+        with pytest.raises(InvalidInputError, match=next(iter(options))):
+            load_scorer("tiny_lm", device="cpu", **options)
+
+
+def test_a_prompt_may_begin_a_thought() -> None:
+    assert opened_thought("user: hi\nassistant: <think>\n").strip() == "<think>"
+    assert opened_thought("<think>\n\n</think>\n\n") == ""
+
+
+def test_a_model_that_votes_may_think() -> None:
+    tokenizer = tokenizer_with(TEMPLATES["thinking"])
+    ((text, *_), _) = ChatTemplate(tokenizer, "m", thinking=True).render(PREFIX, QUERIES)
+    assert text.endswith("<|im_start|>assistant\n")
+    opened = tokenizer_with("{% for m in messages %}{{ m.content }}{% endfor %}[THINK]")
+    ((text, *_), _) = ChatTemplate(opened, "m", thinking=True).render("", QUERIES)
+    assert opened_thought(text) == "[THINK]"
