@@ -101,13 +101,16 @@ class Session:
     imports that take longer than the work.
     """
 
-    def __init__(self, folder: Path, *, processes: bool) -> None:
+    def __init__(self, folder: Path, store: Path, *, processes: bool) -> None:
         self._processes = processes
         self._folder = folder / "checkout"
         # A copy: what is built from the examples leaves files beside them.
         shutil.copytree(ROOT / "docs", self._folder / "docs")
         for name in ("workflows", "benchmarks", "cluster.yaml", "constraints.txt"):
             (self._folder / name).symlink_to(ROOT / name)
+        # An MLflow database with tables, which take seconds to make.
+        (self._folder / "dcs-runs").mkdir()
+        shutil.copy(store, self._folder / "dcs-runs")
         programs = Path(sys.executable).parent
         activate = self._folder / ".venv" / "bin" / "activate"
         activate.parent.mkdir(parents=True)
