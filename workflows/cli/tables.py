@@ -190,7 +190,6 @@ def tune(
     Example: `dcs tune rows.csv --prefer balance --output runs`
     """
     from dcs.io import atomic_write_text, content_key
-    from dcs.selection.ensemble import inputs_of
     from dcs.selection.page import verdict
     from workflows.cli import views
     from workflows.cluster.sweep import run_here
@@ -253,7 +252,7 @@ def tune(
     views.show_tuned(name, rows, {"uncorrected": schemes.pop("icl")} | schemes)
     if front is not None:
         views.show_front(front, scheme=scheme)
-    words = scheme.explain(inputs_of(scheme, rows["test"]))
+    words = scheme.explain()
     _print_paragraph(words)
     given = dict(zip(members, test or tables, strict=True))
     used = [given[each] for each in scheme.inputs or members]
