@@ -407,8 +407,8 @@ def _open(
         path = file / "test.parquet" if file.is_dir() else file
         source = open_source(path, given, known=known)
         if scheme is not None:
-            table = source.table.with_classes(scheme.classes, source=str(file))
-            source = replace(source, table=table)
+            about = f"{file}: the scheme is for other classes"
+            source = replace(source, table=source.table.with_classes(scheme.classes, source=about))
         if scheme is not None and (by := source.table.provenance.corrected_by):
             raise SchemeError(
                 f"{file}: already corrected by {by}; give the uncorrected probabilities"
