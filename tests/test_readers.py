@@ -21,7 +21,7 @@ from dcs.data.importers import import_tables
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError
-from dcs.prompting import get_task
+from dcs.prompting.files import get_task
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -204,7 +204,7 @@ def read(kind: Kind, data: bytes) -> Any:
     if isinstance(found, CorrectionScheme):
         applied = found.apply(np.eye(len(found.classes)))
         np.testing.assert_allclose(applied.sum(axis=1), 1, atol=1e-9)
-        assert CorrectionScheme.from_json(found.to_json()) == found
+        assert CorrectionScheme.from_dict(json.loads(found.to_json())) == found
     return found
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -75,13 +75,8 @@ class Calibration:
 
     def __post_init__(self) -> None:
         subject = f"calibration {self.name!r}"
-        floor = finite_number(self.floor, f"{subject}: floor", positive=True)
-        if floor > 0.01:
-            raise InvalidInputError(f"{subject}: floor must be at most 0.01, got {floor}")
-        try:
-            matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"{subject}: matrix and offset must be numbers") from error
+        floor = finite_number(self.floor, f"{subject}: floor", positive=True, most=0.01)
+        matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
         square = offset.ndim == 1 and matrix.ndim == 2 and len(matrix) == offset.size > 0
         n = offset.size
         width = n * (n + 3) // 2
@@ -134,17 +129,6 @@ class Calibration:
         own = {"products": True} if self.products else {}
         return {"name": self.name, **lists, "floor": self.floor, **own}
 
-    def permuted(self, order: list[int]) -> Calibration:
-        """Return the calibration with class ``order[j]`` at position j."""
-        n = self.n_classes
-        columns = [k * n + j for k in range(self.n_tables) for j in order]
-        if self.products:
-            pairs = [*zip(*_pairs(n), strict=True)]
-            places = {frozenset(pair): n + i for i, pair in enumerate(pairs)}
-            columns += [places[frozenset((order[i], order[j]))] for i, j in pairs]
-        matrix = tuple(tuple(self.matrix[i][j] for j in columns) for i in order)
-        return replace(self, matrix=matrix, offset=tuple(self.offset[i] for i in order))
-
 
 def from_offset(name: str, offset: Array) -> Calibration:
     """Return the calibration that only adds `offset` [N] to the logarithms."""
@@ -157,17 +141,12 @@ def from_arrays(name: str, matrix: Array, offset: Array, *, products: bool = Fal
     return Calibration(name, rows, offsets, products=products)
 
 
-def _pairs(n_classes: int) -> list[list[int]]:
-    """Return the first and the second class of every product of logarithms."""
-    return [each.tolist() for each in np.triu_indices(n_classes)]
-
-
 def _terms(values: Array, *, products: bool, floor: float = DEFAULT_FLOOR) -> Array:
     """Return the logarithms of probabilities [M, N], followed by their products if requested."""
     logs = np.log(np.maximum(values, floor))
     if not products:
         return np.asarray(logs)
-    first, second = _pairs(logs.shape[1])
+    first, second = np.triu_indices(logs.shape[1])
     return np.hstack([logs, logs[:, first] * logs[:, second]])
 
 

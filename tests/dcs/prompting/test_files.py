@@ -17,22 +17,15 @@ import yaml
 from pydantic import ValidationError
 
 from dcs.errors import ConfigError, TableError
-from dcs.prompting import (
-    SPLITS,
-    Demonstrations,
-    described_task_names,
-    get_task,
-    prompt_hash,
-    render_prefix,
-    render_query,
-    select_demonstrations,
-)
 from dcs.prompting.files import (
     DESCRIBED,
     HubLocation,
+    get_task,
     read_examples,
     read_task_file,
 )
+from dcs.prompting.prompts import prompt_hash, render_prefix, render_query
+from dcs.prompting.tasks import SPLITS, Demonstrations, select_demonstrations
 from tests.dcs.refusals import refuses
 
 
@@ -153,7 +146,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", described_task_names())
+@pytest.mark.parametrize("name", DESCRIBED)
 class TestPaperTasks:
     def test_as_in_the_appendix(self, name: str, data: Path) -> None:
         task, paper = get_task(name, data), PAPER[name]
