@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from dcs.data.reader import read_tables
+from dcs.data.reader import open_sources
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=4)
     parser.add_argument("--only", nargs="+", choices=ABLATIONS, default=list(ABLATIONS))
     options = parser.parse_args()
-    tables = {path.stem: read_tables(path)["optimization"] for path in options.tables}
+    tables = {path.stem: open_sources(path)["optimization"].table for path in options.tables}
     # Every fit would warn about absent classes.
     warnings.simplefilter("ignore", UserWarning)
     print("| settings | " + " | ".join(tables) + " | mean |")

@@ -173,7 +173,7 @@ def _build_transfer_table(
             own = tests[record.key]
             # The test rows of another split may be among the rows that the scheme was fitted on.
             same_rows = {*own.ids} == {*tests[other.key].ids} and {*own.classes} == {*test.classes}
-            figures = _score(scheme.for_classes(test.classes), test) if same_rows else {}
+            figures = _score(scheme, test.with_classes(scheme.classes)) if same_rows else {}
             rows.append({"fitted on": fitted_on, "judged on": judged_on, **figures})
     frame = pd.DataFrame(rows, columns=["fitted on", "judged on", "accuracy", "cobias"])
     about = name_of(group[0].identity, "task", "method")

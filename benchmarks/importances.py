@@ -25,7 +25,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from scipy.stats import ttest_1samp
 
 from benchmarks.results import markdown_table
-from dcs.data.reader import read_tables
+from dcs.data.reader import open_sources
 from dcs.selection.cross_validation import Folds, SelectionSettings, standard_settings
 from dcs.selection.methods import get_method
 from workflows.config.sweep import load_config, packaged_config
@@ -57,7 +57,7 @@ def study_importances(
 ) -> dict[str, dict[str, float]]:
     """Run a study on all rows of a table; return the importances by objective and parameter."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    (table,) = read_tables(path).values()
+    table = open_sources(path)["optimization"].table
     settings = load_config(packaged_config(sweep)).tuner
     judge = settings.judge
     folds = Folds(table.probs, table.labels, judge.folds, development=judge.development, seed=seed)

@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import dcs
-from dcs.data.reader import read_tables
+from dcs.data.reader import open_sources
 from dcs.scoring.answers import MissingRule, fill_missing
 
 _TOPS = (2, 5)
@@ -63,7 +63,7 @@ def accesses(n_classes: int, seed: int) -> dict[str, Callable[[Probs], Probs]]:
 
 def simulate(path: Path, seed: int, n_rows: int) -> list[dict[str, object]]:
     """Fit and evaluate each kind of access to one table on one split."""
-    table = read_tables(path)["optimization"].only_labelled()
+    table = open_sources(path)["optimization"].table.only_labelled()
     order = np.random.default_rng(seed).permutation(table.n_rows)[:n_rows]
     first, second = np.array_split(order, 2)
     lines = []

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dcs.errors import ConfigError
 from dcs.io import read_yaml
-from dcs.prompting import SPLITS, Split
+from dcs.prompting.tasks import SPLITS, Split
 from dcs.seeds import derive_generator
 
 _PHRASES = Path(__file__).parent / "phrases"

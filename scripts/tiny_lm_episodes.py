@@ -27,7 +27,8 @@ from generated_texts import (
     write_ticket,
 )
 
-from dcs.prompting import SPLITS, Task, get_task, task_names
+from dcs.prompting.files import get_task, task_names
+from dcs.prompting.tasks import SPLITS, Task
 
 Mode = Literal["usual", "permuted", "replaced"]
 

@@ -21,7 +21,7 @@ from dcs.data.importers import import_tables
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError
-from dcs.prompting import get_task
+from dcs.prompting.files import get_task
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme

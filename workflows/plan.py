@@ -21,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError
 from dcs.io import content_key, first_fault, validated
-from dcs.prompting import SPLITS, Shots
+from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
 from tracking import Archive, CellRecord
 from workflows.config.scoring import INDECISIVE

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dcs.errors import last_line
-from dcs.prompting import SPLITS
+from dcs.prompting.tasks import SPLITS
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
 from workflows.config.sweep import SweepConfig

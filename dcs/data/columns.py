@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -145,13 +146,6 @@ def infer(
     labels = [None] * len(frame) if label is None else cells_of(frame[label])
     ids = None if row_id is None else cells_of(frame[row_id])
     return Content(reading, numbers, labels, ids, remarks)
-
-
-def _common_prefix(names: Sequence[str]) -> str:
-    first, last = min(names), max(names)
-    at = next((k for k, c in enumerate(first) if k >= len(last) or c != last[k]), len(first))
-    start = first[:at]
-    return start[: max(start.rfind(mark) for mark in _SEPARATORS) + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +364,8 @@ class _Finder:
         )
 
     def _stripped(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        start = _common_prefix(columns)
+        shared = commonprefix(columns)
+        start = shared[: max(shared.rfind(mark) for mark in _SEPARATORS) + 1]
         return tuple(name.removeprefix(start) for name in columns)
 
     def _alike(self, found: Sequence[tuple[str, ...]]) -> bool:

@@ -247,9 +247,6 @@ def _parquet_frame(file: Any) -> pd.DataFrame:
     # By default, pandas converts integer columns with missing values to float, and turns some
     # columns into an index.
     table = file.read()
-    names = table.column_names
-    if len(set(names)) < len(names):
-        raise TableError("column names are not unique; rename one")
     frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
     return frame
 
@@ -508,8 +505,3 @@ def open_sources(
             f"{quoted(second.table.classes)}; both must be identical and in the same order"
         )
     return {"optimization": first, "test": second}
-
-
-def read_tables(path: str | os.PathLike[str]) -> dict[str, ProbabilityTable]:
-    """Return the tables of :func:`open_sources`."""
-    return {part: source.table for part, source in open_sources(path).items()}

@@ -137,8 +137,6 @@ class ProbabilityTable:
         )
         probs = normalised_rows(values, names)
         counts = None if self.counts is None else checked_counts(self.counts, names)
-        if counts is not None and counts.shape != probs.shape:
-            raise TableError(f"{source}: votes have shape {counts.shape}, rows {probs.shape}")
         for array in (probs, labels, *([] if counts is None else [counts])):
             array.flags.writeable = False
         checked = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
@@ -322,17 +320,11 @@ class ProbabilityTable:
         Raises
         ------
         TableError
-            If no row is selected, or a row number is out of range or repeated.
+            If no row is selected, or a row number is repeated.
         """
         index = np.asarray(rows)
-        if index.dtype == np.bool_ and index.shape == (self.n_rows,):
+        if index.dtype == np.bool_:
             index = np.flatnonzero(index)
-        is_rows = index.ndim == 1 and index.size and index.dtype.kind in "iu"
-        if not is_rows or index.min() < 0 or index.max() >= self.n_rows:
-            raise TableError(
-                f"rows of a subset are {show(index.tolist())}; must be row numbers in "
-                f"0..{self.n_rows - 1} or a mask of {self.n_rows} booleans"
-            )
         provenance = self.provenance
         if split is not None:
             provenance = replace(provenance, split=split)
@@ -367,13 +359,17 @@ class ProbabilityTable:
             )
         return self.subset(self.labelled)
 
-    def with_classes(self, classes: Sequence[str]) -> ProbabilityTable:
+    def with_classes(
+        self, classes: Sequence[str], *, source: str = "probability table"
+    ) -> ProbabilityTable:
         """Return the table with its classes reordered.
 
         Parameters
         ----------
         classes : sequence of str
             The same names in the new order.
+        source : str, optional
+            Name with which an error message begins.
 
         Raises
         ------
@@ -382,7 +378,7 @@ class ProbabilityTable:
         """
         if sorted(classes) != sorted(self.classes):
             raise TableError(
-                f"classes of the table are {quoted(self.classes)}; expected {quoted(classes)}"
+                f"{source}: classes are {quoted(self.classes)}; expected {quoted(classes)}"
             )
         columns = [self.classes.index(name) for name in classes]
         return replace(

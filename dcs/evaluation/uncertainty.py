@@ -520,7 +520,6 @@ def percent(
     *,
     interval: tuple[float, float] | None = None,
     digits: int = 1,
-    coarse: bool = False,
     padded: bool = False,
 ) -> str:
     """Format a share in percent as ``58.2``, ``58.2 ± 0.3`` or ``58.2 [55.1, 61.0]``.
@@ -535,8 +534,6 @@ def percent(
         Confidence interval, used if there is no deviation; omitted if NaN.
     digits : int
         Number of decimals.
-    coarse : bool
-        Whether to round the ends of the interval to integers.
     padded : bool
         Whether to pad ends of one digit with a blank, to align the brackets of a column.
     """
@@ -546,9 +543,7 @@ def percent(
     if deviation is not None and not math.isnan(deviation):
         return f"{text} ± {100 * deviation:.{digits}f}"
     if interval is not None and not math.isnan(interval[0]):
-        places = 0 if coarse else digits
-        width = (3 + places if places else 2) if padded else 0
-        low, high = (f"{100 * end:{width}.{places}f}" for end in interval)
+        low, high = (f"{100 * end:{4 if padded else 0}.1f}" for end in interval)
         return f"{text} [{low}, {high}]"
     return text
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -75,13 +75,8 @@ class Calibration:
 
     def __post_init__(self) -> None:
         subject = f"calibration {self.name!r}"
-        floor = finite_number(self.floor, f"{subject}: floor", positive=True)
-        if floor > 0.01:
-            raise InvalidInputError(f"{subject}: floor must be at most 0.01, got {floor}")
-        try:
-            matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"{subject}: matrix and offset must be numbers") from error
+        floor = finite_number(self.floor, f"{subject}: floor", positive=True, most=0.01)
+        matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
         square = offset.ndim == 1 and matrix.ndim == 2 and len(matrix) == offset.size > 0
         n = offset.size
         width = n * (n + 3) // 2
@@ -133,17 +128,6 @@ class Calibration:
         lists = {"matrix": [list(row) for row in self.matrix], "offset": list(self.offset)}
         own = {"products": True} if self.products else {}
         return {"name": self.name, **lists, "floor": self.floor, **own}
-
-    def permuted(self, order: list[int]) -> Calibration:
-        """Return the calibration with class ``order[j]`` at position j."""
-        n = self.n_classes
-        columns = [k * n + j for k in range(self.n_tables) for j in order]
-        if self.products:
-            pairs = [*zip(*_pairs(n), strict=True)]
-            places = {frozenset(pair): n + i for i, pair in enumerate(pairs)}
-            columns += [places[frozenset((order[i], order[j]))] for i, j in pairs]
-        matrix = tuple(tuple(self.matrix[i][j] for j in columns) for i in order)
-        return replace(self, matrix=matrix, offset=tuple(self.offset[i] for i in order))
 
 
 def from_offset(name: str, offset: Array) -> Calibration:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import finite_number, whole_number
-from dcs.errors import InvalidInputError, show
+from dcs.errors import InvalidInputError
 
 #: Minimum width of a side: steeper slopes overflow or amplify rounding errors.
 _MIN_WIDTH: Final = 1e-6
@@ -137,10 +137,8 @@ class Weight(_CorrectionFunction):
     value: float
 
     def __post_init__(self) -> None:
-        value = finite_number(self.value, "weight value", positive=True)
+        value = finite_number(self.value, "weight value", positive=True, most=LARGEST_WEIGHT)
         object.__setattr__(self, "value", value)
-        if value > LARGEST_WEIGHT:
-            raise InvalidInputError(f"weight value {value}: must be at most {LARGEST_WEIGHT:.0f}")
 
     @property
     def name(self) -> str:
@@ -189,27 +187,19 @@ class CorrectionSet:
     Parameters
     ----------
     corrections : tuple of Membership or Weight
-        At least two different corrections, including one that changes nothing: the membership
+        At least two corrections, including one that changes nothing: the membership
         ``(0, 1, 1)`` or the weight 1.
 
     Raises
     ------
     InvalidInputError
-        If a correction is repeated, there are fewer than two, or none of them changes nothing.
+        If there are fewer than two, or none of them changes nothing.
     """
 
     corrections: tuple[Correction, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "corrections", tuple(self.corrections))
-        for k, correction in enumerate(self.corrections):
-            if not isinstance(correction, Membership | Weight):
-                raise InvalidInputError(
-                    f"corrections[{k}] must be a Membership or a Weight, got {show(correction)}"
-                )
-        if len(set(self.corrections)) != len(self.corrections):
-            twice = next(c for c in self.corrections if self.corrections.count(c) > 1)
-            raise InvalidInputError(f"corrections contain {twice.name} twice; remove one")
         if len(self.corrections) < 2:
             raise InvalidInputError(
                 f"corrections contain {len(self.corrections)} function; at least two are required"

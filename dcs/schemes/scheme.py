@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -129,19 +129,12 @@ class CorrectionScheme:
             raise SchemeError(
                 f"{len(self.corrections)} corrections for {len(names)} classes; give one per class"
             )
-        for name, correction in zip(names, self.corrections, strict=True):
-            if not isinstance(correction, Membership | Weight):
-                raise SchemeError(
-                    f"class {name!r} must have a Membership or a Weight, got {show(correction)}"
-                )
         for part in (self.calibration, self.combination):
             if part is not None and part.n_classes != len(names):
                 raise SchemeError(
                     f"the calibration {part.name!r} is for {part.n_classes} classes; "
                     f"the scheme has {len(names)}"
                 )
-        if self.calibration is not None and self.calibration.n_tables > 1:
-            raise SchemeError("the calibration is for several tables; it must be for one")
 
     @classmethod
     def identity(cls, classes: Sequence[str], **parts: Any) -> CorrectionScheme:
@@ -329,40 +322,6 @@ class CorrectionScheme:
             return 0.0
         there = set(table.row_hashes())
         return sum(str(each) in there for each in sample) / len(sample)
-
-    def for_classes(self, classes: Sequence[str], *, source: str = "scheme") -> CorrectionScheme:
-        """Return the scheme with its classes in the given order.
-
-        Parameters
-        ----------
-        classes : sequence of str
-            The same names, in any order.
-        source : str, optional
-            Name of the scheme in error messages, e.g. the path of its file.
-
-        Returns
-        -------
-        CorrectionScheme
-            Scheme with the same corrections in the new order.
-
-        Raises
-        ------
-        SchemeError
-            If the names differ.
-        """
-        if set(classes) != set(self.classes) or len(classes) != len(self.classes):
-            raise SchemeError(
-                f"{source}: the scheme is for the classes {quoted(self.classes)}, the table has "
-                f"{quoted(classes)}; use a scheme tuned on these classes"
-            )
-        order = [self.classes.index(name) for name in classes]
-        return replace(
-            self,
-            classes=tuple(classes),
-            corrections=tuple(self.corrections[j] for j in order),
-            calibration=self.calibration and self.calibration.permuted(order),
-            combination=self.combination and self.combination.permuted(order),
-        )
 
     def plot(self) -> Figure:
         """Plot the correction of each class for probabilities from 0 to 1.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import finite_number, softmax, whole_number
 from dcs.errors import ScoringError, check_choice, show
-from dcs.prompting import AnswerPrefix, PromptPrefix, last_line
+from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, last_line
 from dcs.scoring.answers import count_votes
 from dcs.scoring.chat import PromptStyle, opened_thought
 from dcs.scoring.labels import (
@@ -74,7 +74,7 @@ class Scorer(Protocol):
         """Return the class probabilities of prompts.
 
         A prompt is the text ``f"{prefix}{query}"``, or the chat messages
-        ``dcs.prompting.chat_messages(prefix, query)``.
+        ``dcs.prompting.prompts.chat_messages(prefix, query)``.
 
         Parameters
         ----------

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError, reason
 from dcs.io import atomic_write_bytes, atomic_write_text, content_key
-from dcs.prompting import PromptPrefix
+from dcs.prompting.prompts import PromptPrefix
 from dcs.scoring.base import SCORING_VERSION, Progress, Prompt, Scorer
 
 _log = logging.getLogger(__name__)

@@ -10,17 +10,14 @@ from numpy.typing import NDArray
 
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError
-from dcs.prompting import (
+from dcs.prompting.prompts import PromptPrefix, prompt_hash, render_prefix, render_query
+from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
     Example,
-    PromptPrefix,
     Shots,
     Split,
     Task,
-    prompt_hash,
-    render_prefix,
-    render_query,
     select_demonstrations,
 )
 from dcs.scoring.base import Progress, Scorer
@@ -74,7 +71,7 @@ class PromptSet:
         task : Task
             The task.
         shots : int or "N"
-            Number of demonstrations in the prompt; see :func:`dcs.prompting.parse_shots`.
+            Number of demonstrations in the prompt; see :func:`dcs.prompting.tasks.parse_shots`.
         seed : int
             Demonstration seed.
         limit : int, optional

@@ -42,7 +42,7 @@ from dcs.errors import (
     served_revision,
     show,
 )
-from dcs.prompting import AnswerPrefix, PromptPrefix, chat_messages
+from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import MissingRule, count_votes, fill_missing, label_masses
 from dcs.scoring.base import Engine, Progress, Prompt
 from dcs.scoring.chat import PromptStyle

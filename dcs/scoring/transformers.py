@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting import AnswerPrefix, PromptPrefix
+from dcs.prompting.prompts import AnswerPrefix, PromptPrefix
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import JointScore, LabelRule

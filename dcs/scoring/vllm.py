@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
-from dcs.prompting import AnswerPrefix
+from dcs.prompting.prompts import AnswerPrefix
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import JointScore, LabelRule

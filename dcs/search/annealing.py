@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import whole_number
-from dcs.errors import InvalidInputError, show
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.search.kernels.chains import (
@@ -82,8 +81,6 @@ def anneal(
         If a class has no rows: it is left out of COBias and PMI.
     """
     started = time.perf_counter()
-    if not isinstance(schedule, Schedule):
-        raise InvalidInputError(f"schedule: not a Schedule, but {show(schedule)}")
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
     choice, best, evaluations, trace = cooled(problem, schedule, seed=seed)
     return problem.result(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes
-from dcs.errors import InvalidInputError, show
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
@@ -100,10 +100,6 @@ class Problem:
         values, indices, names = checked_rows(probs, labels, classes)
         if len(names) > MOST_CLASSES:
             raise InvalidInputError(f"probs: at most {MOST_CLASSES} classes, got {len(names)}")
-        if not isinstance(corrections, CorrectionSet):
-            raise InvalidInputError(f"corrections: not a CorrectionSet, but {show(corrections)}")
-        if not isinstance(objective, Objective):
-            raise InvalidInputError(f"objective: not an Objective, but {show(objective)}")
         warn_of_absent_classes(indices, names)
         return cls(values, indices, names, corrections, objective)
 

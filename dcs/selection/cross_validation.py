@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
 from dcs.data.splits import identical_rows, stratified_split
-from dcs.errors import InvalidInputError, show
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import mcnemar_p, paired_errors
 from dcs.schemes.calibration import FEWEST_FITTED, batch_calibration
@@ -485,14 +485,9 @@ class SelectionSettings:
     method: str = "dcs"
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "betas"):
-            if not getattr(self, name):
-                raise InvalidInputError(f"{name} is empty; must have at least one item")
         betas = tuple(replace(self.candidates[0], beta=beta).beta for beta in self.betas)
         object.__setattr__(self, "betas", betas)
         object.__setattr__(self, "folds", whole_number(self.folds, "folds", least=2))
-        if not isinstance(self.preference, Preference):
-            raise InvalidInputError(f"preference is {self.preference!r}; must be a Preference")
 
     @classmethod
     def of_method(cls, name: str) -> SelectionSettings:
@@ -572,11 +567,7 @@ def fit_scheme(
         If a class has no rows.
     """
     settings = SelectionSettings() if settings is None else settings
-    if not isinstance(settings, SelectionSettings):
-        raise InvalidInputError(f"settings {show(settings)}: must be SelectionSettings")
     everything, known, names = checked_rows(probs, labels, classes, missing=True)
-    if reference is not None and np.shape(reference) != known.shape:
-        raise InvalidInputError(f"reference {show(reference)}: must be one prediction per row")
     folds = Folds(everything, known, settings.folds, development=settings.development, seed=seed)
     warn_of_absent_classes(folds.labels, names)
     fits = folds.judge(standard_settings(settings, folds), mapper=mapper, progress=progress)

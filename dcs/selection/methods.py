@@ -60,15 +60,15 @@ class Trial:
         Parameters of the trial.
     accuracy, cobias : float
         Metrics on the development rows, 0..1.
-    seconds : float
-        Duration of the search.
+    search : AnnealingResult
+        The search.
     """
 
     number: int
     params: Mapping[str, float]
     accuracy: float
     cobias: float
-    seconds: float
+    search: AnnealingResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,11 @@ class Fitted:
         All trials in order; empty for methods without trials.
     best : Trial or None
         The trial that produced the scheme.
-    annealing : AnnealingResult or None
-        The search that found the scheme, if it was a single search.
     """
 
     scheme: CorrectionScheme
     trials: tuple[Trial, ...] = ()
     best: Trial | None = None
-    annealing: AnnealingResult | None = None
 
 
 #: Fits a method of an installed package to probabilities and labels, given `classes` and `seed`.
@@ -407,7 +404,7 @@ def fit_published(
     Raises
     ------
     InvalidInputError
-        If an argument is invalid or there are fewer than two rows.
+        If an argument is invalid.
 
     Warns
     -----
@@ -415,18 +412,14 @@ def fit_published(
         If a class has no rows.
     """
     values, indices, names = checked_rows(probs, labels, classes)
-    n_rows = indices.size
-    if n_rows < 2:
-        raise InvalidInputError("probs has 1 row; must have at least 2, one for development")
     warn_of_absent_classes(indices, names)
     known, searched = {} if known is None else known, (seed, accepted, generated, *grid)
     if searched not in known:
         known[searched] = _search_grid(values, indices, names, searched)
-    trials, searches = known[searched]
+    trials = known[searched]
     balanced = prefer == "balance"
     # Remaining ties are broken by the first trial.
     best = max(trials, key=lambda t: (t.accuracy - balanced * t.cobias, t.accuracy, -t.cobias))
-    found = searches[best.number]
     provenance = {
         "method": method,
         "seed": int(seed),
@@ -434,13 +427,13 @@ def fit_published(
         "moves": [accepted, generated],
         "setting": best.params,
     }
-    scheme = CorrectionScheme(names, found.scheme.corrections, provenance)
-    return Fitted(scheme, trials, best, found)
+    scheme = CorrectionScheme(names, best.search.scheme.corrections, provenance)
+    return Fitted(scheme, trials, best)
 
 
 def _search_grid(
     values: _Probs, indices: _Labels, names: Sequence[str], searched: tuple[Any, ...]
-) -> tuple[tuple[Trial, ...], list[AnnealingResult]]:
+) -> tuple[Trial, ...]:
     """Anneal on 95 % of the rows for every combination, and evaluate on the others."""
     # Import lazily: compiling the search should not delay listing methods.
     from dcs.search.annealing import anneal
@@ -452,7 +445,6 @@ def _search_grid(
     schedule = Schedule.published(inside.size, accepted=accepted, generated=generated)
     rows, labels = values[inside], indices[inside]
     trials: list[Trial] = []
-    searches: list[AnnealingResult] = []
     for number, combination in enumerate(grid):
         error_weight, beta, tau, weight_scale = combination
         with warnings.catch_warnings():
@@ -471,9 +463,8 @@ def _search_grid(
             indices[outside], search.scheme.predict(values[outside]), len(names)
         )
         params = dict(zip(_PUBLISHED_AXES, combination, strict=True))
-        trials.append(Trial(number, params, judged.accuracy, judged.cobias, search.seconds))
-        searches.append(search)
-    return tuple(trials), searches
+        trials.append(Trial(number, params, judged.accuracy, judged.cobias, search))
+    return tuple(trials)
 
 
 def method_names(*, baselines: bool = False) -> tuple[str, ...]:

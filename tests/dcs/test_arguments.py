@@ -20,7 +20,7 @@ from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.cross_validation import SelectionSettings
 from dcs.selection.estimator import DCSClassifier
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
@@ -59,9 +59,6 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "probs": [[[0.5, 0.5], [_NAN, 1.0]]],
             "labels": [[0, 2]],
             "classes": [["a", "a"]],
-            "corrections": [[1, 2]],
-            "objective": [None],
-            "schedule": ["paper"],
             "seed": [-1],
         },
     ),
@@ -91,8 +88,7 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "averages": [-1],
         },
     ),
-    (SelectionSettings, {"folds": [1], "betas": [()]}),
-    (partial(fit_scheme, _PROBS, _LABELS), {"settings": [3], "reference": [3, [0, 1]]}),
+    (SelectionSettings, {"folds": [1]}),
     (
         Preference,
         {

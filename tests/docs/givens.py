@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from dcs.data.table import ProbabilityTable
-from dcs.prompting import get_task
+from dcs.prompting.files import get_task
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method

@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dcs.errors import DCSError
-from dcs.prompting import get_task
+from dcs.prompting.files import get_task
 from tests.servers import free_port
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, run_dcs, toy_cell
 from tracking import Archive, ui_arguments

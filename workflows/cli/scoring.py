@@ -19,7 +19,7 @@ from workflows.cli.console import console, new_table, progress_bar
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
-    from dcs.prompting import PromptPrefix
+    from dcs.prompting.prompts import PromptPrefix
     from dcs.scoring.labels import Tokenizer
     from workflows.config.scoring import ScoringSettings
     from workflows.tables import ProbabilityStore, TableRequest
@@ -105,7 +105,7 @@ def _holds_others(folder: Path, tables: Mapping[str, ProbabilityTable]) -> bool:
 
 def table_name(request: TableRequest) -> str:
     """Return a readable folder name for the tables of a request."""
-    from dcs.prompting import get_task
+    from dcs.prompting.files import get_task
 
     model = Path(request.model).name if Path(request.model).exists() else request.model
     task = get_task(request.task, request.data).name
@@ -160,7 +160,8 @@ def list_tasks(context: typer.Context) -> None:
     """List the tasks."""
     if context.invoked_subcommand is not None:
         return
-    from dcs.prompting import SPLITS, described_task_names, get_task, task_names
+    from dcs.prompting.files import described_task_names, get_task, task_names
+    from dcs.prompting.tasks import SPLITS
 
     table = new_table("task ", "classes ", "optimization", "test", "about ")
     with_texts = task_names()
@@ -204,20 +205,22 @@ def show(
 
     Example: `dcs tasks show reviews --shots N --row 3 --model gpt2`
     """
-    from dcs import prompting
+    from dcs.prompting.files import get_task
+    from dcs.prompting.prompts import render_prefix, render_query
+    from dcs.prompting.tasks import parse_shots, select_demonstrations
     from dcs.scoring.models import load_tokenizer
     from workflows.config.sweep import PromptsConfig, configured
 
     config = configured(
         PromptsConfig, {}, source="command line", sets=settings or (), models=[model], tasks=[name]
     )
-    task = prompting.get_task(name, data)
-    demonstrations = prompting.select_demonstrations(task, prompting.parse_shots(shots), seed=seed)
+    task = get_task(name, data)
+    demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
     texts = task.examples("test")
     if row >= len(texts):
         raise ConfigError(f"--row {row}: task {task.name!r} has test texts 0 to {len(texts) - 1}")
-    prefix = prompting.render_prefix(task, demonstrations)
-    query = prompting.render_query(task, texts[row].text)
+    prefix = render_prefix(task, demonstrations)
+    query = render_query(task, texts[row].text)
     scoring = config.scoring
     tokenizer = load_tokenizer(
         model,

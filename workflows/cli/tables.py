@@ -98,7 +98,7 @@ def import_(
     Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
     """
     from dcs.data.importers import import_tables, the_table
-    from dcs.prompting import parse_shots
+    from dcs.prompting.tasks import parse_shots
 
     if len(sources) > 2:
         raise ConfigError(
@@ -367,8 +367,12 @@ def evaluate(
                 f"{path}: requires the tables {quoted(each.inputs)}; correct them with dcs "
                 "apply, then evaluate its output"
             )
-        found = each.for_classes(rows.classes, source=str(path))
-        schemes[str(path) if name in schemes else name] = found
+        if each.classes != rows.classes:
+            raise SchemeError(
+                f"{path}: the scheme is for the classes {quoted(each.classes)}, others are for "
+                f"{quoted(rows.classes)}; evaluate it alone"
+            )
+        schemes[str(path) if name in schemes else name] = each
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
     if by is not None:
         console.print(f"corrected by {by}", style="yellow" if "fitted" in by else "")
@@ -403,6 +407,9 @@ def _open(
             )
         path = file / "test.parquet" if file.is_dir() else file
         source = open_source(path, given, known=known)
+        if scheme is not None:
+            table = source.table.with_classes(scheme.classes, source=str(file))
+            source = replace(source, table=table)
         if scheme is not None and (by := source.table.provenance.corrected_by):
             raise SchemeError(
                 f"{file}: already corrected by {by}; give the uncorrected probabilities"
@@ -459,14 +466,11 @@ def apply(
     if len(correction.inputs) > 1 or len(files) > 1:
         tables = [(str(f), each.table) for f, each in zip(files, sources, strict=True)]
         ensemble = TableEnsemble.of(correction, tables)
-        correction = correction.for_classes(ensemble.classes, source=str(scheme))
         table, before = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
         # The tables are combined already, so only the correction remains.
         correction = replace(correction, combination=None, inputs=())
         columns = tuple(f"p:{each}" for each in table.classes)
         frame = pd.DataFrame({"id": list(table.ids)})
-    else:
-        correction = correction.for_classes(table.classes, source=str(scheme))
     probs = correction.apply(table.probs)
     predicted = correction.predict(table.probs)
     is_table = before is not None or rows.suffix == ".npz" or not sources[0].remark

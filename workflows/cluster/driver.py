@@ -188,10 +188,8 @@ class Driver:
         progress.running = len(self._tuning)
         progress.seconds_left = math.nan
         if not self._pool.n_missing:
-            now = time.time_ns() // 1_000_000
-            begun = sum((now - each.started_ms) * each.width for each in self._tuning.values())
-            rest = max(0.0, self._costs.rest - begun / 1000)
-            progress.seconds_left = rest / max(1, self._placement.cell_cpus)
+            # Those that are running count as a whole.
+            progress.seconds_left = self._costs.rest / max(1, self._placement.cell_cpus)
         progress.show(progress)
 
     @property

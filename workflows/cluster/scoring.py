@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting import PromptPrefix
+from dcs.prompting.prompts import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.base import Prompt
 from dcs.scoring.cache import SHARD_SIZE

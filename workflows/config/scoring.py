@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, model_validator
 
 from dcs.errors import origin, plain_address, served_revision
 from dcs.io import Strict, as_value_error
-from dcs.prompting import AnswerPrefix
+from dcs.prompting.prompts import AnswerPrefix
 from dcs.scoring import (
     JointScore,
     LabelRule,

@@ -28,7 +28,8 @@ from pydantic import (
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError, show, suggest, unknown
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
-from dcs.prompting import get_task, parse_shots
+from dcs.prompting.files import get_task
+from dcs.prompting.tasks import parse_shots
 from dcs.selection.methods import get_method, method_names
 from tracking.results.settings import objective_name
 from workflows.config.scoring import ScoringSettings

@@ -278,17 +278,17 @@ def _fit_at_once(
                 params=dict(trial.params),
                 metrics=metrics,
                 state="COMPLETE",
-                seconds=trial.seconds,
+                seconds=trial.search.seconds,
                 started_ms=started_ms,
                 value=metrics[aim],
             )
         )
-        started_ms += round(1000 * trial.seconds)
+        started_ms += round(1000 * trial.search.seconds)
     if found.best is None:
-        return Tuned(found.scheme, tuple(records), annealing=found.annealing)
-    best = records[found.trials.index(found.best)]
+        return Tuned(found.scheme)
+    best = records[found.best.number]
     params = {**best.params, "best_trial": best.number}
-    return Tuned(found.scheme, tuple(records), params, best.metrics, found.annealing)
+    return Tuned(found.scheme, tuple(records), params, best.metrics, found.best.search)
 
 
 def _add_provenance(scheme: CorrectionScheme, method: str, table: Rows) -> CorrectionScheme:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dcs.data.reader import open_sources, read_table, read_tables, source_files
+from dcs.data.reader import open_sources, read_table, source_files
 from dcs.errors import TableError
 from tests.dcs.refusals import refuses
 
@@ -142,7 +142,7 @@ def vectors(root: Path, name: str = "trec_llama-2-13b_hf_shot5_seed3", **files: 
 class TestVectors:
     def test_one_table_each_with_the_provenance_that_the_name_tells(self, tmp_path: Path) -> None:
         path = vectors(tmp_path, opt=LINES, test="y 1 0 0.9 0.1\n")
-        tables = read_tables(path)
+        tables = {part: source.table for part, source in open_sources(path).items()}
         assert list(tables) == ["optimization", "test"]
         assert tables["test"].ids == ("y",)
         found = tables["test"].provenance.to_dict()
@@ -159,7 +159,7 @@ class TestVectors:
 
     def test_other_names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = vectors(tmp_path, "results", opt=LINES, test=LINES)
-        told = read_tables(path)["test"].provenance
+        told = open_sources(path)["test"].table.provenance
         assert (told.split, told.source, told.model) == ("test", "test.txt", None)
         monkeypatch.chdir(vectors(tmp_path, "sst5_m_shotN_seed0", opt=LINES))
         provenance = read_table("opt.txt").provenance

@@ -17,22 +17,16 @@ import yaml
 from pydantic import ValidationError
 
 from dcs.errors import ConfigError, TableError
-from dcs.prompting import (
-    SPLITS,
-    Demonstrations,
-    described_task_names,
-    get_task,
-    prompt_hash,
-    render_prefix,
-    render_query,
-    select_demonstrations,
-)
 from dcs.prompting.files import (
     DESCRIBED,
     HubLocation,
+    described_task_names,
+    get_task,
     read_examples,
     read_task_file,
 )
+from dcs.prompting.prompts import prompt_hash, render_prefix, render_query
+from dcs.prompting.tasks import SPLITS, Demonstrations, select_demonstrations
 from tests.dcs.refusals import refuses
 
 

@@ -8,19 +8,16 @@ import hashlib
 import pytest
 
 from dcs.errors import ConfigError
-from dcs.prompting import (
+from dcs.prompting.files import get_task, task_names
+from dcs.prompting.prompts import prompt_hash, render_prefix, render_query
+from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
     Example,
     Shots,
     Task,
-    get_task,
     parse_shots,
-    prompt_hash,
-    render_prefix,
-    render_query,
     select_demonstrations,
-    task_names,
 )
 from tests.dcs.refusals import refuses
 

@@ -60,7 +60,6 @@ def test_order_and_size_of_the_three_sets() -> None:
         # A search needs a choice and a start.
         (CorrectionSet.dnip, (1,)),
         (CorrectionSet, ((Weight(0.1), Weight(0.2)),)),
-        (CorrectionSet, ((DONT_CHANGE, Weight(0.1), Weight(0.1)),)),
         (CorrectionSet.furud().limited, (1,)),
     ],
 )

@@ -9,7 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
+from dcs.prompting.files import get_task
+from dcs.prompting.prompts import render_prefix, render_query
+from dcs.prompting.tasks import select_demonstrations
 from dcs.scoring import Scorer, load_scorer
 from tests.dcs.refusals import refuses
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dcs.errors import ConfigError, ScoringError
-from dcs.prompting import chat_messages
+from dcs.prompting.prompts import chat_messages
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
 from dcs.scoring.answers import fill_missing, label_masses
 from dcs.scoring.generation import generate_tables

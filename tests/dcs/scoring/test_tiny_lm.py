@@ -9,13 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.prompting import (
-    Demonstrations,
-    get_task,
-    render_prefix,
-    render_query,
-    select_demonstrations,
-)
+from dcs.prompting.files import get_task
+from dcs.prompting.prompts import render_prefix, render_query
+from dcs.prompting.tasks import Demonstrations, select_demonstrations
 from dcs.scoring import Scorer
 
 ROWS = 400

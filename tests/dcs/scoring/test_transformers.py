@@ -11,14 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting import (
-    PromptPrefix,
-    Shots,
-    get_task,
-    render_prefix,
-    render_query,
-    select_demonstrations,
-)
+from dcs.prompting.files import get_task
+from dcs.prompting.prompts import PromptPrefix, render_prefix, render_query
+from dcs.prompting.tasks import Shots, select_demonstrations
 from dcs.scoring import JointScore, LabelRule, load_scorer, resolve_model
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer

@@ -76,8 +76,7 @@ def test_figures_for_people() -> None:
     assert percent(None) == percent(math.nan) == chance(None) == chance(math.nan) == ""
     assert percent(0.5, 0.013) == "50.0 ± 1.3"
     assert percent(0.5, math.nan, interval=(math.nan, math.nan)) == "50.0"
-    assert percent(0.5, interval=(0.4, 0.6), coarse=True) == "50.0 [40, 60]"
-    assert percent(0.05, interval=(0.04, 0.6), digits=0, padded=True) == "5 [ 4, 60]"
+    assert percent(0.05, interval=(0.04, 0.6), padded=True) == "5.0 [ 4.0, 60.0]"
     assert [chance(p) for p in (0.0, 0.0019, 0.002, 0.0349, 1.0)] == [
         *("<0.002", "<0.002", "0.002", "0.035", "1.000")
     ]
