@@ -522,7 +522,7 @@ def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
     if texts not in known:
         # Read once: looking for changes of the files takes longer than the rest.
         task = get_task(*texts)
-        task = replace(task, source=cache(task.source))
+        task = replace(task, examples=cache(task.examples))
         known[texts] = (
             task,
             {

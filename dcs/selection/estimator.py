@@ -294,12 +294,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the order of the columns that puts them in that of the classes."""
         if names is None:
             return slice(None)
-        try:
-            order = column_order(names, classes, "labels=")
-        except InvalidInputError as error:
-            raise InvalidInputError(
-                f"X: {error} (one column per class, and labels= for an array)"
-            ) from None
+        order = column_order(names, classes, "labels=")
         if self.labels is not None and order != sorted(order):
             raise InvalidInputError(
                 f"labels {show(list(classes))} are in another order than the columns of X, "
