@@ -41,7 +41,7 @@ from workflows.tables import Rows
 _LINE_SECONDS = 30.0
 
 #: Units of work that are shown per second.
-_RATES: Final = ("prompts", "trials", "moves")
+_RATES: Final = ("prompts", "trials")
 
 #: Columns of cell counts by status.
 _STATES = ("cells", "finished", "failed", "to do")
