@@ -423,7 +423,7 @@ class Progress:
     running : int
         Number of submitted cells.
     work : collections.Counter of str
-        Work done in this run: ``trials``, ``moves``, ``prompts``.
+        Work done in this run: ``trials``, ``prompts``.
     seconds_left : float
         Estimated time of the rest; NaN while it is unknown.
     started : float

@@ -34,7 +34,13 @@ from dcs.selection.settings import (
 )
 
 Prefer: TypeAlias = Literal[
-    "no-harm", "balance", "accuracy", "balanced-accuracy", "macro-f1", "weakest-class"
+    "no-harm",
+    "balance",
+    "accuracy",
+    "balanced-accuracy",
+    "macro-f1",
+    "weakest-class",
+    "offsets",
 ]
 
 _TIE: Final = 1e-12
@@ -64,6 +70,8 @@ class Preference:
         none passes, the probabilities stay as they are.
         ``"balance"``: the highest accuracy minus COBias. ``"accuracy"``,
         ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"``: the highest of these.
+        ``"offsets"``: as ``"balance"``, but only of schemes that add an offset to the
+        log-probability of each class, such as token biases of an API. Fits compare only these.
     max_accuracy_loss : float, optional
         In points. Select the lowest COBias among points at most this much less accurate than the
         most accurate one. Takes precedence over `prefer`.
@@ -496,6 +504,10 @@ class FittedScheme:
 
 def _chosen(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
     corrected, plain = points[:-1], points[-1]
+    if preference.prefer == "offsets":
+        corrected = [point for point in corrected if point.scheme.adds_offsets]
+        preference = replace(preference, prefer="balance")
+        return _chosen([*corrected, plain], preference) if corrected else plain
     rate = preference.cobias_rate
     if preference.limited or rate is None:
         return choose(points, preference)

@@ -46,21 +46,9 @@ Model = TypeVar("Model", bound=Strict)
 #: Maximum number of cells, all values of all axes combined: a sweep is planned in memory.
 MAX_CELLS: Final = 100_000
 
-#: Minimum number of optimization rows: fewer are not informative for more than a few classes.
-_MIN_ROWS: Final = 10
 
-
-def _check_size(value: Any) -> Any:
-    number = isinstance(value, int) and not isinstance(value, bool) and value >= _MIN_ROWS
-    if number or value == "full":
-        return value
-    raise ValueError(
-        f"invalid number of optimization rows {value!r}: must be {_MIN_ROWS} or greater, or full"
-    )
-
-
-#: A number of optimization rows, or ``"full"``.
-SizeChoice = Annotated[int | str, PlainValidator(_check_size)]
+#: A number of optimization rows: fewer are not informative for more than a few classes.
+SizeChoice: TypeAlias = Annotated[int, Field(ge=10, strict=True)] | Literal["full"]
 
 #: Tuner settings that ``axes:`` may vary, those of the space, search and judge among them. The
 #: objective has the separate axis ``objectives``.
