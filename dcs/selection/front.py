@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Final,
@@ -33,9 +32,6 @@ from dcs.selection.settings import (
     Hyperparameters,
     Setting,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Prefer: TypeAlias = Literal[
     "no-harm",
@@ -386,36 +382,6 @@ class FittedScheme:
             Rule that selects the point.
         """
         return self.picked(self.points, preference)
-
-    def plot_front(self) -> Figure:
-        """Plot cross-validated accuracy against COBias of all points.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-            The front as a line, the selected point as a diamond, and the uncorrected
-            probabilities as a square; save it with ``figure.savefig("front.png")``.
-        """
-        from matplotlib.figure import Figure  # Lazy: slow to import.
-
-        figure = Figure(figsize=(5.0, 3.6), layout="constrained")
-        axes = figure.subplots()
-
-        def draw(points: Sequence[FrontPoint], style: str, **more: Any) -> None:
-            axes.plot(
-                [100 * point.cobias for point in points],
-                [100 * point.accuracy for point in points],
-                style,
-                **more,
-            )
-
-        draw(self.points[:-1], "o", color="#8a96a3", label="other settings")
-        draw(self.front, "o-", color="#0072b2", label="front")
-        draw(self.points[-1:], "s", color="#26323d", label="uncorrected")
-        draw([self.chosen], "D", color="#b0204f", markersize=9, label="picked")
-        axes.set(xlabel="COBias, % (less is fairer)", ylabel="accuracy, %")
-        axes.legend(fontsize=8)
-        return figure
 
     def report(
         self,
