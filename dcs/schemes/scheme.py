@@ -241,6 +241,14 @@ class CorrectionScheme:
         return np.asarray(total - total.mean())
 
     @property
+    def adds_offsets(self) -> bool:
+        """Whether the scheme only adds an offset to the log-probability of each class."""
+        try:
+            return self.offsets.size > 0
+        except SchemeError:
+            return False
+
+    @property
     def changes_nothing(self) -> bool:
         """Whether the scheme leaves all predictions unchanged, for any probabilities."""
         return self._is_uniform and self.calibration is None and self.combination is None

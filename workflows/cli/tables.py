@@ -35,7 +35,8 @@ Prefer = Annotated[
         metavar="NAME",
         help="Point of the front: no-harm is the fairest shown to cost at most 0.5 points of "
         "accuracy, balance maximizes accuracy minus COBias; accuracy, balanced-accuracy, "
-        "macro-f1 and weakest-class maximize that metric.",
+        "macro-f1 and weakest-class maximize that metric; offsets is balance among schemes that "
+        "`dcs export` can turn into token biases.",
         show_default="no-harm",
     ),
 ]

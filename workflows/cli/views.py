@@ -284,6 +284,8 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
     named.setdefault(id(plain), (plain, []))[1].append(uncorrected)
     for name in get_args(Prefer):
         point = fitted.pick(Preference(prefer=name)).chosen
+        if name == "offsets" and point is plain:
+            continue  # Usually other schemes are better than all that only add offsets.
         named.setdefault(id(point), (point, []))[1].append(name)
     table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
     for column in table.columns[1:]:
