@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.prompting import PromptPrefix
+from dcs.prompting.prompts import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import PromptSet, ScorerInfo
 from workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
@@ -57,11 +57,14 @@ class Delayed:
         """Do nothing: no model is held."""
 
 
-def delayed_actor(seconds: float, pids: Path) -> type[ScoringActor]:
+def delayed_actor(seconds: float, pids: Path, actors: int) -> type[ScoringActor]:
     class DelayedActor(ScoringActor):
         def load(self) -> ScorerInfo:
             self._scorer = StoredScorer(Delayed(seconds), self._folder)
             (pids / str(os.getpid())).touch()
+            # Processes start one after the other: none begins before all can.
+            while len([*pids.iterdir()]) < actors:
+                time.sleep(0.02)
             return ScorerInfo.of(self._scorer)
 
     return DelayedActor
@@ -76,7 +79,7 @@ def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: b
     with tempfile.TemporaryDirectory() as folder:
         pids = Path(folder) / "pids"
         pids.mkdir()
-        pool_module.ScoringActor = delayed_actor(seconds, pids)  # type: ignore[misc]
+        pool_module.ScoringActor = delayed_actor(seconds, pids, actors)  # type: ignore[misc]
         store = ProbabilityStore.under(Path(folder))
         settings = ScoringSettings()
         pool = pool_module.ScoringPool({"k": request}, texts={}, store=store, settings=settings)
@@ -151,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Scoring of one table by several actors.")
     parser.add_argument("part", choices=("delay", "vllm"))
     parser.add_argument("--prompts", type=int, help="4000; with vllm 2000")
-    parser.add_argument("--seconds", type=float, default=0.01, help="of a prompt with a delay")
+    parser.add_argument("--seconds", type=float, default=0.02, help="of a prompt with a delay")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     if options.part == "delay":
