@@ -27,7 +27,7 @@ from generated_texts import (
     write_ticket,
 )
 
-from dcs.prompting.files import get_task, task_names
+from dcs.prompting.files import PACKAGED, get_task
 from dcs.prompting.tasks import SPLITS, Task
 
 Mode = Literal["usual", "permuted", "replaced"]
@@ -114,7 +114,7 @@ def reserved_texts() -> frozenset[str]:
     """Return the texts of the built-in tasks, which episodes must not contain."""
     return frozenset(
         example.text
-        for name in task_names()
+        for name in PACKAGED
         for split in SPLITS
         for example in get_task(name).examples(split)
     )

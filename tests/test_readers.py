@@ -204,7 +204,7 @@ def read(kind: Kind, data: bytes) -> Any:
     if isinstance(found, CorrectionScheme):
         applied = found.apply(np.eye(len(found.classes)))
         np.testing.assert_allclose(applied.sum(axis=1), 1, atol=1e-9)
-        assert CorrectionScheme.from_json(found.to_json()) == found
+        assert CorrectionScheme.from_dict(json.loads(found.to_json())) == found
     return found
 
 

@@ -238,12 +238,6 @@ class CellRecord:
         return replace(self, trials=(), trace=(), histograms={}, front=None)
 
     @property
-    def moves(self) -> int:
-        """Number of evaluated candidate solutions, in all trials or the single search."""
-        own = sum(trial.metrics.get("opt/evaluations", 0.0) for trial in self.trials)
-        return int(own or self.metrics.get("opt/evaluations", 0.0))
-
-    @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, hexadecimal."""
         return text_digest(self.to_json())

@@ -423,7 +423,7 @@ class Progress:
     running : int
         Number of submitted cells.
     work : collections.Counter of str
-        Work done in this run: ``trials``, ``moves``, ``prompts``.
+        Work done in this run: ``trials``, ``prompts``.
     seconds_left : float
         Estimated time of the rest; NaN while it is unknown.
     started : float
@@ -595,7 +595,10 @@ def _plan_requests(plan: SweepPlan) -> None:
     # Without demonstrations, all seeds share one table.
     firsts: dict[str, TableRequest] = {}
     stored: dict[TableRequest, StoredTables] = {}
+    prior = plan.config.position_prior
     for request in table_requests(plan.config):
+        if prior and request.order:
+            request = replace(request, limit=min(prior, request.limit or prior))
         key = request_key(request, known=known)
         first = firsts.setdefault(key, request)
         stored[first] = StoredTables(store, key)
@@ -604,9 +607,10 @@ def _plan_requests(plan: SweepPlan) -> None:
     for over in plan.config.ensemble:
         for group in grouped_over([*stored], over):
             members = {_member_name(request, over): stored[request] for request in group}
-            key = content_key({"ensemble": [each.key for each in members.values()]})
+            divided = {"position_prior": prior} if prior and over == "orders" else {}
+            key = content_key({"ensemble": [each.key for each in members.values()], **divided})
             ensemble = Source(seed=group[0].seed, **joint_names(group, over))
-            plan.add(key, ensemble, JointTables(members))
+            plan.add(key, ensemble, JointTables(members, divided=bool(divided)))
 
 
 def _member_name(request: TableRequest, over: Grouping) -> str:

@@ -37,6 +37,7 @@ from dcs.prompting.prompts import prompt_hash
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, select_demonstrations
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, joint_digest
+from dcs.selection.position_prior import without_position_prior
 from tracking.records import PromptRecord, plain
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
@@ -95,6 +96,11 @@ class TableRequest(Source):
     def label(self) -> str:
         """A short display name."""
         return f"{self.model} {self.task} {self.shots}-shot seed {self.seed}"
+
+    @property
+    def order(self) -> int:
+        """The order of the options, 0 by default."""
+        return int(self.task.partition("@order")[2] or 0)
 
     @property
     def prompted(self) -> dict[str, Any]:
@@ -522,7 +528,7 @@ def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
     if texts not in known:
         # Read once: looking for changes of the files takes longer than the rest.
         task = get_task(*texts)
-        task = replace(task, source=cache(task.source))
+        task = replace(task, examples=cache(task.examples))
         known[texts] = (
             task,
             {
@@ -737,10 +743,14 @@ class StoredTables:
 
 @dataclass(frozen=True, slots=True)
 class JointTables:
-    """Stored tables of the same rows by name, which are tuned jointly and have no own file."""
+    """Stored tables of the same rows by name, which are tuned jointly and have no own file.
+
+    If `divided`, they are orders of options, and tuned as the first without the position prior.
+    """
 
     members: Mapping[str, StoredTables]
     files: Mapping[str, Path] = field(default_factory=dict)
+    divided: bool = False
 
     @property
     def digests(self) -> Mapping[str, str] | None:
@@ -748,6 +758,8 @@ class JointTables:
         parts = [part for each in self.members.values() if (part := each.digests) is not None]
         if len(parts) < len(self.members):
             return None
+        if self.divided:
+            return {split: table.digest for split, table in self.read().items()}
         return {str(split): joint_digest(part[split] for part in parts) for split in SPLITS}
 
     @property
@@ -757,9 +769,10 @@ class JointTables:
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, with rows matched."""
-        return matched_tables(
-            {name: each.store.read(each.key) for name, each in self.members.items()}
-        )
+        tables = {name: each.store.read(each.key) for name, each in self.members.items()}
+        if self.divided:
+            return dict(without_position_prior([*tables.values()]))
+        return matched_tables(tables)
 
 
 #: Where the rows of a source are.

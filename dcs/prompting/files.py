@@ -340,16 +340,6 @@ class TaskFile(Prompt):
         return self
 
 
-def task_names() -> tuple[str, ...]:
-    """Return the names of the tasks with packaged texts."""
-    return tuple(PACKAGED)
-
-
-def described_task_names() -> tuple[str, ...]:
-    """Return the names of the tasks that are packaged without texts."""
-    return tuple(DESCRIBED)
-
-
 def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     """Return a task.
 
@@ -396,7 +386,7 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
         template=prompt.template,
         division=file.divided(hub=data is None),
         sizes=tuple(file.sizes.items()),
-        source=partial(
+        examples=partial(
             read_examples, prompt, data=None if data is None else os.path.abspath(data)
         ),
     )

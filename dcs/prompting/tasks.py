@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dcs.errors import ConfigError, check_choice
+from dcs.errors import ConfigError
 from dcs.seeds import derive_generator
 
 Split = Literal["optimization", "test"]
@@ -53,8 +53,9 @@ class Task:
         Text at the beginning of the prompt.
     input_prefix, answer_prefix : str
         Text before an input and before its label word, e.g. ``"Review:"``, ``"Rating:"``.
-    source : callable
-        Returns the examples of a split; must return the same examples on every call.
+    examples : callable
+        Returns the examples of a split, ``"optimization"`` for demonstrations and for selecting
+        corrections, or ``"test"`` for the final evaluation; the same on every call.
     separator : str
         Text after each demonstration.
     template : str
@@ -73,7 +74,7 @@ class Task:
     instruction: str
     input_prefix: str
     answer_prefix: str
-    source: Callable[[Split], tuple[Example, ...]] = field(repr=False, compare=False)
+    examples: Callable[[Split], tuple[Example, ...]] = field(repr=False, compare=False)
     separator: str = "\n\n"
     template: str = ""
     division: str = ""
@@ -83,23 +84,6 @@ class Task:
     def n_classes(self) -> int:
         """Number of classes."""
         return len(self.classes)
-
-    def examples(self, split: Split) -> tuple[Example, ...]:
-        """Return the examples of a split, the same on every call.
-
-        Parameters
-        ----------
-        split : {"optimization", "test"}
-            Optimization texts are for demonstrations and for selecting corrections; test texts
-            are only for the final evaluation.
-
-        Raises
-        ------
-        ConfigError
-            If `split` is invalid.
-        """
-        check_choice(f"task {self.name!r}: split", split, SPLITS)
-        return self.source(split)
 
 
 @dataclass(frozen=True, slots=True)

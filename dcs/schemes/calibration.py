@@ -141,17 +141,12 @@ def from_arrays(name: str, matrix: Array, offset: Array, *, products: bool = Fal
     return Calibration(name, rows, offsets, products=products)
 
 
-def _pairs(n_classes: int) -> list[list[int]]:
-    """Return the first and the second class of every product of logarithms."""
-    return [each.tolist() for each in np.triu_indices(n_classes)]
-
-
 def _terms(values: Array, *, products: bool, floor: float = DEFAULT_FLOOR) -> Array:
     """Return the logarithms of probabilities [M, N], followed by their products if requested."""
     logs = np.log(np.maximum(values, floor))
     if not products:
         return np.asarray(logs)
-    first, second = _pairs(logs.shape[1])
+    first, second = np.triu_indices(logs.shape[1])
     return np.hstack([logs, logs[:, first] * logs[:, second]])
 
 

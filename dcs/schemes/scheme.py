@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.data.checks import checked_classes, checked_probabilities
 from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
-from dcs.evaluation.metrics import confusion_matrix
-from dcs.io import atomic_write_text, parse_json, read_json, validated
+from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dcs.data.table import ProbabilityTable
-
-#: Smaller changes of the share of predictions are reported as no change.
-_MIN_CHANGE: Final = 0.0005
 
 
 class _FilePart(BaseModel):
@@ -245,6 +241,14 @@ class CorrectionScheme:
         return np.asarray(total - total.mean())
 
     @property
+    def adds_offsets(self) -> bool:
+        """Whether the scheme only adds an offset to the log-probability of each class."""
+        try:
+            return self.offsets.size > 0
+        except SchemeError:
+            return False
+
+    @property
     def changes_nothing(self) -> bool:
         """Whether the scheme leaves all predictions unchanged, for any probabilities."""
         return self._is_uniform and self.calibration is None and self.combination is None
@@ -255,60 +259,26 @@ class CorrectionScheme:
         first, *others = dict.fromkeys(self.corrections)
         return not others and (first == DONT_CHANGE or isinstance(first, Weight))
 
-    def explain(self, probs: ArrayLike | None = None) -> list[str]:
+    def explain(self) -> list[str]:
         """Return one sentence per class, preceded by those on combination and calibration, if any.
-
-        Parameters
-        ----------
-        probs : array of float, shape [M, N], optional
-            Class probabilities, as in :meth:`correct`. If given, the sentences report the
-            predictions that each class gains or loses, in percent of the rows.
 
         Returns
         -------
         list of str
             Sentences; a single one if the scheme changes nothing.
-
-        Raises
-        ------
-        InvalidInputError
-            If a value is not a probability, or the number of classes differs.
         """
         if self.changes_nothing:
             return ["Nothing is changed: every class keeps its probabilities."]
-        ends = [""] * len(self.classes) if probs is None else self._describe_changes(probs)
-        sentences = [
-            f"{name}: {correction.effect}{end}."
-            for name, correction, end in zip(self.classes, self.corrections, ends, strict=True)
-        ]
-        if self._is_uniform and (probs is None or self.calibration is None):
-            sentences = ["No class is corrected besides."]
-        if self.calibration is not None:
-            sentences.insert(0, f"First, {self.calibration.name} calibration of all classes.")
+        sentences = []
         if self.combination is not None:
             tables = f"{self.combination.name} of the tables {quoted(self.inputs)}"
-            sentences.insert(0, f"Before all, the {tables} becomes one table.")
-        return sentences
-
-    def _describe_changes(self, probs: ArrayLike) -> list[str]:
-        """Describe the predictions each class gains or loses, and the class most involved."""
-        unchanged = self.identity(self.classes, combination=self.combination, inputs=self.inputs)
-        before = unchanged.predict(probs)
-        moved = confusion_matrix(before, self.predict(probs), len(self.classes))
-        # Predictions exchanged between two classes are a gain of neither.
-        net = (moved - moved.T) / before.size
-        ends = []
-        for gains in net.T:
-            total = gains.sum()
-            other = int(np.argmax(gains * np.sign(total)))
-            verb, word = ("gains", "from") if total > 0 else ("loses", "to")
-            if abs(total) < _MIN_CHANGE:
-                ends.append("; as many predictions as before")
-                continue
-            mostly = "" if abs(gains[other]) > 0.95 * np.abs(gains).sum() else "mostly "
-            share = f"{100 * abs(total):.1f} % of all predictions"
-            ends.append(f"; {verb} {share}, {mostly}{word} {self.classes[other]}")
-        return ends
+            sentences.append(f"Before all, the {tables} becomes one table.")
+        if self.calibration is not None:
+            sentences.append(f"First, {self.calibration.name} calibration of all classes.")
+        if self._is_uniform:
+            return [*sentences, "No class is corrected besides."]
+        named = zip(self.classes, self.corrections, strict=True)
+        return sentences + [f"{name}: {correction.effect}." for name, correction in named]
 
     def share_fitted(self, table: ProbabilityTable) -> float:
         """Return the approximate share of the rows used to fit the scheme that are in a table.
@@ -380,7 +350,7 @@ class CorrectionScheme:
         Returns
         -------
         str
-            JSON text for :meth:`from_json`.
+            The text of a scheme file; see :meth:`load`.
 
         Raises
         ------
@@ -397,26 +367,8 @@ class CorrectionScheme:
             raise SchemeError(f"key 'provenance' cannot be written as JSON: {error}") from error
 
     @classmethod
-    def from_json(cls, text: str, *, source: str = "scheme") -> CorrectionScheme:
-        """Read a scheme from JSON text.
-
-        Parameters
-        ----------
-        text : str
-            JSON text from :meth:`to_json`.
-        source : str, optional
-            Name of the text in error messages, e.g. the path of its file.
-
-        Raises
-        ------
-        SchemeError
-            If the text is not a scheme this version can read; names `source` and the key.
-        """
-        return cls.from_dict(parse_json(text, source=source, error=SchemeError), source=source)
-
-    @classmethod
     def from_dict(cls, data: Any, *, source: str = "scheme") -> CorrectionScheme:
-        """Create a scheme from the plain values of :meth:`to_dict` or of :meth:`to_json`.
+        """Create a scheme from the plain values of :meth:`to_dict`, or of a scheme file.
 
         Parameters
         ----------

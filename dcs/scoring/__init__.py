@@ -46,13 +46,6 @@ _ENGINES: Final[dict[str, str | type[Any]]] = {
     "openai": "dcs.scoring.openai:OpenAIScorer",
 }
 
-SUMMARIES: Final = {
-    "transformers": "Hugging Face models, on the CPUs or GPUs of this machine.",
-    "vllm": "Hugging Face models run by vLLM, on GPUs.",
-    "openai": "Any server with an OpenAI-compatible HTTP API.",
-}
-"""Descriptions of the built-in engines, available without importing them."""
-
 
 def engine_names() -> tuple[str, ...]:
     """Return the names of all engines; those of installed packages come last."""

@@ -641,6 +641,9 @@ def front_of(
     FittedScheme
         The front, whose schemes are fitted on all rows, and the picked point.
     """
+    if settings.preference.prefer == "offsets":
+        fits = [fit for fit in fits if _adds_offsets(fit.setting)] or fits
+        sampled = [fit for fit in sampled if _adds_offsets(fit.setting)]
     best = [(min(fits, key=lambda fit: (fit.z(beta), fit.moves)), beta) for beta in settings.betas]
     # Include all Pareto-optimal settings, each at the beta at which it is closest to the best.
     chosen = {id(fit) for fit, _ in best}
@@ -676,6 +679,15 @@ def front_of(
     ends = [front.end(fit, beta) for fit, beta in best]
     ends.append(front.end(plain, 0.0))
     return FittedScheme.picked(front.dense(ends), settings.preference)
+
+
+def _adds_offsets(setting: Setting | None) -> bool:
+    """Whether a setting fits schemes that only add offsets; see :class:`Preference`."""
+    return (
+        isinstance(setting, Hyperparameters)
+        and setting.calibration in ("none", "batch", "prior")
+        and setting.corrections in ("none", "weights")
+    )
 
 
 class _Challenge:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Final,
@@ -34,11 +33,14 @@ from dcs.selection.settings import (
     Setting,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Prefer: TypeAlias = Literal[
-    "no-harm", "balance", "accuracy", "balanced-accuracy", "macro-f1", "weakest-class"
+    "no-harm",
+    "balance",
+    "accuracy",
+    "balanced-accuracy",
+    "macro-f1",
+    "weakest-class",
+    "offsets",
 ]
 
 _TIE: Final = 1e-12
@@ -68,6 +70,8 @@ class Preference:
         none passes, the probabilities stay as they are.
         ``"balance"``: the highest accuracy minus COBias. ``"accuracy"``,
         ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"``: the highest of these.
+        ``"offsets"``: as ``"balance"``, but only of schemes that add an offset to the
+        log-probability of each class, such as token biases of an API. Fits compare only these.
     max_accuracy_loss : float, optional
         In points. Select the lowest COBias among points at most this much less accurate than the
         most accurate one. Takes precedence over `prefer`.
@@ -379,36 +383,6 @@ class FittedScheme:
         """
         return self.picked(self.points, preference)
 
-    def plot_front(self) -> Figure:
-        """Plot cross-validated accuracy against COBias of all points.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-            The front as a line, the selected point as a diamond, and the uncorrected
-            probabilities as a square; save it with ``figure.savefig("front.png")``.
-        """
-        from matplotlib.figure import Figure  # Lazy: slow to import.
-
-        figure = Figure(figsize=(5.0, 3.6), layout="constrained")
-        axes = figure.subplots()
-
-        def draw(points: Sequence[FrontPoint], style: str, **more: Any) -> None:
-            axes.plot(
-                [100 * point.cobias for point in points],
-                [100 * point.accuracy for point in points],
-                style,
-                **more,
-            )
-
-        draw(self.points[:-1], "o", color="#8a96a3", label="other settings")
-        draw(self.front, "o-", color="#0072b2", label="front")
-        draw(self.points[-1:], "s", color="#26323d", label="uncorrected")
-        draw([self.chosen], "D", color="#b0204f", markersize=9, label="picked")
-        axes.set(xlabel="COBias, % (less is fairer)", ylabel="accuracy, %")
-        axes.legend(fontsize=8)
-        return figure
-
     def report(
         self,
         *,
@@ -530,6 +504,10 @@ class FittedScheme:
 
 def _chosen(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
     corrected, plain = points[:-1], points[-1]
+    if preference.prefer == "offsets":
+        corrected = [point for point in corrected if point.scheme.adds_offsets]
+        preference = replace(preference, prefer="balance")
+        return _chosen([*corrected, plain], preference) if corrected else plain
     rate = preference.cobias_rate
     if preference.limited or rate is None:
         return choose(points, preference)

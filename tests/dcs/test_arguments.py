@@ -35,7 +35,8 @@ _ON_ROWS: dict[str, Any] = {"probs": [[0.5, 0.5], [0.2, 0.8]], "labels": [0, 1]}
 
 
 def _classify(**parameters: Any) -> DCSClassifier:
-    return DCSClassifier(**{"beta": 0.3, "folds": 2, **parameters}).fit(_PROBS, _LABELS)
+    settings = SelectionSettings(betas=(0.3,), folds=2)
+    return DCSClassifier(**{"settings": settings, **parameters}).fit(_PROBS, _LABELS)
 
 
 REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
@@ -102,8 +103,7 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
         _classify,
         {
             "prefer": ["speed"],
-            "calibration": ["magic"],
-            "beta": [-1.0],
+            "max_cobias": [-1.0],
             "labels": [[0, 1], 3],
         },
     ),

@@ -47,7 +47,7 @@ def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:
     )
     assert np.abs(before).max() > 400
     assert np.abs(after).max() < 40
-    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+    assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
 
 
 def test_a_family_is_searched_by_its_own_method() -> None:

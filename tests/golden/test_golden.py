@@ -27,7 +27,7 @@ def test_a_table_has_its_rows_and_provenance() -> None:
 
 
 def test_a_scheme_corrects_as_it_did() -> None:
-    scheme = CorrectionScheme.from_json((FOLDER / "scheme.json").read_text(encoding="utf-8"))
+    scheme = CorrectionScheme.load(FOLDER / "scheme.json")
     assert scheme.classes == CLASSES
     table = ProbabilityTable.read(FOLDER / "table.parquet")
     weights = np.array([3 / 30, 11 / 30, 11 / 30])

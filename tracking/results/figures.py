@@ -22,7 +22,7 @@ from dcs.errors import InvalidInputError, one_line
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.front import FittedScheme, pareto_front
+from dcs.selection.front import pareto_front
 from tracking import schema
 from tracking.records import UNCORRECTED, CellRecord
 from tracking.results.cells import (
@@ -331,22 +331,6 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
 
 
 @styled
-def front_figure(record: CellRecord) -> Figure:
-    """Draw the front from which a cell's scheme was chosen; see `dcs.FittedScheme.plot_front`.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if the record has no front.
-    """
-    if record.front is None:
-        raise InvalidInputError(f"cell {record.key} has no front to draw")
-    figure = FittedScheme.from_dict(record.front, source=f"cell {record.key}").plot_front()
-    figure.axes[0].set_title(name_of(record.who, "method", "task", "shots", "seed"))
-    return figure
-
-
-@styled
 def scheme_figure(record: CellRecord) -> Figure:
     """Draw `CorrectionScheme.plot` over the histogram of each class's probabilities.
 
@@ -406,11 +390,6 @@ _CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
         "(square-root scale), the dark part in rows of that class. Dashed: unchanged",
         scheme_figure,
     ),
-    "front": (
-        "The cross-validated front from which the scheme was chosen: each point is a setting; no "
-        "setting beats those on the line in both figures",
-        front_figure,
-    ),
 }
 _FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
     "class_accuracies": (
@@ -435,7 +414,7 @@ def overview_figures(cells: Cells) -> dict[str, tuple[str, Figure]]:
 def cell_pictures(record: CellRecord) -> dict[str, tuple[str, Figure]]:
     """Return the figures of a cell by name, each with its caption.
 
-    ``scheme`` if one was chosen, ``front`` if recorded; empty for a failed cell.
+    ``scheme`` if one was chosen; empty for a failed cell.
     """
     return _draw_all(_CELL_FIGURES, record) if record.finished else {}
 

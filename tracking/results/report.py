@@ -54,7 +54,6 @@ _COLORS = {
     ACCENT: "accent",
     BLUE: "link",
 }
-_MAX_OPEN_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 
 
@@ -109,7 +108,6 @@ def render_report(
         lstrip_blocks=True,
     )
     main = {record.key for record in cells.main.records}
-    schemes = _build_schemes([each for each in stored if each.record.key in main], link)
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
@@ -121,9 +119,7 @@ def render_report(
         result_figures=[_embed_figure(*each) for each in figures.values()],
         ablations=sweep_tables.ablation_tables(cells),
         scheme_summary=sweep_tables.scheme_summary(cells),
-        schemes=schemes,
-        # A hundred open schemes would hide the following sections.
-        folded=len(schemes) > _MAX_OPEN_SCHEMES,
+        schemes=_build_schemes([each for each in stored if each.record.key in main], link),
         classes=sweep_tables.class_accuracies(cells),
         cells=_build_cell_table(stored, cells),
         links={each.run_id: link(each) for each in stored},
@@ -154,11 +150,11 @@ def _collect_facts(cells: Cells) -> list[tuple[str, str]]:
 def _build_schemes(
     cells: Sequence[StoredCell], link: Callable[[StoredCell], str]
 ) -> list[dict[str, Any]]:
-    """Return the schemes to show: those of DCS or, if there are none, of all other methods.
+    """Return the schemes to show, one per model and task.
 
-    Each has a ``name``, a ``link``, the name of its ``calibration``; ``classes``: name, kind of
-    correction and its effect; and ``pictures``, for one scheme per model and task: the one with
-    the best development score at the largest number of shots.
+    It is of DCS or, if there are none, of another method: the one with the best development score
+    at the largest number of shots. Each has a ``name``, a ``link``, the name of its
+    ``calibration``, ``pictures``, and ``classes``: name, kind of correction and its effect.
     """
 
     def merit(cell: StoredCell) -> tuple[float, float]:
@@ -167,22 +163,21 @@ def _build_schemes(
 
     tuned = [cell for cell in cells if cell.record.finished and has_chosen(cell.record)]
     shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
-    best: dict[tuple[object, object], str] = {}
+    best: dict[tuple[object, object], StoredCell] = {}
     for cell in sorted(shown, key=merit, reverse=True):
-        best.setdefault((cell.record.who["model"], cell.record.who["task"]), cell.run_id)
+        best.setdefault((cell.record.who["model"], cell.record.who["task"]), cell)
     schemes = []
-    for cell in shown:
+    for cell in sorted(best.values(), key=shown.index):
         record = cell.record
         scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
         corrections = zip(scheme.classes, scheme.corrections, strict=True)
-        drawn = cell_pictures(record).values() if cell.run_id in best.values() else ()
         schemes.append(
             {
                 "name": name_of(record.who, "task", "model", "shots", "seed", "method"),
                 "link": link(cell),
                 "calibration": scheme.calibration.name if scheme.calibration else "",
                 "classes": [(name, each.kind, each.effect) for name, each in corrections],
-                "pictures": [_embed_figure(*each) for each in drawn],
+                "pictures": [_embed_figure(*each) for each in cell_pictures(record).values()],
             }
         )
     return schemes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
 import math
 import os
@@ -88,8 +87,6 @@ class Recorder:
     warn : callable, optional
         Called with one line, from the writing thread, when the store becomes unavailable; by
         default the line is logged.
-    progress : callable, optional
-        Called after each processed cell.
     writers : int, optional
         Number of threads that write cells; by default one for SQLite, several for other stores.
     **sweep
@@ -117,7 +114,6 @@ class Recorder:
         *,
         output: Path | str,
         warn: Callable[[str], None] = _log.warning,
-        progress: Callable[[], None] = lambda: None,
         writers: int | None = None,
         **sweep: Any,
     ) -> None:
@@ -132,7 +128,6 @@ class Recorder:
         self.idle = False
         self._writers = writers or (1 if self.tracking_uri.startswith("sqlite") else _WRITERS)
         self._warn: Callable[[str], None] | None = warn
-        self._progress = progress
         self._lock = self.archive.lock(self._sweep)
         self.archive.save_sweep(self._sweep)
         # Keys to send. Other threads and signal handlers add keys through the reentrant queue.
@@ -371,7 +366,6 @@ class Recorder:
         with self._count_lock:
             self.recorded += written
             self._unsent.pop(key, None)
-            self._progress()
 
     def _end_sweep(self) -> None:
         runs = self._open()
@@ -449,7 +443,6 @@ def sync(
     output: Path | str,
     *,
     tracking_uri: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[RecorderReport, ...]:
     """Upsert every finished cell of `output` into the stores of its sweeps.
 
@@ -463,8 +456,6 @@ def sync(
     tracking_uri : str, optional
         Store to use for all sweeps of the folder from now on. Required (here or in
         ``MLFLOW_TRACKING_URI``) for a store with a password, which is not saved on disk.
-    progress : callable, optional
-        Called with the number of processed cells and the total number of cells.
 
     Returns
     -------
@@ -483,14 +474,11 @@ def sync(
         raise TrackingError(f"{archive.output}: contains no sweep; check --output")
     if tracking_uri is not None:
         open_store(tracking_uri, create=True)  # Check the URI before it is saved.
-    total = sum(len(archive.keys(sweep.sweep_key)) for sweep in sweeps)
-    done = itertools.count(1)
     reports = []
     for sweep in sweeps:
         recorder = Recorder(
             tracking_uri or _resolve_store(sweep),
             output=output,
-            progress=lambda: progress(next(done), total) if progress else None,
             **sweep.model_dump(exclude={"tracking_uri"}),
         )
         report = recorder.finish(sweep.status or "KILLED")

@@ -23,19 +23,16 @@ app = typer.Typer(
     "probabilities in a file such as rows.csv, run `dcs tune rows.csv`.",
 )
 
-_METHODS = options.listing_command("--method is one of:", "dcs.methods", omit=("icl",))
-_ENGINES = options.listing_command("--engine is one of:", "dcs.engines")
-
 app.command()(sweeps.quickstart)
 _table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")
 _table_command("import")(tables.import_)
-_table_command(cls=_METHODS)(tables.tune)
+_table_command(cls=options.MethodsCommand)(tables.tune)
 _table_command()(tables.pick)
 _table_command()(tables.evaluate)
 _table_command()(tables.apply)
 _table_command()(tables.export)
 _model_command = functools.partial(app.command, rich_help_panel="Models and sweeps")
-_model_command(cls=_ENGINES)(scoring.generate)
+_model_command()(scoring.generate)
 _model_command()(sweeps.sweep)
 app.add_typer(scoring.tasks, name="tasks", rich_help_panel="Models and sweeps")
 _result_command = functools.partial(app.command, rich_help_panel="Results")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from dcs.errors import ConfigError, DCSError, TrackingError, show
-from dcs.plugins import Group, plugin_names
+from dcs.plugins import plugin_names
 from workflows.cli.console import console
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Set a configuration key: tuner.trials=10"),
 ]
 Engine = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Scoring engine: vllm, openai, ...")
+    str | None,
+    typer.Option(metavar="NAME", help="Scoring engine: transformers, vllm, openai or a plug-in."),
 ]
 Limit = Annotated[
     int | None, typer.Option(metavar="ROWS", min=1, help="Maximum number of texts per split.")
@@ -203,17 +204,6 @@ class Results:
             cells = stored_cells(self.store, experiment, archive=Archive(self.folder))
         return [cell for cell in cells if not keys or cell.record.key in keys]
 
-    def records(self, name: str) -> list[CellRecord]:
-        """Return the records of `cells`, without MLflow if the folder has them."""
-        from tracking import Archive
-
-        archive = Archive(self.folder)
-        sweeps = [s for s in archive.sweeps() if s.experiment == name and s.tracking_uri is None]
-        if self.tracking_uri is None and sweeps:
-            keys = dict.fromkeys(key for s in sweeps for key in archive.keys(s.sweep_key))
-            return list(archive.load(keys).values())
-        return [cell.record for cell in self.cells(name)]
-
     def tuned_keys(self, name: str) -> set[str]:
         """Return the cells of the table `name` of dcs tune; empty if it is an experiment."""
         from tracking import Archive
@@ -253,34 +243,20 @@ class Results:
             return f"cell {key[:8]}"
 
 
-def listing_command(head: str, group: Group, *, omit: tuple[str, ...] = ()) -> type[TyperCommand]:
-    """Return a command class whose help lists the names of a group, imported only for help."""
+class MethodsCommand(TyperCommand):
+    """A command whose help lists the methods, which are imported only for help."""
 
-    class ListingCommand(TyperCommand):
-        def format_help(self, ctx: Any, formatter: Any) -> None:
-            """Format the help with the list appended."""
-            known = {k: text for k, text in _summaries(group).items() if k not in omit}
-            for name in plugin_names(group):
-                taken = "built in; a plug-in of this name is refused"
-                known[name] = taken if name in known else "from an installed package"
-            lines = [f"* **{_plain(name)}**: {_plain(text)}" for name, text in known.items()]
-            self.help = "\n\n".join((self.help or "", head, "\n".join(lines)))
-            super().format_help(ctx, formatter)
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Format the help with the list appended."""
+        from dcs.selection.methods import BASELINES, METHODS
 
-    return ListingCommand
+        known = dict.fromkeys(plugin_names("dcs.methods"), "From an installed package.")
+        known |= {each.name: each.summary for each in (*METHODS, *BASELINES) if each.name != "icl"}
+        lines = (f"* **{_plain(name)}**: {_plain(text)}" for name, text in known.items())
+        self.help = "\n\n".join((self.help or "", "--method is one of:", "\n".join(lines)))
+        super().format_help(ctx, formatter)
 
 
 def _plain(text: str) -> str:
     """Escape text so that Markdown renders it verbatim."""
     return re.sub(r"([<_*\[])", r"\\\1", text.replace("`", ""))
-
-
-def _summaries(group: Group) -> Mapping[str, str]:
-    """Return the summaries of a group's built-in names."""
-    if group == "dcs.methods":
-        from dcs.selection.methods import BASELINES, METHODS
-
-        return {each.name: each.summary for each in (*METHODS, *BASELINES)}
-    from dcs.scoring import SUMMARIES
-
-    return SUMMARIES

@@ -209,7 +209,9 @@ def compare(
     from tracking.results.sweep_tables import compare_sweeps
 
     results = Results(runs, tracking_uri)
-    table = compare_sweeps(*(Cells.of(results.records(name)) for name in (first, second)))
+    table = compare_sweeps(
+        *(Cells.of(c.record for c in results.cells(name)) for name in (first, second))
+    )
     shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
     for row in table.rows:
         shown.add_row(*row)

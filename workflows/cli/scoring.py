@@ -160,21 +160,20 @@ def list_tasks(context: typer.Context) -> None:
     """List the tasks."""
     if context.invoked_subcommand is not None:
         return
-    from dcs.prompting.files import described_task_names, get_task, task_names
+    from dcs.prompting.files import DESCRIBED, PACKAGED, get_task
     from dcs.prompting.tasks import SPLITS
 
     table = new_table("task ", "classes ", "optimization", "test", "about ")
-    with_texts = task_names()
-    for name in (*with_texts, *described_task_names()):
+    for name in (*PACKAGED, *DESCRIBED):
         task = get_task(name)
         sizes = dict(task.sizes)
-        if name in with_texts:
+        if name in PACKAGED:
             sizes = {str(split): len(task.examples(split)) for split in SPLITS}
         counts = (str(sizes.get(split, "?")) for split in SPLITS)
         table.add_row(name, ", ".join(task.classes), *counts, task.title)
     console.print(table)
     console.print(
-        f"{', '.join(described_task_names())} have no texts included: set their folder with "
+        f"{', '.join(DESCRIBED)} have no texts included: set their folder with "
         "--data FOLDER; NAME@published selects the prompt as the published code renders it; "
         "for your own task, use the path of its YAML file"
     )

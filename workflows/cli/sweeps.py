@@ -167,12 +167,8 @@ def sync(
     """
     import tracking
 
-    with console.status("recording in MLflow") as status:
-        reports = tracking.sync(
-            runs,
-            tracking_uri=tracking_uri,
-            progress=lambda done, total: status.update(f"recording in MLflow: {done} of {total}"),
-        )
+    with console.status("recording in MLflow"):
+        reports = tracking.sync(runs, tracking_uri=tracking_uri)
     for report in reports:
         console.print(report.message)
         if report.link:

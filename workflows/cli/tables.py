@@ -35,7 +35,8 @@ Prefer = Annotated[
         metavar="NAME",
         help="Point of the front: no-harm is the fairest shown to cost at most 0.5 points of "
         "accuracy, balance maximizes accuracy minus COBias; accuracy, balanced-accuracy, "
-        "macro-f1 and weakest-class maximize that metric.",
+        "macro-f1 and weakest-class maximize that metric; offsets is balance among schemes that "
+        "`dcs export` can turn into token biases.",
         show_default="no-harm",
     ),
 ]
@@ -190,7 +191,6 @@ def tune(
     Example: `dcs tune rows.csv --prefer balance --output runs`
     """
     from dcs.io import atomic_write_text, content_key
-    from dcs.selection.ensemble import inputs_of
     from dcs.selection.page import verdict
     from workflows.cli import views
     from workflows.cluster.sweep import run_here
@@ -253,7 +253,7 @@ def tune(
     views.show_tuned(name, rows, {"uncorrected": schemes.pop("icl")} | schemes)
     if front is not None:
         views.show_front(front, scheme=scheme)
-    words = scheme.explain(inputs_of(scheme, rows["test"]))
+    words = scheme.explain()
     _print_paragraph(words)
     given = dict(zip(members, test or tables, strict=True))
     used = [given[each] for each in scheme.inputs or members]
@@ -408,8 +408,8 @@ def _open(
         path = file / "test.parquet" if file.is_dir() else file
         source = open_source(path, given, known=known)
         if scheme is not None:
-            table = source.table.with_classes(scheme.classes, source=str(file))
-            source = replace(source, table=table)
+            about = f"{file}: the scheme is for other classes"
+            source = replace(source, table=source.table.with_classes(scheme.classes, source=about))
         if scheme is not None and (by := source.table.provenance.corrected_by):
             raise SchemeError(
                 f"{file}: already corrected by {by}; give the uncorrected probabilities"

@@ -41,7 +41,7 @@ from workflows.tables import Rows
 _LINE_SECONDS = 30.0
 
 #: Units of work that are shown per second.
-_RATES: Final = ("prompts", "trials", "moves")
+_RATES: Final = ("prompts", "trials")
 
 #: Columns of cell counts by status.
 _STATES = ("cells", "finished", "failed", "to do")
@@ -284,6 +284,8 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
     named.setdefault(id(plain), (plain, []))[1].append(uncorrected)
     for name in get_args(Prefer):
         point = fitted.pick(Preference(prefer=name)).chosen
+        if name == "offsets" and point is plain:
+            continue  # Usually other schemes are better than all that only add offsets.
         named.setdefault(id(point), (point, []))[1].append(name)
     table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
     for column in table.columns[1:]:

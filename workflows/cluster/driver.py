@@ -287,8 +287,7 @@ class Driver:
             self._progress.cells_failed += not record.finished
             if record.finished:
                 self._costs.end(cell, size, record)
-            work = {"trials": len(record.trials), "moves": record.moves}
-            self._progress.work.update(work)
+            self._progress.work.update(trials=len(record.trials))
             yield self._plan.located(ended.key, record)
 
     def _retry_tuning(self, ended: _Tuning, error: RayError) -> None:

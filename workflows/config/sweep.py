@@ -46,21 +46,9 @@ Model = TypeVar("Model", bound=Strict)
 #: Maximum number of cells, all values of all axes combined: a sweep is planned in memory.
 MAX_CELLS: Final = 100_000
 
-#: Minimum number of optimization rows: fewer are not informative for more than a few classes.
-_MIN_ROWS: Final = 10
 
-
-def _check_size(value: Any) -> Any:
-    number = isinstance(value, int) and not isinstance(value, bool) and value >= _MIN_ROWS
-    if number or value == "full":
-        return value
-    raise ValueError(
-        f"invalid number of optimization rows {value!r}: must be {_MIN_ROWS} or greater, or full"
-    )
-
-
-#: A number of optimization rows, or ``"full"``.
-SizeChoice = Annotated[int | str, PlainValidator(_check_size)]
+#: A number of optimization rows: fewer are not informative for more than a few classes.
+SizeChoice: TypeAlias = Annotated[int, Field(ge=10, strict=True)] | Literal["full"]
 
 #: Tuner settings that ``axes:`` may vary, those of the space, search and judge among them. The
 #: objective has the separate axis ``objectives``.
@@ -260,6 +248,10 @@ class SweepConfig(PromptsConfig, TuneConfig):
         Additionally tune jointly on tables of the same rows that differ in shots, demonstrations
         or template (``prompts``), in the demonstration seed, in the model, or in
         the order of the options (``orders``).
+    position_prior : int or None
+        Score only this many texts per split under the orders after the first, and let the
+        ensemble over ``orders`` be the first order divided by the prior of each position; see
+        :func:`dcs.selection.position_prior.without_position_prior`.
     held_out : float
         Fraction of the rows of a table to hold out as test rows if it has no test rows; drawn
         separately for each seed.
@@ -289,6 +281,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     tables: Annotated[tuple[TableChoice, ...], BeforeValidator(_as_tuple)] = ()
     reading: Reading = Reading()
     ensemble: Distinct[Grouping] = ()
+    position_prior: int | None = Field(default=None, ge=20)
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     methods: Axis[str] = method_names()
@@ -309,6 +302,8 @@ class SweepConfig(PromptsConfig, TuneConfig):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> SweepConfig:
+        if self.position_prior and "orders" not in self.ensemble:
+            raise ValueError("position_prior requires permutations and ensemble: [orders]")
         if not self.tasks and not self.tables:
             raise ValueError("tasks or tables is required")
         cells = math.prod(map(len, self.axis_values.values()))

@@ -262,9 +262,10 @@ class TunerSettings(Strict):
     def without_preference(self) -> TunerSettings:
         """The settings with the default preference, equal for all that share a study.
 
-        Limits are constraints of the study, so that they remain.
+        Limits are constraints of the study, so that they remain, as does a restriction to offsets.
         """
-        return self.model_copy(update={"prefer": "no-harm"})
+        shared = self.prefer if self.prefer == "offsets" else "no-harm"
+        return self.model_copy(update={"prefer": shared})
 
     def changed(self, values: Mapping[str, Any]) -> TunerSettings:
         """Return the settings with other values of axes; None keeps a knob of the space tuned."""

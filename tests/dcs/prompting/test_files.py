@@ -20,7 +20,6 @@ from dcs.errors import ConfigError, TableError
 from dcs.prompting.files import (
     DESCRIBED,
     HubLocation,
-    described_task_names,
     get_task,
     read_examples,
     read_task_file,
@@ -147,7 +146,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", described_task_names())
+@pytest.mark.parametrize("name", DESCRIBED)
 class TestPaperTasks:
     def test_as_in_the_appendix(self, name: str, data: Path) -> None:
         task, paper = get_task(name, data), PAPER[name]

@@ -8,7 +8,7 @@ import hashlib
 import pytest
 
 from dcs.errors import ConfigError
-from dcs.prompting.files import get_task, task_names
+from dcs.prompting.files import PACKAGED, get_task
 from dcs.prompting.prompts import prompt_hash, render_prefix, render_query
 from dcs.prompting.tasks import (
     SPLITS,
@@ -29,7 +29,7 @@ COINS = Task(
     instruction="Say which side is up.",
     input_prefix="Coin:",
     answer_prefix="Side:",
-    source=lambda split: tuple(
+    examples=lambda split: tuple(
         Example(id=f"{split}-{i}", text=f"coin {i} of {split}", label=0) for i in range(4)
     ),
 )
@@ -51,7 +51,6 @@ def test_texts_stay_as_published() -> None:
 def test_names_that_are_unknown() -> None:
     refuses(ConfigError, get_task, "helpdeks", names=["'helpdeks'", "'helpdesk'"])
     refuses(ConfigError, get_task, "helpdesk@published", names=["'published'"])
-    refuses(ConfigError, COINS.examples, "dev", names=["'dev'"])
 
 
 def test_shots() -> None:
@@ -63,7 +62,7 @@ def test_shots() -> None:
 
 
 class TestDemonstrations:
-    @pytest.mark.parametrize("name", task_names())
+    @pytest.mark.parametrize("name", PACKAGED)
     @pytest.mark.parametrize("shots", [0, 1, 5, "N"])
     def test_each_seed_is_another_draw(self, name: str, shots: Shots) -> None:
         task = get_task(name)

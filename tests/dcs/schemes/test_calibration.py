@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def test_products_are_stored() -> None:
     found = surrogate_calibration(_PROBS, _LABELS)
     scheme = CorrectionScheme.identity(tuple("abcd"), calibration=found)
     assert scheme.to_dict()["version"] == 4
-    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+    assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
     with pytest.raises(InvalidInputError):
         Calibration("x", found.matrix, found.offset)
 

@@ -35,7 +35,7 @@ def test_apply_predict_and_round_trip(choice: list[int], seed: int) -> None:
     columns = np.stack([_SET[k](probs[:, j]) for j, k in enumerate(choice)], axis=1)
     zero = columns.max(axis=1) == 0
     assert np.array_equal(raw, np.where(zero[:, None], probs, columns))
-    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+    assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
 
 
 def test_ties_go_to_the_lowest_class_and_lost_rows_stay() -> None:
@@ -53,26 +53,14 @@ def test_file_round_trip(tmp_path: Path) -> None:
     assert CorrectionScheme.load(tmp_path / "scheme.json") == scheme
 
 
-def test_explain_says_what_classes_gain_and_lose() -> None:
-    probs = np.repeat([[0.6, 0.4, 0.0], [0.6, 0.1, 0.3], [0.1, 0.8, 0.1]], [4, 1, 15], axis=0)
-    scheme = CorrectionScheme(("much", "little", "none"), (Weight(0.4), Weight(1), Weight(1)))
-    much, little, none = scheme.explain(probs)
-    assert "loses 25.0 %" in much and "mostly to little" in much
-    assert "gains 20.0 %" in little and "from much" in little
-    assert "gains 5.0 %" in none and "from much" in none
-    unmoved = scheme.explain(probs[5:])
-    assert not any("%" in sentence for sentence in unmoved)
-
-
 @pytest.mark.parametrize("correction", [DONT_CHANGE, Weight(0.5), Weight(1.0)])
 def test_nothing_changed_is_said_and_true(correction: Weight | Membership) -> None:
     probs = np.random.default_rng(0).dirichlet([0.5] * 3, size=30)
     scheme = CorrectionScheme(("a", "b", "c"), (correction,) * 3)
-    assert scheme.changes_nothing and len(scheme.explain(probs)) == 1
+    assert scheme.changes_nothing and len(scheme.explain()) == 1
     np.testing.assert_allclose(scheme.apply(probs), probs)
     calibrated = CorrectionScheme(("a", "b"), (correction,) * 2, {}, _CALIBRATION)
     assert not calibrated.changes_nothing and len(calibrated.explain()) == 2
-    assert "gains" in " ".join(calibrated.explain([[0.55, 0.45]]))
     peak = CorrectionScheme(("a", "b"), (Membership(0, 0.5, 1),) * 2)
     assert not peak.changes_nothing
 
@@ -109,8 +97,8 @@ def test_version_1_files_load_and_stay_version_1() -> None:
         {"class": "x", "kind": "weight", "value": 0.5},
         {"class": "y", "kind": "membership", "a": 0, "b": 1, "c": 1, "name": "same"},
     ]
-    scheme = CorrectionScheme.from_json(
-        json.dumps({"format": "dcs-scheme", "version": 1, "corrections": entries})
+    scheme = CorrectionScheme.from_dict(
+        {"format": "dcs-scheme", "version": 1, "corrections": entries}
     )
     assert scheme.corrections == (Weight(0.5), DONT_CHANGE)
     assert scheme.to_dict()["version"] == 1

@@ -15,7 +15,7 @@ from tests.dcs.scoring.clerk import Clerk
 
 TASK = dataclasses.replace(
     COINS,
-    source=lambda split: tuple(
+    examples=lambda split: tuple(
         Example(id=f"{split}-{i}", text=f"{i} of {split}", label=i % 2)
         for i in range(12 if split == "optimization" else 7)
     ),

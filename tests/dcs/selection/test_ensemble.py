@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -142,7 +143,7 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
         stack,
         ensemble.names,
     )
-    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+    assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
     for wrong in (ensemble.probs[:1], ensemble.probs[0], ensemble.probs[:, :, :2]):
         with pytest.raises(InvalidInputError):
             scheme.apply(wrong)

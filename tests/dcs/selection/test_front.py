@@ -60,6 +60,20 @@ def test_picking_again_is_picking(
     assert again.pick(Preference()) == fitted
 
 
+def test_offsets_alone_on_request(fitted: FittedScheme) -> None:
+    assert not fitted.points[0].scheme.adds_offsets
+    assert fitted.pick(Preference("offsets")).chosen is fitted.points[-1]
+    candidates = (
+        Hyperparameters(calibration="vector", averages=4),
+        Hyperparameters(calibration="none", averages=4),
+        Hyperparameters(calibration="batch", corrections="none"),
+    )
+    wanted = replace(_SETTINGS, candidates=candidates, preference=Preference("offsets"))
+    found = fit_scheme(_PROBS, _LABELS, settings=wanted)
+    assert found.chosen is not found.points[-1]
+    assert all(point.scheme.adds_offsets for point in found.points)
+
+
 def test_a_limit_is_held_against_what_lasts(fitted: FittedScheme) -> None:
     first = fitted.points[0]
     noisy = replace(first, cobias=0.05, noise=0.04)

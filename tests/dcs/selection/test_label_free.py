@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB
 
 from dcs.errors import InvalidInputError
 from dcs.schemes.calibration import batch_calibration, shrunk_calibration
@@ -108,11 +105,14 @@ class TestMethods:
             assert "estimate" not in scheme.provenance
 
 
+_FEW = SelectionSettings(betas=(0.3,), folds=3)
+
+
 class TestClassifier:
     def test_minus_one_is_no_label(self) -> None:
         names = np.array([3, 5, 7, 9, -1])
         y = names[_with(80)]
-        model = DCSClassifier(beta=0.3, folds=3).fit(_PROBS, y)
+        model = DCSClassifier(settings=_FEW).fit(_PROBS, y)
         assert model.classes_.tolist() == [3, 5, 7, 9]
         assert set(model.predict(_PROBS)) <= {3, 5, 7, 9}
         unlabelled = DCSClassifier(labels=[3, 5, 7, 9]).fit(_PROBS, np.full(900, -1))
@@ -123,17 +123,7 @@ class TestClassifier:
 
     def test_or_it_is_a_class(self) -> None:
         pairs, two = _PROBS[:, :2] + _PROBS[:, 2:], np.array([-1, 1])[_LABELS % 2]
-        assert DCSClassifier(beta=0.3, folds=3).fit(pairs, two).classes_.tolist() == [-1, 1]
+        assert DCSClassifier(settings=_FEW).fit(pairs, two).classes_.tolist() == [-1, 1]
         y = np.array([-1, 1, 2, 3])[_LABELS]
-        found = DCSClassifier(beta=0.3, folds=3, labels=[-1, 1, 2, 3]).fit(_PROBS, y)
+        found = DCSClassifier(settings=_FEW, labels=[-1, 1, 2, 3]).fit(_PROBS, y)
         assert found.scheme_.provenance["estimate"]["rows"] == 900
-
-    def test_a_classifier_learns_from_labelled_rows_alone(self) -> None:
-        labels = _with(200)
-        known, logs = labels >= 0, np.log(_PROBS)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = DCSClassifier(GaussianNB(), beta=0.3, folds=3).fit(logs, labels)
-        alone = GaussianNB().fit(logs[known], labels[known])
-        np.testing.assert_allclose(model.estimator_.theta_, alone.theta_)
-        assert model.result_.chosen.estimate.n_rows == 200

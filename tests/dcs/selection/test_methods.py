@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import warnings
 
 import numpy as np
@@ -32,7 +33,7 @@ def test_one_protocol(name: str) -> None:
     names = ("a", "b", "c")
     scheme = get_method(name).fit(_PROBS, _LABELS, classes=names)
     assert (scheme.classes, scheme.provenance["method"]) == (names, name)
-    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+    assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
     if name == "icl":
         assert np.array_equal(scheme.predict(_PROBS), _PROBS.argmax(axis=1))
 

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from dcs.selection.front import Change, FittedScheme, FrontPoint, Preference
 from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.results import figures
@@ -109,28 +108,3 @@ def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> 
     root = ET.fromstring(svg)
     texts = {text.strip() for text in root.itertext()}
     assert {"uncorrected", "DCS", "Pareto front", "N"} <= texts, "text is drawn as outlines"
-
-
-def test_a_cell_shows_the_front_that_it_is_from() -> None:
-    point = FrontPoint(
-        setting=None,
-        accuracy=0.8,
-        cobias=0.3,
-        confusion=((8, 2), (3, 7)),
-        scheme=SCHEME,
-        beta=1.0,
-        noise=0.0,
-        change=Change(0.2, 0.01, 0.01, 0.01, 0.01, 3, 1, 9),
-        doubt=0.0,
-    )
-    others = [
-        replace(point, accuracy=accuracy, cobias=bias)
-        for accuracy, bias in ((0.7, 0.1), (0.6, 0.2), (0.5, 0.5))
-    ]
-    front = FittedScheme.picked([point, *others], Preference(prefer="accuracy"))
-    cell = make_cell(front=front.to_dict())
-    assert "front" in figures.cell_pictures(cell)
-    (panel,) = figures.front_figure(cell).axes
-    drawn = {line.get_label(): line.get_xydata() for line in panel.lines}
-    assert drawn["picked"].tolist() == pytest.approx(np.array([[30.0, 80.0]]))
-    assert sorted(drawn["front"].tolist()) == pytest.approx(np.array([[10, 70], [30, 80]]))

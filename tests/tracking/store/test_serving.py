@@ -25,7 +25,6 @@ from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from tests.servers import free_port, running
 from tests.tracking.cells import make_cell, recorded
-from tracking.archive import files_of
 from tracking.store.queries import stored_cells
 from tracking.store.scheme_model import SchemeModel
 from tracking.store.serving import log_cell_scheme, log_scheme, register_model, save_model
@@ -102,7 +101,7 @@ def test_a_saved_model_of_several_tables_names_its_inputs(tmp_path: Path) -> Non
 
 
 def test_a_saved_model_is_code_and_json(folder: Path) -> None:
-    names = set(files_of(folder))
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     assert {"MLmodel", "scheme_model.py", "artifacts/scheme.json"} <= names
     assert not [name for name in names if name.endswith((".pkl", ".pickle", ".joblib"))]
     requirements = (folder / "requirements.txt").read_text().split()

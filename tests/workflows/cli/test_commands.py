@@ -388,7 +388,7 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune", table, "--method", "dsc"], ["dsc", "dcs"]),
         (["tune", table, "--set", "tuner.betta=1"], ["betta", "space"]),
         (["apply", gone, table], [str(gone)]),
-        (["apply", other, table], [str(other), "Anger"]),
+        (["apply", other, table], [str(table), "Anger", "scheme"]),
         (["import", gone], [str(gone)]),
         (["import", "tabel", gone], ["tabel", "table"]),
         (["sweep", gone], [str(gone)]),

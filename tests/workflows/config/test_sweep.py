@@ -74,7 +74,7 @@ def test_a_wrong_setting_is_named(text, named):
         ({"tracking": {"trials": "best"}}, "'tracking.trials'"),
         ({"objectives": ["eror"]}, "'objectives.0'"),
         ({"objectives": [{"beta": 1}]}, "'objectives.0.tau'"),
-        ({"optimization_sizes": [5]}, "'optimization_sizes.0'"),
+        ({"optimization_sizes": [5]}, "'optimization_sizes.0"),
         ({"axes": {"weigth_scale": [30]}}, "'weight_scale'"),
         ({"axes": {"weight_scale": [30, 1]}}, "'axes.weight_scale.1.0'"),
         ({"axes": {"objective": ["err"]}}, "objectives"),
