@@ -276,6 +276,11 @@ class ProbabilityTable:
         ----------
         path : path-like
             File to write.
+
+        Raises
+        ------
+        TableError
+            If the file cannot be written.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -289,15 +294,18 @@ class ProbabilityTable:
                     columns[prefix + name] = pa.array(np.ascontiguousarray(values[:, k]))
         metadata = json.dumps(header.model_dump(exclude_none=True), sort_keys=True)
         table = pa.table(columns).replace_schema_metadata({_KEY: metadata})
-        with atomic_path(path) as temporary:
-            # Ids and probabilities rarely repeat, so dictionary encoding would only cost time.
-            pq.write_table(
-                table,
-                temporary,
-                compression="zstd",
-                use_dictionary=["label"],
-                write_page_checksum=True,
-            )
+        try:
+            with atomic_path(path) as temporary:
+                # Ids and probabilities rarely repeat, so dictionary encoding would only cost time.
+                pq.write_table(
+                    table,
+                    temporary,
+                    compression="zstd",
+                    use_dictionary=["label"],
+                    write_page_checksum=True,
+                )
+        except (OSError, ValueError) as error:
+            raise TableError(f"{escaped(path)}: cannot be written: {reason(error)}") from error
 
     def subset(self, rows: ArrayLike, *, split: str | None = None) -> ProbabilityTable:
         """Return a table of the selected rows, in the given order.

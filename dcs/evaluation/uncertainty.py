@@ -57,7 +57,7 @@ class Interval:
     estimate, low, high : float
         Metric and the ends of its interval; NaN for a class without rows.
     standard_error : float
-        Standard deviation of the metric over the resamples.
+        Standard deviation of the metric over the resamples; NaN if a class lacks rows in some.
     """
 
     estimate: float
@@ -153,7 +153,7 @@ def metric_intervals(
     shares, accuracies, biases = _metrics(drawn[:, 0], drawn.sum(axis=1))
     lows, highs = (each.tolist() for each in _exact_ends(right, rows, _LEVEL))
     by_class = tuple(
-        Interval(value, low, high, _spread(column))
+        Interval(value, low, high, float(column.std()))
         for value, low, high, column in zip(
             estimate.class_accuracies, lows, highs, shares.T, strict=True
         )
@@ -425,11 +425,6 @@ def _tails(sample: Array, least: float, most: float) -> tuple[float, float]:
         return float(mean >= least**2), float(mean <= most**2)
     shape, scale = mean**2 / variance, variance / mean
     return float(gammaincc(shape, least**2 / scale)), float(gammainc(shape, most**2 / scale))
-
-
-def _spread(drawn: Array) -> float:
-    known = drawn[~np.isnan(drawn)]
-    return float(known.std()) if known.size else math.nan
 
 
 def _correlation(a: Array, b: Array) -> float:

@@ -96,7 +96,7 @@ class CorrectionScheme:
 
     Raises
     ------
-    SchemeError
+    InvalidInputError
         If names, corrections, calibration, combination and inputs do not match.
     """
 
@@ -109,13 +109,10 @@ class CorrectionScheme:
 
     def __post_init__(self) -> None:
         n_tables = 1 if self.combination is None else self.combination.n_tables
-        try:
-            names = checked_classes(self.classes, n_classes=len(self.classes))
-            if self.inputs or n_tables > 1:
-                inputs = checked_classes(self.inputs, n_classes=n_tables, source="inputs")
-                object.__setattr__(self, "inputs", inputs)
-        except InvalidInputError as error:
-            raise SchemeError(str(error)) from error
+        names = checked_classes(self.classes, n_classes=len(self.classes))
+        if self.inputs or n_tables > 1:
+            inputs = checked_classes(self.inputs, n_classes=n_tables, source="inputs")
+            object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "classes", names)
         object.__setattr__(self, "corrections", tuple(self.corrections))
         object.__setattr__(self, "provenance", dict(self.provenance))
@@ -351,20 +348,12 @@ class CorrectionScheme:
         -------
         str
             The text of a scheme file; see :meth:`load`.
-
-        Raises
-        ------
-        SchemeError
-            If the provenance contains values that JSON cannot represent.
         """
-        try:
-            # Sorted keys: the text does not depend on how the provenance was made.
-            origin = json.loads(json.dumps(self.to_dict()["provenance"], sort_keys=True))
-            data = self.to_dict() | {"provenance": origin}
-            data |= {"digest": _digest_of(data)}
-            return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        except (TypeError, ValueError) as error:
-            raise SchemeError(f"key 'provenance' cannot be written as JSON: {error}") from error
+        # Sorted keys: the text does not depend on how the provenance was made.
+        origin = json.loads(json.dumps(self.to_dict()["provenance"], sort_keys=True))
+        data = self.to_dict() | {"provenance": origin}
+        data |= {"digest": _digest_of(data)}
+        return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_dict(cls, data: Any, *, source: str = "scheme") -> CorrectionScheme:

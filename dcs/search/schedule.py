@@ -85,11 +85,8 @@ class Schedule:
                 whole_number(value, name, least=1)
             elif isinstance(field.default, float):
                 object.__setattr__(self, field.name, finite_number(value, name, positive=True))
-        if self.final_temperature > self.initial_temperature:
-            raise InvalidInputError(
-                f"schedule final_temperature {self.final_temperature}: must be at most "
-                f"initial_temperature {self.initial_temperature}"
-            )
+        most = self.initial_temperature
+        finite_number(self.final_temperature, "schedule final_temperature", most=most)
         if self.cooling_rate >= 1.0:
             raise InvalidInputError(f"schedule cooling_rate {self.cooling_rate}: must be below 1")
         check_choice("schedule moves", self.moves, get_args(Moves))

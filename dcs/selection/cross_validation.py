@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
 from dcs.data.splits import identical_rows, stratified_split
-from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import mcnemar_p, paired_errors
 from dcs.schemes.calibration import FEWEST_FITTED, batch_calibration
@@ -250,10 +249,7 @@ class Folds:
         whole_number(folds, "folds", least=2)
         self.known = known = labels >= 0
         self.probs, self.labels = probs[known], labels[known]
-        if self.labels.size < FEWEST_LABELS:
-            raise InvalidInputError(
-                f"{self.labels.size} labelled rows; cross-validation requires at least two"
-            )
+        whole_number(self.labels.size, "number of labelled rows", least=FEWEST_LABELS)
         self.unlabelled = labels.size - self.labels.size
         groups = identical_rows(self.probs)
         self.duplicates = int(self.labels.size - np.unique(groups).size)
@@ -717,7 +713,7 @@ class _Challenge:
 
     def _error(self, first: Fit, second: Fit, beta: float) -> float:
         pair = (self._known(fit).predictions for fit in (first, second))
-        return self._folds.change(*pair).error(1.0, beta)
+        return self._folds.change(*pair).error(beta)
 
     def _known(self, fit: Fit) -> Fit:
         """Return the fit with predictions, which those of an earlier run lack."""

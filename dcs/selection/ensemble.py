@@ -79,15 +79,10 @@ class TableEnsemble:
         base = base.subset([i for i, row in enumerate(base.ids) if row in shared])
         matched = [base]
         for name, table in others:
-            if set(table.classes) != set(base.classes):
-                raise TableError(
-                    f"{name}: classes are {quoted(table.classes)}, but those of {first} are "
-                    f"{quoted(base.classes)}; tables of the same rows must have the same classes"
-                )
             # Reorder rows and classes as in the first table.
             positions = {row: index for index, row in enumerate(table.ids)}
             table = table.subset([positions[row] for row in base.ids])
-            table = table.with_classes(base.classes)
+            table = table.with_classes(base.classes, source=name)
             known, labels = table.labelled, table.labels
             for row in np.flatnonzero(known & base.labelled & (labels != base.labels))[:1]:
                 raise TableError(

@@ -212,12 +212,11 @@ class Change:
     lost: int
     changed: int
 
-    def error(self, accuracy_rate: float, cobias_rate: float) -> float:
-        """Return the standard error of the change in weighted accuracy minus weighted COBias."""
+    def error(self, cobias_rate: float) -> float:
+        """Return the standard error of the change in accuracy minus weighted COBias."""
         twice_covariance = self.accuracy_error**2 + self.cobias_error**2 - self.score_error**2
-        variance = (accuracy_rate * self.accuracy_error) ** 2
-        variance += (cobias_rate * self.cobias_error) ** 2
-        return math.sqrt(max(0.0, variance - accuracy_rate * cobias_rate * twice_covariance))
+        variance = self.accuracy_error**2 + (cobias_rate * self.cobias_error) ** 2
+        return math.sqrt(max(0.0, variance - cobias_rate * twice_covariance))
 
 
 def _read_scheme(data: Any) -> CorrectionScheme:
@@ -526,7 +525,7 @@ def _chosen(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
             best = middle
     # The estimate of the best of many points is optimistic; require more if it costs accuracy.
     costs = best.change.accuracy < -best.change.accuracy_error
-    least = (1.0 if costs else 0.5) * best.change.error(1.0, rate)
+    least = (1.0 if costs else 0.5) * best.change.error(rate)
     rows_per_class = (best.estimate.n_rows + best.unlabelled) / len(best.confusion)
     shrunk = best.setting is not None and best.setting.calibration == "shrunk"
     if shrunk and rows_per_class >= _TRUSTED_ROWS:

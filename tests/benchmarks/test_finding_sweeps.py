@@ -29,16 +29,16 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_each_sweep_fills_its_tables_and_computes_nothing_twice(
-    dcs, cluster, tmp_path, config, tables
+    dcs, cluster, output, config, tables
 ):
-    command = ("sweep", config, "--tables", tables, *SMALL, "--output", tmp_path)
+    command = ("sweep", config, "--tables", tables, *SMALL, "--output", output)
     dcs(*command)
-    made = finding_tables(sweep_records(tmp_path, config.stem))
+    made = finding_tables(sweep_records(output, config.stem))
     assert made
     assert all(table.frame["sources"].eq(6).all() for table in made)
-    times = cell_times(tmp_path)
+    times = cell_times(output)
     dcs(*command)
-    assert times == cell_times(tmp_path)
+    assert times == cell_times(output)
     if config.stem == "findings":
         # Where classes overlap non-monotonically no weight does what memberships do; 60 rows are
         # too few to find it.

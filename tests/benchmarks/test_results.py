@@ -56,13 +56,13 @@ def test_rows_apart_are_not_among_the_fitted_ones() -> None:
 
 
 @pytest.mark.slow
-def test_cells_are_read_from_a_sweep(dcs: Any, tmp_path: Path) -> None:
+def test_cells_are_read_from_a_sweep(dcs: Any, tmp_path: Path, output: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(300) % 2
     probs = rng.dirichlet([2.0, 2.0], 300)
     np.savez(tmp_path / "m__t.npz", probs=probs, labels=labels)
-    sweep = ["sweep", "results", "--tables", str(tmp_path / "m__t.npz"), "--output", str(tmp_path)]
+    sweep = ["sweep", "results", "--tables", str(tmp_path / "m__t.npz"), "--output", str(output)]
     dcs(*sweep, "--only", "methods=icl,batch", "--set", "seeds=[0, 1]")
-    cells = results.read_cells(tmp_path, "results")
+    cells = results.read_cells(output, "results")
     assert len(cells) == 4
     assert cells.loc[cells["method"] == "uncorrected", "unchanged"].all()

@@ -29,7 +29,7 @@ def prepare(name: str, folder: Path) -> dict[str, Any]:
     if name in _NAMES:
         return {name: _NAMES[name]()}
     path = folder / name
-    if not path.exists() or name == "dcs-runs/reviews":
+    if not path.exists() or name in ("dcs-runs", "dcs-runs/reviews"):
         path.parent.mkdir(parents=True, exist_ok=True)
         _FILES[name](path)
     return {}

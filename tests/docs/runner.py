@@ -30,6 +30,8 @@ from typing import Any
 from unittest import mock
 
 from tests.servers import free_port, running
+from tests.workflows.conftest import done
+from workflows.study.study import open_storage
 
 from .givens import prepare
 
@@ -44,6 +46,9 @@ _BLOCK = re.compile(
 )
 _MARKER = re.compile(r"<!--\s*([\w ]+?)\s*(?::\s*(.*?))?\s*-->")
 _SECONDS = 1800.0
+
+#: Results that are not shown need not be good ones.
+_FEW_TRIALS = {"tune": ("--trials", 3), "quickstart": ("--set", "tuner.trials=3")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +95,22 @@ def blocks_of(name: str) -> list[Block]:
 
 
 class Session:
-    """A folder like a checkout, in which the blocks of a document run one after the other."""
+    """A folder like a checkout, in which the blocks of a document run one after the other.
 
-    def __init__(self, folder: Path) -> None:
+    Unless each command is to be its own process, those of ``dcs`` run in this one, which spares
+    imports that take longer than the work.
+    """
+
+    def __init__(self, folder: Path, store: Path, *, processes: bool) -> None:
+        self._processes = processes
         self._folder = folder / "checkout"
         # A copy: what is built from the examples leaves files beside them.
         shutil.copytree(ROOT / "docs", self._folder / "docs")
         for name in ("workflows", "benchmarks", "cluster.yaml", "constraints.txt"):
             (self._folder / name).symlink_to(ROOT / name)
+        # An MLflow database with tables, which take seconds to make.
+        (self._folder / "dcs-runs").mkdir()
+        shutil.copy(store, self._folder / "dcs-runs")
         programs = Path(sys.executable).parent
         activate = self._folder / ".venv" / "bin" / "activate"
         activate.parent.mkdir(parents=True)
@@ -129,6 +142,8 @@ class Session:
     def __exit__(self, *error: object) -> None:
         sys.path.remove(str(self._site))
         self._started.close()
+        # Under the same relative path the next document has another storage.
+        open_storage.cache_clear()
         # A block may have told MLflow of its store, for as long as this process lasts.
         if "mlflow" in sys.modules:
             sys.modules["mlflow"].set_tracking_uri(None)
@@ -152,7 +167,8 @@ class Session:
             started = running(command, health, env=self._variables, cwd=self._folder)
             self._started.enter_context(started)
         elif block.language == "sh":
-            return self._shell(code)
+            commands = None if self._processes else _commands(code)
+            return self._shell(code) if commands is None else self._dcs(commands)
         elif block.language == "python":
             return self._python(code)
         return ""
@@ -161,6 +177,12 @@ class Session:
         for word, value in self._words.items():
             text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", value, text)
         return text
+
+    def _dcs(self, commands: list[list[str]]) -> str:
+        with mock.patch.dict(os.environ, self._variables), chdir(self._folder):
+            return "".join(
+                done(*command, *_FEW_TRIALS.get(command[0], ())).out for command in commands
+            )
 
     def _python(self, code: str) -> str:
         printed = io.StringIO()
@@ -188,6 +210,15 @@ class Session:
         self._variables = {name: value for name, _, value in pairs}
         self._folder = Path(self._variables["PWD"])
         return done.stdout
+
+
+def _commands(code: str) -> list[list[str]] | None:
+    """Return the arguments of each ``dcs`` of a block, or None if something else is in it."""
+    lines = [shlex.split(line, comments=True) for line in code.replace("\\\n", " ").splitlines()]
+    lines = [line for line in lines if line]
+    if set(code) & set("$|&;`") or any(line[0] != "dcs" for line in lines):
+        return None
+    return [line[1:] for line in lines]
 
 
 def _script(code: str) -> list[str]:

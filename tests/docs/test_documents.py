@@ -15,10 +15,12 @@ _RUN = [name for name in documents() if any(block.runs for block in blocks_of(na
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _RUN)
-def test_what_is_shown_works(name: str, tmp_path: Path) -> None:
-    printed = ""
-    with Session(tmp_path) as session:
-        for block in blocks_of(name):
+def test_what_is_shown_works(name: str, tmp_path: Path, empty_store: Path) -> None:
+    printed, blocks = "", blocks_of(name)
+    # Outputs that are shown, and packages that are installed.
+    processes = any(block.marked("output") or "pip install" in block.code for block in blocks)
+    with Session(tmp_path, empty_store, processes=processes) as session:
+        for block in blocks:
             if block.runs:
                 printed = session.run(block)
             elif block.marked("output"):

@@ -93,18 +93,18 @@ def test_the_prior_of_positions_takes_a_part_of_the_other_orders(tmp_path):
         _config(tasks=["helpdesk"], position_prior=20)
 
 
-def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_path):
+def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(output):
     config = _config(
         tasks=["reviews"], shots=[0, 1], seeds=[0, 1, 2], ensemble=["seeds"], limit=100
     )
-    plan = plan_sweep(config, tmp_path)
+    plan = plan_sweep(config, output)
     ensembles = {k: each for k, each in plan.tables.items() if isinstance(each, JointTables)}
     # Without demonstrations the seeds share one table: of one nothing is to combine.
     ((key, tables),) = ensembles.items()
     (ensemble,) = plan.sources[key]
     assert (ensemble.shots, [*tables.members]) == (1, ["seed 0", "seed 1", "seed 2"])
     assert len(plan.missing_tables) == 4
-    store = ProbabilityStore.under(tmp_path)
+    store = ProbabilityStore.under(output)
     for number, member in enumerate(each.key for each in tables.members.values()):
         assert tables.digests is None
         pair = {
@@ -114,11 +114,11 @@ def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_
         store.write(member, pair, model="tiny_lm", seconds=1.0, gpus=0.0)
         known = plan.cells_after(member)
         assert (key in known) == (number == 2)
-    again = plan_sweep(config, tmp_path)
+    again = plan_sweep(config, output)
     assert [cell.key for cell in again.cells[key]] == [cell.key for cell in known[key]]
     only = dataclasses.replace(again, sources={key: [ensemble]}, cells={key: again.cells[key]})
     with Recorder(
-        output=tmp_path,
+        output=output,
         experiment="joint",
         sweep_key="k",
         sweep_params=config.model_dump(mode="json"),
@@ -129,19 +129,19 @@ def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_
     test = again.tables[key].read()["test"]
     hits = scheme.predict(inputs_of(scheme, test)) == test.labels
     assert batch.metrics["test/accuracy"] == pytest.approx(hits.mean())
-    found = stored_tables(batch, tmp_path)
+    found = stored_tables(batch, output)
     assert all(row.same for row in compare_results(batch, recompute(batch, found)))
 
 
-def test_tune_and_apply_several_tables(tmp_path, dcs):
+def test_tune_and_apply_several_tables(tmp_path, output, dcs):
     paths = _tables(tmp_path, 1200)
-    dcs("tune", *paths, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
-    path = tmp_path / "runs" / "a+b+c-batch" / "scheme.json"
+    dcs("tune", *paths, "--method", "batch", *UNDRAWN, "-o", output)
+    path = output / "a+b+c-batch" / "scheme.json"
     scheme = CorrectionScheme.load(path)
     assert scheme.inputs == ("a", "b", "c")
     fixed, rows = tmp_path / "fixed.parquet", tmp_path / "fixed.csv"
-    for output in (fixed, rows):
-        dcs("apply", path, *paths, "-o", output)
+    for file in (fixed, rows):
+        dcs("apply", path, *paths, "-o", file)
     tables = TableEnsemble.matched({p.stem: ProbabilityTable.read(p) for p in paths})
     corrected = ProbabilityTable.read(fixed)
     np.testing.assert_allclose(corrected.probs, scheme.apply(tables.probs), atol=1e-12)
@@ -150,7 +150,7 @@ def test_tune_and_apply_several_tables(tmp_path, dcs):
     for wrong in (paths[:2], [paths[1], paths[0], paths[2]]):
         dcs("apply", path, *wrong, "-o", tmp_path / "no.parquet", code=2)
     assert not (tmp_path / "no.parquet").exists()
-    outcome = dcs("reproduce", "best:method=batch", "--runs", tmp_path / "runs")
+    outcome = dcs("reproduce", "best:method=batch", "--runs", output)
     assert "identical" in outcome.out
     refused("evaluate", paths[0], "--scheme", path, says=[str(path), "dcs apply"])
 

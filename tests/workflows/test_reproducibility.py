@@ -61,9 +61,9 @@ def check_same(output: Path, first: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def first(cluster, tmp_path_factory) -> Path:
+def first(cluster, new_output) -> Path:
     """A sweep on two CPUs."""
-    output = tmp_path_factory.mktemp("first") / "runs"
+    output = new_output()
     sweep(output, CONFIG)
     records = Archive(output).load().values()
     assert [record.status for record in records] == ["FINISHED"] * N_CELLS
@@ -71,9 +71,9 @@ def first(cluster, tmp_path_factory) -> Path:
     return output
 
 
-def test_a_second_run_gives_the_same_bytes(first, tmp_path):
-    sweep(tmp_path / "runs", CONFIG)
-    check_same(tmp_path / "runs", first)
+def test_a_second_run_gives_the_same_bytes(first, output):
+    sweep(output, CONFIG)
+    check_same(output, first)
 
 
 @pytest.mark.parametrize("lost", ["note", "table"])
@@ -98,8 +98,7 @@ ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=Fal
 """
 
 
-def test_one_cpu_and_a_kill_in_the_midst_give_the_same_bytes(first, tmp_path):
-    output = tmp_path / "runs"
+def test_one_cpu_and_a_kill_in_the_midst_give_the_same_bytes(first, output):
     command = sweep_command(None, output, config=CONFIG)
     process = start_dcs(*command, first=ONE_CPU)
     try:

@@ -208,14 +208,15 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
     assert widths == [1, 1, 1, 1, 1, 2, 1, 8]
 
 
-def test_a_sweep_over_tables_is_the_same_without_ray(cluster, tmp_path):
+def test_a_sweep_over_tables_is_the_same_without_ray(cluster, new_output, tmp_path):
     biased_table(120).write(tmp_path / "my.parquet")
     tables = {"tables": [str(tmp_path / "my.parquet")]}
     config = SweepConfig(name="given", methods=("icl", "batch"), seeds=(1, 0), **tables)
-    on_ray, _ = _sweep(config, tmp_path / "ray")
-    plan = plan_sweep(config, tmp_path)
-    with Recorder(output=tmp_path, experiment="given", sweep_key="k") as recorder:
+    on_ray, _ = _sweep(config, new_output())
+    output = new_output()
+    plan = plan_sweep(config, output)
+    with Recorder(output=output, experiment="given", sweep_key="k") as recorder:
         here = run_here(plan, recorder, lambda share: None)
     assert results(here) == results(on_ray)
     assert [record.key for record in here] == [record.key for record in on_ray]
-    assert not plan_sweep(config, tmp_path).has_work
+    assert not plan_sweep(config, output).has_work

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.exceptions import StorageInternalError
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
@@ -520,6 +520,9 @@ def open_study(stored: StoredStudy) -> optuna.Study:
             optuna.delete_study(**arguments)
             study = optuna.create_study(**arguments, directions=directions)
         study.set_user_attr(_CODE, source_digest())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names([*OBJECTIVES])
         return study
 
 

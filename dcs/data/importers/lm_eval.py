@@ -215,8 +215,6 @@ def _read_samples(path: Path, source: str) -> list[Sample]:
 
 
 def _filter_samples(samples: Sequence[Sample], name: str | None, source: str) -> list[Sample]:
-    if not samples:
-        raise TableError(f"{source}: contains no samples; must have one JSON object per line")
     filters = list(dict.fromkeys(sample.filter for sample in samples))
     if name is None and len(filters) == 1:
         name = filters[0]

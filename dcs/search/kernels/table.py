@@ -7,6 +7,7 @@ search; its content is not preserved between calls.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
@@ -19,24 +20,16 @@ from dcs.schemes.corrections import CorrectionSet, Weight
 _F = TypeVar("_F", bound=Callable[..., object])
 
 
-def compiled(function: _F) -> _F:
+def compiled(function: _F, *, inline: bool = False) -> _F:
     """Compile `function` without the GIL and cache the machine code on disk.
 
     ``error_model="numpy"`` omits the checks for division by zero, which would prevent
-    vectorisation. Fast-math stays off: results must be bit-identical to NumPy.
+    vectorisation. Fast-math stays off: results must be bit-identical to NumPy. With `inline`, the
+    function is compiled into its callers: a call passes each array of a table and of a room
+    separately, which takes longer than a short function itself.
     """
-    return cast(_F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
-
-
-def inlined(function: _F) -> _F:
-    """Compile `function` inline into its callers.
-
-    A call passes each array of a table and of a room separately, which takes longer than a
-    short function itself.
-    """
-    return cast(
-        _F, numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)(function)
-    )
+    options = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline": inline}
+    return cast(_F, numba.njit(**options)(function))
 
 
 @compiled
@@ -230,7 +223,7 @@ def corrected(p: float, left: float, rise: float, right: float, fall: float) -> 
     return up if up < down else down
 
 
-@inlined
+@partial(compiled, inline=True)
 def z_of(
     table: Table, room: Room, correct: NDArray[np.int64], predicted: NDArray[np.int64]
 ) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -292,9 +293,11 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
     assert [source_files(source) for source in sources] == [(source,) for source in sources]
     assert list(open_sources(ours)) == ["optimization", "test"]
     assert list(open_sources(ours / "test.csv")) == ["optimization"]
-    table.with_classes(["yes", "no"]).write(ours / "test.parquet")
     (ours / "test.csv").unlink()
-    with pytest.raises(TableError, match="ours: .*'no', 'yes'.*'yes', 'no'"):
+    table.with_classes(["yes", "no"]).write(ours / "test.parquet")
+    assert open_sources(ours)["test"].table.digest == table.digest
+    replace(table, classes=("yes", "maybe")).write(ours / "test.parquet")
+    with pytest.raises(TableError, match="test.parquet: .*'yes', 'maybe'.*'no', 'yes'"):
         open_sources(ours)
     (empty := tmp_path / "empty").mkdir()
     (empty / "opt.txt").write_text("x 0 0 0.5 0.5")

@@ -131,7 +131,6 @@ def test_bad_files_are_named(tmp_path: Path, change: dict[str, Any], key: str) -
 @pytest.mark.parametrize(
     ("corrections", "provenance", "calibration", "name"),
     [
-        ((Weight(0.5), DONT_CHANGE), {"x": object()}, None, "provenance"),
         ((Weight(0.5),), {}, None, "2 classes"),
         ((Weight(0.5),) * 2, {}, Calibration("one", ((1.0,),), (0.0,)), "'one'"),
     ],

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
-from dcs.errors import InvalidInputError, SchemeError, TableError
+from dcs.errors import InvalidInputError, TableError
 from dcs.schemes.calibration import fit_calibration, fit_stack, mean_combination
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -147,7 +147,7 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
     for wrong in (ensemble.probs[:1], ensemble.probs[0], ensemble.probs[:, :, :2]):
         with pytest.raises(InvalidInputError):
             scheme.apply(wrong)
-    with pytest.raises(SchemeError):
+    with pytest.raises(InvalidInputError):
         CorrectionScheme(_CLASSES, scheme.corrections, combination=stack)
 
 

@@ -210,16 +210,15 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     assert not scheme_of(output).exists()
 
 
-def test_a_tuned_cell_is_reproduced_on_its_own_table(dcs, tuned, tmp_path):
-    _, output = tuned
-    reproduce = ("reproduce", "best:method=dcs", "--runs", output)
+def test_a_tuned_cell_is_reproduced_on_its_own_table(dcs, tuned, output, tmp_path):
+    reproduce = ("reproduce", "best:method=dcs", "--runs", tuned[1])
     assert "identical" in dcs(*reproduce).out
     own, other = tmp_path / "own.parquet", tmp_path / "other.parquet"
     biased_table(seed=1).write(own)
     biased_table(seed=2).write(other)
     tune = ("tune", own, "--test", other, "--method", "batch", *UNDRAWN)
-    dcs(*tune, "--output", tmp_path / "runs")
-    reproduce = ("reproduce", "best:method=batch", "--runs", tmp_path / "runs")
+    dcs(*tune, "--output", output)
+    reproduce = ("reproduce", "best:method=batch", "--runs", output)
     assert "identical" in dcs(*reproduce).out
     biased_table(seed=3).write(own)
     refused(*reproduce, says=["changed"])

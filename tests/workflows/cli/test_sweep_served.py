@@ -29,11 +29,11 @@ scoring:
 
 
 @pytest.mark.slow
-def test_a_served_model(cluster, tmp_path):
+def test_a_served_model(cluster, output, tmp_path):
     server = ModelServer()
     server.key = SECRET
     (tmp_path / "sweep.yaml").write_text(SWEEP)
-    command = ("sweep", tmp_path / "sweep.yaml", "-o", tmp_path / "runs")
+    command = ("sweep", tmp_path / "sweep.yaml", "-o", output)
     with server.serving() as url:
         served = (*command, "--set", f"scoring.base_url={url}")
         plan = done(*served, "--dry-run")
@@ -48,7 +48,7 @@ def test_a_served_model(cluster, tmp_path):
     assert server.most_active <= 4
     assert "was missing from" in outcome.out
 
-    (folder,) = (tmp_path / "runs" / "probabilities").iterdir()
+    (folder,) = (output / "probabilities").iterdir()
     note = json.loads((folder / "scoring.json").read_text())
     assert note["scorer"]["scorer"] == "openai"
     assert note["gpus"] == 0

@@ -45,8 +45,10 @@ def submit(head: str, folder: Path, *arguments: object) -> subprocess.CompletedP
 
 
 @pytest.mark.slow
-def test_a_submitted_sweep_computes_its_uploaded_tables(head: str, tmp_path: Path) -> None:
-    folder, output = tmp_path / "job", tmp_path / "runs"
+def test_a_submitted_sweep_computes_its_uploaded_tables(
+    head: str, tmp_path: Path, output: Path
+) -> None:
+    folder = tmp_path / "job"
     folder.mkdir()
     probs = np.random.default_rng(0).dirichlet([1.0, 1.0, 1.0], size=60)
     table = ProbabilityTable.from_arrays(probs, np.arange(60) % 3, classes=("a", "b", "c"))

@@ -14,7 +14,7 @@ from tracking import Archive
 
 
 @pytest.mark.slow
-def test_modules_beside_a_sweep_are_not_imported(tmp_path: Path) -> None:
+def test_modules_beside_a_sweep_are_not_imported(tmp_path: Path, output: Path) -> None:
     folder = tmp_path / "mine"
     trap = "from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\n"
     for name in ("tracking/__init__.py", "workflows/__init__.py", "scipy.py", "numba.py"):
@@ -29,12 +29,12 @@ def test_modules_beside_a_sweep_are_not_imported(tmp_path: Path) -> None:
     # As the installed script does: the current folder is not on its own path.
     code = "import sys; sys.path.remove(''); from workflows.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "sweep", "sweep.yaml", "--output", tmp_path / "runs"],
+        [sys.executable, "-c", code, "sweep", "sweep.yaml", "--output", output],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=500,
     )
     assert done.returncode == 0, done.stderr
-    assert len(Archive(tmp_path / "runs").finished()) == 4
+    assert len(Archive(output).finished()) == 4
     assert not list(folder.rglob("*.ran"))
