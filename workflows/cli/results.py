@@ -228,7 +228,7 @@ def rm(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Delete a sweep or a cell: records and figures on disk, runs and models in MLflow.
+    """Delete a sweep or a cell: records on disk, runs and models in MLflow.
 
     Probability tables and cells that other sweeps have are kept. MLflow keeps deleted runs until
     `mlflow gc`.
