@@ -151,16 +151,17 @@ test-minimum: $(MINIMUM)/.installed  ## run the main tests with the lowest allow
 		tests/tracking/store/test_recorder.py tests/workflows/test_sweep.py \
 		tests/workflows/cli/test_commands.py
 
-# Without the extras. The figure of coverage is that of the method, which needs no engine.
+# Without the extras. The figure of coverage is that of the method, which needs no engine. With the
+# same version of Numba the compiled searches of .venv are found.
 $(BASE)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BASE)
 	$(BASE)/bin/python $(PIP) --constraint constraints.txt --editable . hypothesis pytest pytest-cov
 	@touch $@
 
 test-base: $(BASE)/.installed  ## run what needs no engine in .venv-base, without the extra models
-	NUMBA_CACHE_DIR=$(CURDIR)/$(BASE)/numba $(BASE)/bin/python -m pytest -q tests/base \
-		tests/golden tests/dcs/data tests/dcs/evaluation tests/dcs/schemes tests/dcs/search \
-		tests/dcs/selection tests/dcs/test_io.py tests/dcs/test_public.py \
+	$(BASE)/bin/python -m pytest -q tests/base tests/golden tests/dcs/data \
+		tests/dcs/evaluation tests/dcs/schemes tests/dcs/search tests/dcs/selection \
+		tests/dcs/test_io.py tests/dcs/test_public.py \
 		--cov=dcs.data --cov=dcs.evaluation --cov=dcs.schemes --cov=dcs.search --cov=dcs.selection
 
 # The wheel is installed with the packages of .venv on the path, but not the checkout.

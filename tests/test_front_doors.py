@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,12 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+#: A planted line and the rule that refuses it.
 PRIVATE = {
     "from sklearn.utils import _safe_indexing": "PLC2701",
     "from ray._private import worker": "PLC2701",
     "from ray._private.worker import global_worker": "PLC2701",
-    "import ray\n\nprint(ray._private)": "SLF001",
-    "import mlflow\n\nclient = mlflow.MlflowClient()\nprint(client._tracking_client)": "SLF001",
+    "print(ray._private)": "SLF001",
+    "print(client._tracking_client)": "SLF001",
     "import ray.experimental.internal_kv": "TID251",
     "from ray.experimental import internal_kv": "TID251",
     "from mlflow.store.tracking import dbmodels": "TID251",
@@ -28,14 +30,14 @@ PRIVATE = {
 @pytest.mark.parametrize(
     "folder", ["dcs", "tracking", "workflows", "benchmarks", "scripts", "tests"]
 )
-def test_private_interfaces_are_refused(folder: str, tmp_path: Path) -> None:
-    for code, rule in PRIVATE.items():
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "json"]
-            + ["--stdin-filename", str(ROOT / folder / "planted.py"), "-"],
-            input=code,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 1 and f'"code": "{rule}"' in done.stdout, code
+def test_private_interfaces_are_refused(folder: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "json"]
+        + ["--stdin-filename", str(ROOT / folder / "planted.py"), "-"],
+        input="\n".join(PRIVATE),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    refused = {(each["location"]["row"], each["code"]) for each in json.loads(done.stdout)}
+    assert set(enumerate(PRIVATE.values(), start=1)) <= refused

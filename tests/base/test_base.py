@@ -50,20 +50,20 @@ def test_tables_are_swept(tmp_path: Path) -> None:
     assert {record["status"] for record in records} == {"FINISHED"}
 
 
-@pytest.mark.parametrize("command", ["quickstart", "generate --task helpdesk --model tiny_lm"])
-@pytest.mark.parametrize("engine", ["transformers", "vllm", "openai"])
-def test_engines_name_their_extra_in_one_line(command: str, engine: str, tmp_path: Path) -> None:
-    setting = (
-        ("--set", f"scoring.engine={engine}")
-        if command == "quickstart"
-        else (
-            "--engine",
-            engine,
-        )
-    )
-    if engine == "openai":
-        setting += ("--set", "scoring.base_url=http://127.0.0.1:9/v1")
-    done = dcs(*command.split(), *setting, "--output", "runs", folder=tmp_path)
+_GENERATE = "generate --task helpdesk --model tiny_lm --engine"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "quickstart",
+        f"{_GENERATE} transformers",
+        f"{_GENERATE} vllm",
+        f"{_GENERATE} openai --set scoring.base_url=http://127.0.0.1:9/v1",
+    ],
+)
+def test_engines_name_their_extra_in_one_line(command: str, tmp_path: Path) -> None:
+    done = dcs(*command.split(), "--output", "runs", folder=tmp_path)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("dcs: error: ")]
     assert len(lines) == 1
