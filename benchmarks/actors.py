@@ -105,13 +105,14 @@ def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: b
 def measure_delay(prompts: int, seconds: float) -> None:
     from benchmarks.sweep import local_ray
 
-    request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=prompts // 2)
+    request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=prompts)
+    total = len(PromptSet.select(**request.prompted).texts)
     with local_ray(5):
         one, four, killed = (
             table_seconds(request, actors, seconds, kill=kill)
             for actors, kill in ((1, False), (4, False), (4, True))
         )
-    print(f"{prompts} prompts of {1000 * seconds:g} ms: one actor {one:.1f} s")
+    print(f"{total} prompts of {1000 * seconds:g} ms: one actor {one:.1f} s")
     print(f"four actors {four:.1f} s: {one / four:.2f} times as fast")
     print(f"four actors, one killed {killed:.1f} s: {killed / four:.2f} times as long; same table")
 
@@ -153,12 +154,12 @@ def measure_vllm(prompts: int, repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Scoring of one table by several actors.")
     parser.add_argument("part", choices=("delay", "vllm"))
-    parser.add_argument("--prompts", type=int, help="4000; with vllm 2000")
+    parser.add_argument("--prompts", type=int, help="at most; 3000, with vllm 2000")
     parser.add_argument("--seconds", type=float, default=0.02, help="of a prompt with a delay")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     if options.part == "delay":
-        measure_delay(options.prompts or 4000, options.seconds)
+        measure_delay(options.prompts or 3000, options.seconds)
     else:
         measure_vllm(options.prompts or 2000, options.repeats)
 

@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--pending", type=int, help="number of cells that wait for the store")
     options = parser.parse_args()
     amount = {"cells": options.cells, "rounds": options.rounds}
-    with tempfile.TemporaryDirectory(prefix="dcs-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="dcs-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         if options.pending:
             fill(folder, options.pending)

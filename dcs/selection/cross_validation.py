@@ -582,8 +582,10 @@ def standard_settings(settings: SelectionSettings, folds: Folds) -> list[Hyperpa
     """Return the settings to compare on some rows, those with the same calibration together."""
     # A chain visits every class the same number of times, whose cost grows with their number too.
     share = min(1.0, _FULL_CLASSES / folds.probs.shape[1])
-    grid = []
-    for each in _prune(settings.candidates, folds):
+    grid, candidates = [], settings.candidates
+    if settings.preference.prefer == "offsets":
+        candidates = tuple(filter(_adds_offsets, candidates)) or candidates
+    for each in _prune(candidates, folds):
         schedule = replace(
             each.schedule,
             lambda1=each.schedule.lambda1 * share,
@@ -638,7 +640,6 @@ def front_of(
         The front, whose schemes are fitted on all rows, and the picked point.
     """
     if settings.preference.prefer == "offsets":
-        fits = [fit for fit in fits if _adds_offsets(fit.setting)] or fits
         sampled = [fit for fit in sampled if _adds_offsets(fit.setting)]
     best = [(min(fits, key=lambda fit: (fit.z(beta), fit.moves)), beta) for beta in settings.betas]
     # Include all Pareto-optimal settings, each at the beta at which it is closest to the best.
