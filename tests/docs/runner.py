@@ -214,11 +214,10 @@ class Session:
 
 def _commands(code: str) -> list[list[str]] | None:
     """Return the arguments of each ``dcs`` of a block, or None if something else is in it."""
-    lines = [shlex.split(line, comments=True) for line in code.replace("\\\n", " ").splitlines()]
-    lines = [line for line in lines if line]
-    if set(code) & set("$|&;`") or any(line[0] != "dcs" for line in lines):
+    lines = [line for line in code.replace("\\\n", " ").splitlines() if line.strip()]
+    if set(code) & set("$|&;`") or not all(line.startswith("dcs ") for line in lines):
         return None
-    return [line[1:] for line in lines]
+    return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
 def _script(code: str) -> list[str]:
