@@ -1,4 +1,4 @@
-"""What holds for all tests: Ray's token, no hub, the same examples every time, a database to copy."""
+"""What holds for all tests: Ray's token, no hub, the same examples, a database to copy."""
 
 from __future__ import annotations
 
