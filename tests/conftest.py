@@ -1,4 +1,4 @@
-"""What holds for all tests: Ray's token, the same examples every time, a database to copy."""
+"""What holds for all tests: Ray's token, no hub, the same examples, a database to copy."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ os.environ.update(
     RAY_worker_niceness="0",
     # A busy machine takes longer than the 30 s of the default to start it.
     RAY_raylet_start_wait_time_s="120",
+    # No test asks the hub, whose client would try again for a minute without a network.
+    HF_HUB_OFFLINE="1",
 )
 
 # A run that fails can be repeated. HYPOTHESIS_PROFILE=search looks for new examples.
