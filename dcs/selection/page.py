@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from dcs.evaluation.uncertainty import percent, sentence_of_chance
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.evaluation.uncertainty import mcnemar_p, percent, sentence_of_chance
 
 #: Significance level of the statements of the verdict.
 _SIGNIFICANT = 0.05
@@ -28,7 +31,7 @@ def result_page(content: dict[str, Any]) -> str:
     return template.replace(">DATA<", f">{data}<")
 
 
-def verdict(metrics: Mapping[str, float], n_rows: int) -> str:
+def verdict(metrics: Mapping[str, float], n_rows: int, worse: Sequence[str] = ()) -> str:
     """Return what held-out rows show about a correction, in a sentence or two.
 
     Parameters
@@ -38,6 +41,8 @@ def verdict(metrics: Mapping[str, float], n_rows: int) -> str:
         ``uncorrected/``, those before the correction.
     n_rows : int
         Number of labelled held-out rows.
+    worse : sequence of str
+        The classes of :func:`worse_classes`.
     """
     shown, unknown = [], []
     for name, title, up in (("accuracy", "accuracy", True), ("cobias", "COBias", False)):
@@ -48,8 +53,36 @@ def verdict(metrics: Mapping[str, float], n_rows: int) -> str:
             shown.append(f"{title} {'improves' if (after > before) == up else 'worsens'} {change}")
         else:
             unknown.append(f"the change of {title} {change}")
-    rows = f"{n_rows:,} held-out rows"
-    if not shown:
-        return f"Nothing is proven on {rows}: {' and '.join(unknown)} may be chance."
-    rest = f"; {unknown[0]} may be chance" if unknown else ""
-    return f"On {rows}, {' and '.join(shown)}{rest}."
+    rows, chance = f"{n_rows:,} held-out rows", f"{' and '.join(unknown)} may be chance"
+    if not shown and not worse:
+        return f"Nothing is proven on {rows}: {chance}."
+    parts = [*([" and ".join(shown)] if shown else []), *([chance] if unknown else [])]
+    classes = f" Less accurate than before: {', '.join(worse)}." if worse else ""
+    return f"On {rows}, {'; '.join(parts)}.{classes}"
+
+
+def worse_classes(
+    labels: NDArray[np.int64],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    classes: Sequence[str],
+) -> list[str]:
+    """Return the classes whose accuracy falls significantly, with both accuracies.
+
+    By McNemar's test on the rows of each class, at the level of 5 % over all classes (Bonferroni).
+
+    Parameters
+    ----------
+    labels, before, after : array of int, shape [M]
+        True classes, and two sets of predictions.
+    classes : sequence of str
+        Class names.
+    """
+    found = []
+    for index, name in enumerate(classes):
+        own = labels == index
+        first, second = before[own] == index, after[own] == index
+        gained, lost = int((second & ~first).sum()), int((first & ~second).sum())
+        if lost > gained and mcnemar_p(gained, lost) * len(classes) < _SIGNIFICANT:
+            found.append(f"{name} ({percent(first.mean())} to {percent(second.mean())})")
+    return found

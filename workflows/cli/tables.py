@@ -191,7 +191,8 @@ def tune(
     Example: `dcs tune rows.csv --prefer balance --output runs`
     """
     from dcs.io import atomic_write_text, content_key
-    from dcs.selection.page import verdict
+    from dcs.selection.ensemble import inputs_of
+    from dcs.selection.page import verdict, worse_classes
     from workflows.cli import views
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import TuneConfig, configured
@@ -250,7 +251,8 @@ def tune(
     if front is not None:
         front.save(path.with_name(FRONT))
     console.print()
-    views.show_tuned(name, rows, {"uncorrected": schemes.pop("icl")} | schemes)
+    plain = schemes.pop("icl")
+    views.show_tuned(name, rows, {"uncorrected": plain} | schemes)
     if front is not None:
         views.show_front(front, scheme=scheme)
     words = scheme.explain()
@@ -264,8 +266,10 @@ def tune(
     if front is not None:
         shown: dict[str, Any] = {"name": str(path.parent), "words": words, "apply": applied}
         if record.metrics.get("test/accuracy_p") is not None:
-            n_rows = int(rows["test"].labelled.sum())
-            shown["verdict"] = verdict(record.metrics, n_rows)
+            judged = rows["test"].only_labelled()
+            before, after = (each.predict(inputs_of(each, judged)) for each in (plain, scheme))
+            worse = worse_classes(judged.labels, before, after, judged.classes)
+            shown["verdict"] = verdict(record.metrics, judged.n_rows, worse)
             console.print(shown["verdict"], style="bold")
         atomic_write_text(page, front.report(**shown))
         console.print(f"result on one page: {page}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
-from dcs.selection.page import verdict
+from dcs.selection.page import verdict, worse_classes
 from tests.dcs.biased import biased_table
 
 CHROMIUM = shutil.which("chromium")
@@ -29,6 +30,18 @@ def test_the_verdict_says_what_is_shown_and_what_is_not() -> None:
     proven = verdict(metrics | {"test/cobias_p": 0.001}, 24)
     assert "COBias improves" in proven and "from 60.0 to 70.0" in proven and "chance" in proven
     assert "COBias worsens" in verdict(metrics | {"test/cobias": 0.4, "test/cobias_p": 0.01}, 24)
+
+
+def test_the_verdict_names_the_classes_that_lose() -> None:
+    labels, before = np.repeat([0, 1, 2], 40), np.repeat([0, 1, 1], 40)
+    after = np.concatenate([np.repeat([0, 2], [10, 30]), np.repeat([1, 2], [38, 42])])
+    worse = worse_classes(labels, before, after, ["a", "b", "c"])
+    assert worse == ["a (100.0 to 25.0)"]  # Two rows of b prove nothing, and c gains.
+    assert worse_classes(labels, before, before, ["a", "b", "c"]) == []
+    metrics = {"test/accuracy": 0.7, "uncorrected/test/accuracy": 0.6, "test/accuracy_p": 0.3}
+    metrics |= {"test/cobias": 0.1, "uncorrected/test/cobias": 0.3, "test/cobias_p": 0.2}
+    said = verdict(metrics, 120, worse)
+    assert "a (100.0 to 25.0)" in said and "Nothing is proven" not in said
 
 
 @pytest.mark.browser
