@@ -303,7 +303,7 @@ class SweepPlan:
         """Storage of the Optuna studies: that of the sweep, of the environment, or a journal."""
         given = self.config.optuna_storage
         address = given.get_secret_value() if given else os.environ.get(STORAGE_VARIABLE)
-        return address or str(self.output / "optuna.journal")
+        return address or str(self.output.absolute() / "optuna.journal")
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells of a table with the given digests.

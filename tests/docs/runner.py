@@ -31,7 +31,6 @@ from unittest import mock
 
 from tests.servers import free_port, running
 from tests.workflows.conftest import done
-from workflows.study.study import open_storage
 
 from .givens import prepare
 
@@ -142,8 +141,6 @@ class Session:
     def __exit__(self, *error: object) -> None:
         sys.path.remove(str(self._site))
         self._started.close()
-        # Under the same relative path the next document has another storage.
-        open_storage.cache_clear()
         # A block may have told MLflow of its store, for as long as this process lasts.
         if "mlflow" in sys.modules:
             sys.modules["mlflow"].set_tracking_uri(None)
