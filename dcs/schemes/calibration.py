@@ -76,7 +76,10 @@ class Calibration:
     def __post_init__(self) -> None:
         subject = f"calibration {self.name!r}"
         floor = finite_number(self.floor, f"{subject}: floor", positive=True, most=0.01)
-        matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
+        try:
+            matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
+        except ValueError as error:
+            raise InvalidInputError(f"{subject}: matrix: rows have different lengths") from error
         square = offset.ndim == 1 and matrix.ndim == 2 and len(matrix) == offset.size > 0
         n = offset.size
         width = n * (n + 3) // 2

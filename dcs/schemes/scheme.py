@@ -128,6 +128,8 @@ class CorrectionScheme:
                     f"the calibration {part.name!r} is for {part.n_classes} classes; "
                     f"the scheme has {len(names)}"
                 )
+        if self.calibration is not None and self.calibration.n_tables > 1:
+            raise SchemeError("the calibration is for several tables; it must be for one")
 
     @classmethod
     def identity(cls, classes: Sequence[str], **parts: Any) -> CorrectionScheme:

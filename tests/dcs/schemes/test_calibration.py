@@ -86,6 +86,11 @@ def test_products_are_stored() -> None:
         Calibration("x", found.matrix, found.offset)
 
 
+def test_the_rows_of_a_matrix_have_one_length() -> None:
+    with pytest.raises(InvalidInputError):
+        Calibration("x", ((1.0, 0.0), (0.0,)), (0.0, 0.0))
+
+
 def test_exact_zeros_stay_finite() -> None:
     probs = np.where(_PROBS < 0.1, 0.0, _PROBS)
     assert np.isfinite(_fit("vector", probs).apply(probs)).all()
