@@ -66,17 +66,6 @@ class TestContract(ScorerContract):
 
 
 @pytest.mark.vllm
-class TestVotes(VotesContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def voter(cls) -> Iterator[Scorer]:
-        memory = 0.3 if HAS_GPU else None
-        scorer = VLLMScorer("tiny_lm", dtype="float32", memory=memory, votes=40, max_tokens=4)
-        yield scorer
-        scorer.close()
-
-
-@pytest.mark.vllm
 @pytest.mark.parametrize("name", ["helpdesk", "reviews"])
 @pytest.mark.parametrize("shots", [0, 1, "N"])
 def test_agrees_with_transformers(engine: VLLMScorer, name: str, shots: Any) -> None:
@@ -105,6 +94,18 @@ def test_more_label_tokens_than_vllm_returns_at_once(engine: VLLMScorer, head: s
     words = [text[1:] for text in tokens if text[:1] == " " and text[1:].isalpha()]
     assert len(words) >= 140
     agrees(engine, PREFIX, QUERIES[:8], [f"{head}{word}" for word in words[:140]])
+
+
+# Within one process, closing an engine ends what others need: these have their own, and come last.
+@pytest.mark.vllm
+class TestVotes(VotesContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def voter(cls) -> Iterator[Scorer]:
+        memory = 0.3 if HAS_GPU else None
+        scorer = VLLMScorer("tiny_lm", dtype="float32", memory=memory, votes=40, max_tokens=4)
+        yield scorer
+        scorer.close()
 
 
 @pytest.mark.vllm
