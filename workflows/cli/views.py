@@ -34,7 +34,7 @@ from tracking.results.cells import MEASURES, Cells, Estimate, method_title
 from tracking.store.runs import cell_name
 from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
-from workflows.plan import Costs, Progress, SweepPlan
+from workflows.plan import Progress, SweepPlan, cpu_seconds_left
 from workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
@@ -81,9 +81,12 @@ def show_plan(plan: SweepPlan) -> None:
     console.print(shown)
     console.print(headline(plan))
     announce(plan.missing_tables.values())
+    if not plan.has_work:
+        console.print("nothing to do")
+        return
     unscored = _count(len(plan.missing_tables), "table")
     missing = _count(plan.n_cells - len(plan.ended), "cell")
-    rest = math.nan if plan.missing_tables else Costs.of(plan).rest
+    rest = math.nan if plan.missing_tables else cpu_seconds_left(plan)
     time_left = "unknown until one of each kind is finished"
     if not math.isnan(rest):
         time_left = f"{duration(rest)} of one CPU"
@@ -160,8 +163,9 @@ def progress_line(progress: Progress, now: float) -> str:
         f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
     ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
-    if not math.isnan(progress.seconds_left):
-        parts.append(f"{duration(progress.seconds_left)} left")
+    if work["cells"] and progress.tables_done == progress.tables_total:
+        left = (progress.cells_total - progress.cells_done) * seconds / work["cells"]
+        parts.append(f"about {duration(left)} left")
     return " · ".join(parts)
 
 

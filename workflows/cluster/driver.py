@@ -30,7 +30,7 @@ from workflows.cluster.connect import (
 )
 from workflows.cluster.pool import ScoringPool
 from workflows.parallel import Mapper, RayMapper
-from workflows.plan import Cell, Costs, Progress, SweepPlan, sharing
+from workflows.plan import Cell, Progress, SweepPlan, sharing
 from workflows.study.cell import compute_cell, failed_record
 from workflows.study.study import StudyStorageError, open_storage
 from workflows.tables import ProbabilityStore, Rows
@@ -109,7 +109,6 @@ class Driver:
         self._waiting: deque[_PendingCells] = deque()
         self._tuning: dict[Any, _Tuning] = {}
         self._attempts: Counter[str] = Counter()
-        self._costs = Costs.of(plan)
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
 
@@ -164,7 +163,6 @@ class Driver:
 
     def _end_late(self, ended: _Tuning) -> Iterator[CellRecord]:
         limit, name = self._plan.config.cell_time_limit, self._plan.config.name
-        self._costs.add(ended.cells, self._plan.tables[ended.key].size, sign=-1)
         error = TimeoutError(f"the cell did not end within cell_time_limit {limit:g} s")
         for cell in ended.cells:
             self._progress.cells_done += 1
@@ -186,10 +184,6 @@ class Driver:
         self._placement, progress = self._watch.latest, self._progress
         progress.tables_done = self._plan.n_tables - self._pool.n_missing
         progress.running = len(self._tuning)
-        progress.seconds_left = math.nan
-        if not self._pool.n_missing:
-            # Those that are running count as a whole.
-            progress.seconds_left = self._costs.rest / max(1, self._placement.cell_cpus)
         progress.show(progress)
 
     @property
@@ -215,7 +209,6 @@ class Driver:
             # Keys are known only now: an earlier run may have computed cells of the same table.
             finished = self._archive.finished([cell.key for cell in cells])
             missing = [cell for cell in cells if cell.key not in finished]
-            self._costs.add(missing, self._plan.tables[ready].size)
             self._enqueue(ready, missing)
             for record in finished.values():
                 self._progress.cells_done += 1
@@ -280,14 +273,10 @@ class Driver:
                 failed_record(cell, error, sweep=name, started_ms=started_ms)
                 for cell in ended.cells
             ]
-        size = self._plan.tables[ended.key].size
-        self._costs.add(ended.cells, size, sign=-1)
-        for cell, record in zip(ended.cells, records, strict=True):
+        for record in records:
             self._progress.cells_done += 1
             self._progress.cells_failed += not record.finished
-            if record.finished:
-                self._costs.end(cell, size, record)
-            self._progress.work.update(trials=len(record.trials))
+            self._progress.work.update(cells=1, trials=len(record.trials))
             yield self._plan.located(ended.key, record)
 
     def _retry_tuning(self, ended: _Tuning, error: RayError) -> None:
