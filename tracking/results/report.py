@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,10 @@ from tracking.results.figures import (
     GRID,
     INK,
     LIGHT,
-    cell_pictures,
+    SCHEME_CAPTION,
+    drawn_or_none,
     figure_bytes,
+    scheme_figure,
 )
 from tracking.results.formats import filled
 
@@ -154,7 +157,7 @@ def _build_schemes(
 
     It is of DCS or, if there are none, of another method: the one with the best development score
     at the largest number of shots. Each has a ``name``, a ``link``, the name of its
-    ``calibration``, ``pictures``, and ``classes``: name, kind of correction and its effect.
+    ``calibration``, a ``picture``, and ``classes``: name, kind of correction and its effect.
     """
 
     def merit(cell: StoredCell) -> tuple[float, float]:
@@ -169,6 +172,7 @@ def _build_schemes(
     schemes = []
     for cell in sorted(best.values(), key=shown.index):
         record = cell.record
+        figure = drawn_or_none("scheme", partial(scheme_figure, record))
         scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
         corrections = zip(scheme.classes, scheme.corrections, strict=True)
         schemes.append(
@@ -177,7 +181,7 @@ def _build_schemes(
                 "link": link(cell),
                 "calibration": scheme.calibration.name if scheme.calibration else "",
                 "classes": [(name, each.kind, each.effect) for name, each in corrections],
-                "pictures": [_embed_figure(*each) for each in cell_pictures(record).values()],
+                "picture": figure and _embed_figure(SCHEME_CAPTION, figure),
             }
         )
     return schemes
