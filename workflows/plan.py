@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -450,7 +450,7 @@ def cpu_seconds_left(plan: SweepPlan) -> float:
     float
         Seconds; NaN unless a cell of each kind is finished.
     """
-    seconds, units = Counter[Any](), Counter[Any]()
+    seconds, units = defaultdict[Any, float](float), Counter[Any]()
     for key, cells in plan.cells.items():
         for cell in cells:
             record = plan.ended.get(cell.key)
