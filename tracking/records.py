@@ -166,12 +166,12 @@ class CellRecord:
     key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
     sweep: str
     identity: Annotated[Mapping[str, Any], _Plain]
-    params: Annotated[Mapping[str, Any], _Plain]
-    metrics: Mapping[str, float]
-    scheme: Annotated[Mapping[str, Any] | None, _Plain]
-    class_accuracies: Annotated[Mapping[str, list[Any]], _Plain]
     started_ms: int
     finished_ms: int
+    params: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    scheme: Annotated[Mapping[str, Any] | None, _Plain] = None
+    class_accuracies: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     trials: tuple[TrialRecord, ...] = ()
     trace: tuple[TraceRow, ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)

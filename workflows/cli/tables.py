@@ -152,8 +152,8 @@ def tune(
         str,
         typer.Option(
             metavar="NAME",
-            help="dcs, dnip (weights only), furud (memberships only), a baseline or a plug-in; "
-            "see below.",
+            help="dcs, dnip (weights only), furud (memberships only), a baseline such as "
+            "logistic-balanced, or a plug-in.",
         ),
     ] = "dcs",
     trials: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,6 @@ from ray.exceptions import (
 from dcs.errors import ScoringError, last_line
 from tracking import Archive, CellRecord
 from workflows.cluster.connect import (
-    ClusterError,
     ClusterWatch,
     check_alive,
     check_processes,
@@ -37,7 +36,7 @@ from workflows.tables import ProbabilityStore, Rows
 
 _log = logging.getLogger(__name__)
 
-#: Maximum number of retries after a worker died (out of memory, lost node).
+#: Maximum number of retries of cells whose worker died (out of memory, lost node).
 _RETRIES = 3
 #: Ray errors that a cell may cause itself; all others are attributed to the cluster.
 _CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
@@ -108,7 +107,6 @@ class Driver:
         # Cells to compute, and cells being computed by the reference of their result.
         self._waiting: deque[_PendingCells] = deque()
         self._tuning: dict[Any, _Tuning] = {}
-        self._attempts: Counter[str] = Counter()
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
 
@@ -220,7 +218,7 @@ class Driver:
 
     def _start_tuning(self) -> None:
         task = self._cell_task.options(
-            retry_exceptions=[StudyStorageError], **self._placement.cells
+            retry_exceptions=[StudyStorageError, RayError], **self._placement.cells
         )
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
             waiting = self._waiting[0]
@@ -266,8 +264,8 @@ class Driver:
             if not isinstance(error, RayTaskError):
                 check_alive()
             if _is_cluster_error(error.cause if isinstance(error, RayTaskError) else error):
-                self._retry_tuning(ended, error)
-                return
+                # Lost in each of Ray's retries.
+                raise
             name, started_ms = self._plan.config.name, ended.started_ms
             records = [
                 failed_record(cell, error, sweep=name, started_ms=started_ms)
@@ -278,16 +276,6 @@ class Driver:
             self._progress.cells_failed += not record.finished
             self._progress.work.update(cells=1, trials=len(record.trials))
             yield self._plan.located(ended.key, record)
-
-    def _retry_tuning(self, ended: _Tuning, error: RayError) -> None:
-        first = ended.cells[0]
-        self._attempts[first.key] += 1
-        if self._attempts[first.key] > _RETRIES:
-            raise ClusterError(
-                f"{first.label}: lost by the cluster {_RETRIES + 1} times ({last_line(error)}); "
-                "finished results are saved, run the same command again to continue"
-            ) from error
-        self._enqueue(ended.key, ended.cells)
 
 
 def _is_cluster_error(error: BaseException | None) -> bool:
@@ -337,7 +325,7 @@ def run_cell(
     StudyStorageError
         If the storage fails. Ray retries the cell, which resumes its study.
     RayError
-        If the cluster lost a task of the cell; the driver retries the cell.
+        If the cluster lost a task of the cell. Ray retries the cell.
     """
     started_ms = time.time_ns() // 1_000_000
     try:
