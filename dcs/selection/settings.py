@@ -440,7 +440,7 @@ class _Calibrated:
         corrections = _correction_set(self.probs, setting)
         names = tuple(map(str, range(self.means.size)))
         problem = Problem(probs, labels, names, corrections, setting.objective)
-        choice, _, moves, _ = cooled(problem, setting.schedule, seed=seed)
+        choice, moves = cooled(problem, setting.schedule, seed=seed)
         return problem.scheme(choice).corrections, moves
 
     def _balancing_weights(self) -> NDArray[np.float64]:

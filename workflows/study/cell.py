@@ -104,7 +104,6 @@ def compute_cell(
     if fitted.annealing is not None:
         metrics["opt/evaluations"] = float(fitted.annealing.evaluations)
         metrics["opt/seconds"] = fitted.annealing.seconds
-        metrics["opt/temperatures"] = float(len(fitted.annealing.trace))
     return CellRecord(
         key=cell.key,
         sweep=sweep,
