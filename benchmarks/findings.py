@@ -173,7 +173,7 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
         words = [axis.words(_restore_none(row[axis.name])) for axis in others]
         series.append(", ".join([method_title(row["method"]), *words]))
     looks = dict(zip(series, _assign_looks(frame["method"], series), strict=True))
-    places = _sort_values(across)
+    places = across.in_order
     at = [places.index(_restore_none(value)) for value in frame[across.name]]
     of_series = frame.assign(at=at, series=series)
     off = (of_series["high"] - of_series["low"]) / 2
@@ -187,7 +187,7 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
         for order, (title, look) in enumerate(looks.items()):
             own = means[title].dropna()
             # Points are side by side, unless a line joins those of a numeric setting.
-            shift = 0.0 if across.is_scale else 0.12 * (order - (len(looks) - 1) / 2)
+            shift = 0.0 if _is_scale(across) else 0.12 * (order - (len(looks) - 1) / 2)
             spread = spreads[title].reindex(own.index).fillna(0.0)
             panel.errorbar(
                 own.index.to_numpy(dtype=float) + shift,
@@ -196,7 +196,7 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
                 color=look.color,
                 label=title,
                 marker=look.marker,
-                linestyle="-" if across.is_scale else "none",
+                linestyle="-" if _is_scale(across) else "none",
                 elinewidth=0.8,
             )
         turned: dict[str, Any] = (
@@ -222,9 +222,9 @@ def _assign_looks(methods: pd.Series[str], series: Sequence[str]) -> list[figure
     ]
 
 
-def _sort_values(axis: Axis) -> list[Any]:
-    """Return the values of an axis, in ascending order if numeric, else alphabetically."""
-    return axis.in_order if axis.is_scale else sorted(axis.values, key=str)
+def _is_scale(axis: Axis) -> bool:
+    """Whether the values of an axis are numeric; None, such as all rows, counts as numeric."""
+    return not any(isinstance(value, str | bool) for value in axis.values)
 
 
 def _get_reference(axis: Axis) -> Any:
@@ -247,7 +247,7 @@ def _build_table(
     paired = frame.merge(against[[*unit, "key", "score"]], on=unit, how="left", suffixes=("", "_"))
     paired["change"] = (paired["score"] - paired["score_"]).mask(paired["key"] == paired["key_"])
     methods = list(dict.fromkeys(frame["method"]))
-    orders = {"method": methods} | {axis.name: _sort_values(axis) for axis in axes}
+    orders = {"method": methods} | {axis.name: axis.in_order for axis in axes}
     paired = sorted_by(paired, orders)
     rows, lines = [], []
     for where, group in groups_of(paired, ["method", *names]):

@@ -9,7 +9,7 @@ is defined more than once is an error wherever it is used.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -49,14 +49,7 @@ def _entry_points(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]
     return tuple(entry_points(group=group))
 
 
-def find_named(
-    group: Group,
-    name: str,
-    own: Mapping[str, _T],
-    kind: type[_T],
-    *,
-    lacks: Callable[[_T], str],
-) -> _T:
+def find_named(group: Group, name: str, own: Mapping[str, _T], kind: type[_T]) -> _T:
     """Return the built-in of a given name, or import the plug-in of that name.
 
     Parameters
@@ -69,14 +62,12 @@ def find_named(
         Built-ins by name.
     kind : type
         Type that a plug-in must be an instance of.
-    lacks : callable
-        Return the missing members of a plug-in, an empty text if there are none.
 
     Raises
     ------
     ConfigError
         If the name does not exist or is not unique, or the plug-in cannot be imported, is of
-        another type, lacks members, or has another name than its entry point.
+        another type, or has another name than its entry point.
     """
     points = [point for point in _entry_points(group, tuple(sys.path)) if point.name == name]
     owners = [*(["dcs itself"] if name in own else []), *sorted(map(_describe_origin, points))]
@@ -93,7 +84,6 @@ def find_named(
     point, where = points[0], f"{name!r} of {owners[0]}"
     try:
         found = point.load()
-        missing = lacks(found) if isinstance(found, kind) else ""
     except Exception as error:
         # Third-party code may raise anything.
         raise ConfigError(
@@ -101,8 +91,6 @@ def find_named(
         ) from error
     if not isinstance(found, kind):
         fault = f"is {type(found).__name__}"
-    elif missing:
-        fault = f"lacks {missing}"
     elif (called := getattr(found, "name", name)) != name:
         fault = f"is named {called!r}, unlike its entry point"
     else:

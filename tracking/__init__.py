@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tracking.archive import Archive, Sweep
 from tracking.environment import collect_provenance
-from tracking.records import CellRecord, PromptRecord, ScoringRecord, TrialRecord, trace_rows
+from tracking.records import CellRecord, PromptRecord, ScoringRecord, TrialRecord
 from tracking.results.cells import Cells
 from tracking.store import queries
 from tracking.store.client import default_tracking_uri, resolve_tracking_uri, ui_arguments
@@ -30,6 +30,5 @@ __all__ = [
     "queries",
     "resolve_tracking_uri",
     "sync",
-    "trace_rows",
     "ui_arguments",
 ]

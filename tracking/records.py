@@ -9,11 +9,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -29,16 +29,10 @@ from dcs.errors import TrackingError, show
 from dcs.io import first_fault, parse_json
 from dcs.schemes.scheme import CorrectionScheme
 
-if TYPE_CHECKING:
-    from dcs.search.problem import TracePoint
-
 RECORD_FORMAT = "dcs-cell"
 
 RECORD_VERSION = 4
 """Version 2 added `histograms`, 3 `importances`, 4 `front`; unused fields are not written."""
-
-TRACE_COLUMNS = ("temperature", "current", "best", "acceptance")
-"""Columns of a trace, in order."""
 
 CellStatus = Literal["FINISHED", "FAILED"]
 
@@ -140,17 +134,14 @@ class CellRecord:
         The correction scheme as a dictionary; None for a failed cell.
     class_accuracies : mapping of str to list
         Columns of equal length on the test split: ``class``, ``before``, ``after`` and any
-        others, such as ``counts_before`` and ``counts_after``: test rows by predicted class.
-        None (or NaN) marks a class without rows.
+        others. None (or NaN) marks a class without rows.
     started_ms, finished_ms : int
         Start and end, in milliseconds since the epoch.
     trials : tuple of TrialRecord
         Trials of the study.
-    trace : tuple of 4-tuples
-        Annealing trace with the columns `TRACE_COLUMNS`; see `trace_rows`.
-    histograms : mapping of str to list
-        Frequency of each probability in each class of the optimization rows; see
-        `workflows.study.cell.class_histograms`. Empty if not recorded.
+    trace, histograms
+        Empty; earlier versions recorded the course of the annealing, and the probabilities of
+        each class.
     importances : mapping of str to float
         Importance of each tuned hyperparameter, with sum 1; empty without a study or with too
         few trials.
@@ -175,12 +166,12 @@ class CellRecord:
     key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
     sweep: str
     identity: Annotated[Mapping[str, Any], _Plain]
-    params: Annotated[Mapping[str, Any], _Plain]
-    metrics: Mapping[str, float]
-    scheme: Annotated[Mapping[str, Any] | None, _Plain]
-    class_accuracies: Annotated[Mapping[str, list[Any]], _Plain]
     started_ms: int
     finished_ms: int
+    params: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    scheme: Annotated[Mapping[str, Any] | None, _Plain] = None
+    class_accuracies: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     trials: tuple[TrialRecord, ...] = ()
     trace: tuple[TraceRow, ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
@@ -367,22 +358,6 @@ class StoredCell:
     record: CellRecord
     run_id: str
     experiment_id: str
-
-
-def trace_rows(points: Iterable[TracePoint]) -> tuple[TraceRow, ...]:
-    """Convert the trace of an annealing result to the rows of a `CellRecord`.
-
-    Parameters
-    ----------
-    points : iterable of TracePoint
-        Points of :attr:`dcs.AnnealingResult.trace`.
-
-    Returns
-    -------
-    tuple of tuple of float
-        One row per temperature, with the columns `TRACE_COLUMNS`.
-    """
-    return tuple((p.temperature, p.current, p.best, p.acceptance) for p in points)
 
 
 #: How the trials of a cell are recorded in MLflow.

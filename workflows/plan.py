@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -423,9 +423,7 @@ class Progress:
     running : int
         Number of submitted cells.
     work : collections.Counter of str
-        Work done in this run: ``trials``, ``prompts``.
-    seconds_left : float
-        Estimated time of the rest; NaN while it is unknown.
+        Work done in this run: ``cells``, ``trials``, ``prompts``.
     started : float
         Time of the start of the run, by :func:`time.monotonic`.
     """
@@ -438,63 +436,37 @@ class Progress:
     cells_total: int = 0
     running: int = 0
     work: Counter[str] = field(default_factory=Counter)
-    seconds_left: float = math.nan
     started: float = field(default_factory=time.monotonic)
 
 
-@dataclass(slots=True)
-class Costs:
-    """CPU time of finished cells, from which that of missing ones is estimated.
+def cpu_seconds_left(plan: SweepPlan) -> float:
+    """Estimate the CPU time of the missing cells on existing tables from that of finished cells.
 
     It is proportional to trials x rows x classes among cells with the same method, judge, number
     of rows and search, budget included. Cells that share a search count once.
 
-    Attributes
-    ----------
-    seconds, units, missing : dict
-        By kind of cell: the CPU time of finished cells, their amount of work, and that of the
-        cells to be computed.
+    Returns
+    -------
+    float
+        Seconds; NaN unless a cell of each kind is finished.
     """
-
-    seconds: dict[Any, float] = field(default_factory=dict)
-    units: Counter[Any] = field(default_factory=Counter)
-    missing: Counter[Any] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, plan: SweepPlan) -> Costs:
-        """Return the costs of the finished and the missing cells on existing tables."""
-        costs = cls()
-        for key, cells in plan.cells.items():
-            for cell in cells:
-                if (record := plan.ended.get(cell.key)) is not None and record.finished:
-                    costs.end(cell, plan.tables[key].size, record)
-        for key, cells in plan.missing_cells.items():
-            costs.add(cells, plan.tables[key].size)
-        return costs
-
-    def add(self, cells: Iterable[Cell], size: int, *, sign: int = 1) -> None:
-        """Add missing cells of a table, or remove them with a negative sign."""
+    seconds, units = defaultdict[Any, float](float), Counter[Any]()
+    for key, cells in plan.cells.items():
+        for cell in cells:
+            record = plan.ended.get(cell.key)
+            if record is None or not record.finished:
+                continue
+            kind, amount = _work(cell, plan.tables[key].size)
+            units[kind] += amount
+            # Trials of a cell may have run concurrently.
+            elapsed = (record.finished_ms - record.started_ms) / 1000
+            seconds[kind] += max(elapsed, sum(trial.seconds for trial in record.trials))
+    left = 0.0
+    for key, cells in plan.missing_cells.items():
         for first, *_ in sharing(cells):
-            kind, units = _work(first, size)
-            self.missing[kind] += sign * units
-
-    def end(self, cell: Cell, size: int, record: CellRecord) -> None:
-        """Add a finished cell."""
-        kind, units = _work(cell, size)
-        self.units[kind] += units
-        # Trials of a cell may have run concurrently.
-        elapsed = (record.finished_ms - record.started_ms) / 1000
-        spent = max(elapsed, sum(trial.seconds for trial in record.trials))
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + spent
-
-    @property
-    def rest(self) -> float:
-        """CPU seconds of the missing cells; NaN unless one of each kind is finished."""
-        return sum(
-            missing * (self.seconds[kind] / self.units[kind] if kind in self.units else math.nan)
-            for kind, missing in self.missing.items()
-            if missing
-        )
+            kind, amount = _work(first, plan.tables[key].size)
+            left += amount * (seconds[kind] / units[kind] if kind in units else math.nan)
+    return left
 
 
 #: Number of trials of a study at least: those of the standard settings.

@@ -50,14 +50,18 @@ class Compared:
 
 
 def compare_results(recorded: CellRecord, now: CellRecord) -> list[Compared]:
-    """Compare all results of a cell except times: ending, scheme, trials, trace, each metric.
+    """Compare all results of a cell except times: ending, scheme, trials, each metric.
 
-    Metrics and columns that do not exist in `recorded`, by an older version, are omitted.
+    Metrics and columns that only one of them has, by an older version, are omitted.
     """
     recorded_results, current = _comparable_results(recorded), _comparable_results(now)
     for old, new in zip(recorded_results["trials"], current["trials"], strict=False):
         new["metrics"] = {k: v for k, v in new["metrics"].items() if k in old["metrics"]}
-    return [Compared(name, value, current.get(name)) for name, value in recorded_results.items()]
+    return [
+        Compared(name, value, current[name])
+        for name, value in recorded_results.items()
+        if name in current
+    ]
 
 
 def _comparable_results(record: CellRecord) -> dict[str, Any]:
@@ -67,7 +71,7 @@ def _comparable_results(record: CellRecord) -> dict[str, Any]:
         each["metrics"] = _drop_times(each["metrics"])
     return {
         "ending": "finished" if record.finished else last_line(record.error or "failed"),
-        **{name: found[name] for name in ("scheme", "params", "trace")},
+        **{name: found[name] for name in ("scheme", "params")},
         "trials": [_drop_times(trial) for trial in found["trials"]],
         **found["class_accuracies"],
         **found["metrics"],

@@ -62,7 +62,7 @@ def engine_class(engine: str) -> type[Scorer]:
     MissingDependencyError
         If the module of the engine cannot be imported.
     """
-    found = find_named("dcs.engines", engine, _ENGINES, type, lacks=_list_missing)
+    found = find_named("dcs.engines", engine, _ENGINES, type)
     try:
         scorer: type[Scorer] = resolve_name(found) if isinstance(found, str) else found
     except ImportError as error:
@@ -70,11 +70,6 @@ def engine_class(engine: str) -> type[Scorer]:
             f"engine {engine}: {error.name} is not installed: pip install 'dcs-debias[models]'"
         ) from None
     return scorer
-
-
-def _list_missing(scorer: object) -> str:
-    missing = (name for name in ("score", "close") if not callable(getattr(scorer, name, None)))
-    return " and ".join(f"the method {name}" for name in missing)
 
 
 def engine_packages(engine: str) -> tuple[str, ...]:
@@ -105,15 +100,19 @@ def is_served(engine: str) -> bool:
 
 def engine_options(engine: str) -> tuple[str, ...]:
     """Return the names of the engine options accepted by :func:`load_scorer`."""
-    parameters = inspect.signature(engine_class(engine)).parameters
-    return tuple(name for name in parameters if name != "model")
+    names: list[str] = []
+    for kind in engine_class(engine).__mro__:
+        parameters = inspect.signature(kind).parameters.values()
+        names += [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        if all(each.kind is not each.VAR_KEYWORD for each in parameters):
+            break
+    return tuple(names)
 
 
 def load_scorer(
     model: str | os.PathLike[str],
     *,
     engine: str = "transformers",
-    device: str | None = None,
     **options: Any,
 ) -> Scorer:
     """Load a model for scoring.
@@ -125,10 +124,8 @@ def load_scorer(
         for the model.
     engine : str
         One of :func:`engine_names`.
-    device : str, optional
-        E.g. ``"cpu"``, ``"cuda:1"``; by default a GPU if available.
     **options
-        Further options of the engine, e.g. ``label_rule="joint"``, ``base_url=...``.
+        Options of the engine, e.g. ``device="cpu"``, ``label_rule="joint"``, ``base_url=...``.
 
     Returns
     -------
@@ -146,11 +143,10 @@ def load_scorer(
     """
     build: Callable[..., Scorer] = engine_class(engine)
     reference = os.fspath(model) if is_served(engine) else resolve_model(model)
-    given = options | ({} if device is None else {"device": device})
-    for name in given:
+    for name in options:
         check_choice(f"option of engine {engine}", name, engine_options(engine))
-    scorer = build(reference, **given)
-    for name in Scorer.__annotations__:
+    scorer = build(reference, **options)
+    for name in (*Scorer.__annotations__, "score", "close"):
         if not hasattr(scorer, name):
-            raise ConfigError(f"engine {engine!r}: its scorer has no attribute {name!r}")
+            raise ConfigError(f"engine {engine!r}: its scorer lacks {name!r}")
     return scorer

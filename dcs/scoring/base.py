@@ -184,8 +184,21 @@ class TokenEngine(Engine):
 
     Parameters
     ----------
-    label_rule, joint, prompt, answer_prefix, votes, temperature, max_tokens
-        See :class:`dcs.scoring.transformers.TransformersScorer`.
+    label_rule : {"auto", "mean", "first", "joint"}
+        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
+    joint : {"sum", "mean", "unconditional"}
+        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
+    prompt : {"auto", "completion", "chat"}
+        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
+    answer_prefix : {"user", "assistant", "none"}
+        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
+    votes : int, optional
+        Sample this many answers to each prompt instead of reading log-probabilities; the result
+        is the number of answers that name each label. Seeded by the prompt.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
     """
 
     _tokenizer: Tokenizer
@@ -195,13 +208,13 @@ class TokenEngine(Engine):
     def __init__(
         self,
         *,
-        label_rule: LabelRule,
-        joint: JointScore,
-        prompt: PromptStyle,
-        answer_prefix: AnswerPrefix,
-        votes: int | None,
-        temperature: float,
-        max_tokens: int,
+        label_rule: LabelRule = "auto",
+        joint: JointScore = "sum",
+        prompt: PromptStyle = "auto",
+        answer_prefix: AnswerPrefix = "user",
+        votes: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
     ) -> None:
         check_choice("label_rule", label_rule, get_args(LabelRule))
         check_choice("joint", joint, get_args(JointScore))

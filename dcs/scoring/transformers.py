@@ -15,10 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.prompts import AnswerPrefix, PromptPrefix
+from dcs.prompting.prompts import PromptPrefix
 from dcs.scoring.base import Progress, TokenEngine
-from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import JointScore, LabelRule
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -85,23 +83,10 @@ class TransformersScorer(TokenEngine):
         Precision, e.g. ``"float16"``; by default bfloat16 on a GPU and float32 on the CPU.
     token_budget : int, optional
         Maximum number of tokens per batch; fewer use less memory. Halved when out of memory.
-    label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
-    joint : {"sum", "mean", "unconditional"}
-        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
-    prompt : {"auto", "completion", "chat"}
-        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
-    answer_prefix : {"user", "assistant", "none"}
-        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
-    votes : int, optional
-        Sample this many answers to each prompt instead of reading log-probabilities; the result
-        is the number of answers that name each label. Seeded by the prompt.
-    temperature : float
-        Temperature of the samples.
-    max_tokens : int
-        Maximum number of tokens of a sample, including a thought.
     reuse_prefix : bool
         Whether to run the shared prefix once; if false, every prompt is run in full.
+    **reading
+        How the answer is read; see :class:`dcs.scoring.base.TokenEngine`.
 
     Raises
     ------
@@ -121,24 +106,10 @@ class TransformersScorer(TokenEngine):
         device: str | None = None,
         dtype: str | None = None,
         token_budget: int | None = None,
-        label_rule: LabelRule = "auto",
-        joint: JointScore = "sum",
-        prompt: PromptStyle = "auto",
-        answer_prefix: AnswerPrefix = "user",
-        votes: int | None = None,
-        temperature: float = 1.0,
-        max_tokens: int = 1024,
         reuse_prefix: bool = True,
+        **reading: Any,
     ) -> None:
-        super().__init__(
-            label_rule=label_rule,
-            joint=joint,
-            prompt=prompt,
-            answer_prefix=answer_prefix,
-            votes=votes,
-            temperature=temperature,
-            max_tokens=max_tokens,
-        )
+        super().__init__(**reading)
         if not isinstance(model, LoadedModel):
             model = load_model(resolve_model(model), device=device, dtype=dtype)
         self._torch, transformers = require("torch"), require("transformers")

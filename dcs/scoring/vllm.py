@@ -18,10 +18,7 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
-from dcs.prompting.prompts import AnswerPrefix
 from dcs.scoring.base import Progress, TokenEngine
-from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import JointScore, LabelRule
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
@@ -38,25 +35,12 @@ class VLLMScorer(TokenEngine):
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     tensor_parallel : int
         Number of GPUs that share the model. A Ray actor must reserve as many.
-    label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
-    joint : {"sum", "mean", "unconditional"}
-        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
-    prompt : {"auto", "completion", "chat"}
-        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
-    answer_prefix : {"user", "assistant", "none"}
-        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
-    votes : int, optional
-        Sample this many answers to each prompt instead of reading log-probabilities; the result
-        is the number of answers that name each label. Seeded by the prompt.
-    temperature : float
-        Temperature of the samples.
-    max_tokens : int
-        Maximum number of tokens of a sample, including a thought.
     memory : float, optional
         Fraction of the memory of each GPU for weights and cache.
     max_length : int, optional
         Maximum number of tokens of a prompt; by default the context length of the model.
+    **reading
+        How the answer is read; see :class:`dcs.scoring.base.TokenEngine`.
 
     Raises
     ------
@@ -77,25 +61,11 @@ class VLLMScorer(TokenEngine):
         *,
         dtype: str | None = None,
         tensor_parallel: int = 1,
-        label_rule: LabelRule = "auto",
-        joint: JointScore = "sum",
-        prompt: PromptStyle = "auto",
-        answer_prefix: AnswerPrefix = "user",
-        votes: int | None = None,
-        temperature: float = 1.0,
-        max_tokens: int = 1024,
         memory: float | None = None,
         max_length: int | None = None,
+        **reading: Any,
     ) -> None:
-        super().__init__(
-            label_rule=label_rule,
-            joint=joint,
-            prompt=prompt,
-            answer_prefix=answer_prefix,
-            votes=votes,
-            temperature=temperature,
-            max_tokens=max_tokens,
-        )
+        super().__init__(**reading)
         whole_number(tensor_parallel, "tensor_parallel", least=1)
         reference = resolve_model(model)
         self._vllm = require("vllm", "'dcs-debias[vllm]', or use the engine transformers")
@@ -108,7 +78,7 @@ class VLLMScorer(TokenEngine):
             # In a Ray actor vLLM would select Ray and wait for GPUs reserved by the actor.
             "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
             # On a CPU, seeds and parts of prompts do not go together.
-            "enable_chunked_prefill": None if has_gpu or votes is None else False,
+            "enable_chunked_prefill": None if has_gpu or self.votes is None else False,
             "gpu_memory_utilization": memory,
             "max_model_len": max_length,
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -27,7 +26,6 @@ from dcs.search.problem import (
     DEFAULT_OBJECTIVE,
     AnnealingResult,
     Problem,
-    TracePoint,
 )
 from dcs.search.schedule import Schedule, Start
 
@@ -68,7 +66,7 @@ def anneal(
     Returns
     -------
     AnnealingResult
-        Best scheme, its Z, and the trace of the search.
+        Best scheme, its Z, and the cost of the search.
 
     Raises
     ------
@@ -82,19 +80,12 @@ def anneal(
     """
     started = time.perf_counter()
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
-    choice, best, evaluations, trace = cooled(problem, schedule, seed=seed)
-    return problem.result(
-        choice,
-        evaluations=evaluations,
-        seconds=time.perf_counter() - started,
-        trace=(*trace[:-1], replace(trace[-1], best=best)),
-    )
+    choice, evaluations = cooled(problem, schedule, seed=seed)
+    return problem.result(choice, evaluations=evaluations, seconds=time.perf_counter() - started)
 
 
-def cooled(
-    problem: Problem, schedule: Schedule, *, seed: int
-) -> tuple[NDArray[np.int64], float, int, list[TracePoint]]:
-    """Return the best choice, its Z, the number of evaluations and the trace of all coolings."""
+def cooled(problem: Problem, schedule: Schedule, *, seed: int) -> tuple[NDArray[np.int64], int]:
+    """Return the best choice of all coolings, and the number of evaluations."""
     table = problem.table
     room, state = make_room(table), make_state(table)
     seeds = np.random.SeedSequence(whole_number(seed, "seed", least=0))
@@ -105,7 +96,6 @@ def cooled(
     best_choice, found = choice.copy(), choice.copy()
     best = np.inf
     evaluations = 0
-    trace: list[TracePoint] = []
     for r in range(schedule.restarts):
         if r > 0 and evaluations >= schedule.budget:
             break
@@ -116,24 +106,18 @@ def cooled(
         elif r > 0 or schedule.start == "random":
             randomise(stream, choice, len(problem.corrections))
         cooling = temperatures[temperatures.size // 2 :] if reheating else temperatures
-        curve = np.zeros((cooling.size, 3))
-        chain = (stream, cooling, limits, schedule.count_worse, choice, found, curve)
-        if schedule.moves == "metropolis":
-            z, n_evaluated, steps = metropolis_chain(table, room, state, *chain)
-        else:
-            z, n_evaluated, steps = heat_bath_chain(table, room, state, *chain)
-        evaluations += n_evaluated
-        trace.extend(
-            TracePoint(float(t), float(current), min(best, float(low)), float(acceptance))
-            for t, (current, low, acceptance) in zip(cooling[:steps], curve[:steps], strict=True)
+        chain = metropolis_chain if schedule.moves == "metropolis" else heat_bath_chain
+        z, n_evaluated = chain(
+            table, room, state, stream, cooling, limits, schedule.count_worse, choice, found
         )
+        evaluations += n_evaluated
         if schedule.descend:
             z, n_evaluated = descend(table, room, state, found)
             evaluations += n_evaluated
         if z < best - TOLERANCE:
             best = z
             best_choice[:] = found
-    return best_choice, best, evaluations, trace
+    return best_choice, evaluations
 
 
 def _identity_choice(start: Start, problem: Problem) -> NDArray[np.int64]:

@@ -22,26 +22,6 @@ DEFAULT_OBJECTIVE: Final = Objective()
 
 
 @dataclass(frozen=True, slots=True)
-class TracePoint:
-    """State of a search at the end of a temperature.
-
-    Attributes
-    ----------
-    temperature : float
-        The temperature.
-    current, best : float
-        Z of the current solution, and the best Z of the search so far.
-    acceptance : float
-        Share of generated moves accepted at this temperature.
-    """
-
-    temperature: float
-    current: float
-    best: float
-    acceptance: float
-
-
-@dataclass(frozen=True, slots=True)
 class AnnealingResult:
     """Result of a search.
 
@@ -59,8 +39,6 @@ class AnnealingResult:
         Number of candidate solutions evaluated.
     seconds : float
         Wall-clock time of the search.
-    trace : tuple of TracePoint
-        One point per temperature, coolings in order; empty for other searches.
     """
 
     z: float
@@ -69,7 +47,6 @@ class AnnealingResult:
     initial_z: float
     evaluations: int
     seconds: float
-    trace: tuple[TracePoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +95,7 @@ class Problem:
         return self.objective.value(confusion_matrix(self.labels, predictions, self.n_classes))
 
     def result(
-        self,
-        choice: NDArray[np.int64],
-        *,
-        evaluations: int,
-        seconds: float,
-        trace: tuple[TracePoint, ...] = (),
+        self, choice: NDArray[np.int64], *, evaluations: int, seconds: float
     ) -> AnnealingResult:
         """Return the result of a choice, with Z recomputed from its predictions."""
         scheme = self.scheme(choice)
@@ -134,5 +106,4 @@ class Problem:
             initial_z=self.z_of(CorrectionScheme.identity(self.classes)),
             evaluations=evaluations,
             seconds=seconds,
-            trace=trace,
         )

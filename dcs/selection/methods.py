@@ -487,8 +487,4 @@ def get_method(name: str) -> Method:
         If the method does not exist, or that of a package is invalid.
     """
     own = {method.name: method for method in (*METHODS, *BASELINES)}
-    return find_named("dcs.methods", name, own, Method, lacks=_lacks)
-
-
-def _lacks(method: Method) -> str:
-    return "" if callable(method.fitter) else "a function as its fitter"
+    return find_named("dcs.methods", name, own, Method)

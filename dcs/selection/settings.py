@@ -446,7 +446,7 @@ class _Calibrated:
         probs, labels = _smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
         names = tuple(map(str, range(self.means.size)))
         problem = Problem(probs, labels, names, corrections, setting.objective)
-        choice, _, moves, _ = cooled(problem, setting.schedule, seed=seed)
+        choice, moves = cooled(problem, setting.schedule, seed=seed)
         return problem.scheme(choice).corrections, moves
 
     def _balancing_weights(self) -> NDArray[np.float64]:

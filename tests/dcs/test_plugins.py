@@ -23,7 +23,6 @@ def fit(probs, labels, *, classes, seed):
 PAIRS = Method("pairs", "Pairs", "Nothing is corrected.", fitter=fit)
 OTHER = Method("other", "Other", "It calls itself otherwise.", fitter=fit)
 TEXT = "no method"
-NO_FITTER = Method("pairs", "Pairs", "It is not said how it is fitted.")
 
 class Mute:
     def __init__(self, model):
@@ -78,8 +77,7 @@ def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
         ("dcs.methods", "plugged:ABSENT", "ABSENT"),
         ("dcs.methods", "plugged:TEXT", "is str"),
         ("dcs.methods", "plugged:OTHER", "'other'"),
-        ("dcs.methods", "plugged:NO_FITTER", "fitter"),
-        ("dcs.engines", "plugged:Mute", "close"),
+        ("dcs.engines", "plugged:Mute", "name"),
         ("dcs.engines", "plugged:Nameless", "version"),
     ],
 )

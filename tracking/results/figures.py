@@ -15,9 +15,6 @@ from functools import partial, wraps
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from dcs.errors import InvalidInputError, one_line
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.corrections import Correction, Weight
@@ -332,18 +329,17 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
 
 @styled
 def scheme_figure(record: CellRecord) -> Figure:
-    """Draw `CorrectionScheme.plot` over the histogram of each class's probabilities.
+    """Draw `CorrectionScheme.plot` of a cell in the common style, a panel per class.
 
     Parameters
     ----------
     record : CellRecord
-        A cell with a scheme; without histograms, only the functions are drawn.
+        A cell with a scheme.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A panel per class. The dark part of a bar is the rows of that class, the light part all
-        others; the dashed line is the identity.
+        The dashed line is the identity.
 
     Raises
     ------
@@ -353,29 +349,16 @@ def scheme_figure(record: CellRecord) -> Figure:
     if not has_chosen(record):
         raise InvalidInputError(f"cell {record.key} has no scheme to draw")
     scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
-    counts, figure = record.histograms, scheme.plot()
-    for index, correction in enumerate(scheme.corrections):
-        panel = figure.axes[index]
-        if counts:
-            _draw_histogram(panel, counts["all"][index], counts["own"][index])
-        panel.set(
-            title=f"{scheme.classes[index]}\n{_describe(correction)}", xlim=(0, 1), ylim=(0, 1.04)
-        )
+    figure = scheme.plot()
+    for name, correction, panel in zip(
+        scheme.classes, scheme.corrections, figure.axes, strict=False
+    ):
+        panel.set(title=f"{name}\n{_describe(correction)}", xlim=(0, 1), ylim=(0, 1.04))
         panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         panel.grid(visible=False)
     named = name_of(record.who, "method", "task", "shots", "seed")
     figure.suptitle(named, x=0.01, ha="left", fontsize=10, weight="bold")
     return figure
-
-
-def _draw_histogram(axes: Axes, total: ArrayLike, own: ArrayLike) -> None:
-    rows = np.asarray(total)
-    edges = np.linspace(0.0, 1.0, len(rows) + 1)
-    # Most probabilities are near 0: on a square-root scale the others are visible too.
-    heights = np.sqrt(rows / max(1, rows.max()))
-    share = np.asarray(own) / np.maximum(rows, 1)
-    axes.stairs(heights, edges, fill=True, color=LIGHT, linewidth=0)
-    axes.stairs(heights * share, edges, fill=True, color=GREY, linewidth=0)
 
 
 def _describe(correction: Correction) -> str:
@@ -384,13 +367,7 @@ def _describe(correction: Correction) -> str:
     return correction.name
 
 
-_CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
-    "scheme": (
-        "Corrected probability by class. Bars, if drawn: histogram of the probability "
-        "(square-root scale), the dark part in rows of that class. Dashed: unchanged",
-        scheme_figure,
-    ),
-}
+SCHEME_CAPTION: Final = "Corrected probability by class. Dashed: unchanged"
 _FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
     "class_accuracies": (
         "Class accuracies before and after correction by DCS, mean over seeds: predictions are "
@@ -408,23 +385,9 @@ _FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
 
 def overview_figures(cells: Cells) -> dict[str, tuple[str, Figure]]:
     """Return the figures of a sweep that have data, by name and with their captions."""
-    return _draw_all(_FIGURES, cells)
-
-
-def cell_pictures(record: CellRecord) -> dict[str, tuple[str, Figure]]:
-    """Return the figures of a cell by name, each with its caption.
-
-    ``scheme`` if one was chosen; empty for a failed cell.
-    """
-    return _draw_all(_CELL_FIGURES, record) if record.finished else {}
-
-
-def _draw_all(
-    figures: Mapping[str, tuple[str, Callable[[_T], Figure]]], records: _T
-) -> dict[str, tuple[str, Figure]]:
     found = {}
-    for name, (caption, draw) in figures.items():
-        figure = drawn_or_none(name, partial(draw, records))
+    for name, (caption, draw) in _FIGURES.items():
+        figure = drawn_or_none(name, partial(draw, cells))
         if figure is not None:
             found[name] = caption, figure
     return found

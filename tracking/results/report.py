@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError, last_line
-from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import StoredCell
-from tracking.results import settings, sweep_tables
+from tracking.results import sweep_tables
 from tracking.results.cells import (
     Cells,
-    Estimate,
     has_chosen,
     method_title,
     name_of,
     shots_rank,
-    text_of,
 )
 from tracking.results.figures import (
     ACCENT,
@@ -32,13 +29,13 @@ from tracking.results.figures import (
     GRID,
     INK,
     LIGHT,
-    cell_pictures,
+    SCHEME_CAPTION,
+    drawn_or_none,
     figure_bytes,
+    scheme_figure,
 )
-from tracking.results.formats import filled
 
 if TYPE_CHECKING:
-    import pandas as pd
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
@@ -63,7 +60,6 @@ def render_report(
     *,
     title: str,
     link: Callable[[StoredCell], str],
-    store: str,
 ) -> str:
     """Return the report of a sweep as HTML.
 
@@ -77,8 +73,6 @@ def render_report(
         Name of the sweep.
     link : callable
         Returns the URL of a cell's run in MLflow.
-    store : str
-        Name of the store; without a password.
 
     Returns
     -------
@@ -111,7 +105,6 @@ def render_report(
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
-        store=store,
         style=static.joinpath("report.css").read_text(encoding="utf-8"),
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
         facts=_collect_facts(cells),
@@ -121,8 +114,6 @@ def render_report(
         scheme_summary=sweep_tables.scheme_summary(cells),
         schemes=_build_schemes([each for each in stored if each.record.key in main], link),
         classes=sweep_tables.class_accuracies(cells),
-        cells=_build_cell_table(stored, cells),
-        links={each.run_id: link(each) for each in stored},
         failures=failures,
     )
     return page
@@ -154,7 +145,7 @@ def _build_schemes(
 
     It is of DCS or, if there are none, of another method: the one with the best development score
     at the largest number of shots. Each has a ``name``, a ``link``, the name of its
-    ``calibration``, ``pictures``, and ``classes``: name, kind of correction and its effect.
+    ``calibration``, a ``picture``, and ``classes``: name, kind of correction and its effect.
     """
 
     def merit(cell: StoredCell) -> tuple[float, float]:
@@ -169,6 +160,7 @@ def _build_schemes(
     schemes = []
     for cell in sorted(best.values(), key=shown.index):
         record = cell.record
+        figure = drawn_or_none("scheme", partial(scheme_figure, record))
         scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
         corrections = zip(scheme.classes, scheme.corrections, strict=True)
         schemes.append(
@@ -177,7 +169,7 @@ def _build_schemes(
                 "link": link(cell),
                 "calibration": scheme.calibration.name if scheme.calibration else "",
                 "classes": [(name, each.kind, each.effect) for name, each in corrections],
-                "pictures": [_embed_figure(*each) for each in cell_pictures(record).values()],
+                "picture": figure and _embed_figure(SCHEME_CAPTION, figure),
             }
         )
     return schemes
@@ -199,38 +191,6 @@ def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
     head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {}" style="width: {}px">')
     # Matplotlib has escaped the text in the figure.
     return caption, head.format(caption, size, width) + Markup(svg + "</svg>")
-
-
-def _build_cell_table(stored: Sequence[StoredCell], cells: Cells) -> pd.DataFrame:
-    """Return the table of all cells as text, without empty columns."""
-    import pandas as pd
-
-    found = {row["key"]: row for row in cells.estimates(("key",)).to_dict("records")}
-    rows = []
-    for cell in stored:
-        record, row = cell.record, found.get(cell.record.key)
-        measures = {}
-        for measure, title in {"accuracy": "accuracy", "cobias": "COBias"}.items():
-            after = Estimate(math.nan) if row is None else Estimate.of(row, measure)
-            measures[title] = after.marked()
-            measures[f"{title} was"] = percent(record.metrics.get(f"uncorrected/test/{measure}"))
-        who = {name: text_of(value) for name, value in record.who.items()}
-        seconds = record.metrics.get("opt/seconds")
-        rows.append(
-            {
-                "run": cell.run_id,
-                "method": method_title(who["method"]),
-                "task": who["task"],
-                **measures,
-                "shots": who["shots"],
-                "seed": who["seed"],
-                "setting": settings.setting(record, cells.axes),
-                "seconds": "" if seconds is None else f"{seconds:.2f}",
-                "model": who["model"],
-                "status": "" if record.finished else "failed",
-            }
-        )
-    return filled(pd.DataFrame(rows))
 
 
 def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:

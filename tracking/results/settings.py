@@ -71,16 +71,9 @@ class Axis:
         return self.name.replace("_", " ")
 
     @property
-    def is_scale(self) -> bool:
-        """Whether the values are numeric; None, such as all rows, counts as numeric."""
-        return all(value is None or _is_number(value) for value in self.values)
-
-    @property
     def in_order(self) -> list[Any]:
-        """The values, in ascending order with None last if they are numeric."""
-        if self.is_scale:
-            return sorted(self.values, key=_get_rank)
-        return list(self.values)
+        """The values in ascending order, with None last."""
+        return sorted(self.values, key=_get_rank)
 
     def varies(self, record: CellRecord) -> bool:
         """Whether the setting varies among cells of the record's method."""

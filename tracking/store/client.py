@@ -277,7 +277,10 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
             if create:
                 _create_sqlite(file, client_class)
             elif not file.is_file():
-                raise FileNotFoundError(f"{file}: no such database")
+                raise FileNotFoundError(
+                    "no such file, so nothing has been recorded; check --runs, or run dcs "
+                    "quickstart, dcs tune or dcs sweep first"
+                )
         client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     except Exception as error:  # MLflow, SQLAlchemy and requests have no common class.

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from workflows.cli import console, options, results, scoring, sweeps, tables
+from workflows.cli import console, results, scoring, sweeps, tables
 
 __all__ = ["app", "main"]
 
@@ -26,7 +26,7 @@ app = typer.Typer(
 app.command()(sweeps.quickstart)
 _table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")
 _table_command("import")(tables.import_)
-_table_command(cls=options.MethodsCommand)(tables.tune)
+_table_command()(tables.tune)
 _table_command()(tables.pick)
 _table_command()(tables.evaluate)
 _table_command()(tables.apply)

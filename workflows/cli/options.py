@@ -1,4 +1,4 @@
-"""Options shared by several commands, lists of names in their help, and access to results."""
+"""Options shared by several commands, and access to results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from dcs.errors import ConfigError, DCSError, TrackingError, show
-from dcs.plugins import plugin_names
+from dcs.errors import ConfigError, DCSError, show
 from workflows.cli.console import console
 
 if TYPE_CHECKING:
@@ -174,24 +172,10 @@ class Results:
 
     @property
     def store(self) -> str:
-        """URI of the tracking store, for reading.
-
-        Raises
-        ------
-        dcs.errors.TrackingError
-            If it is an SQLite file that does not exist; MLflow would create an empty one.
-        """
+        """URI of the tracking store."""
         from tracking import resolve_tracking_uri
 
-        uri = resolve_tracking_uri(self.tracking_uri, self.folder)
-        _, is_sqlite, name = uri.partition("sqlite:///")
-        file = Path(name.partition("?")[0]) if self.tracking_uri else self.folder / "mlflow.db"
-        if is_sqlite and not file.is_file():
-            raise TrackingError(
-                f"{file}: no such file, so nothing has been recorded; run dcs quickstart, dcs "
-                "tune or dcs sweep first, or set --runs or --tracking-uri to existing results"
-            )
-        return uri
+        return resolve_tracking_uri(self.tracking_uri, self.folder)
 
     def cells(self, name: str) -> list[StoredCell]:
         """Return the cells of an experiment or of a table of dcs tune, ordered as in tables."""
@@ -241,22 +225,3 @@ class Results:
             return f"cell {key[:8]}: {run_link(self.store, self.cell(key))}"
         except DCSError:
             return f"cell {key[:8]}"
-
-
-class MethodsCommand(TyperCommand):
-    """A command whose help lists the methods, which are imported only for help."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Format the help with the list appended."""
-        from dcs.selection.methods import BASELINES, METHODS
-
-        known = dict.fromkeys(plugin_names("dcs.methods"), "From an installed package.")
-        known |= {each.name: each.summary for each in (*METHODS, *BASELINES) if each.name != "icl"}
-        lines = (f"* **{_plain(name)}**: {_plain(text)}" for name, text in known.items())
-        self.help = "\n\n".join((self.help or "", "--method is one of:", "\n".join(lines)))
-        super().format_help(ctx, formatter)
-
-
-def _plain(text: str) -> str:
-    """Escape text so that Markdown renders it verbatim."""
-    return re.sub(r"([<_*\[])", r"\\\1", text.replace("`", ""))

@@ -58,7 +58,7 @@ def report(
     from tracking.results.figures import figure_files, overview_figures
     from tracking.results.report import render_report
     from tracking.results.sweep_tables import all_tables
-    from tracking.store.client import redact, run_link
+    from tracking.store.client import run_link
     from tracking.store.queries import log_report
 
     results = Results(runs, tracking_uri)
@@ -70,7 +70,7 @@ def report(
     with console.status("writing the report"):
         link = functools.partial(run_link, uri)
         figures = overview_figures(cells)
-        page = render_report(stored, figures, title=title, link=link, store=redact(uri))
+        page = render_report(stored, figures, title=title, link=link)
         atomic_write_text(output, page)
         sweeps = [each for each in experiments if not results.tuned_keys(each)]
         logged = {each: log_report(uri, each, page) for each in sweeps}

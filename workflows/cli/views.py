@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,7 +33,7 @@ from tracking.results.cells import MEASURES, Cells, Estimate, method_title
 from tracking.store.runs import cell_name
 from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
-from workflows.plan import Costs, Progress, SweepPlan
+from workflows.plan import Progress, SweepPlan, cpu_seconds_left
 from workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
@@ -42,9 +41,6 @@ _LINE_SECONDS = 30.0
 
 #: Units of work that are shown per second.
 _RATES: Final = ("prompts", "trials")
-
-#: Columns of cell counts by status.
-_STATES = ("cells", "finished", "failed", "to do")
 
 #: Titles of the metrics of schemes, and short forms for narrow tables.
 _TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
@@ -65,25 +61,15 @@ def headline(plan: SweepPlan) -> str:
 
 
 def show_plan(plan: SweepPlan) -> None:
-    """Print the finished and missing cells of a sweep."""
-    variants = plan.variants
-    keys: dict[tuple[str, str], list[str]] = {}
-    for key, (source, *_) in plan.sources.items():
-        keys.setdefault((source.model, source.task), []).append(key)
-    ended = Counter((*_group(record), record.finished) for record in plan.ended.values())
-    shown = new_table("model ", "task ", "tables", "scored", *_STATES)
-    for names, own in keys.items():
-        cells = sum(len(plan.sources[key]) for key in own) * len(variants)
-        scored = sum(key in plan.cells for key in own)
-        finished, failed = ended[*names, True], ended[*names, False]
-        numbers = len(own), scored, cells, finished, failed, cells - finished - failed
-        shown.add_row(*names, *(f"{number:,}" for number in numbers))
-    console.print(shown)
+    """Print how much of a sweep is finished, and what is missing."""
     console.print(headline(plan))
     announce(plan.missing_tables.values())
+    if not plan.has_work:
+        console.print("nothing to do")
+        return
     unscored = _count(len(plan.missing_tables), "table")
     missing = _count(plan.n_cells - len(plan.ended), "cell")
-    rest = math.nan if plan.missing_tables else Costs.of(plan).rest
+    rest = math.nan if plan.missing_tables else cpu_seconds_left(plan)
     time_left = "unknown until one of each kind is finished"
     if not math.isnan(rest):
         time_left = f"{duration(rest)} of one CPU"
@@ -160,8 +146,9 @@ def progress_line(progress: Progress, now: float) -> str:
         f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
     ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
-    if not math.isnan(progress.seconds_left):
-        parts.append(f"{duration(progress.seconds_left)} left")
+    if work["cells"] and progress.tables_done == progress.tables_total:
+        left = (progress.cells_total - progress.cells_done) * seconds / work["cells"]
+        parts.append(f"about {duration(left)} left")
     return " · ".join(parts)
 
 

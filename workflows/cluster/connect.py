@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import secrets
 import socket
 import sys
@@ -63,34 +62,26 @@ class ClusterError(DCSError):
     """Raised if a Ray cluster is unreachable or incompatible with this installation."""
 
 
-def software() -> dict[str, str]:
-    """Return the software versions that must be the same on every node of a cluster.
-
-    Sources are compared by the hash of the installed files, not by version: equal sources that
-    are installed from a checkout may carry the versions of different commits.
-    """
-    import ray
-
-    return {
-        "Python": ".".join(platform.python_version_tuple()[:2]),
-        "ray": ray.__version__,
-        f"sources of {DISTRIBUTION}": source_digest(),
-    }
+def _digest_here() -> str:
+    return source_digest()
 
 
 def check_software() -> None:
-    """Compare the software of every node of the joined cluster with that of the driver.
+    """Compare the sources of every node of the joined cluster with those of the driver.
+
+    Ray itself refuses other versions of Python and of Ray. Sources are compared by their hash,
+    not by version: equal ones may carry the versions of different commits.
 
     Raises
     ------
     ClusterError
-        If a node runs other versions or does not answer.
+        If a node has other sources or does not answer.
     """
     import ray
     from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    ask = ray.remote(num_cpus=0, max_retries=0)(software)
+    ask = ray.remote(num_cpus=0, max_retries=0)(_digest_here)
     answers = {
         node["NodeManagerAddress"] + "/" + node["NodeID"][:6]: ask.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -98,10 +89,9 @@ def check_software() -> None:
         for node in ray.nodes()  # type: ignore[no-untyped-call]
         if node["Alive"]
     }
-    here = software()
     for name, answer in answers.items():
         try:
-            found: dict[str, str] = ray.get(answer, timeout=_CHECK_SECONDS)
+            found = ray.get(answer, timeout=_CHECK_SECONDS)
         except (NodeDiedError, TaskUnschedulableError):
             continue  # A spot node that has left the cluster needs no check.
         except RayError as error:
@@ -109,11 +99,10 @@ def check_software() -> None:
                 f"node {name} cannot run this installation of {DISTRIBUTION}: {last_line(error)}; "
                 f"on the node run: pip install '{DISTRIBUTION}=={installed_version()}'"
             ) from error
-        different = [f"{k} {found[k]} (driver: {here[k]})" for k in here if found[k] != here[k]]
-        if different:
+        if found != source_digest():
             raise ClusterError(
-                f"node {name} has {', '.join(different)}; install the same versions, and sources "
-                "of the same commit, on both"
+                f"node {name} has the sources {found} of {DISTRIBUTION}, the driver has "
+                f"{source_digest()}; install the same commit on both"
             )
 
 

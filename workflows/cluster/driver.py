@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,6 @@ from ray.exceptions import (
 from dcs.errors import ScoringError, last_line
 from tracking import Archive, CellRecord
 from workflows.cluster.connect import (
-    ClusterError,
     ClusterWatch,
     check_alive,
     check_processes,
@@ -30,14 +29,14 @@ from workflows.cluster.connect import (
 )
 from workflows.cluster.pool import ScoringPool
 from workflows.parallel import Mapper, RayMapper
-from workflows.plan import Cell, Costs, Progress, SweepPlan, sharing
+from workflows.plan import Cell, Progress, SweepPlan, sharing
 from workflows.study.cell import compute_cell, failed_record
 from workflows.study.study import StudyStorageError, open_storage
 from workflows.tables import ProbabilityStore, Rows
 
 _log = logging.getLogger(__name__)
 
-#: Maximum number of retries after a worker died (out of memory, lost node).
+#: Maximum number of retries of cells whose worker died (out of memory, lost node).
 _RETRIES = 3
 #: Ray errors that a cell may cause itself; all others are attributed to the cluster.
 _CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
@@ -108,8 +107,6 @@ class Driver:
         # Cells to compute, and cells being computed by the reference of their result.
         self._waiting: deque[_PendingCells] = deque()
         self._tuning: dict[Any, _Tuning] = {}
-        self._attempts: Counter[str] = Counter()
-        self._costs = Costs.of(plan)
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
 
@@ -164,7 +161,6 @@ class Driver:
 
     def _end_late(self, ended: _Tuning) -> Iterator[CellRecord]:
         limit, name = self._plan.config.cell_time_limit, self._plan.config.name
-        self._costs.add(ended.cells, self._plan.tables[ended.key].size, sign=-1)
         error = TimeoutError(f"the cell did not end within cell_time_limit {limit:g} s")
         for cell in ended.cells:
             self._progress.cells_done += 1
@@ -186,10 +182,6 @@ class Driver:
         self._placement, progress = self._watch.latest, self._progress
         progress.tables_done = self._plan.n_tables - self._pool.n_missing
         progress.running = len(self._tuning)
-        progress.seconds_left = math.nan
-        if not self._pool.n_missing:
-            # Those that are running count as a whole.
-            progress.seconds_left = self._costs.rest / max(1, self._placement.cell_cpus)
         progress.show(progress)
 
     @property
@@ -215,7 +207,6 @@ class Driver:
             # Keys are known only now: an earlier run may have computed cells of the same table.
             finished = self._archive.finished([cell.key for cell in cells])
             missing = [cell for cell in cells if cell.key not in finished]
-            self._costs.add(missing, self._plan.tables[ready].size)
             self._enqueue(ready, missing)
             for record in finished.values():
                 self._progress.cells_done += 1
@@ -227,7 +218,7 @@ class Driver:
 
     def _start_tuning(self) -> None:
         task = self._cell_task.options(
-            retry_exceptions=[StudyStorageError], **self._placement.cells
+            retry_exceptions=[StudyStorageError, RayError], **self._placement.cells
         )
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
             waiting = self._waiting[0]
@@ -273,32 +264,18 @@ class Driver:
             if not isinstance(error, RayTaskError):
                 check_alive()
             if _is_cluster_error(error.cause if isinstance(error, RayTaskError) else error):
-                self._retry_tuning(ended, error)
-                return
+                # Lost in each of Ray's retries.
+                raise
             name, started_ms = self._plan.config.name, ended.started_ms
             records = [
                 failed_record(cell, error, sweep=name, started_ms=started_ms)
                 for cell in ended.cells
             ]
-        size = self._plan.tables[ended.key].size
-        self._costs.add(ended.cells, size, sign=-1)
-        for cell, record in zip(ended.cells, records, strict=True):
+        for record in records:
             self._progress.cells_done += 1
             self._progress.cells_failed += not record.finished
-            if record.finished:
-                self._costs.end(cell, size, record)
-            self._progress.work.update(trials=len(record.trials))
+            self._progress.work.update(cells=1, trials=len(record.trials))
             yield self._plan.located(ended.key, record)
-
-    def _retry_tuning(self, ended: _Tuning, error: RayError) -> None:
-        first = ended.cells[0]
-        self._attempts[first.key] += 1
-        if self._attempts[first.key] > _RETRIES:
-            raise ClusterError(
-                f"{first.label}: lost by the cluster {_RETRIES + 1} times ({last_line(error)}); "
-                "finished results are saved, run the same command again to continue"
-            ) from error
-        self._enqueue(ended.key, ended.cells)
 
 
 def _is_cluster_error(error: BaseException | None) -> bool:
@@ -348,7 +325,7 @@ def run_cell(
     StudyStorageError
         If the storage fails. Ray retries the cell, which resumes its study.
     RayError
-        If the cluster lost a task of the cell; the driver retries the cell.
+        If the cluster lost a task of the cell. Ray retries the cell.
     """
     started_ms = time.time_ns() // 1_000_000
     try:

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
 from dcs.selection.methods import Method, get_method
-from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
+from tracking import CellRecord, TrialRecord, collect_provenance
 from workflows.parallel import Mapper, in_process, one_thread
 from workflows.plan import UNFITTED, Cell
 from workflows.study.study import StoredStudy, Tuned, Tuning, study_scheme
@@ -104,7 +104,6 @@ def compute_cell(
     if fitted.annealing is not None:
         metrics["opt/evaluations"] = float(fitted.annealing.evaluations)
         metrics["opt/seconds"] = fitted.annealing.seconds
-        metrics["opt/temperatures"] = float(len(fitted.annealing.trace))
     return CellRecord(
         key=cell.key,
         sweep=sweep,
@@ -114,8 +113,6 @@ def compute_cell(
         scheme=scheme.to_dict(),
         class_accuracies=class_accuracies,
         trials=fitted.trials,
-        trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
-        histograms=class_histograms(rows, fitted.scheme),
         importances=fitted.importances,
         front=None if fitted.front is None else fitted.front.to_dict(),
         status="FINISHED",
@@ -169,55 +166,12 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
         key=cell.key,
         sweep=sweep,
         identity=cell.identity,
-        params={},
-        metrics={},
-        scheme=None,
-        class_accuracies={},
         status="FAILED",
         error=redact("".join(traceback.format_exception(error))),
         started_ms=started_ms,
         finished_ms=_now_ms(),
         provenance=collect_provenance(seeds=_seeds(cell)),
     )
-
-
-#: Number of bins of a histogram of probabilities between 0 and 1.
-_BINS: Final = 40
-
-
-def class_histograms(
-    table: ProbabilityTable, scheme: CorrectionScheme
-) -> dict[str, list[list[int]]]:
-    """Return histograms of the probabilities of each class before its correction.
-
-    Parameters
-    ----------
-    table : ProbabilityTable
-        The rows, with the scheme's classes in any order.
-    scheme : CorrectionScheme
-        The scheme; its calibration, if any, is applied before the rows are counted.
-
-    Returns
-    -------
-    dict of str to list of list of int
-        ``all`` and ``own``: for each class of the scheme, in its order, the numbers of all rows
-        and of the rows of the class in `_BINS` bins of equal width.
-    """
-    scheme_order = [table.classes.index(name) for name in scheme.classes]
-    # The calibration combines classes, and expects them in the order of the scheme.
-    probs = table.probs[:, scheme_order]
-    if scheme.calibration is not None:
-        probs = scheme.calibration.apply(probs)
-    counts: dict[str, list[list[int]]] = {"all": [], "own": []}
-    for column, index in enumerate(scheme_order):
-        values = probs[:, column]
-        for name, chosen in (("all", values), ("own", values[table.labels == index])):
-            counts[name].append(np.histogram(chosen, bins=_BINS, range=(0.0, 1.0))[0].tolist())
-    return counts
-
-
-#: Maximum number of classes for which the confusion matrix of a cell is recorded.
-_MAX_CONFUSION_CLASSES: Final = 50
 
 
 def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict[str, list[Any]]]:
@@ -251,10 +205,6 @@ def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict
         "after_low": [each.low for each in figures.class_accuracies],
         "after_high": [each.high for each in figures.class_accuracies],
     }
-    # A figure of more classes would be unreadable.
-    if test.n_classes <= _MAX_CONFUSION_CLASSES:
-        for name, labels in (("counts_before", first), ("counts_after", second)):
-            columns[name] = confusion_matrix(test.labels, labels, test.n_classes).tolist()
     return metrics, columns
 
 

@@ -69,16 +69,13 @@ def metropolis_chain(
     count_worse: bool,
     choice: NDArray[np.int64],
     best_choice: NDArray[np.int64],
-    trace: NDArray[np.float64],
-) -> tuple[float, int, int]:
+) -> tuple[float, int]:
     """Cool one chain of the paper's moves from `choice`.
 
     A move changes the correction of one class, and is accepted or rejected by the Metropolis
     criterion. `limits` holds the numbers of accepted and generated moves that end a temperature;
     `count_worse` is whether accepted moves to a worse solution count. The best solution is
-    written to `best_choice`; current Z, best Z and the acceptance rate of every temperature to
-    `trace` [temperatures, 3]. Returns the best Z, the number of evaluated candidates and the
-    number of temperatures.
+    written to `best_choice`. Returns its Z and the number of evaluated candidates.
     """
     n_classes, n_functions = choice.size, table.functions.shape[0]
     set_choice(table, state, choice)
@@ -89,7 +86,7 @@ def metropolis_chain(
     # Lower bounds of Z of all moves, valid while the values of the rows do not change.
     bounds = np.full((n_classes, n_functions), -math.inf)
     for i in range(temperatures.size):
-        accepted, taken, generated = 0, 0, 0
+        accepted, generated = 0, 0
         while accepted < limits[0] and generated < limits[1]:
             j = random_index(stream, n_classes)
             k = random_index(stream, n_functions - 1)
@@ -107,17 +104,13 @@ def metropolis_chain(
                 if apply_move(table, state, j, k):
                     bounds[:] = -math.inf
                     copy(own, bounds[j])
-                taken += 1
                 accepted += count_worse or new <= z
                 z = new
                 if z < best - TOLERANCE:
                     best = z
                     copy(state.choice, best_choice)
         n_evaluated += generated
-        trace[i, 0] = z
-        trace[i, 1] = best
-        trace[i, 2] = taken / generated
-    return best, n_evaluated, temperatures.size
+    return best, n_evaluated
 
 
 @compiled
@@ -131,13 +124,12 @@ def heat_bath_chain(
     count_worse: bool,
     choice: NDArray[np.int64],
     best_choice: NDArray[np.int64],
-    trace: NDArray[np.float64],
-) -> tuple[float, int, int]:
+) -> tuple[float, int]:
     """Cool one chain of heat-bath moves from `choice`, which is updated in place.
 
     A move draws the correction of one class from its Boltzmann distribution given the other
     classes. Classes are visited in sweeps of random order. The best solution is the best of all
-    evaluated ones, not only of those drawn. Limits, results and trace are as in
+    evaluated ones, not only of those drawn. Limits and results are as in
     `metropolis_chain`; a move is accepted if it changes Z, and cooling ends if the chain is
     frozen.
     """
@@ -147,8 +139,8 @@ def heat_bath_chain(
     best = math.inf
     moves, idle, frozen = 0, 0, FROZEN * n_classes
     for i in range(temperatures.size):
-        accepted, taken, generated = 0, 0, 0
-        z, at = math.inf, n_classes
+        accepted, generated = 0, 0
+        at = n_classes
         while accepted < limits[0] and generated < limits[1] and idle < frozen:
             if at == n_classes:
                 _shuffle(stream, order)
@@ -165,21 +157,16 @@ def heat_bath_chain(
                 best_choice[j] = low
             rise = room.values[k] - room.values[choice[j]]
             changed = abs(rise) > TOLERANCE
-            taken += changed
             accepted += changed and (count_worse or rise < 0.0)
             generated += 1
             idle = 0 if changed else idle + 1
-            z = room.values[k]
             if k != choice[j]:
                 apply_move(table, state, j, k)
                 choice[j] = k
         moves += generated
-        trace[i, 0] = z
-        trace[i, 1] = best
-        trace[i, 2] = taken / generated
         if idle >= frozen:
-            return best, moves * n_functions, i + 1
-    return best, moves * n_functions, temperatures.size
+            break
+    return best, moves * n_functions
 
 
 @compiled

@@ -34,7 +34,7 @@ _PLAIN = Schedule(
 
 
 def _same(a: AnnealingResult, b: AnnealingResult) -> bool:
-    return (a.z, a.indices, a.evaluations, a.trace) == (b.z, b.indices, b.evaluations, b.trace)
+    return (a.z, a.indices, a.evaluations) == (b.z, b.indices, b.evaluations)
 
 
 class _Stream:
@@ -66,7 +66,7 @@ def _plain_annealing(
     starts: Sequence[int | None],
     heat_bath: bool = False,
     count_worse: bool = True,
-) -> tuple[list[int], list[tuple[float, float, float]]]:
+) -> tuple[list[int], int]:
     """Anneal as the paper says, every candidate judged from its predictions.
 
     There is one cooling per start: from that correction for every class, or a random solution.
@@ -77,7 +77,7 @@ def _plain_annealing(
         return judge(probs, labels, corrections, _OBJECTIVE, choice)
 
     best_choice, best = [corrections.identity] * n, math.inf
-    trace = []
+    moves = 0
     words = np.random.SeedSequence(seed).generate_state(len(starts), np.uint64)
     for start, word in zip(starts, words, strict=True):
         stream = _Stream(int(word))
@@ -88,7 +88,7 @@ def _plain_annealing(
         order = list(range(n))
         idle, frozen = 0, 2 * n if heat_bath else math.inf
         for t in temperatures:
-            accepted = taken = generated = 0
+            accepted = generated = 0
             while accepted < limits[0] and generated < limits[1] and idle < frozen:
                 if heat_bath:
                     if generated % n == 0:
@@ -114,17 +114,16 @@ def _plain_annealing(
                     new = value(solutions[k])
                     moved = new < z - t * math.log(stream.uniform())
                 accepted += moved and (count_worse or new <= z)
-                taken += moved
                 idle = 0 if moved else idle + 1
                 generated += 1
                 if moved or heat_bath:
                     choice, z = solutions[k], new
                 if z < best - 1e-12:
                     best, best_choice = z, choice
-            trace.append((z, best, taken / generated))
+            moves += generated
             if idle >= frozen:
                 break
-    return best_choice, trace
+    return best_choice, moves * len(corrections) if heat_bath else moves + len(starts)
 
 
 def _equals_a_plain_one(
@@ -137,12 +136,8 @@ def _equals_a_plain_one(
 ) -> None:
     options = {"corrections": corrections, "objective": _OBJECTIVE, "schedule": schedule}
     result = anneal(probs, labels, seed=seed, **options)
-    choice, trace = _plain_annealing(probs, labels, corrections, seed, **plain)
-    assert result.indices == tuple(choice)
-    assert len(result.trace) == len(trace)
-    for point, (current, best, taken) in zip(result.trace, trace, strict=True):
-        assert (point.current, point.best) == pytest.approx((current, best), rel=0, abs=1e-12)
-        assert point.acceptance == taken
+    choice, evaluations = _plain_annealing(probs, labels, corrections, seed, **plain)
+    assert (result.indices, result.evaluations) == (tuple(choice), evaluations)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +196,6 @@ def test_result_is_what_its_scheme_does(schedule: Schedule) -> None:
     result = anneal(probs, labels, corrections=corrections, schedule=schedule, seed=2)
     assert result.z == judge(probs, labels, corrections, Objective(), result.indices)
     assert tuple(corrections[k] for k in result.indices) == result.scheme.corrections
-    assert result.trace[-1].best == pytest.approx(result.z, rel=0, abs=1e-9)
 
 
 def test_budget_ends_the_search_between_coolings() -> None:
@@ -213,7 +207,6 @@ def test_budget_ends_the_search_between_coolings() -> None:
     assert _same(first, cut)
     assert longer.evaluations >= 20_000
     assert longer.z <= first.z
-    assert longer.trace[: len(first.trace) - 1] == first.trace[:-1]
 
 
 def test_same_seed_same_result_whatever_the_threads() -> None:
@@ -228,7 +221,7 @@ def test_same_seed_same_result_whatever_the_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(search, range(4)))
     assert all(_same(a, b) for a, b in zip(alone, together, strict=True))
-    assert len({r.trace for r in alone}) == 4
+    assert len({r.evaluations for r in alone}) > 1
 
 
 def test_row_order_and_memory_layout_do_not_matter() -> None:

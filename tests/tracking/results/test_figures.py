@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from dcs.errors import InvalidInputError
 from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.results import figures
@@ -21,10 +21,6 @@ from tracking.results.figures import figure_bytes
 
 def _titles(figure: Figure) -> list[str]:
     return [axes.get_title(loc="left") for axes in figure.axes]
-
-
-def _heights(axes: Axes) -> list[float]:
-    return [bar.get_height() for bar in axes.patches]
 
 
 def _said(labels: Iterable[Text]) -> list[str]:
@@ -49,11 +45,10 @@ def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> 
     assert _said(axes.get_yticklabels()) == ["Sports"]
 
 
-def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
-    counts = {"all": [[0] * 40, [1] * 40], "own": [[0] * 40, [1] * 40]}
-    drawn = [figures.scheme_figure(make_cell(histograms=each)) for each in (counts, {})]
-    assert _titles(drawn[0]) == ["Sports\nweight 0.80", "World\nPeak 0-0.25-0.5"]
-    for figure in (*drawn, SCHEME.plot()):
+def test_corrections_are_drawn_by_class() -> None:
+    drawn = figures.scheme_figure(make_cell())
+    assert _titles(drawn) == ["Sports\nweight 0.80", "World\nPeak 0-0.25-0.5"]
+    for figure in (drawn, SCHEME.plot()):
         curve = figure.axes[0].lines[1].get_ydata()
         assert curve == pytest.approx(0.8 * np.linspace(0, 1, 257))
 
@@ -68,19 +63,19 @@ def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixtu
             "after": [0.8, 0.5],
         },
     )
-    files = figures.figure_files(
-        figures.cell_pictures(drawn) | figures.overview_figures(Cells.of([drawn]))
-    )
-    assert {"figures/scheme.svg", "figures/class_accuracies.svg"} <= files.keys()
-    assert b"$5 - $10" in files["figures/class_accuracies.svg"]
+    files = figures.figure_files(figures.overview_figures(Cells.of([drawn])))
+    for svg in (
+        files["figures/class_accuracies.svg"],
+        figure_bytes(figures.scheme_figure(drawn), "svg"),
+    ):
+        assert b"$5 - $10" in svg
     assert not caplog.records
 
 
 def test_a_figure_that_cannot_be_drawn_is_left_out_with_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    damaged = {"all": [["many"]] * 2, "own": [["many"]] * 2}
-    assert figures.cell_pictures(make_cell(histograms=damaged)) == {}
+    assert figures.drawn_or_none("scheme", lambda: {}["no\nkey"]) is None
     (message,) = (each.getMessage() for each in caplog.records)
     assert "scheme" in message and "\n" not in message
 
@@ -88,13 +83,10 @@ def test_a_figure_that_cannot_be_drawn_is_left_out_with_one_line(
 def test_what_there_is_nothing_for_is_left_out() -> None:
     always = {"class_accuracies", "accuracy_cobias"}
     assert set(figures.overview_figures(Cells.of(paper_cells(tasks=("trec",))))) == always
-    assert (
-        figures.overview_figures(Cells.of([failed_cell(1)]))
-        == figures.cell_pictures(failed_cell(1))
-        == {}
-    )
-    assert figures.cell_pictures(make_cell(1, identity={"method": "icl"})) == {}
-    assert set(figures.cell_pictures(make_cell(1))) == {"scheme"}
+    assert figures.overview_figures(Cells.of([failed_cell(1)])) == {}
+    for cell in (failed_cell(1), make_cell(1, identity={"method": "icl"})):
+        with pytest.raises(InvalidInputError):
+            figures.scheme_figure(cell)
 
 
 def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> None:

@@ -85,8 +85,8 @@ def test_a_table_that_lacks_the_usual_value_is_not_lost() -> None:
             "prefer",
             ("accuracy", "balance"),
             "balance",
-            ["balance", "accuracy"],
-            ["balance", "accuracy"],
+            ["accuracy", "balance"],
+            ["accuracy", "balance"],
         ),
         (
             "objective",

@@ -66,10 +66,11 @@ def test_progress_shows_rates_and_time_left():
     seen = Progress(tables_done=2, tables_total=4, cells_total=50, running=6)
     seen.started, seen.cells_failed, seen.cells_done = 100.0, 1, 15
     assert "left" not in progress_line(seen, 220.0)
-    seen.work.update(trials=50)
-    seen.seconds_left = 900.0
+    seen.work.update(trials=50, cells=5)
+    assert "left" not in progress_line(seen, 220.0), "while tables are scored"
+    seen.tables_done = 4
     assert progress_line(seen, 225.0) == (
-        "tables 2/4, cells 15/50, 1 failed: 6 running · 0.4 trials/s · 15 min left"
+        "tables 4/4, cells 15/50, 1 failed: 6 running · 0.4 trials/s · about 15 min left"
     )
 
 
