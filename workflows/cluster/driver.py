@@ -117,7 +117,7 @@ class Driver:
         ------
         ScoringError
             If tables could not be scored; raised after all other work is done.
-        DCSError
+        DCSError or OSError
             If results cannot be written, for example because the disk is full.
         """
         try:
