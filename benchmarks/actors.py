@@ -28,7 +28,7 @@ from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import PromptSet, ScorerInfo
 from workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
 from workflows.config.scoring import ScoringSettings
-from workflows.tables import ProbabilityStore, TableRequest
+from workflows.tables import StoredTables, TableRequest
 
 
 class Delayed:
@@ -80,9 +80,9 @@ def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: b
         pids = Path(folder) / "pids"
         pids.mkdir()
         pool_module.ScoringActor = delayed_actor(seconds, pids, actors)  # type: ignore[misc]
-        store = ProbabilityStore.under(Path(folder))
+        output = Path(folder)
         settings = ScoringSettings()
-        pool = pool_module.ScoringPool({"k": request}, texts={}, store=store, settings=settings)
+        pool = pool_module.ScoringPool({"k": request}, texts={}, output=output, settings=settings)
         done, start, complete = 0, None, None
         total = len(PromptSet.select(**request.prompted).texts)
         while complete is None:
@@ -98,7 +98,9 @@ def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: b
         scorer = Delayed(0.0)
         chosen = PromptSet.select(**request.prompted)
         expected = chosen.tables(scorer.score(*chosen.prompts()), ScorerInfo.of(scorer))
-        assert store.digests("k") == {split: table.digest for split, table in expected.items()}
+        assert StoredTables.under(output, "k").digests == {
+            split: table.digest for split, table in expected.items()
+        }
     return elapsed
 
 

@@ -37,7 +37,7 @@ from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
 from workflows.parallel import one_thread
 from workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
-from workflows.tables import ProbabilityStore, TableRequest, split_rows
+from workflows.tables import StoredTables, TableRequest, split_rows
 
 
 @contextmanager
@@ -131,8 +131,7 @@ def overhead(folder: Path, *, cpus: int, trials: int) -> None:
             computed = time.perf_counter() - clock
             report = to.finish()
         wall, used = time.perf_counter() - clock, watched.end()
-    store = ProbabilityStore.under(folder)
-    notes = [store.scoring(path.name) for path in store.root.iterdir()]
+    notes = [StoredTables(each).scoring for each in (folder / "probabilities").iterdir()]
     scoring = sum(note.seconds for note in notes if note is not None)
     whole = [to.archive.read(record.key) for record in records]
     annealing = sum(trial.seconds for record in whole for trial in record.trials)
@@ -161,12 +160,12 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     config = SweepConfig(name="sleep", tasks=("reviews",), methods=("icl",))
     rng = np.random.default_rng(0)
     table = ProbabilityTable.from_arrays(rng.dirichlet(np.ones(5), 2000), rng.integers(0, 5, 2000))
-    store, per_table = ProbabilityStore.under(folder), 200
+    per_table = 200
     plan = SweepPlan(config=config, output=folder, sources={}, cells={}, ended={})
     for first in range(0, cells, per_table):
         key = f"table{first}"
-        store.write(
-            key, {"optimization": table, "test": table}, model="none", seconds=0.0, gpus=0.0
+        StoredTables.under(folder, key).write(
+            {"optimization": table, "test": table}, model="none", seconds=0.0, gpus=0.0
         )
         plan.sources[key] = [
             TableRequest(model="none", task="reviews", shots=1, seed=first, limit=None)

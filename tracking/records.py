@@ -27,7 +27,6 @@ from pydantic_core import to_json, to_jsonable_python
 
 from dcs.errors import TrackingError, show
 from dcs.io import first_fault, parse_json
-from dcs.schemes.scheme import CorrectionScheme
 
 RECORD_FORMAT = "dcs-cell"
 
@@ -160,7 +159,7 @@ class CellRecord:
     Raises
     ------
     pydantic.ValidationError
-        Raised if a value cannot be written as JSON or the scheme is invalid; names the field.
+        Raised if a value cannot be written as JSON; names the field.
     """
 
     key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
@@ -181,14 +180,6 @@ class CellRecord:
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
     provenance: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
-
-    @field_validator("scheme")
-    @classmethod
-    def _check_scheme(cls, scheme: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        # An invalid scheme could not be recorded as a model.
-        if scheme is not None:
-            CorrectionScheme.from_dict(scheme)
-        return scheme
 
     @field_validator("class_accuracies")
     @classmethod

@@ -35,7 +35,8 @@ def one_thread() -> Iterator[None]:
 
     Several threads sum in another order, which changes the last bits, so that tables and figures
     would depend on the number of CPUs. Ray reserves one CPU for a cell or an actor; the others
-    compute other cells. Torch is limited too if it has already been imported.
+    compute other cells. Torch is limited too if it has already been imported. Finding the loaded
+    libraries takes some milliseconds, so this surrounds cells and tasks rather than single fits.
     """
     torch = sys.modules.get("torch")
     with threadpool_limits(limits=1):
@@ -147,4 +148,5 @@ class RayMapper:
 
 def _apply(function: Callable[[T], R], item: T) -> R:
     """Run on a worker; Ray has replaced the reference of `function` by its value."""
-    return function(item)
+    with one_thread():
+        return function(item)

@@ -30,7 +30,6 @@ from workflows.config.tuner import TunerSettings
 from workflows.tables import (
     GivenTable,
     JointTables,
-    ProbabilityStore,
     Rows,
     RowSource,
     Source,
@@ -563,7 +562,7 @@ def plan_sweep(
 
 def _plan_requests(plan: SweepPlan) -> None:
     """Add the tables to be scored to a plan, and the ensembles of them."""
-    store, known = ProbabilityStore.under(plan.output), dict[Any, Any]()
+    known = dict[Any, Any]()
     # Without demonstrations, all seeds share one table.
     firsts: dict[str, TableRequest] = {}
     stored: dict[TableRequest, StoredTables] = {}
@@ -573,7 +572,7 @@ def _plan_requests(plan: SweepPlan) -> None:
             request = replace(request, limit=min(prior, request.limit or prior))
         key = request_key(request, known=known)
         first = firsts.setdefault(key, request)
-        stored[first] = StoredTables(store, key)
+        stored[first] = StoredTables.under(plan.output, key)
         plan.add(key, request, stored[first])
         plan.texts[key] = texts_key(request, known=known)
     for over in plan.config.ensemble:
@@ -668,7 +667,7 @@ def plan_tuning(
     sweep = validated(SweepConfig, content, source="command line", error=ConfigError)
     plan = plan_sweep(sweep, output, retry_failed=True)
     (key,) = plan.cells
-    rows = plan.tables[key].read()
+    rows: dict[str, Rows] = {**plan.tables[key].read()}
     if test and not rows["test"].labelled.any():
         raise ConfigError(
             f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "

@@ -18,7 +18,7 @@ from tracking.environment import DISTRIBUTION
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell, plan_sweep
 from workflows.study.cell import compute_cell, failed_record
-from workflows.tables import ProbabilityStore, Rows
+from workflows.tables import Rows, StoredTables
 
 Tables = Mapping[str, Rows]
 
@@ -106,10 +106,9 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
         If a file has changed since it was scored, or a given one cannot be read.
     """
     wanted = {str(split): record.identity[f"{split}_digest"] for split in SPLITS}
-    store = ProbabilityStore.under(runs)
-    for key in sorted(path.parent.name for path in store.root.glob("*/scoring.json")):
-        if store.digests(key) == wanted:
-            return store.read(key)
+    for folder in sorted(StoredTables.under(runs, "").folder.glob("*/")):
+        if (stored := StoredTables(folder)).digests == wanted:
+            return stored.read()
     archive = Archive(runs)
     for sweep in archive.sweeps():
         if record.key not in archive.keys(sweep.sweep_key):

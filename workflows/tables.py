@@ -606,37 +606,45 @@ class Scoring:
 
 _SCORING = TypeAdapter(Scoring)
 
+#: File of the record of a scoring, in the folder of the tables.
+_RECORD: Final = "scoring.json"
+
 
 @dataclass(frozen=True, slots=True)
-class ProbabilityStore:
-    """A folder of Parquet files, two per key, with a record of their scoring.
+class StoredTables:
+    """The pair of tables of a request, which may not exist yet, with a record of their scoring.
 
     Attributes
     ----------
-    root : pathlib.Path
-        The folder; created on the first write.
+    folder : pathlib.Path
+        Folder of their Parquet files, with their key as its name; created by the first write.
     """
 
-    root: Path
+    folder: Path
 
     @classmethod
-    def under(cls, output: Path) -> ProbabilityStore:
-        """Return the store of an output folder."""
-        return cls(output / "probabilities")
+    def under(cls, output: Path, key: str) -> StoredTables:
+        """Return the tables of a key in an output folder."""
+        return cls(output / "probabilities" / key)
 
-    def path(self, key: str, split: str) -> Path:
-        """Return the path of a table."""
-        return self.root / key / f"{split}.parquet"
+    @property
+    def key(self) -> str:
+        """The :func:`request_key` of the request."""
+        return self.folder.name
 
-    def prompts_path(self, key: str) -> Path:
-        """Return the path of the sampled prompts of a table, which may not exist."""
-        return self.root / key / "prompts.json"
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """File of the rows of each split."""
+        return {str(split): self.folder / f"{split}.parquet" for split in SPLITS}
 
-    def _record_path(self, key: str) -> Path:
-        return self.root / key / "scoring.json"
+    @property
+    def prompts(self) -> Path:
+        """The file of the sampled prompts, which may not exist."""
+        return self.folder / "prompts.json"
 
-    def scoring(self, key: str) -> Scoring | None:
-        """Return the record of the scoring of a pair of tables, or None if it does not exist.
+    @property
+    def scoring(self) -> Scoring | None:
+        """The record of the scoring, or None if it does not exist.
 
         The record is written last: if it exists, the tables are complete.
 
@@ -645,8 +653,8 @@ class ProbabilityStore:
         TableError
             If the record is damaged; names the file.
         """
-        path = self._record_path(key)
-        if not path.is_file() or not all(self.path(key, split).is_file() for split in SPLITS):
+        path = self.folder / _RECORD
+        if not path.is_file() or not all(file.is_file() for file in self.files.values()):
             return None
         try:
             record = _SCORING.validate_python(read_json(path, error=TableError))
@@ -654,43 +662,47 @@ class ProbabilityStore:
                 raise ValueError("digests of unexpected tables")
         except ValueError as error:
             raise TableError(
-                f"{path}: damaged ({one_line(error)}); remove the folder {key} to have its "
+                f"{path}: damaged ({one_line(error)}); remove the folder {self.key} to have its "
                 "tables scored again"
             ) from None
         return record
 
-    def digests(self, key: str) -> dict[str, str] | None:
-        """Return the content hashes of both tables, or None if one does not exist."""
-        scoring = self.scoring(key)
-        return None if scoring is None else scoring.digests
+    @property
+    def digests(self) -> Mapping[str, str] | None:
+        """Content hash of the rows of each split; None until the tables exist."""
+        return None if (scoring := self.scoring) is None else scoring.digests
 
-    def read(self, key: str) -> dict[str, ProbabilityTable]:
-        """Return both tables of a key.
+    @property
+    def size(self) -> int:
+        """Number of optimization rows times classes of existing tables."""
+        return 1 if (scoring := self.scoring) is None else scoring.size
+
+    def read(self) -> dict[str, ProbabilityTable]:
+        """Return the optimization and the test rows.
 
         Raises
         ------
         TableError
             If a file does not exist, is damaged or has changed since it was scored; names it.
         """
-        tables = {str(split): ProbabilityTable.read(self.path(key, split)) for split in SPLITS}
-        for split, digest in (self.digests(key) or {}).items():
+        tables = {split: ProbabilityTable.read(file) for split, file in self.files.items()}
+        for split, digest in (self.digests or {}).items():
             if tables[split].digest != digest:
                 # Cells are keyed by the record, so their keys would not match the changed numbers.
                 raise TableError(
-                    f"{self.path(key, split)}: changed since it was scored; put the file back, "
-                    f"or remove the folder {key} to have its tables scored again"
+                    f"{self.files[split]}: changed since it was scored; put the file back, "
+                    f"or remove the folder {self.key} to have its tables scored again"
                 )
         return tables
 
     def write(
         self,
-        key: str,
         tables: Mapping[str, ProbabilityTable],
         *,
         prompts: Sequence[PromptRecord] = (),
         **about: Any,
     ) -> Scoring:
-        """Write both tables of a key and sampled prompts, each atomically.
+        """Write both tables and sampled prompts, each atomically.
 
         Their record is written last, and returned.
         """
@@ -701,44 +713,15 @@ class ProbabilityStore:
             finished_ms=time.time_ns() // 1_000_000,
             **about,
         )
-        folder = self.root / key
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"):
-            for split in SPLITS:
-                tables[split].write(self.path(key, split))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / ".lock"):
+            for split, file in self.files.items():
+                tables[split].write(file)
             if prompts:
                 text = json.dumps([plain(prompt) for prompt in prompts], indent=1)
-                atomic_write_text(self.prompts_path(key), text)
-            atomic_write_text(self._record_path(key), json.dumps(asdict(scoring), indent=1))
+                atomic_write_text(self.prompts, text)
+            atomic_write_text(self.folder / _RECORD, json.dumps(asdict(scoring), indent=1))
         return scoring
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTables:
-    """The pair of tables of a request in a store, which may not exist yet."""
-
-    store: ProbabilityStore
-    key: str
-
-    @property
-    def digests(self) -> Mapping[str, str] | None:
-        """Content hash of the rows of each split; None until the tables exist."""
-        return self.store.digests(self.key)
-
-    @property
-    def files(self) -> Mapping[str, Path]:
-        """File of the rows of each split."""
-        return {str(split): self.store.path(self.key, split) for split in SPLITS}
-
-    @property
-    def size(self) -> int:
-        """Number of optimization rows times classes of existing tables."""
-        scoring = self.store.scoring(self.key)
-        return 1 if scoring is None else scoring.size
-
-    def read(self) -> dict[str, Rows]:
-        """Return the optimization and the test rows; see :meth:`ProbabilityStore.read`."""
-        return dict(self.store.read(self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -769,7 +752,7 @@ class JointTables:
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, with rows matched."""
-        tables = {name: each.store.read(each.key) for name, each in self.members.items()}
+        tables = {name: each.read() for name, each in self.members.items()}
         if self.divided:
             return dict(without_position_prior([*tables.values()]))
         return matched_tables(tables)

@@ -163,7 +163,8 @@ def checked_rows(
         classes = [name.removeprefix(start).removesuffix(end) for name in names]
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
-    if given.ndim == 1 and any(isinstance(each, str) for each in given.tolist()):
+    may_be_names = given.ndim == 1 and given.dtype.kind in "OU"
+    if may_be_names and any(isinstance(each, str) for each in given.tolist()):
         if classes is None:
             raise TableError(
                 f"labels are names such as {show(given[0])}; give the names of the columns with "

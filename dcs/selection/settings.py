@@ -393,6 +393,7 @@ class _Calibrated:
         if setting.corrections == "none":
             return (DONT_CHANGE,) * n_classes, 0
         weights = setting.corrections == "weights"
+        corrections = _correction_set(self.probs, setting)
         chosen: tuple[Correction, ...]
         averages = 0
         if weights and n_rows >= _FEWEST_HALVED:
@@ -402,11 +403,13 @@ class _Calibrated:
             # decision; weights that deviate from it would fit noise.
             chosen, moves = (Weight(1.0),) * n_classes, 0
         elif averages < _FEWEST_AVERAGED:
-            chosen, moves = self._search(np.arange(n_rows), setting, seed)
+            chosen, moves = self._search(np.arange(n_rows), corrections, setting, seed)
         else:
             generator = np.random.default_rng(seed)
             halves = [generator.permutation(n_rows)[: n_rows // 2] for _ in range(averages)]
-            found = [self._search(half, setting, seed + i) for i, half in enumerate(halves)]
+            found = [
+                self._search(half, corrections, setting, seed + i) for i, half in enumerate(halves)
+            ]
             chosen = _to_weights(np.mean([_logarithms(each) for each, _ in found], axis=0))
             moves = sum(each for _, each in found)
         share = setting.smoothing(n_rows)
@@ -417,7 +420,11 @@ class _Calibrated:
         return chosen, moves
 
     def _search(
-        self, rows: NDArray[np.int64], setting: Hyperparameters, seed: int
+        self,
+        rows: NDArray[np.int64],
+        corrections: CorrectionSet,
+        setting: Hyperparameters,
+        seed: int,
     ) -> tuple[tuple[Correction, ...], int]:
         # Import lazily: compiling the search should not delay reading a front or listing settings.
         from dcs.search.annealing import cooled
@@ -427,7 +434,6 @@ class _Calibrated:
         whole = rows.size == self.labels.size
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
         probs, labels = _smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
-        corrections = _correction_set(self.probs, setting)
         names = tuple(map(str, range(self.means.size)))
         problem = Problem(probs, labels, names, corrections, setting.objective)
         choice, moves = cooled(problem, setting.schedule, seed=seed)

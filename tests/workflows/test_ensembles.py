@@ -18,7 +18,7 @@ from workflows.cluster.sweep import run_here
 from workflows.config.sweep import SweepConfig
 from workflows.plan import plan_sweep
 from workflows.reproduce import compare_results, recompute, stored_tables
-from workflows.tables import JointTables, ProbabilityStore, given_tables
+from workflows.tables import JointTables, given_tables
 
 
 def _noisy(table: ProbabilityTable, seed: int) -> ProbabilityTable:
@@ -79,11 +79,11 @@ def test_the_prior_of_positions_takes_a_part_of_the_other_orders(tmp_path):
     plan = plan_sweep(config, tmp_path)
     assert [request.limit for request in plan.missing_tables.values()] == [None, 20]
     ((key, tables),) = ((k, t) for k, t in plan.tables.items() if isinstance(t, JointTables))
-    store, whole = ProbabilityStore.under(tmp_path), biased_table(100)
+    whole = biased_table(100)
     for rows, member in zip((100, 20), tables.members.values(), strict=True):
         part = whole.subset(range(rows))
         pair = {"optimization": part, "test": part}
-        store.write(member.key, pair, model="tiny_lm", seconds=1.0, gpus=0.0)
+        member.write(pair, model="tiny_lm", seconds=1.0, gpus=0.0)
         known = plan.cells_after(member.key)
     assert key in known
     found = tables.read()
@@ -104,15 +104,14 @@ def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(outp
     (ensemble,) = plan.sources[key]
     assert (ensemble.shots, [*tables.members]) == (1, ["seed 0", "seed 1", "seed 2"])
     assert len(plan.missing_tables) == 4
-    store = ProbabilityStore.under(output)
-    for number, member in enumerate(each.key for each in tables.members.values()):
+    for number, member in enumerate(tables.members.values()):
         assert tables.digests is None
         pair = {
             "optimization": _noisy(biased_table(100), number),
             "test": _noisy(biased_table(60, seed=1), number),
         }
-        store.write(member, pair, model="tiny_lm", seconds=1.0, gpus=0.0)
-        known = plan.cells_after(member)
+        member.write(pair, model="tiny_lm", seconds=1.0, gpus=0.0)
+        known = plan.cells_after(member.key)
         assert (key in known) == (number == 2)
     again = plan_sweep(config, output)
     assert [cell.key for cell in again.cells[key]] == [cell.key for cell in known[key]]

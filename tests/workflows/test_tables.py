@@ -18,9 +18,10 @@ from dcs.errors import ConfigError, TableError
 from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import UNDRAWN, biased_table, refused
-from tracking import default_tracking_uri, queries
+from tracking import queries
 from tracking.results.cells import Cells
 from tracking.results.sweep_tables import all_tables
+from tracking.store.client import default_tracking_uri
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell, cells_of, paths_by_name, variants_of
 from workflows.study.cell import compute_cell, optimization_rows

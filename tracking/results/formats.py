@@ -112,10 +112,9 @@ def filled(text: pd.DataFrame) -> pd.DataFrame:
     return text.loc[:, (text != "").any()] if len(text) else text
 
 
-def points(gap: float, deviation: float = math.nan) -> str:
+def points(gap: float) -> str:
     """Format a difference of fractions in percentage points, with its sign; empty for NaN."""
-    text = "" if math.isnan(gap) else f"{100 * gap:+.1f}".replace("-", "−")
-    return text if math.isnan(deviation) else f"{text} ± {100 * deviation:.1f}"
+    return "" if math.isnan(gap) else f"{100 * gap:+.1f}".replace("-", "−")
 
 
 def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:

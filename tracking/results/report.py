@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError, last_line
-from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import StoredCell
-from tracking.results import settings, sweep_tables
+from tracking.results import sweep_tables
 from tracking.results.cells import (
     Cells,
-    Estimate,
     has_chosen,
     method_title,
     name_of,
@@ -38,10 +34,8 @@ from tracking.results.figures import (
     figure_bytes,
     scheme_figure,
 )
-from tracking.results.formats import filled
 
 if TYPE_CHECKING:
-    import pandas as pd
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
@@ -66,7 +60,6 @@ def render_report(
     *,
     title: str,
     link: Callable[[StoredCell], str],
-    store: str,
 ) -> str:
     """Return the report of a sweep as HTML.
 
@@ -80,8 +73,6 @@ def render_report(
         Name of the sweep.
     link : callable
         Returns the URL of a cell's run in MLflow.
-    store : str
-        Name of the store; without a password.
 
     Returns
     -------
@@ -114,7 +105,6 @@ def render_report(
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
-        store=store,
         style=static.joinpath("report.css").read_text(encoding="utf-8"),
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
         facts=_collect_facts(cells),
@@ -124,30 +114,19 @@ def render_report(
         scheme_summary=sweep_tables.scheme_summary(cells),
         schemes=_build_schemes([each for each in stored if each.record.key in main], link),
         classes=sweep_tables.class_accuracies(cells),
-        cells=_build_cell_table(stored, cells),
-        links={each.run_id: link(each) for each in stored},
         failures=failures,
     )
     return page
 
 
 def _collect_facts(cells: Cells) -> list[tuple[str, str]]:
-    def different(name: str) -> list[str]:
-        return list(dict.fromkeys(map(str, cells.frame[name])))
-
-    shots = ", ".join(name for name in different("shots") if name != "None")
-    times = [cell.finished_ms / 1000 for cell in cells.records]
-    first, last = (datetime.fromtimestamp(time, UTC) for time in (min(times), max(times)))
-    return [
-        ("cells", str(len(cells.records))),
-        ("models", ", ".join(different("model"))),
-        ("tasks", ", ".join(different("task"))),
-        *([("shots", shots)] if shots else []),
-        ("methods", ", ".join(method_title(name) for name in different("method"))),
-        ("seeds", ", ".join(sorted(different("seed"), key=lambda seed: (len(seed), seed)))),
-        *((axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in cells.axes),
-        ("computed", f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"),
-    ]
+    facts = [("cells", str(len(cells.records)))]
+    for name in ("model", "task", "shots", "method", "seed"):
+        as_text = method_title if name == "method" else text_of
+        texts = dict.fromkeys(map(as_text, cells.frame[name]))
+        facts.append((name, ", ".join(filter(None, texts))))
+    facts += [(axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in cells.axes]
+    return [(name, text) for name, text in facts if text]
 
 
 def _build_schemes(
@@ -203,38 +182,6 @@ def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
     head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {}" style="width: {}px">')
     # Matplotlib has escaped the text in the figure.
     return caption, head.format(caption, size, width) + Markup(svg + "</svg>")
-
-
-def _build_cell_table(stored: Sequence[StoredCell], cells: Cells) -> pd.DataFrame:
-    """Return the table of all cells as text, without empty columns."""
-    import pandas as pd
-
-    found = {row["key"]: row for row in cells.estimates(("key",)).to_dict("records")}
-    rows = []
-    for cell in stored:
-        record, row = cell.record, found.get(cell.record.key)
-        measures = {}
-        for measure, title in {"accuracy": "accuracy", "cobias": "COBias"}.items():
-            after = Estimate(math.nan) if row is None else Estimate.of(row, measure)
-            measures[title] = after.marked()
-            measures[f"{title} was"] = percent(record.metrics.get(f"uncorrected/test/{measure}"))
-        who = {name: text_of(value) for name, value in record.who.items()}
-        seconds = record.metrics.get("opt/seconds")
-        rows.append(
-            {
-                "run": cell.run_id,
-                "method": method_title(who["method"]),
-                "task": who["task"],
-                **measures,
-                "shots": who["shots"],
-                "seed": who["seed"],
-                "setting": settings.setting(record, cells.axes),
-                "seconds": "" if seconds is None else f"{seconds:.2f}",
-                "model": who["model"],
-                "status": "" if record.finished else "failed",
-            }
-        )
-    return filled(pd.DataFrame(rows))
 
 
 def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:

@@ -26,21 +26,3 @@ for (const table of document.querySelectorAll("table.sortable")) {
     body.append(...filled, ...empty);
   }));
 }
-const filter = document.getElementById("filter");
-const shown = document.getElementById("shown");
-const cells = [...document.querySelectorAll("#all-cells tbody tr")];
-const shots = [...document.querySelectorAll("#all-cells th")].findIndex((head) => head.textContent.trim() === "shots");
-const show = () => {
-  const words = filter.value.toLowerCase().split(/[\s,]+/).filter(Boolean);
-  let count = 0;
-  for (const row of cells) {
-    const text = [...row.cells].map((cell) => cell.textContent.trim().toLowerCase());
-    if (shots >= 0) text[shots] += ` ${text[shots]}-shot`;
-    const fits = words.every((word) => text.some((part) => part.includes(word)));
-    row.hidden = !fits;
-    count += fits;
-  }
-  shown.textContent = `${count} of ${cells.length}`;
-};
-filter.addEventListener("input", show);
-show();

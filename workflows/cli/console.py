@@ -132,8 +132,7 @@ def explained(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "out of memory; use fewer rows, or a machine with more memory"
     if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
-        # Files are written to a temporary sibling first; filename2 is the final name.
-        return _one_line(f"{os.fsdecode(error.filename2 or error.filename)}: {error.strerror}")
+        return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}")
     return _one_line(str(error) or type(error).__name__)
 
 

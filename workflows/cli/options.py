@@ -173,7 +173,7 @@ class Results:
     @property
     def store(self) -> str:
         """URI of the tracking store."""
-        from tracking import resolve_tracking_uri
+        from tracking.store.client import resolve_tracking_uri
 
         return resolve_tracking_uri(self.tracking_uri, self.folder)
 

@@ -58,7 +58,7 @@ def report(
     from tracking.results.figures import figure_files, overview_figures
     from tracking.results.report import render_report
     from tracking.results.sweep_tables import all_tables
-    from tracking.store.client import redact, run_link
+    from tracking.store.client import run_link
     from tracking.store.queries import log_report
 
     results = Results(runs, tracking_uri)
@@ -70,7 +70,7 @@ def report(
     with console.status("writing the report"):
         link = functools.partial(run_link, uri)
         figures = overview_figures(cells)
-        page = render_report(stored, figures, title=title, link=link, store=redact(uri))
+        page = render_report(stored, figures, title=title, link=link)
         atomic_write_text(output, page)
         sweeps = [each for each in experiments if not results.tuned_keys(each)]
         logged = {each: log_report(uri, each, page) for each in sweeps}
@@ -101,8 +101,7 @@ def ui(
 
     Example: `dcs ui --output dcs-runs --port 5001`
     """
-    from tracking import ui_arguments
-    from tracking.store.client import note_running_ui, redact
+    from tracking.store.client import note_running_ui, redact, ui_arguments
     from tracking.store.queries import newest_link
 
     uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
@@ -278,8 +277,7 @@ def register(
     Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
     """
     import dcs
-    from tracking import resolve_tracking_uri
-    from tracking.store.client import pages, redact
+    from tracking.store.client import pages, redact, resolve_tracking_uri
     from tracking.store.serving import log_cell_scheme, log_scheme, register_model
 
     if run.endswith(".json"):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dcs.prompting.prompts import PromptPrefix
     from dcs.scoring.labels import Tokenizer
     from workflows.config.scoring import ScoringSettings
-    from workflows.tables import ProbabilityStore, TableRequest
+    from workflows.tables import TableRequest
 
 tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
 
@@ -51,7 +51,7 @@ def generate(
     Example: `dcs generate --task helpdesk --model tiny_lm --shots 1,N --limit 100`
     """
     from workflows.config.sweep import PromptsConfig, configured
-    from workflows.tables import ProbabilityStore, request_key, table_requests
+    from workflows.tables import StoredTables, request_key, table_requests
 
     config = configured(
         PromptsConfig,
@@ -67,26 +67,25 @@ def generate(
         scoring__engine=engine,
     )
     clock = time.perf_counter()
-    store = ProbabilityStore.under(output)
     folders = {each: output / "tables" / table_name(each) for each in table_requests(config)}
-    keys = {request: request_key(request) for request in folders}
-    missing = {key: request for request, key in keys.items() if store.digests(key) is None}
+    stored = {each: StoredTables.under(output, request_key(each)) for each in folders}
+    missing = {own.key: each for each, own in stored.items() if own.scoring is None}
     announce(missing.values())
     scored = sum(
-        score(name, {key: each for key, each in missing.items() if each.model == name}, store)
+        score(name, {key: each for key, each in missing.items() if each.model == name}, output)
         for name in dict.fromkeys(request.model for request in missing.values())
     )
-    for request, key in keys.items():
-        tables = store.read(key)
+    for request, own in stored.items():
+        tables = own.read()
         if _holds_others(folders[request], tables):
             # Tables of other settings stay, and are not replaced.
-            folders[request] = folders[request].with_name(f"{folders[request].name}-{key[:8]}")
+            folders[request] = folders[request].with_name(f"{folders[request].name}-{own.key[:8]}")
         for split, table in tables.items():
             table.write(folders[request] / f"{split}.parquet")
-        earlier = "" if key in missing else " (scored earlier)"
+        earlier = "" if own.key in missing else " (scored earlier)"
         console.print(f"{folders[request]}{earlier}")
     console.print(
-        f"{2 * len(keys)} tables written in {time.perf_counter() - clock:.1f} s, "
+        f"{2 * len(stored)} tables written in {time.perf_counter() - clock:.1f} s, "
         f"{scored} prompts scored"
     )
     console.print(f"next: dcs tune {quote(str(next(iter(folders.values()))))}", style="bold")
@@ -113,19 +112,21 @@ def table_name(request: TableRequest) -> str:
     return f"{task}_{safe}_shot{request.shots}_seed{request.seed}"
 
 
-def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore) -> int:
+def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
     """Score requests, by key, with one model; return the number of prompts not in the cache."""
     from workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
+    from workflows.tables import StoredTables
 
     tables = [TableScoring(key, request) for key, request in missing.items()]
-    actor = ScoringActor(model, store.root.parent / "shards", tables[0].request.scoring)
+    actor = ScoringActor(model, output / "shards", tables[0].request.scoring)
     work, total = Work(), sum(table.n_prompts for table in tables)
     with closing(actor):
         with console.status("loading the model"):
             work.info = actor.load()
         with progress_bar("scoring prompts", total) as progress:
             for table in tables:
-                note = score_here(table, actor, work, store, lambda n: progress(advance=n))
+                stored = StoredTables.under(output, table.key)
+                note = score_here(table, actor, work, stored, lambda n: progress(advance=n))
     for line in note.remarks:
         console.print(line)
     return work.scored

@@ -105,7 +105,7 @@ def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | No
     from workflows.cluster.connect import connected
     from workflows.cluster.sweep import run_sweep
     from workflows.plan import sweep_key
-    from workflows.tables import ProbabilityStore
+    from workflows.tables import StoredTables
 
     clock = time.perf_counter()
     console.print(headline(plan))
@@ -139,9 +139,8 @@ def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | No
             records = run_sweep(plan, recorder, progress)
         with console.status("recording in MLflow"):
             report = recorder.finish()
-    store = ProbabilityStore.under(plan.output)
     for key, request in plan.missing_tables.items():
-        scoring = store.scoring(key)
+        scoring = StoredTables.under(plan.output, key).scoring
         for remark in scoring.remarks if scoring else ():
             console.print(f"{request.label}: {remark}")
     show_results(records)

@@ -559,19 +559,13 @@ def export(
     logit_bias: Annotated[
         bool, typer.Option("--logit-bias", help="Print token biases: the only format, required.")
     ] = False,
-    space: Annotated[
-        bool,
-        typer.Option(
-            "--space/--no-space", help="Whether a space precedes the label; not in chats."
-        ),
-    ] = True,
 ) -> None:
     """Print a scheme that only adds offsets as the `logit_bias` of an API request.
 
     The model then answers with the corrected label itself. Schemes of the methods batch and
     prior are of this kind, and weights without calibration; others are refused.
 
-    Example: `dcs export runs/a-batch/scheme.json --logit-bias --model Qwen/Qwen3-8B --no-space`
+    Example: `dcs export runs/a-batch/scheme.json --logit-bias --model Qwen/Qwen3-8B`
     """
     from dcs.scoring.labels import read_label_words
     from dcs.scoring.models import load_tokenizer
@@ -589,8 +583,10 @@ def export(
     words = label_words or list(loaded.classes)
     if len(words) != len(loaded.classes):
         raise ConfigError(f"--label-words {show(words)}: must be {len(loaded.classes)} words")
-    spaced = [" " * space + word for word in words]
-    tokens, _ = read_label_words(load_tokenizer(model), "Answer:", spaced, "first")
+    tokenizer = load_tokenizer(model)
+    # In a chat, no space precedes the answer.
+    spaced = words if tokenizer.template else [" " + word for word in words]
+    tokens, _ = read_label_words(tokenizer, "Answer:", spaced, "first")
     # The limits of the API; only differences matter.
     biases = np.clip(offsets, -100.0, 100.0).round(4)
     found = {str(ids[0]): bias for ids, bias in zip(tokens, biases.tolist(), strict=True)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -43,9 +42,6 @@ _LINE_SECONDS = 30.0
 #: Units of work that are shown per second.
 _RATES: Final = ("prompts", "trials")
 
-#: Columns of cell counts by status.
-_STATES = ("cells", "finished", "failed", "to do")
-
 #: Titles of the metrics of schemes, and short forms for narrow tables.
 _TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
 _SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
@@ -65,20 +61,7 @@ def headline(plan: SweepPlan) -> str:
 
 
 def show_plan(plan: SweepPlan) -> None:
-    """Print the finished and missing cells of a sweep."""
-    variants = plan.variants
-    keys: dict[tuple[str, str], list[str]] = {}
-    for key, (source, *_) in plan.sources.items():
-        keys.setdefault((source.model, source.task), []).append(key)
-    ended = Counter((*_group(record), record.finished) for record in plan.ended.values())
-    shown = new_table("model ", "task ", "tables", "scored", *_STATES)
-    for names, own in keys.items():
-        cells = sum(len(plan.sources[key]) for key in own) * len(variants)
-        scored = sum(key in plan.cells for key in own)
-        finished, failed = ended[*names, True], ended[*names, False]
-        numbers = len(own), scored, cells, finished, failed, cells - finished - failed
-        shown.add_row(*names, *(f"{number:,}" for number in numbers))
-    console.print(shown)
+    """Print how much of a sweep is finished, and what is missing."""
     console.print(headline(plan))
     announce(plan.missing_tables.values())
     if not plan.has_work:

@@ -32,7 +32,7 @@ from workflows.parallel import Mapper, RayMapper
 from workflows.plan import Cell, Progress, SweepPlan, sharing
 from workflows.study.cell import compute_cell, failed_record
 from workflows.study.study import StudyStorageError, open_storage
-from workflows.tables import ProbabilityStore, Rows
+from workflows.tables import Rows
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Driver:
         self._pool = ScoringPool(
             plan.missing_tables,
             texts=plan.texts,
-            store=ProbabilityStore.under(plan.output),
+            output=plan.output,
             settings=plan.config.scoring,
             sampled=plan.config.tracking.traces,
         )
@@ -117,7 +117,7 @@ class Driver:
         ------
         ScoringError
             If tables could not be scored; raised after all other work is done.
-        DCSError
+        DCSError or OSError
             If results cannot be written, for example because the disk is full.
         """
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,7 +16,7 @@ from dcs.scoring.generation import ScorerInfo
 from workflows.cluster.connect import check_alive
 from workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring, Work
 from workflows.config.scoring import ScoringSettings
-from workflows.tables import ProbabilityStore, TableRequest
+from workflows.tables import StoredTables, TableRequest
 
 #: Number of actors that a shard, or the loading of a model, may take with it.
 _DEATHS = 3
@@ -53,8 +54,8 @@ class ScoringPool:
         Tables to score, by key.
     texts : mapping of str to str
         The :func:`texts_key` of the planned tables.
-    store : ProbabilityStore
-        Where the tables are written, by this process.
+    output : pathlib.Path
+        Output folder of the tables, which this process writes.
     settings : ScoringSettings
         The engine and its options.
     sampled : int
@@ -71,12 +72,12 @@ class ScoringPool:
         requests: Mapping[str, TableRequest],
         *,
         texts: Mapping[str, str],
-        store: ProbabilityStore,
+        output: Path,
         settings: ScoringSettings,
         sampled: int = 0,
     ) -> None:
         self.unscored: list[ScoringError] = []
-        self._texts, self._store, self._settings = texts, store, settings
+        self._texts, self._output, self._settings = texts, output, settings
         self._sampled = sampled
         self._waiting = deque(requests.items())
         self._open: list[TableScoring] = []
@@ -127,7 +128,7 @@ class ScoringPool:
             actor.handle = None
         while len(self._actors) < slots and (model := self._wanted()) is not None:
             actors = self._class.options(**options, max_concurrency=IN_FLIGHT)
-            folder = self._store.root.parent / "shards"
+            folder = self._output / "shards"
             handle: Any = actors.remote(model, folder, self._settings)
             actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
             self._actors.append(actor)
@@ -189,7 +190,7 @@ class ScoringPool:
         ------
         ClusterError
             If the cluster is lost.
-        DCSError
+        DCSError or OSError
             If a table cannot be written, for example because the disk is full.
         """
         call = self._running.pop(reference)
@@ -213,10 +214,8 @@ class ScoringPool:
         if not table.complete or table not in self._open:
             return len(result.probs), None
         self._open.remove(table)
-        try:
-            table.store(self._store, self._infos[actor.model])
-        except OSError as error:
-            raise self._unwritable(error) from error
+        stored = StoredTables.under(self._output, table.key)
+        table.store(stored, self._infos[actor.model])
         return len(result.probs), table.key
 
     def _admit(self, actor: _Actor, info: ScorerInfo) -> None:
@@ -267,15 +266,9 @@ class ScoringPool:
         """Note why a table is not scored; reported when all other work is done."""
         if isinstance(cause, OSError):
             # A full disk, for example, affects the other tables too: stop.
-            raise self._unwritable(cause) from error
+            raise cause from error
         reason = str(cause) if isinstance(cause, DCSError) else last_line(error)
         wrapped = ScoringError(f"scoring {request.label} failed: {' '.join(reason.split())}")
         # Its frames hold a handle of the actor, which would occupy its CPU and GPU.
         wrapped.__cause__ = error.with_traceback(None)
         self.unscored.append(wrapped)
-
-    def _unwritable(self, error: OSError) -> DCSError:
-        return DCSError(
-            f"{error.filename or self._store.root}: the scored table cannot be written "
-            f"({error.strerror or error}); make room and run the same command again"
-        )

@@ -22,7 +22,7 @@ from dcs.scoring.generation import PromptSet, ScorerInfo
 from tracking.records import PromptRecord
 from workflows.config.scoring import ScoringSettings
 from workflows.parallel import one_thread
-from workflows.tables import ProbabilityStore, Scoring, TableRequest, texts_key
+from workflows.tables import Scoring, StoredTables, TableRequest, texts_key
 
 #: Number of shards that an actor is given at a time: while the engine computes one, the prompts of
 #: the next are waiting, and the results of the previous are written.
@@ -226,10 +226,9 @@ class TableScoring:
         self._tokens += tokens
         self._remarks[work] = result.remarks
 
-    def store(self, store: ProbabilityStore, info: ScorerInfo) -> Scoring:
+    def store(self, stored: StoredTables, info: ScorerInfo) -> Scoring:
         """Write both tables of a complete scoring, and return its record."""
-        return store.write(
-            self.key,
+        return stored.write(
             self.prompts.tables(self._probs, info),
             model=self.request.model,
             seconds=time.perf_counter() - self._clock,
@@ -279,7 +278,7 @@ def score_here(
     table: TableScoring,
     actor: ScoringActor,
     work: Work,
-    store: ProbabilityStore,
+    stored: StoredTables,
     progress: Progress | None = None,
 ) -> Scoring:
     """Score a table with an actor of this process, write it and return its record."""
@@ -293,4 +292,4 @@ def score_here(
     with ThreadPoolExecutor(IN_FLIGHT) as threads:
         for shard, result in zip(table.left, threads.map(score, table.left), strict=True):
             table.add(shard, result, work)
-    return table.store(store, work.info)
+    return table.store(stored, work.info)

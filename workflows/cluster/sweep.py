@@ -8,7 +8,7 @@ from typing import Any
 
 from tracking import CellRecord, Recorder, ScoringRecord
 from workflows.plan import Progress, SweepPlan, sharing
-from workflows.tables import ProbabilityStore, TableRequest
+from workflows.tables import StoredTables, TableRequest
 
 
 def run_sweep(
@@ -58,12 +58,11 @@ def run_sweep(
 
 def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
     """Yield the scoring records of all existing tables of a sweep."""
-    store = ProbabilityStore.under(plan.output)
     for key, (first, *_) in plan.sources.items():
         if not isinstance(first, TableRequest):
             continue  # A user-specified table, not scored by this sweep.
-        note = store.scoring(key)
-        if note is not None:
+        stored = StoredTables.under(plan.output, key)
+        if (note := stored.scoring) is not None:
             yield ScoringRecord(
                 key=key,
                 identity={
@@ -73,7 +72,7 @@ def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
                 metrics=note.metrics,
                 started_ms=note.finished_ms - round(1000 * note.seconds),
                 finished_ms=note.finished_ms,
-                prompts=store.prompts_path(key).relative_to(plan.output).as_posix(),
+                prompts=stored.prompts.relative_to(plan.output).as_posix(),
             )
 
 

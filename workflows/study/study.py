@@ -48,7 +48,7 @@ from dcs.selection.settings import Hyperparameters, Interpolated, Setting
 from tracking import TrialRecord
 from tracking.environment import source_digest
 from workflows.config.tuner import TunerSettings
-from workflows.parallel import Mapper, in_process, one_thread
+from workflows.parallel import Mapper, in_process
 from workflows.study.space import SearchSpace
 
 #: Objectives of every study, with their directions.
@@ -417,7 +417,6 @@ class _TimedFit:
 
     fit: Callable[[Any], tuple[CorrectionScheme, ...]]
 
-    @one_thread()
     def __call__(self, item: Any) -> tuple[tuple[CorrectionScheme, ...], float, int]:
         started_ms, clock = _now_ms(), time.perf_counter()
         return self.fit(item), time.perf_counter() - clock, started_ms

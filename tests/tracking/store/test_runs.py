@@ -10,8 +10,6 @@ from typing import Any
 
 import mlflow
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mlflow import MlflowClient
 
 from dcs.data.table import ProbabilityTable
@@ -21,7 +19,7 @@ from tracking import schema
 from tracking.archive import Archive, Sweep
 from tracking.results.cells import Cells
 from tracking.store.client import open_client
-from tracking.store.runs import SweepRuns, thin
+from tracking.store.runs import SweepRuns
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "set_terminated", "delete_run", "set_tag", "log_artifacts"}
@@ -186,14 +184,6 @@ def test_the_best_scheme_of_each_task_is_a_model_with_its_metrics(client: Mlflow
         metrics = {metric.key: metric for metric in model.metrics}
         assert metrics["test/cobias"].dataset_digest == "cd" * 18
         assert mlflow.pyfunc.load_model(f"models:/{model.model_id}")
-
-
-@given(st.integers(0, 300), st.integers(1, 100))
-def test_a_long_trace_is_thinned_evenly_and_keeps_its_end(length: int, limit: int) -> None:
-    steps = thin(length, limit)
-    assert len(steps) == min(length, limit)
-    assert steps == sorted(set(steps))
-    assert not length or steps[-1] == length - 1
 
 
 def test_the_tables_of_a_cell_are_datasets_that_load(client: MlflowClient, output: Path) -> None:

@@ -34,7 +34,7 @@ def test_offsets_predict_as_the_scheme(
     made: dcs.CorrectionScheme, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made.save(tmp_path / "scheme.json")
-    export(tmp_path / "scheme.json", model="tiny_lm", logit_bias=True, space=True)
+    export(tmp_path / "scheme.json", model="tiny_lm", logit_bias=True)
     biases = json.loads(capsys.readouterr().out)["logit_bias"]
     first = [ids[-1] for ids in load_tokenizer("tiny_lm").encode([" good", " bad"])]
     added = np.array([biases[str(token)] for token in first])

@@ -18,7 +18,7 @@ from workflows.cli.scoring import score
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import cells_of, sweep_key, variants_of
 from workflows.study.cell import compute_cell
-from workflows.tables import ProbabilityStore, request_key, table_requests
+from workflows.tables import StoredTables, request_key, table_requests
 
 SWEEP = SweepConfig(
     name="small",
@@ -38,9 +38,9 @@ def swept(new_output: Callable[[], Path]) -> Path:
     """The folder of a finished sweep, computed in this process."""
     output = new_output()
     (request,) = table_requests(SWEEP)
-    key, store = request_key(request), ProbabilityStore.under(output)
-    score("tiny_lm", {key: request}, store)
-    tables = store.read(key)
+    stored = StoredTables.under(output, request_key(request))
+    score("tiny_lm", {stored.key: request}, output)
+    tables = stored.read()
     with Recorder(
         output=output,
         experiment=SWEEP.name,
@@ -48,7 +48,7 @@ def swept(new_output: Callable[[], Path]) -> Path:
         sweep_params=SWEEP.model_dump(mode="json"),
         figures="none",
     ) as recorder:
-        for cell in cells_of(request, variants_of(SWEEP), store.digests(key)):
+        for cell in cells_of(request, variants_of(SWEEP), stored.digests):
             recorder.record(
                 compute_cell(cell, tables["optimization"], tables["test"], sweep=SWEEP.name)
             )

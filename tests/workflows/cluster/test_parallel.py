@@ -28,7 +28,7 @@ from workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_he
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import RayMapper, one_thread
 from workflows.study.cell import compute_cell
-from workflows.tables import ProbabilityStore, TableRequest
+from workflows.tables import StoredTables, TableRequest
 
 TABLE = biased_table(60)
 TUNER = TunerSettings(
@@ -189,7 +189,7 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
     seen = []
     compute_cell(CELL, TABLE, TABLE, sweep="x", progress=lambda share: seen.append(_threads()))
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=20)
-    actor, store = ScoringActor("tiny_lm", tmp_path / "shards"), ProbabilityStore(tmp_path)
+    actor, store = ScoringActor("tiny_lm", tmp_path / "shards"), StoredTables(tmp_path / "k")
     with closing(actor):
         score_here(
             TableScoring("k", request), actor, Work(), store, lambda count: seen.append(_threads())

@@ -24,7 +24,7 @@ from workflows.cluster.scoring import (
     score_here,
 )
 from workflows.config.scoring import ScoringSettings
-from workflows.tables import ProbabilityStore, Scoring, TableRequest, texts_key
+from workflows.tables import Scoring, StoredTables, TableRequest, texts_key
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
 #: More prompts than a shard has.
@@ -34,7 +34,7 @@ WHOLE = dataclasses.replace(REQUEST, limit=80)
 def score(folder: Path, request: TableRequest, **settings: Any) -> Scoring:
     actor = ScoringActor("tiny_lm", folder / "shards", ScoringSettings(device="cpu", **settings))
     with closing(actor):
-        table, store = TableScoring("k", request), ProbabilityStore(folder / "probabilities")
+        table, store = TableScoring("k", request), StoredTables.under(folder, "k")
         return score_here(table, actor, Work(), store)
 
 
@@ -44,9 +44,9 @@ def test_the_record_says_what_the_numbers_are(tmp_path):
     assert scoring.scorer["version"].startswith("transformers ")
     assert len(scoring.demonstrations) == 5
     assert scoring.rows == scoring.scored
-    store = ProbabilityStore(tmp_path / "probabilities")
-    assert store.scoring("k") == scoring
-    np.testing.assert_allclose(store.read("k")["test"].probs.sum(axis=1), 1.0)
+    stored = StoredTables.under(tmp_path, "k")
+    assert stored.scoring == scoring
+    np.testing.assert_allclose(stored.read()["test"].probs.sum(axis=1), 1.0)
     assert list((tmp_path / "shards").iterdir())
 
 
@@ -73,7 +73,7 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
             done = 10 * (number // 2 + 1)
             table.add(shard, ScoredShard(probs, done, 2 * done, ["a line"]), works[number % 2])
         assert table.complete
-        note = table.store(ProbabilityStore(tmp_path / str(order)), info)
+        note = table.store(StoredTables(tmp_path / str(order)), info)
         assert (note.scored, note.tokens, note.gpus, note.remarks) == (30, 60, 2, ["a line"] * 2)
         digests.add(tuple(note.digests.values()))
     assert len(digests) == 1
