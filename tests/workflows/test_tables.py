@@ -64,13 +64,6 @@ def test_rows_are_held_out_for_each_seed(tmp_path):
     assert {*parts["optimization"].ids, *parts["test"].ids} == {*table.ids}
 
 
-def test_a_file_may_be_called_like_a_pattern(tmp_path):
-    write(tmp_path / "t1.parquet")
-    own = write(tmp_path / "t[1].parquet", n_rows=90)
-    given, _ = planned(tmp_path / "t[1].parquet")
-    assert sum(part.n_rows for part in given.read().values()) == own.n_rows
-
-
 def test_every_kind_of_source_is_taken(tmp_path):
     one = write(tmp_path / "one.parquet")
     np.savez(tmp_path / "two.npz", probs=one.probs, labels=one.labels)
@@ -176,15 +169,6 @@ def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, new_output):
     text = (folder / "r" / "main_results.md").read_text(encoding="utf-8")
     assert "Mean ± standard deviation over seeds." in text
     assert len([line for line in text.splitlines() if line.startswith("| x")]) == 2
-
-
-def test_a_pair_has_the_seeds_of_the_sweep(tmp_path):
-    paths = [tmp_path / "rows.parquet", tmp_path / "more.parquet"]
-    tables = [write(path, seed=i, demonstration_seed=7) for i, path in enumerate(paths)]
-    given = given_tables(config([str(path) for path in paths], seeds=[0, 1]))
-    assert [each.seed for each in given] == [0, 1]
-    for each in given:
-        assert [part.digest for part in each.read().values()] == [part.digest for part in tables]
 
 
 def test_sources_of_one_name_are_told_apart(tmp_path):

@@ -119,31 +119,6 @@ def test_how_a_table_came_about_is_one_run_whatever_happens(
     assert _seconds_of_scoring() == {"t1": [2.0], "t2": [3.0]}
 
 
-def test_a_record_replaced_just_before_a_crash_is_recorded_as_it_is(
-    output: Path, uri: str
-) -> None:
-    recorded(output, failed_cell(1), failed_cell(2))
-    archive = Archive(output)
-    # The driver dies between writing the file and saying so.
-    archive.write(make_cell(1))
-    with Recorder(output=output, **SWEEP) as rec:
-        rec.record(make_cell(1))
-        rec.record(make_cell(2))
-        archive.write(make_cell(2, trials=1))
-        report = rec.finish()
-    assert (report.recorded, report.pending) == (2, 0)
-    status, trials = content()[1:]
-    assert (status, trials["cell0001"]) == (_finished(1, 2), 2)
-
-
-def test_a_sweep_that_was_deleted_is_recorded_anew(output: Path, uri: str) -> None:
-    recorded(output, 1, 2)
-    for run_id in runs()["run_id"]:
-        MlflowClient().delete_run(run_id)
-    recorded(output, 1)
-    assert content()[1] == _finished(1, 2)
-
-
 def test_many_threads_may_record_and_several_write(output: Path, uri: str) -> None:
     with Recorder(output=output, **SWEEP, trials="none", writers=3) as rec:
         with ThreadPoolExecutor(8) as pool:
@@ -174,13 +149,6 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     assert content()[1] == _finished(1, 2)
     assert set(runs()["status"]) == {"FINISHED"}
     assert sync(output) == (), "nothing is left to do"
-
-
-def test_an_address_that_does_not_answer_is_not_remembered(output: Path, away: str) -> None:
-    recorded(output, 1)
-    with pytest.raises(TrackingError, match="blocked"):
-        sync(output, tracking_uri=away)
-    assert sync(output) == ()
 
 
 def test_one_record_that_is_refused_does_not_stop_the_others(
@@ -214,14 +182,6 @@ def test_a_damaged_record_is_reported_by_name(output: Path, uri: str) -> None:
     assert [report.pending for report in sync(output)] == [1], "not before it is computed again"
 
 
-def test_a_damaged_record_does_not_cost_the_run_of_the_whole_one(output: Path, uri: str) -> None:
-    recorded(output, 1, 2)
-    path = Archive(output).path("cell0001")
-    path.write_bytes(path.read_bytes()[:100])
-    assert [report.pending for report in sync(output)] == [1]
-    assert content()[1] == _finished(1, 2)
-
-
 def test_a_cell_that_was_written_without_an_answer_is_not_pending(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,15 +196,6 @@ def test_a_cell_that_was_written_without_an_answer_is_not_pending(
     report = recorded(output, 1, 2)
     assert (report.recorded, report.pending) == (2, 0)
     assert content()[1] == _finished(1, 2)
-
-
-def test_a_damaged_list_of_cells_is_rebuilt_by_the_sweep(output: Path, uri: str) -> None:
-    recorded(output, 1, 2, tracking_uri="http://127.0.0.1:9")
-    (path,) = output.glob("sweeps/*.cells")
-    path.write_bytes(b"\xff\x00\n\ncell0002")
-    recorded(output, 1, 2)
-    assert content()[1] == _finished(1, 2)
-    assert sync(output) == ()
 
 
 @pytest.mark.parametrize(

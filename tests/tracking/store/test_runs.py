@@ -95,19 +95,6 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(client: Mlflo
     assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
 
 
-def test_two_drivers_on_one_store_leave_one_run_of_each_cell(client: MlflowClient) -> None:
-    records = [make_cell(number) for number in range(6)]
-    # Both list the runs before either writes one.
-    drivers = [_sweep(client, folder=folder) for folder in ("first", "second")]
-    for record in records:
-        for driver in drivers:
-            driver.write_cell(record)
-    assert len(runs(kind="cell")) == 12
-    for driver in drivers:
-        driver.remove_doubles()
-    assert content()[1] == {record.key: "FINISHED" for record in records}
-
-
 def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(client: MlflowClient) -> None:
     cell = make_cell(1)
     first = _sweep(client)

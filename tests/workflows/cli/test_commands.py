@@ -357,14 +357,6 @@ def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
     assert output.read_text().splitlines()[1] == "0.25,0.75,b"
 
 
-@pytest.mark.parametrize("names", ["a b,c", "a b\nc\n", '"a b", c'])
-def test_names_of_classes_stand_between_commas_or_on_lines(dcs, names, tmp_path):
-    np.savez(tmp_path / "x.npz", probs=[[0.5, 0.5]])
-    imported = ("import", tmp_path / "x.npz", "-o", tmp_path / "x.parquet")
-    dcs(*imported, "--read", f"classes={names}")
-    assert ProbabilityTable.read(tmp_path / "x.parquet").classes == ("a b", "c")
-
-
 def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path):
     names = ("gone.parquet", "runs.parquet", "turned.parquet", "scheme.json", "sweep.yaml")
     gone, output, turned, other, config = (tmp_path / name for name in names)
@@ -403,19 +395,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
     refused("tasks", "show", "revews", says=["reviews"])
     refused("evaluate", table, "--scheme", gone, says=[str(gone)])
     assert not output.exists()
-
-
-def test_a_folder_does_not_hide_a_packaged_sweep_of_its_name(dcs, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "quickstart").mkdir()
-    assert "cells to compute" in dcs("sweep", "quickstart", "--dry-run").out
-
-
-def test_debug_shows_where_an_error_comes_from(dcs, tmp_path):
-    from dcs.errors import DCSError
-
-    with pytest.raises(DCSError):
-        dcs("--debug", "evaluate", tmp_path / "gone.parquet")
 
 
 #: Given to each command, so that not every one ends at its first argument.
