@@ -194,8 +194,6 @@ class Change:
     ----------
     accuracy : float
         Difference of accuracy, after minus before, -1..1.
-    accuracy_p : float
-        P-value of the exact McNemar test of equal accuracy.
     accuracy_error, cobias_error, score_error : float
         Standard errors of the differences of accuracy, of COBias, and of accuracy minus COBias.
     gained, lost, changed : int
@@ -204,7 +202,6 @@ class Change:
     """
 
     accuracy: float
-    accuracy_p: float
     accuracy_error: float
     cobias_error: float
     score_error: float

@@ -106,14 +106,11 @@ def import_(
             f"[FORMAT] PATH: got {len(sources)} values {show(sources)}; give one path"
         )
     format, path = sources[0] if len(sources) == 2 else "table", Path(sources[-1])
-    given: dict[str, Any] = {
-        **options.values_of(read),
-        "model": model,
-        "task": task,
-        "shots": None if shots is None else parse_shots(shots),
-        "demonstration_seed": seed,
-    }
-    found = import_tables(format, path, **given)
+    named = {"model": model, "task": task, "demonstration_seed": seed}
+    origin: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if shots is not None:
+        origin["shots"] = parse_shots(shots)
+    found = import_tables(format, path, origin, **options.values_of(read))
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
     if output.suffix == ".parquet":
         tables = {output: the_table(found, part, path)}

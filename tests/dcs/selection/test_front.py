@@ -107,7 +107,7 @@ def test_rows_without_labels_speak_for_fairness_and_not_for_accuracy(
 def test_noise_of_an_exchange_lies_between_those_of_its_parts() -> None:
     # Independent differences: their variances add up.
     errors = {"accuracy_error": 0.03, "cobias_error": 0.04, "score_error": 0.05}
-    change = Change(0.0, 1.0, **errors, gained=0, lost=0, changed=0)
+    change = Change(0.0, **errors, gained=0, lost=0, changed=0)
     assert change.error(0.0) == pytest.approx(0.03)
     assert change.error(1.0) == pytest.approx(0.05)
     assert change.error(0.5) == pytest.approx((0.03**2 + 0.02**2) ** 0.5)
@@ -150,7 +150,7 @@ def _point(accuracy: float, cobias: float, lost: int = 10) -> FrontPoint:
         scheme=CorrectionScheme.identity(("a", "b")),
         beta=0.0,
         noise=0.0,
-        change=Change(0.0, 1.0, 0.0, 0.0, 0.0, gained, lost, gained + lost),
+        change=Change(0.0, 0.0, 0.0, 0.0, gained, lost, gained + lost),
         doubt=0.0,
     )
 

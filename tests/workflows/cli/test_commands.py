@@ -28,7 +28,6 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme, Preference
-from dcs.selection.methods import BASELINES
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, cell_times, refused, run_dcs
 from tracking import Archive, CellRecord
 from workflows.cli import app
@@ -81,10 +80,9 @@ def test_help_of_every_command_teaches(name, dcs):
 
 
 def test_help_and_version_name_what_there_is(dcs):
-    methods = [method.name for method in BASELINES]
     top = {name.split()[0] for name in COMMANDS}
     assert dcs("--version").out.startswith(f"dcs {version('dcs-debias')}")
-    for command, names in (("tune", methods), ("import", ["table", "lm-eval"]), (None, top)):
+    for command, names in (("import", ["table", "lm-eval"]), (None, top)):
         shown = dcs(*filter(None, [command]), "--help").out
         assert [name for name in names if name not in shown] == []
 

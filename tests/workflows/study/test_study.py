@@ -12,7 +12,7 @@ from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.selection.cross_validation import Folds, Threads
 from dcs.selection.methods import get_method
-from dcs.selection.settings import Hyperparameters
+from tests.dcs.solutions import setting_of
 from workflows.config.tuner import TunerSettings
 from workflows.study.study import StoredStudy, Tuned, Tuning, open_storage, study_scheme
 
@@ -81,7 +81,7 @@ def test_what_is_recorded_is_what_ran(tuned):
     chosen = tuned.trials[:: len(tuned.trials) // 6]
     for trial, fit in zip(
         chosen,
-        folds.judge([Hyperparameters.from_params(t.params) for t in chosen]),
+        folds.judge([setting_of(t.params) for t in chosen]),
         strict=True,
     ):
         assert fit.accuracy == trial.metrics["dev/accuracy"]
