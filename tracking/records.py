@@ -39,8 +39,6 @@ TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
 
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-TraceRow = tuple[float, float, float, float]
-
 UNCORRECTED = "uncorrected"
 """Name of the method ``icl``, which corrects nothing."""
 
@@ -172,7 +170,7 @@ class CellRecord:
     scheme: Annotated[Mapping[str, Any] | None, _Plain] = None
     class_accuracies: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     trials: tuple[TrialRecord, ...] = ()
-    trace: tuple[TraceRow, ...] = ()
+    trace: tuple[tuple[float, float, float, float], ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     importances: Mapping[str, float] = field(default_factory=dict)
     front: Annotated[Mapping[str, Any] | None, _Plain] = None
