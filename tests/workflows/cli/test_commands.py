@@ -339,19 +339,6 @@ def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
     rows.write_text("a,b\n1,3\n")
     dcs("apply", scheme, rows, "--read", "values=scores")
     refused("apply", scheme, rows, "--read", "values=scores", says=["rows-corrected.csv", "-o"])
-    rows.write_text("a,b\n1,3\n")
-    refused(
-        "apply",
-        scheme,
-        rows,
-        "-o",
-        tmp_path / "out.xlsx",
-        "--read",
-        "values=scores",
-        says=[".csv"],
-    )
-    dcs("apply", scheme, rows, "-o", output, "--read", "values=scores")
-    assert output.read_text().splitlines()[1] == "0.25,0.75,b"
 
 
 def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path):
