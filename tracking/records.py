@@ -31,15 +31,13 @@ from dcs.io import first_fault, parse_json
 RECORD_FORMAT = "dcs-cell"
 
 RECORD_VERSION = 4
-"""Version 2 added `histograms`, 3 `importances`, 4 `front`; unused fields are not written."""
+"""Version 2 added `histograms`, 3 `importances`, 4 `front`."""
 
 CellStatus = Literal["FINISHED", "FAILED"]
 
 TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
 
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
-
-TraceRow = tuple[float, float, float, float]
 
 UNCORRECTED = "uncorrected"
 """Name of the method ``icl``, which corrects nothing."""
@@ -172,7 +170,7 @@ class CellRecord:
     scheme: Annotated[Mapping[str, Any] | None, _Plain] = None
     class_accuracies: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     trials: tuple[TrialRecord, ...] = ()
-    trace: tuple[TraceRow, ...] = ()
+    trace: tuple[tuple[float, float, float, float], ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     importances: Mapping[str, float] = field(default_factory=dict)
     front: Annotated[Mapping[str, Any] | None, _Plain] = None
@@ -227,13 +225,7 @@ class CellRecord:
     def to_json(self) -> str:
         """Return the canonical JSON: sorted keys, one line, no NaN literals."""
         body = json.loads(to_json(self))
-        # Unused fields are left out, so that records of earlier versions keep their digest.
-        added = ("histograms", "importances", "front")
-        version = max([1, *(i for i, name in enumerate(added, 2) if body[name])])
-        for name in added:
-            if not body[name]:
-                del body[name]
-        body |= {"format": RECORD_FORMAT, "version": version}
+        body |= {"format": RECORD_FORMAT, "version": RECORD_VERSION}
         return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod

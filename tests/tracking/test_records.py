@@ -93,16 +93,9 @@ def test_text_of_another_form_is_refused_by_name(change: dict[str, Any]) -> None
         CellRecord.from_json(text, source="cells/x.json")
 
 
-_ADDED = {"histograms": {"all": [[1, 2]]}, "importances": {"beta": 1.0}, "front": {"points": []}}
-
-
-@pytest.mark.parametrize("count", range(4))
-def test_a_record_has_the_form_of_the_version_that_it_needs(count: int) -> None:
-    added = dict(list(_ADDED.items())[:count])
-    cell = make_cell(**added)
+def test_a_record_has_the_same_digest_in_a_file() -> None:
+    cell = make_cell(importances={"beta": 1.0})
     text = cell.to_json()
-    assert json.loads(text)["version"] == count + 1
-    assert _ADDED.keys() & json.loads(text) == added.keys()
     assert CellRecord.from_json(text) == CellRecord.from_json(sealed(text)) == cell
     assert text_digest(text) == text_digest(sealed(text)) == cell.digest
 

@@ -129,8 +129,6 @@ STOP = Stop()
 
 def explained(error: BaseException) -> str:
     """Return a one-line message for an error: printable, redacted and limited in length."""
-    if isinstance(error, MemoryError):
-        return "out of memory; use fewer rows, or a machine with more memory"
     if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
         return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}")
     return _one_line(str(error) or type(error).__name__)

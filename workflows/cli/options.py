@@ -138,9 +138,7 @@ def recording(
     return Recorder(
         tracking_uri,
         output=output,
-        trials=tracking.trials,
-        figures=tracking.figures,
-        traces=tracking.traces,
+        **tracking.model_dump(),
         warn=lambda line: console.print(line, style="yellow"),
         **sweep,
     )

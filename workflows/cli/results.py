@@ -49,7 +49,7 @@ def report(
 
     The report is one file that needs no network; it is also logged to the runs of the sweeps.
     Results are shown beside those of the paper if it has them. `--files` writes tables as
-    Markdown, LaTeX, CSV and JSON, figures as PNG and SVG.
+    Markdown, CSV and JSON, figures as PNG and SVG.
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
