@@ -181,14 +181,6 @@ def load_tokenizer(
         If transformers is not installed.
     """
     reference = resolve_model(model)
-    if reference.name in PACKAGED_MODELS and prompt != "chat":
-        # Avoid transformers, which takes seconds to import.
-        path = os.path.join(reference.location, "tokenizer.json")
-        plain = require("tokenizers").Tokenizer.from_file(path)
-        return Tokenizer(
-            lambda texts: [list(each.ids) for each in plain.encode_batch(list(texts))],
-            lambda token: str(plain.decode([token], skip_special_tokens=False)),
-        )
     transformers = require("transformers")
     with _loading_errors(reference, transformers):
         loaded = transformers.AutoTokenizer.from_pretrained(

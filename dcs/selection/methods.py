@@ -54,8 +54,6 @@ class Trial:
 
     Attributes
     ----------
-    number : int
-        Index of the trial, from 0.
     params : mapping of str to float
         Parameters of the trial.
     accuracy, cobias : float
@@ -64,7 +62,6 @@ class Trial:
         The search.
     """
 
-    number: int
     params: Mapping[str, float]
     accuracy: float
     cobias: float
@@ -463,7 +460,7 @@ def _search_grid(
             indices[outside], search.scheme.predict(values[outside]), len(names)
         )
         params = dict(zip(_PUBLISHED_AXES, combination, strict=True))
-        trials.append(Trial(number, params, judged.accuracy, judged.cobias, search))
+        trials.append(Trial(params, judged.accuracy, judged.cobias, search))
     return tuple(trials)
 
 

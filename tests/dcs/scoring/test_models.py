@@ -77,14 +77,6 @@ class TestLoading:
         refuses(MissingDependencyError, load_scorer, "tiny_lm", names=["dcs-debias[models]"])
 
 
-def test_the_tokenizer_of_a_packaged_model_is_that_of_its_folder() -> None:
-    own, whole = map(load_tokenizer, ("tiny_lm", resolve_model("tiny_lm").location))
-    for text in ("Text: a\n\nLabel:", "Ünlikely wörds — 字!", "", " two  spaces "):
-        (ids,) = own.encode([text])
-        assert [ids] == whole.encode([text])
-        assert list(map(own.describe, ids)) == list(map(whole.describe, ids))
-
-
 def load_each(names: list[str]) -> list[object]:
     told: list[object] = []
     for name in names:
