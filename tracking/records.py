@@ -33,10 +33,6 @@ RECORD_FORMAT = "dcs-cell"
 RECORD_VERSION = 4
 """Version 2 added `histograms`, 3 `importances`, 4 `front`."""
 
-CellStatus = Literal["FINISHED", "FAILED"]
-
-TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
-
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 UNCORRECTED = "uncorrected"
@@ -101,7 +97,7 @@ class TrialRecord:
     number: int
     params: Annotated[Mapping[str, Any], _Plain]
     metrics: Mapping[str, float]
-    state: TrialState
+    state: Literal["COMPLETE", "PRUNED", "FAIL"]
     seconds: float
     started_ms: int
     value: float | None = None
@@ -174,7 +170,7 @@ class CellRecord:
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     importances: Mapping[str, float] = field(default_factory=dict)
     front: Annotated[Mapping[str, Any] | None, _Plain] = None
-    status: CellStatus = "FINISHED"
+    status: Literal["FINISHED", "FAILED"] = "FINISHED"
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
     provenance: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
