@@ -32,7 +32,6 @@ class TestNames:
     def test_revision_is_that_of_the_content(self, folder: Path) -> None:
         found = resolve_model(folder)
         assert found.revision == resolve_model("tiny_lm").revision
-        assert found.is_local
         (folder / "notes.md").write_text("no matter")
         assert resolve_model(folder).revision == found.revision
         change_weights(folder)
