@@ -36,6 +36,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 _STRAYS = [Path(__file__).parents[1] / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep a file in one process, and the files of the shared Ray in the same one."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    files = {item.path for item in items if "cluster" in getattr(item, "fixturenames", ())}
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("ray" if item.path in files else str(item.path)))
+
+
 @pytest.fixture(autouse=True)
 def no_store_in_the_checkout() -> Iterator[None]:
     """MLflow creates a store in the current folder where no other one is named."""

@@ -104,4 +104,4 @@ def test_options_go_to_the_engine():
     }
     # Nothing answers at the address that could say what it offers.
     with pytest.raises(ScoringError):
-        ScoringSettings(**SERVED.model_dump() | {"missing": "bound"}).load("anything")
+        ScoringSettings(**SERVED.model_dump() | {"missing": "bound", "retries": 0}).load("anything")
