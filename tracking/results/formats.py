@@ -98,9 +98,10 @@ def filled(text: pd.DataFrame) -> pd.DataFrame:
     return text.loc[:, (text != "").any()] if len(text) else text
 
 
-def points(gap: float) -> str:
+def points(gap: float, deviation: float = math.nan) -> str:
     """Format a difference of fractions in percentage points, with its sign; empty for NaN."""
-    return "" if math.isnan(gap) else f"{100 * gap:+.1f}".replace("-", "−")
+    text = "" if math.isnan(gap) else f"{100 * gap:+.1f}".replace("-", "−")
+    return text if math.isnan(deviation) else f"{text} ± {100 * deviation:.1f}"
 
 
 def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:

@@ -40,8 +40,7 @@ def test_cells_of_one_setting_have_no_axes() -> None:
     apart = [c for c in tuned(trials=10) if c.identity["task"] == "ddi"]
     apart += [c for c in tuned(trials=90) if c.identity["task"] == "trec"]
     short = paper_cells(tasks=("trec",), tuner={"trials": 30})
-    told = tuned(keep_unlabelled=False)
-    for alike in (apart, [*short, *tuned()], [*told, *tuned()]):
+    for alike in (apart, [*short, *tuned()]):
         assert settings.axes_of(alike) == []
 
 
