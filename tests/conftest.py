@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from sqlalchemy import Engine, event
 
 # Set before anything imports Ray, which reads it only once.
 os.environ.update(
@@ -33,17 +36,14 @@ settings.register_profile("fuzz", derandomize=False, database=None, max_examples
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+@event.listens_for(Engine, "connect")
+def _leave_writing_to_the_system(connection: Any, _record: object) -> None:
+    """Do not wait for the disk: no test outlives the machine."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=OFF")
+
+
 _STRAYS = [Path(__file__).parents[1] / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a file in one process, and the files of the shared Ray in the same one."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    files = {item.path for item in items if "cluster" in getattr(item, "fixturenames", ())}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("ray" if item.path in files else str(item.path)))
 
 
 @pytest.fixture(autouse=True)
