@@ -33,13 +33,7 @@ RECORD_FORMAT = "dcs-cell"
 RECORD_VERSION = 4
 """Version 2 added `histograms`, 3 `importances`, 4 `front`."""
 
-CellStatus = Literal["FINISHED", "FAILED"]
-
-TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
-
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
-
-TraceRow = tuple[float, float, float, float]
 
 UNCORRECTED = "uncorrected"
 """Name of the method ``icl``, which corrects nothing."""
@@ -103,7 +97,7 @@ class TrialRecord:
     number: int
     params: Annotated[Mapping[str, Any], _Plain]
     metrics: Mapping[str, float]
-    state: TrialState
+    state: Literal["COMPLETE", "PRUNED", "FAIL"]
     seconds: float
     started_ms: int
     value: float | None = None
@@ -172,11 +166,11 @@ class CellRecord:
     scheme: Annotated[Mapping[str, Any] | None, _Plain] = None
     class_accuracies: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     trials: tuple[TrialRecord, ...] = ()
-    trace: tuple[TraceRow, ...] = ()
+    trace: tuple[tuple[float, float, float, float], ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     importances: Mapping[str, float] = field(default_factory=dict)
     front: Annotated[Mapping[str, Any] | None, _Plain] = None
-    status: CellStatus = "FINISHED"
+    status: Literal["FINISHED", "FAILED"] = "FINISHED"
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
     provenance: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)

@@ -501,8 +501,7 @@ class OpenAIScorer(Engine):
             lacks = "log-probabilities" if self.votes is None else "answers"
             raise ScoringError(
                 f"{where}: {self.base_url} returns no usable {lacks} for model {self.model!r} "
-                f"with api={self._api}; use another api or server"
-                f"{', or sample answers with votes=20' if self.votes is None else ''}"
+                f"with api={self._api}; use another api or server, or sample answers by votes=20"
             ) from None
 
     def _convert_error(self, where: str, error: Exception) -> ScoringError:

@@ -224,13 +224,7 @@ class TransformersScorer(TokenEngine):
         cache = getattr(output, "past_key_values", None)
         return _Prefix(shared, cache) if hasattr(cache, "layers") else _Prefix()
 
-    def _run(
-        self,
-        tails: list[list[int]],
-        prefix: _Prefix,
-        *,
-        keep_cache: bool = False,
-    ) -> Any:
+    def _run(self, tails: list[list[int]], prefix: _Prefix, *, keep_cache: bool = False) -> Any:
         """Run each tail after the prefix and return logits of the last position."""
         torch, device = self._torch, self._device
         width = max(map(len, tails))

@@ -155,15 +155,8 @@ class VLLMScorer(TokenEngine):
         return np.array([[found[token].logprob for token in wanted] for found in shown])
 
     def _free(self) -> None:
-        engine = self._engine
         del self._engine
-        # vLLM has no public shutdown method: call that of the engine core if it exists.
-        core = getattr(getattr(engine, "llm_engine", None), "engine_core", None)
-        shutdown = getattr(core, "shutdown", None)
-        if callable(shutdown):
-            shutdown()
-        del engine, core, shutdown
-        gc.collect()
+        gc.collect()  # The engine shuts its processes down when it is collected.
         torch = importlib.import_module("torch")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from typing import (
     Annotated,
     Any,
@@ -24,7 +25,7 @@ from pydantic import BaseModel, Field, PlainValidator
 from dcs.data.checks import finite_number
 from dcs.errors import SchemeError, check_choice, escaped
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.noninferiority import NonInferiority, count_passed
+from dcs.evaluation.noninferiority import NonInferiority
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.page import result_page
@@ -132,9 +133,12 @@ def conservative_first(pool: Sequence[FrontPoint]) -> list[FrontPoint]:
 
 
 def proven(pool: Sequence[FrontPoint], preference: Preference) -> list[FrontPoint]:
-    """Return the points that pass the fixed sequence of tests; see :class:`Preference`."""
-    ordered = conservative_first(pool)
-    return ordered[: count_passed(p.test(preference) for p in ordered)]
+    """Return the points that pass the fixed sequence of tests; see :class:`Preference`.
+
+    In a sequence that is fixed in advance, testing each hypothesis at the full level and stopping
+    at the first failure controls the probability of any false rejection.
+    """
+    return list(takewhile(lambda p: p.test(preference).passed, conservative_first(pool)))
 
 
 def choose(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:

@@ -171,13 +171,6 @@ def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
     assert len([line for line in text.splitlines() if line.startswith("| x")]) == 2
 
 
-def test_sources_of_one_name_are_told_apart(tmp_path):
-    for i, name in enumerate("ab"):
-        write(tmp_path / f"{name}.parquet", seed=i, task="moods", model="toy")
-    given = given_tables(config(str(tmp_path), str(tmp_path / "a.parquet")))
-    assert [who(each)[:2] for each in given] == [("toy", "a"), ("toy", "b")]
-
-
 def test_tables_with_the_same_file_name_are_named_after_their_paths(tmp_path):
     paths = [str(tmp_path / folder / "moods.parquet") for folder in "ab"]
     for i, path in enumerate(paths):
@@ -214,15 +207,6 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
     write(path, seed=1)
     with pytest.raises(TableError, match="changed"):
         given.read()
-
-
-def test_tables_take_the_place_of_the_prompts_of_a_file(dcs, tmp_path):
-    write(tmp_path / "moods.parquet", model="toy", task="moods")
-    given = ("--tables", tmp_path / "*.parquet", "--only", "methods=icl")
-    planned = dcs("sweep", "results", *given, "--dry-run", "-o", tmp_path / "runs")
-    assert "results: 10 tables, 10 cells" in planned.out
-    none = ("--tables", tmp_path / "*.npz")
-    refused("sweep", "results", *none, "--dry-run", says=[str(tmp_path)])
 
 
 def _without(table: ProbabilityTable, labelled: int) -> ProbabilityTable:

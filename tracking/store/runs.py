@@ -325,7 +325,6 @@ class SweepRuns:
     ) -> str:
         common = {
             schema.KIND: kind,
-            schema.SCHEMA: schema.SCHEMA_VERSION,
             schema.SWEEP: self._sweep.experiment,
             schema.SWEEP_KEY: self._sweep.sweep_key,
         }
@@ -339,7 +338,6 @@ class SweepRuns:
             schema.PARENT: parent,
             schema.CELL_KEY: record.key,
             schema.TRIAL_NUMBER: str(trial.number),
-            schema.TRIAL_STATE: trial.state,
         }
         name, start = f"trial {trial.number}", trial.started_ms
         run_id = self._new_run(schema.KIND_TRIAL, name, tags, start=start)

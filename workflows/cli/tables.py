@@ -242,7 +242,6 @@ def tune(
     record, scheme = found[method], schemes[method]
     front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
     path = output / f"{name}-{method}" / "scheme.json"
-    replaced = path.exists() and dcs.CorrectionScheme.load(path) != scheme
     scheme.save(path)
     path.with_name(FRONT).unlink(missing_ok=True)
     if front is not None:
@@ -274,7 +273,7 @@ def tune(
             rows["test"].write(path.with_name(HELD_OUT))
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
-    console.print(f"scheme written to {path}{', replacing another one' if replaced else ''}")
+    console.print(f"scheme written to {path}")
     console.print(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
         style="bold",

@@ -108,12 +108,6 @@ def test_what_changes_nothing_is_neither_weight_nor_membership() -> None:
     assert [row[name] for name in ("weights", "memberships", "unchanged")] == ["1.0", "1.0", "2.0"]
 
 
-def test_class_accuracies_are_means_over_seeds() -> None:
-    table = tables.class_accuracies(Cells.of(paper_cells(tasks=("trec",))))
-    row = _line(table, method="DCS", **{"class": "World"})
-    assert (row["before"], row["after"]) == ("30.0 ± 0.0", "70.0 ± 10.0")
-
-
 def _aligned(text: str) -> bool:
     return len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1
 

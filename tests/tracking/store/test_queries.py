@@ -116,7 +116,6 @@ def test_a_cell_goes_by_its_name_or_is_the_best_one(store: str) -> None:
     [
         ("seed", ["1", "2", "9", "10"]),
         ("test/accuracy", [0.6, 0.59, 0.52, 0.51]),
-        ("cell_key", ["cell0001", "cell0002", "cell0009", "cell0010"]),
         ("optimization_size", ["8", "16", "full", "full"]),
     ],
 )
@@ -131,16 +130,6 @@ def test_cells_are_sorted_by_numbers_where_a_column_has_them(
     ]
     recorded(output, *cells)
     assert queries.best_first(queries.cells(uri), column)[column].tolist() == values
-
-
-def test_queries_have_their_columns_also_where_there_is_nothing(store: str) -> None:
-    some, none = queries.cells(store, "demo"), queries.cells(store, "Default")
-    fixed = list(none.columns)
-    assert none.empty
-    assert list(some.columns[: len(fixed)]) == fixed
-    typed = [name for name in fixed if some[name].dtype.kind in "ifM"]
-    assert {n: some[n].dtype for n in typed} == {n: none[n].dtype for n in typed}
-    assert none.pivot_table(index="task", columns="method", values="test/accuracy").empty
 
 
 @pytest.fixture
@@ -160,18 +149,6 @@ def test_a_damaged_artifact_is_named_on_one_line(client: MlflowClient, uri: str)
                 read(uri, "demo")
             assert "\n" not in str(told.value)
     assert len(queries.cells(uri, "demo")) == 2, "of these no artifact is read"
-
-
-def test_a_deleted_experiment_is_named_and_comes_back(
-    client: MlflowClient, output: Path, uri: str
-) -> None:
-    experiment = client.get_experiment_by_name("demo")
-    assert experiment is not None
-    client.delete_experiment(experiment.experiment_id)
-    writing = recorded(output)
-    assert writing.pending == 2 and "deleted" in writing.message
-    client.restore_experiment(experiment.experiment_id)
-    assert len(stored_cells(uri, "demo")) == 2
 
 
 def test_an_experiment_of_somebody_else_is_shared_in_peace(output: Path, uri: str) -> None:

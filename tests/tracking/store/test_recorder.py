@@ -21,7 +21,6 @@ from tests.tracking.cells import (
     runs,
     table,
 )
-from tests.tracking.paper_cells import paper_cells
 from tracking import Archive, Recorder, sync
 from tracking.records import ScoringRecord, sealed
 from tracking.schema import CELL_KEY
@@ -182,22 +181,6 @@ def test_a_damaged_record_is_reported_by_name(output: Path, uri: str) -> None:
     assert [report.pending for report in sync(output)] == [1], "not before it is computed again"
 
 
-def test_a_cell_that_was_written_without_an_answer_is_not_pending(
-    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, lost = MlflowClient.set_terminated, iter([TimeoutError("read timed out")])
-
-    def unanswered(self: MlflowClient, run_id: str, *args: Any, **options: Any) -> None:
-        real(self, run_id, *args, **options)
-        for error in lost:
-            raise error
-
-    monkeypatch.setattr(MlflowClient, "set_terminated", unanswered)
-    report = recorded(output, 1, 2)
-    assert (report.recorded, report.pending) == (2, 0)
-    assert content()[1] == _finished(1, 2)
-
-
 @pytest.mark.parametrize(
     ("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")]
 )
@@ -311,11 +294,3 @@ def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str, en
     assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
     assert "RUNNING" not in set(runs()["status"])
     assert [sweep.status for sweep in Archive(output).sweeps()] == ["KILLED"]
-
-
-def test_figures_of_a_sweep_lie_with_its_run(output: Path, uri: str) -> None:
-    cells = paper_cells(tasks=("trec",), seeds=(0,), methods=("icl", "dcs"))
-    recorded(output, *cells, figures="sweep")
-    (run,) = runs(kind="sweep")["run_id"]
-    drawn = {item.path for item in MlflowClient().list_artifacts(run, "figures")}
-    assert {f"figures/accuracy_cobias.{form}" for form in ("png", "svg")} <= drawn

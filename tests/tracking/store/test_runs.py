@@ -14,7 +14,6 @@ from mlflow import MlflowClient
 
 from dcs.data.table import ProbabilityTable
 from tests.tracking.cells import content, make_cell, runs, table
-from tests.tracking.paper_cells import paper_cells
 from tracking import schema
 from tracking.archive import Archive, Sweep
 from tracking.results.cells import Cells
@@ -119,14 +118,6 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(client: Mlflo
     assert 0.5 in data.metrics.values()
 
 
-def test_parameters_of_a_sweep_are_added_but_never_rewritten(client: MlflowClient) -> None:
-    for params in ({"seed": 1}, {"seed": 2, "grid": {"tasks": ["a", "b"]}}):
-        _sweep(client, Sweep(experiment="demo", sweep_key="s1", sweep_params=params))
-    sweeps = runs(kind="sweep")
-    assert sweeps["params.seed"].tolist() == ["1"]
-    assert sweeps["params.grid.tasks"].tolist() == ['["a", "b"]']
-
-
 def test_the_trials_are_steps_and_a_table_of_the_cell(client: MlflowClient) -> None:
     cell = make_cell(trials=3)
     run_id = _sweep(client).write_cell(cell)
@@ -207,17 +198,6 @@ def test_the_scheme_of_one_tuned_table_is_a_model(client: MlflowClient) -> None:
     (model,) = client.search_logged_models([sweep.experiment_id])
     assert model.source_run_id == ids[0]
     assert {metric.key for metric in model.metrics} == {"test/accuracy", "test/cobias"}
-
-
-def test_the_run_of_a_sweep_has_every_table_in_every_form(client: MlflowClient) -> None:
-    cells = paper_cells(tasks=("trec",), objective="err") + paper_cells(tasks=("trec",))
-    sweep = _sweep(client)
-    sweep.write_summary(Cells.of(cells), 0)
-    found = {item.path for item in client.list_artifacts(sweep.parent_id, "tables")}
-    assert {f"tables/objective_ablation.{form}" for form in ("md", "csv", "json")} <= found
-    for path in found:
-        if path.endswith(".json"):
-            assert len(client.load_table(sweep.experiment_id, path)), path
 
 
 def test_the_view_has_a_column_for_everything_that_varies(client: MlflowClient, output) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -146,19 +145,6 @@ def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:
     model_id = log_cell_scheme(uri, cell)
     served = mlflow.pyfunc.load_model(f"models:/{model_id}").unwrap_python_model().scheme
     assert served["corrections"] == scheme["corrections"]
-
-
-def test_the_scheme_alone_needs_only_numpy(folder: Path) -> None:
-    code = (
-        "import sys\n"
-        "heavy = 'mlflow pandas numba torch pyarrow sklearn ray optuna'.split()\n"
-        "sys.modules.update(dict.fromkeys(heavy))\n"
-        "from dcs.schemes.scheme import CorrectionScheme\n"
-        f"scheme = CorrectionScheme.load({str(folder / 'artifacts' / 'scheme.json')!r})\n"
-        "print(scheme.apply([[0.9, 0.1]]).round(3).tolist())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[[0.643, 0.357]]\n"
 
 
 @pytest.mark.slow

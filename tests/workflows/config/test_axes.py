@@ -158,11 +158,3 @@ def test_every_setting_of_the_tuner_can_be_an_axis():
     knobs = PARTS["space"].model_fields
     axes = {name: [None if name in knobs else usual[name]] for name in ABLATED}
     assert [cell.tuner for cell in _cells(_config(axes=axes))] == [TunerSettings()]
-
-
-def test_values_are_asked_for_as_they_are_written():
-    axes = {"weight_scale": [None, 30], "max_cobias": [None, 5]}
-    config = _config(objectives=("full", FIXED), axes=axes, optimization_sizes=(50, "full"))
-    asked = ["objectives=beta=0.5 tau=0.1", "weight_scale=tuned", "axes.max_cobias=none"]
-    part = _narrowed(config, *asked, "optimization_sizes=full")
-    assert part.variants == [(TunerSettings(objective=FIXED), None)]

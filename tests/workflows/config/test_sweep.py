@@ -32,12 +32,6 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path
     assert (config.tuner.trials, config.tuner.prefer, config.tuner.window) == (7, "balance", 2)
 
 
-def test_a_value_can_be_taken_away_and_a_section_replaced(tmp_path):
-    path = _write(tmp_path, limit=50, tuner={"weight_scale": 10})
-    config = load_config(path, sets=["limit=null", "tuner={trials: 3}"])
-    assert (config.limit, config.tuner.trials) == (None, 3)
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [

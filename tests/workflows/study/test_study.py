@@ -157,10 +157,3 @@ def test_a_grid_tries_every_combination():
     found = _study(TunerSettings(sampler="grid", space=space))
     tried = [(t.params["beta"], t.params["lambda1"]) for t in found.trials]
     assert tried == list(itertools.product([0.2, 0.5, 1.0], [1.0, 2.0]))
-
-
-def test_a_value_in_the_space_fixes_a_knob():
-    found = _study(
-        TunerSettings(trials=10, space={"beta": 0.5, "tau": 0.1, "corrections": "both"})
-    )
-    assert {(t.params["beta"], t.params["tau"]) for t in found.trials} == {(0.5, 0.1)}
