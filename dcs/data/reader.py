@@ -22,15 +22,7 @@ from dcs.data.checks import (
     label_indices,
     refuse_too_large,
 )
-from dcs.data.columns import (
-    CORRECTED,
-    PREFIX,
-    Reading,
-    cells_of,
-    infer,
-    to_number,
-    to_shares,
-)
+from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_number, to_shares
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet
 from dcs.errors import ConfigError, TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, read_json, read_text, validated

@@ -27,10 +27,8 @@ from dcs.scoring.models import (
 
 _log = logging.getLogger(__name__)
 
-_TOKEN_BUDGET = {
-    "cpu": 1536,
-    "cuda": 32768,
-}  # on a CPU, batches that fit into its caches are fastest
+#: Tokens of a batch; on a CPU, batches that fit into its caches are fastest.
+_TOKEN_BUDGET = {"cpu": 1536, "cuda": 32768}
 
 _CONTEXT_SHARE = 4  # number of cached prefix tokens that cost as much as one new token
 

@@ -15,12 +15,7 @@ from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.search.kernels.chains import TOLERANCE, cool, descend, randomise
 from dcs.search.kernels.moves import make_state
 from dcs.search.kernels.table import make_room
-from dcs.search.problem import (
-    DEFAULT_CORRECTIONS,
-    DEFAULT_OBJECTIVE,
-    AnnealingResult,
-    Problem,
-)
+from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
 from dcs.search.schedule import Schedule, Start
 
 #: Default schedule of `anneal`.

@@ -480,6 +480,8 @@ class SelectionSettings:
     method: str = "dcs"
 
     def __post_init__(self) -> None:
+        betas = tuple(replace(self.candidates[0], beta=beta).beta for beta in self.betas)
+        object.__setattr__(self, "betas", betas)
         object.__setattr__(self, "folds", whole_number(self.folds, "folds", least=2))
 
     @classmethod

@@ -8,16 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    get_args,
-)
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from pydantic import BaseModel, Field, PlainValidator
@@ -29,10 +20,7 @@ from dcs.evaluation.noninferiority import NonInferiority
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.page import result_page
-from dcs.selection.settings import (
-    Hyperparameters,
-    Setting,
-)
+from dcs.selection.settings import Hyperparameters, Setting
 
 Prefer: TypeAlias = Literal[
     "no-harm",
