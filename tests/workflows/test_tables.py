@@ -145,7 +145,7 @@ def test_a_pattern_that_is_wrong_is_refused_in_one_line(tmp_path, pattern, said)
     refused("sweep", file, "--dry-run", says=[said, pattern, "{model}, {task}, {shots}"])
 
 
-def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, new_output):
+def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
     folder = new_output()
     names = [f"{task}_m{model}_{seed}" for task in "ab" for model in "xy" for seed in (0, 1, 2)]
     _write_named(folder / "v", *names)

@@ -52,10 +52,9 @@ def tuned() -> Tuned:
 
 
 def test_the_number_of_workers_does_not_change_the_study(tuned):
-    for width in (2, 4):
-        other = _study(mapper=Threads(width))
-        assert _results(other) == _results(tuned)
-        assert other.scheme == tuned.scheme
+    other = _study(mapper=Threads(3))
+    assert _results(other) == _results(tuned)
+    assert other.scheme == tuned.scheme
 
 
 def test_the_sampler_varies_every_knob_of_the_schedule(tuned):
@@ -133,7 +132,7 @@ def test_a_journal_with_an_incomplete_line_goes_on(tmp_path):
 
 def test_a_limit_is_a_constraint_of_the_study(tmp_path):
     stored = StoredStudy(str(tmp_path / "optuna.journal"), "cell")
-    _study(SETTINGS.model_copy(update={"max_cobias": 3.0}), stored=stored)
+    _study(TunerSettings(trials=8, judge={"development": 0.3}, max_cobias=3.0), stored=stored)
     study = optuna.load_study(study_name="cell", storage=open_storage(stored.storage))
     for trial in study.trials:
         limit = trial.constraints["max_cobias"]
