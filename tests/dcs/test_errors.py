@@ -30,6 +30,11 @@ def test_every_text_makes_one_line(text):
         assert 0 < len(said) <= 300
 
 
+def test_long_lines_are_cut():
+    assert one_line(ValueError("x" * 300)) == last_line("x" * 301) == "x" * 300
+    assert one_line(ValueError("x" * 301)) == "x" * 299 + "…"
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -52,10 +57,13 @@ def test_every_text_makes_one_line(text):
         ("sqlite:////a/b:c@d.db", "sqlite:////a/b:c@d.db"),
         ("key 'beta': 0.5", "key 'beta': 0.5"),
         ("it said planted-0123", "it said ***"),
+        ("it said eight008 and seven07", "it said *** and seven07"),
         ("key hf_abcdefghijklmnopqrstuvwxyz", "key hf_***"),
         ("Llama-2-7b-hf__emotion4_task_icl1", "Llama-2-7b-hf__emotion4_task_icl1"),
     ],
 )
 def test_secrets_are_hidden(text, shown, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "planted-0123")
+    monkeypatch.setenv("SOME_TOKEN", "eight008")
+    monkeypatch.setenv("SOME_PASSWORD", "seven07")
     assert one_line(ValueError(text)) == redact(text) == redact(shown) == shown

@@ -85,7 +85,8 @@ def test_values_that_cannot_be_kept_are_named(changes: dict[str, Any], key: str)
 
 
 @pytest.mark.parametrize(
-    "change", [{"format": "other"}, {"version": RECORD_VERSION + 1}, {"colour": "red"}]
+    "change",
+    [{"format": "cell"}, {"format": "x"}, {"version": RECORD_VERSION + 1}, {"colour": "red"}],
 )
 def test_text_of_another_form_is_refused_by_name(change: dict[str, Any]) -> None:
     text = json.dumps(json.loads(make_cell().to_json()) | change)

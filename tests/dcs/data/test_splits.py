@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dcs.data.splits import stratified_choice, stratified_split
+from dcs.data.splits import identical_rows, stratified_choice, stratified_split
 from dcs.errors import InvalidInputError
 
 quick = settings(max_examples=100, deadline=None)
@@ -68,6 +68,11 @@ def test_totals_do_not_drift_with_the_number_of_classes(
         assert abs(len(split[name]) - share * len(labels)) < len(parts)
 
 
+def test_a_missing_row_is_taken_from_the_part_that_has_most_too_many() -> None:
+    split = stratified_split([0] * 5, {"a": 0.6, "b": 0.33, "c": 0.07}, seed=0)
+    assert [rows.size for rows in split.values()] == [3, 1, 1]
+
+
 def test_is_stable_over_versions() -> None:
     a, b = (stratified_split([0, 1] * 6, {"a": 0.5, "b": 0.5}, seed=s)["a"] for s in (7, 8))
     assert a.tolist() == [0, 3, 4, 7, 9, 10] != b.tolist()
@@ -124,3 +129,11 @@ def test_choices_hold_the_mix_of_classes(
 def test_a_choice_smaller_than_the_classes_takes_the_frequent_ones() -> None:
     labels = [0] * 3 + [1] * 50 + [2] * 20
     assert np.array(labels)[stratified_choice(labels, 2, seed=1)].tolist() == [1, 2]
+    more = np.array(labels)[stratified_choice(labels, 40, seed=1)]
+    assert np.bincount(more).tolist() == [2, 27, 11]
+
+
+def test_equal_rows_are_copies_unless_there_are_few_different_ones() -> None:
+    probs = np.linspace(0.0, 1.0, 50)[:, None]
+    assert identical_rows(np.vstack([probs, probs])).tolist() == [*range(50)] * 2
+    assert identical_rows(np.vstack([probs[1:], probs[1:]])).tolist() == [*range(98)]

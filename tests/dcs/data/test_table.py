@@ -252,6 +252,9 @@ class TestCounts:
         part = read.subset([2, 0]).with_classes(["c", "a", "n:b"])
         assert part.counts is not None and part.counts.tolist() == [[14, 3, 3], [0, 19, 1]]
         assert part.with_probs(part.probs).counts is None
+        some = ProbabilityTable.from_arrays(table.probs, [0, -1, 2], classes=["a", "b", "c"])
+        assert some.with_classes(["c", "a", "b"]).labels.tolist() == [1, -1, 0]
+        assert some.sample == some.row_hashes()
 
     @pytest.mark.parametrize("wrong", [-1, 0.5, NAN, INF, 2.0**60])
     def test_are_whole_numbers(self, wrong: float) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import xlogy
 
 from dcs.evaluation.noninferiority import NonInferiority
 
@@ -16,6 +18,20 @@ def test_level_is_held_at_the_margin(n_rows: int, changed: float) -> None:
     assert np.mean(passed) <= 0.06
 
 
+@pytest.mark.parametrize(("gained", "lost"), [(12, 10), (0, 7), (9, 0), (60, 80)])
+def test_the_statistic_is_the_score_at_the_most_likely_losses(gained: int, lost: int) -> None:
+    n, margin = 500, 0.02
+
+    def unlikely(p: float) -> float:
+        rest = xlogy(n - gained - lost, 1.0 - 2.0 * p + margin)
+        return -float(xlogy(gained, p - margin) + xlogy(lost, p) + rest)
+
+    p = minimize_scalar(unlikely, bounds=(margin, 0.51), options={"xatol": 1e-10}).x
+    expected = (gained - lost + n * margin) / np.sqrt(n * (2.0 * p - margin - margin**2))
+    found = NonInferiority(gained, lost, n, margin).statistic
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 def test_power_grows_with_rows_and_is_told_in_advance() -> None:
     few = NonInferiority(gained=12, lost=10, n_rows=400, margin=0.005)
     assert not few.passed
@@ -25,6 +41,7 @@ def test_power_grows_with_rows_and_is_told_in_advance() -> None:
     more = NonInferiority(round(12 * scale), round(10 * scale), needed, 0.005)
     assert more.statistic == pytest.approx(more.critical, rel=0.05)
     assert NonInferiority(1, 30, 400, 0.005).rows_needed is None
+    assert NonInferiority(10, 20, 1000, 0.01).rows_needed is None
 
 
 def test_no_difference_on_few_rows_proves_nothing() -> None:

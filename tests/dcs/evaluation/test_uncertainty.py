@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import binomtest, norm
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
@@ -32,6 +33,33 @@ def test_agrees_with_resampling_the_rows() -> None:
     whole = (found.accuracy, found.cobias, found.balanced_accuracy, found.macro_f1)
     errors = [item.standard_error for item in (*whole, *found.class_accuracies)]
     np.testing.assert_allclose(errors, spread, rtol=0.12)
+
+
+def test_class_accuracies_have_exact_intervals() -> None:
+    found = metric_intervals(_CONFUSION)
+    tests = [binomtest(int(right), 100) for right in _CONFUSION.diagonal()]
+    exact = [test.proportion_ci() for test in tests]
+    for interval, (low, high) in zip(found.class_accuracies, exact, strict=True):
+        assert (interval.low, interval.high) == pytest.approx((low, high))
+    # The lowest of three true accuracies is above an end only if all three are.
+    level = 1.0 - 2.0 * (1.0 - 0.975 ** (1 / 3))
+    high = min(test.proportion_ci(level).high for test in tests)
+    weakest = found.weakest_class
+    assert (weakest.low, weakest.high) == pytest.approx((min(low for low, _ in exact), high))
+
+
+def test_the_bias_of_the_bootstrap_is_corrected() -> None:
+    confusion = np.eye(6, dtype=int) + np.eye(6, k=1, dtype=int)
+    intervals = metric_intervals(confusion, resamples=20000)
+    drawn = np.random.default_rng(1).multinomial(11, confusion.ravel() / 11, size=5000)
+    tables = drawn.reshape(-1, 6, 6)
+    metrics = [ClassificationMetrics.from_confusion(each) for each in tables]
+    for name in ("accuracy", "macro_f1"):
+        found, scores = getattr(intervals, name), np.array([getattr(m, name) for m in metrics])
+        below = np.mean(scores < found.estimate) + np.mean(scores == found.estimate) / 2
+        levels = norm.cdf(2.0 * norm.ppf(below) + norm.ppf([0.025, 0.975]))
+        ends = tuple(np.quantile(scores, levels))
+        assert (found.low, found.high) == pytest.approx(ends, abs=0.02)
 
 
 def test_intervals_hold_their_estimate_and_narrow_with_rows() -> None:

@@ -46,6 +46,7 @@ def test_order_and_size_of_the_three_sets() -> None:
     assert [*full] == [*CorrectionSet.furud(), *weights]
     assert full[full.identity] == full[17] == DONT_CHANGE
     assert weights[weights.identity] == Weight(1.0)
+    assert all(isinstance(each.effect, str) for each in full)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,11 @@ def test_nothing_changed_is_said_and_true(correction: Weight | Membership) -> No
     assert not peak.changes_nothing
 
 
+def test_offsets_have_the_mean_0() -> None:
+    scheme = CorrectionScheme(("a", "b", "c"), (Weight(0.25), DONT_CHANGE, Weight(2.0)))
+    np.testing.assert_allclose(scheme.offsets, np.log([0.25, 1.0, 2.0]) + np.log(2.0) / 3)
+
+
 def test_a_scheme_knows_the_rows_it_was_fitted_on() -> None:
     probs = np.random.default_rng(0).dirichlet([0.5] * 3, size=500)
     table = ProbabilityTable.from_arrays(probs, probs.argmax(axis=1), classes=("c", "a", "b"))

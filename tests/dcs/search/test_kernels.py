@@ -73,6 +73,26 @@ def test_kernels_agree_with_numpy_move_by_move(
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
 
 
+@pytest.mark.parametrize("largest", [1.0, 3.0])
+def test_weights_by_histogram_win_the_rows_that_they_win_one_by_one(largest: float) -> None:
+    # Weights at edges of bins, and rivals as close as numbers can be.
+    values = largest * np.array([1, 999, 1365, 1370, 2048, 3001, 4090, 4096]) / 4096
+    own = np.random.default_rng(0).uniform(0.01, 1.0, (300, 1))
+    ties = own * values
+    rivals = np.concatenate([np.nextafter(ties, 0.0), ties, np.nextafter(ties, 9.0)]).ravel()
+    p = np.tile(np.repeat(own.ravel(), values.size), 3)
+    probs, labels = np.stack([p, 1.0 - p], axis=1), np.arange(p.size) % 2
+    by_bins = CorrectionSet((Membership(0, 1, 1), *map(Weight, values)))
+    one_by_one = CorrectionSet((*by_bins, Weight(np.nextafter(values[0], 0.0))))
+    found = []
+    for corrections in (by_bins, one_by_one):
+        table = make_table(probs, labels, corrections, _OBJECTIVE)
+        room = make_room(table)
+        eval_class(table, room, 0, rivals, np.ones(p.size, np.int16))
+        found.append((table.weights.size, room.values[: len(by_bins)].tolist()))
+    assert found == [(values.size, found[1][1]), (0, found[1][1])]
+
+
 def test_what_is_known_to_be_too_high_is_not_judged_but_bounded() -> None:
     probs, labels = coarse_problem(300, 8, decimals=2)
     corrections, objective = SETS["dcs"], Objective(beta=0.1, tau=0.0)

@@ -104,13 +104,25 @@ def test_rows_without_labels_speak_for_fairness_and_not_for_accuracy(
     assert (FittedScheme.picked([worse, plain], preference).chosen is plain) == kept
 
 
+@pytest.mark.parametrize(("accuracy", "kept"), [(-0.02, True), (0.0, False)])
+def test_what_costs_accuracy_must_gain_more(
+    fitted: FittedScheme, accuracy: float, kept: bool
+) -> None:
+    first, plain = fitted.points[0], fitted.points[-1]
+    errors = {"accuracy_error": 0.01, "cobias_error": 0.02, "score_error": 0.02}
+    change = replace(first.change, accuracy=accuracy, **errors)
+    fairer = replace(first, accuracy=plain.accuracy, cobias=plain.cobias - 0.015, change=change)
+    found = FittedScheme.picked([fairer, plain], Preference("balance"))
+    assert (found.chosen is plain) == kept
+
+
 def test_noise_of_an_exchange_lies_between_those_of_its_parts() -> None:
-    # Independent differences: their variances add up.
-    errors = {"accuracy_error": 0.03, "cobias_error": 0.04, "score_error": 0.05}
+    # Variances of independent differences add up; these have a covariance of 0.00045.
+    errors = {"accuracy_error": 0.03, "cobias_error": 0.04, "score_error": 0.04}
     change = Change(0.0, **errors, gained=0, lost=0, changed=0)
     assert change.error(0.0) == pytest.approx(0.03)
-    assert change.error(1.0) == pytest.approx(0.05)
-    assert change.error(0.5) == pytest.approx((0.03**2 + 0.02**2) ** 0.5)
+    assert change.error(1.0) == pytest.approx(0.04)
+    assert change.error(0.5) == pytest.approx((0.03**2 + 0.02**2 - 0.00045) ** 0.5)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +234,7 @@ def test_goals_and_limits_are_met(points: list[FrontPoint], prefer: Any, limit: 
         (Preference(max_accuracy_loss=5.0), 2),
         (Preference(max_cobias=20.0, prefer="accuracy"), 1),
         (Preference(max_cobias=1.0), 3),
+        (Preference(max_cobias=12.0, prefer="accuracy"), 1),
         (Preference(max_cobias=20.0, max_accuracy_loss=3.0), 2),
     ],
 )
@@ -237,5 +250,8 @@ def test_rows_that_prove_nothing_leave_the_probabilities_and_say_what_is_missing
     fair = replace(first, change=replace(first.change, gained=4, lost=4, changed=9))
     kept = FittedScheme.picked([fair, plain], Preference())
     assert kept.chosen is plain
-    assert "more labelled rows" in kept.guarantee
+    needed = fair.test(Preference()).rows_needed
+    assert needed is not None
+    more = float(f"{needed - fair.estimate.n_rows:.1g}")
+    assert f"about {more:,.0f} more labelled rows" in kept.guarantee
     assert FittedScheme.picked([fair, plain], Preference(margin=10.0)).chosen is fair

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
+from dcs.schemes.calibration import fit_calibration
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.schedule import Schedule
 from dcs.selection.settings import Hyperparameters
@@ -51,6 +52,21 @@ def test_without_guards_it_is_the_plain_search() -> None:
     best = exact_search(probs, labels, corrections=corrections, objective=objective)
     found = fit_setting(probs, labels, setting).predict(probs)
     assert objective.value(confusion_matrix(labels, found, 2)) == pytest.approx(best.z, abs=1e-12)
+
+
+def test_without_evidence_weights_equalise_the_mean_probabilities() -> None:
+    probs, labels = biased_table(300, 3)
+    setting = Hyperparameters(calibration="none", prior_rows=1e12, beta=1.0)
+    expected = -np.log(probs.mean(axis=0))
+    found = fit_setting(probs, labels, setting).offsets
+    np.testing.assert_allclose(found, expected - expected.mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize(("n_rows", "ridge"), [(300, 20.0), (1000, 10.0)])
+def test_the_ridge_falls_above_500_rows(n_rows: int, ridge: float) -> None:
+    probs, labels = biased_table(n_rows, 3)
+    found = fit_setting(probs, labels, Hyperparameters(ridge=20.0, corrections="none"))
+    assert found.calibration == fit_calibration(probs, labels, kind="logistic", ridge=ridge)
 
 
 @pytest.mark.parametrize("corrections", ["none", "weights", "memberships", "both"])
