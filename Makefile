@@ -69,9 +69,9 @@ calibration: $(INSTALLED)  ## simulate the guarantee, the tests and the interval
 	$(BIN)/python -m benchmarks.calibration guarantee $(RUNS)/calibration --first 2000 --number $(WORLDS)
 	$(BIN)/python -m benchmarks.calibration intervals $(RUNS)/calibration --number $(DRAWS)
 
-# Two processes: tests spend much of their time waiting for subprocesses.
+# Three processes: tests spend much of their time waiting for Ray and servers.
 test: $(INSTALLED)  ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each
 	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs

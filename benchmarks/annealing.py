@@ -110,10 +110,9 @@ class Bench:
 
         def call() -> None:
             stream, choice = np.array([7], np.uint64), self.choice.copy()
-            metropolis = moves == "metropolis"
-            cool = _search.metropolis_chain if metropolis else _search.heat_bath_chain
-            common = (stream, temperatures, limits, True, choice, found)
-            cool(self.table, self.room, self.state, *common)
+            heat_bath = moves == "heat-bath"
+            chain = (stream, temperatures, limits, True, heat_bath, choice, found)
+            _search.cool(self.table, self.room, self.state, *chain)
 
         return best_time(call, 3) / n
 

@@ -72,6 +72,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.replace(target)
         with suppress(OSError):  # Some network file systems cannot flush folders.
             _fsync(target.parent)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):  # A full disk names no file.
+            error.filename, error.filename2 = str(target), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

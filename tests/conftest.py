@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from sqlalchemy import Engine, event
 
 # Set before anything imports Ray, which reads it only once.
 os.environ.update(
@@ -31,6 +34,13 @@ settings.register_profile("search", derandomize=False, max_examples=500, deadlin
 # Failures of make fuzz are repeated by the seed that it prints.
 settings.register_profile("fuzz", derandomize=False, database=None, max_examples=60, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@event.listens_for(Engine, "connect")
+def _leave_writing_to_the_system(connection: Any, _record: object) -> None:
+    """Do not wait for the disk: no test outlives the machine."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=OFF")
 
 
 _STRAYS = [Path(__file__).parents[1] / name for name in ("mlflow.db", "mlruns", "mlartifacts")]

@@ -228,7 +228,7 @@ def test_a_file_with_other_values(name: str, data: st.DataObject) -> None:
 def test_a_good_file_is_read_and_a_huge_or_deep_one_refused(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     assert not isinstance(read(kind, kind.good), Exception)
-    assert isinstance(read(kind, b'{"a": ' * 5_000), DCSError)
+    assert isinstance(read(kind, b'{"a":' * 5_000), DCSError)
     with (tmp_path / kind.file).open("wb") as file:
         file.truncate(200 * 2**30)  # Takes no room on the disk.
     with pytest.raises(DCSError):

@@ -12,7 +12,6 @@ from tracking.environment import collect_provenance
 from tracking.records import CellRecord, PromptRecord, ScoringRecord, TrialRecord
 from tracking.results.cells import Cells
 from tracking.store import queries
-from tracking.store.client import default_tracking_uri, resolve_tracking_uri, ui_arguments
 from tracking.store.recorder import Recorder, RecorderReport, sync
 
 __all__ = [
@@ -26,9 +25,6 @@ __all__ = [
     "Sweep",
     "TrialRecord",
     "collect_provenance",
-    "default_tracking_uri",
     "queries",
-    "resolve_tracking_uri",
     "sync",
-    "ui_arguments",
 ]

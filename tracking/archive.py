@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -120,14 +119,13 @@ class Archive:
 
         Raises
         ------
-        dcs.errors.TrackingError
-            Raised if a file cannot be written; names the file and the reason.
+        OSError
+            Raised if the file cannot be written; names the file.
         """
         path = self.path(record.key)
         text = record.to_json()
-        with _name_file_on_error(path):
-            if self.digest(record.key) != text_digest(text):
-                atomic_write_text(path, sealed(text))
+        if self.digest(record.key) != text_digest(text):
+            atomic_write_text(path, sealed(text))
         return path
 
     def read(self, key: str) -> CellRecord:
@@ -224,13 +222,12 @@ class Archive:
     def save_sweep(self, sweep: Sweep) -> None:
         """Write the file of a sweep, replacing an earlier one."""
         path = self._sweeps / f"{sweep.sweep_key}.json"
-        with _name_file_on_error(path):
-            atomic_write_text(path, sweep.model_dump_json(indent=2))
+        atomic_write_text(path, sweep.model_dump_json(indent=2))
 
     def add(self, sweep_key: str, key: str) -> None:
         """Add a cell to the list of a sweep."""
         path = self._list_path(sweep_key)
-        with _name_file_on_error(path), path.open("a", encoding="ascii") as file:
+        with path.open("a", encoding="ascii") as file:
             # The line break comes first, so that a line cut by a crash does not affect the next.
             file.write(f"\n{key}")
             file.flush()
@@ -279,28 +276,15 @@ class Archive:
         """
         path = self._sweeps / f"{sweep.sweep_key}.lock"
         lock = FileLock(path, thread_local=False)
-        with _name_file_on_error(path):
-            self._sweeps.mkdir(parents=True, exist_ok=True)
-            try:
-                lock.acquire(blocking=False)
-            except Timeout:
-                raise TrackingError(
-                    f"sweep {sweep.experiment!r} in {self.output} is being recorded by another "
-                    "process; wait for it or use another output folder"
-                ) from None
+        self._sweeps.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise TrackingError(
+                f"sweep {sweep.experiment!r} in {self.output} is being recorded by another "
+                "process; wait for it or use another output folder"
+            ) from None
         return lock
 
     def _list_path(self, sweep_key: str) -> Path:
         return self._sweeps / f"{sweep_key}.cells"
-
-
-@contextmanager
-def _name_file_on_error(path: Path) -> Iterator[None]:
-    """Convert an OSError on writing a file to a TrackingError that names it."""
-    try:
-        yield
-    except OSError as error:
-        raise TrackingError(
-            f"{path}: cannot be written ({error.strerror or error}); check the disk space and the "
-            "permissions, then run the same command again"
-        ) from error

@@ -27,20 +27,13 @@ from pydantic_core import to_json, to_jsonable_python
 
 from dcs.errors import TrackingError, show
 from dcs.io import first_fault, parse_json
-from dcs.schemes.scheme import CorrectionScheme
 
 RECORD_FORMAT = "dcs-cell"
 
 RECORD_VERSION = 4
-"""Version 2 added `histograms`, 3 `importances`, 4 `front`; unused fields are not written."""
-
-CellStatus = Literal["FINISHED", "FAILED"]
-
-TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
+"""Version 2 added `histograms`, 3 `importances`, 4 `front`."""
 
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
-
-TraceRow = tuple[float, float, float, float]
 
 UNCORRECTED = "uncorrected"
 """Name of the method ``icl``, which corrects nothing."""
@@ -104,7 +97,7 @@ class TrialRecord:
     number: int
     params: Annotated[Mapping[str, Any], _Plain]
     metrics: Mapping[str, float]
-    state: TrialState
+    state: Literal["COMPLETE", "PRUNED", "FAIL"]
     seconds: float
     started_ms: int
     value: float | None = None
@@ -160,7 +153,7 @@ class CellRecord:
     Raises
     ------
     pydantic.ValidationError
-        Raised if a value cannot be written as JSON or the scheme is invalid; names the field.
+        Raised if a value cannot be written as JSON; names the field.
     """
 
     key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
@@ -173,22 +166,14 @@ class CellRecord:
     scheme: Annotated[Mapping[str, Any] | None, _Plain] = None
     class_accuracies: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     trials: tuple[TrialRecord, ...] = ()
-    trace: tuple[TraceRow, ...] = ()
+    trace: tuple[tuple[float, float, float, float], ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     importances: Mapping[str, float] = field(default_factory=dict)
     front: Annotated[Mapping[str, Any] | None, _Plain] = None
-    status: CellStatus = "FINISHED"
+    status: Literal["FINISHED", "FAILED"] = "FINISHED"
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
     provenance: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
-
-    @field_validator("scheme")
-    @classmethod
-    def _check_scheme(cls, scheme: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        # An invalid scheme could not be recorded as a model.
-        if scheme is not None:
-            CorrectionScheme.from_dict(scheme)
-        return scheme
 
     @field_validator("class_accuracies")
     @classmethod
@@ -236,13 +221,7 @@ class CellRecord:
     def to_json(self) -> str:
         """Return the canonical JSON: sorted keys, one line, no NaN literals."""
         body = json.loads(to_json(self))
-        # Unused fields are left out, so that records of earlier versions keep their digest.
-        added = ("histograms", "importances", "front")
-        version = max([1, *(i for i, name in enumerate(added, 2) if body[name])])
-        for name in added:
-            if not body[name]:
-                del body[name]
-        body |= {"format": RECORD_FORMAT, "version": version}
+        body |= {"format": RECORD_FORMAT, "version": RECORD_VERSION}
         return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod

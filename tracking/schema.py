@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-SCHEMA_VERSION: Final = "2"
-
 KIND: Final = "dcs.kind"
 KIND_SWEEP: Final = "sweep"
 KIND_CELL: Final = "cell"
@@ -17,7 +15,6 @@ KIND_SCORING: Final = "scoring"
 KIND_MODEL: Final = "model"
 KIND_PROMPT: Final = "prompt"
 
-SCHEMA: Final = "dcs.schema_version"
 SWEEP: Final = "dcs.sweep"
 SWEEP_KEY: Final = "dcs.sweep_key"
 CELL_KEY: Final = "dcs.cell_key"
@@ -25,7 +22,6 @@ TABLE_KEY: Final = "dcs.table_key"
 RECORD_DIGEST: Final = "dcs.record_digest"
 DIGESTS: Final = ("table_digest", "optimization_digest", "test_digest")
 TRIAL_NUMBER: Final = "dcs.trial"
-TRIAL_STATE: Final = "dcs.trial_state"
 IDENTITY_TAGS: Final = ("model", "task", "shots", "seed", "method")
 OBJECTIVE: Final = "objective"
 OPTIMIZATION_SIZE: Final = "optimization_size"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -27,17 +26,8 @@ _TIMES = ("seconds", "started_ms")
 _SOFTWARE = ("git_commit", "sources", "python", "platform", "cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A recorded value and its current counterpart.
-
-    Attributes
-    ----------
-    name : str
-        Name of the value.
-    recorded, now : object
-        The two plain JSON values.
-    """
+class Compared(NamedTuple):
+    """A recorded value and its current counterpart, both plain JSON values."""
 
     name: str
     recorded: Any

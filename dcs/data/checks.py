@@ -103,11 +103,6 @@ class Named:
     classes: Sequence[str] = ()
     ids: Sequence[str] = ()
 
-    def row(self, row: int) -> str:
-        """Return the description of a row of the source."""
-        row_id = f" (id {show(self.ids[row], 40)})" if self.ids else ""
-        return f"{self.source}: row {row}{row_id}"
-
     def refuse(
         self,
         wrong: NDArray[np.bool_],
@@ -126,7 +121,9 @@ class Named:
         if not wrong.any():
             return
         row, *column = (int(index) for index in np.argwhere(wrong)[0])
-        value, place = values[row], self.row(row)
+        value, place = values[row], f"{self.source}: row {row}"
+        if self.ids:
+            place += f" (id {show(self.ids[row], 40)})"
         if column:
             value = value[column[0]]
             place += f", class {show(self.classes[column[0]] if self.classes else column[0])}"

@@ -78,34 +78,9 @@ class Reading(Strict):
     decimal: Literal[".", ","] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Content:
-    """What the columns of a frame hold.
-
-    Attributes
-    ----------
-    reading : Reading
-        The reading, complete.
-    numbers : float64 array [M, N]
-        Values of the class columns; NaN for empty cells.
-    labels : list
-        Labels as in the file; None if there are none.
-    ids : list or None
-        Ids as in the file; None to number the rows.
-    remarks : list of str
-        What was decided, for the user.
-    """
-
-    reading: Reading
-    numbers: NDArray[np.float64]
-    labels: list[Any]
-    ids: list[Any] | None
-    remarks: list[str]
-
-
 def infer(
     frame: pd.DataFrame, given: Reading, *, source: str, known: Reading | None = None
-) -> Content:
+) -> tuple[Reading, NDArray[np.float64]]:
     """Infer what the columns of a frame hold.
 
     Parameters
@@ -119,6 +94,13 @@ def infer(
     known : Reading, optional
         How earlier rows of the same kind were read: it is followed where it fits.
 
+    Returns
+    -------
+    reading : Reading
+        The reading, complete.
+    numbers : float64 array [M, N]
+        Values of the class columns; NaN for empty cells.
+
     Raises
     ------
     TableError
@@ -128,24 +110,16 @@ def infer(
     label = finder.label()
     columns, classes, kind = finder.class_columns(label)
     label = label or finder.label_by_content(classes, columns)
-    numbers = finder.matrix(columns)
-    row_id = finder.id({*columns, label})
-    decimal: Any = "," if any(finder.number(each).comma for each in columns) else "."
     reading = Reading(
         columns=columns,
         classes=classes,
         label=label,
-        id=row_id,
+        id=finder.id({*columns, label}),
         values=kind,
         separator=given.separator,
-        decimal=decimal,
+        decimal="," if any(finder.number(each).comma for each in columns) else ".",
     )
-    remarks = [f"classes {quoted(classes)} from columns {quoted(columns, 4)} ({kind})"]
-    remarks.append(f"labels from {show(label)}" if label else "no labels")
-    remarks += [f"ids from {show(row_id)}"] if row_id else []
-    labels = [None] * len(frame) if label is None else cells_of(frame[label])
-    ids = None if row_id is None else cells_of(frame[row_id])
-    return Content(reading, numbers, labels, ids, remarks)
+    return reading, finder.matrix(columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from dcs.data.checks import (
     label_indices,
     refuse_too_large,
 )
-from dcs.data.columns import CORRECTED, PREFIX, Reading, infer, to_number, to_shares
+from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_number, to_shares
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet
 from dcs.errors import ConfigError, TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, read_json, read_text, validated
@@ -204,24 +204,29 @@ def _interpret(
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise TableError(f"{source}: column names are not unique: {show(twice)}; rename one")
-    found = infer(frame, given, source=source, known=known)
-    reading, numbers = found.reading, found.numbers
-    classes = checked_classes(reading.classes, n_classes=numbers.shape[1], source=source)
-    ids = found.ids and [str(each) if isinstance(each, str) else each for each in found.ids]
-    kind = reading.values or "probabilities"
+    reading, numbers = infer(frame, given, source=source, known=known)
+    columns, kind = reading.columns or (), reading.values or "probabilities"
+    classes = checked_classes(reading.classes, n_classes=len(columns), source=source)
+    ids = None if reading.id is None else cells_of(frame[reading.id])
     names = Named(source, classes, checked_ids(ids, n_rows=len(frame), source=source))
     probs = to_shares(numbers, kind)
-    remarks = [f"{source}: {len(frame):,} rows", *found.remarks]
+    remarks = [
+        f"{source}: {len(frame):,} rows, classes {quoted(classes)} from columns "
+        f"{quoted(columns, 4)} ({kind})",
+        f"labels from {show(reading.label)}" if reading.label else "no labels",
+        *([f"ids from {show(reading.id)}"] if reading.id else []),
+    ]
     if kind in ("probabilities", "percent"):
         sums = np.nansum(numbers, axis=1) / (100.0 if kind == "percent" else 1.0)
         if rounded := int((np.abs(sums - 1.0) > 1e-6).sum()):
             remarks.append(f"{rounded:,} rows were rounded, and are normalised")
     if empty := int(np.isnan(numbers).sum()):
         remarks.append(f"{empty:,} empty cells are 0")
-    labels = label_indices(found.labels, probs, names)
+    given_labels = [None] * len(frame) if reading.label is None else cells_of(frame[reading.label])
+    labels = label_indices(given_labels, probs, names)
     if reading.label is not None and (missing := int((labels < 0).sum())):
         remarks.append(f"{missing:,} rows without a label")
-    corrected = reading.columns and all(each.startswith(CORRECTED) for each in reading.columns)
+    corrected = all(each.startswith(CORRECTED) for each in columns)
     origin = replace(origin, reading=reading, corrected_by="a scheme" if corrected else None)
     parts: dict[str, Any] = {"classes": classes, "ids": names.ids, "provenance": origin}
     if kind == "votes":
@@ -229,7 +234,6 @@ def _interpret(
         table = ProbabilityTable.from_counts(counts, labels, source=source, **parts)
     else:
         table = ProbabilityTable.from_arrays(probs, labels, source=source, **parts)
-    remarks[0] += f", {remarks.pop(1)}"
     return Source(table, frame, reading, "; ".join(remarks))
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import checked_labels, finite_number, whole_number
+from dcs.data.checks import checked_labels, whole_number
 from dcs.errors import InvalidInputError, show
 from dcs.seeds import derive_generator
 
@@ -24,7 +24,7 @@ def stratified_split(
     labels : array-like of int [M]
         The class of every row.
     fractions : mapping of str to float
-        Fraction of the rows in each part; positive, with sum 1.
+        Share of the rows in each part, positive; relative to their sum.
     seed : int
         Non-negative; the same seed gives the same parts.
 
@@ -37,7 +37,7 @@ def stratified_split(
     Raises
     ------
     InvalidInputError
-        If fractions, labels or seed are invalid, or a part would be empty.
+        If labels or seed are invalid, or a part would be empty.
 
     Notes
     -----
@@ -51,14 +51,8 @@ def stratified_split(
     """
     classes = checked_labels(labels)
     names = tuple(fractions)
-    values = [
-        finite_number(share, f"split fraction of {show(name)}", positive=True)
-        for name, share in fractions.items()
-    ]
-    if abs(math.fsum(values) - 1) > 1e-9:
-        raise InvalidInputError(f"split fractions {show(dict(fractions))} must sum to 1")
-    shares = np.array(values) / math.fsum(values)
-    generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_split")
+    shares = np.array([*fractions.values()]) / math.fsum(fractions.values())
+    generator = derive_generator(seed, "stratified_split")
     part_of = np.empty(classes.size, dtype=np.int64)
     targets = np.zeros(len(names))
     sizes = np.zeros(len(names), dtype=np.int64)
@@ -109,7 +103,7 @@ def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.
     """
     classes = checked_labels(labels)
     size = whole_number(size, "size", least=1, most=classes.size)
-    generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_choice")
+    generator = derive_generator(seed, "stratified_choice")
     names, counts = np.unique(classes, return_counts=True)
     # Position of each row in the order of selection: (k + 1/2) / n for row k of n of a class.
     positions = np.empty(classes.size)

@@ -1,9 +1,8 @@
-"""Test of non-inferiority of paired accuracies, and fixed-sequence testing."""
+"""Test of non-inferiority of paired accuracies."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -66,17 +65,3 @@ class NonInferiority:
         if statistic <= 0.0:
             return None
         return math.ceil(self.n_rows * max(1.0, (self.critical / statistic) ** 2))
-
-
-def count_passed(tests: Iterable[NonInferiority]) -> int:
-    """Return how many tests pass before the first one that fails.
-
-    In a sequence that is fixed in advance, testing each hypothesis at the full level and stopping
-    at the first failure controls the probability of any false rejection.
-    """
-    passed = 0
-    for test in tests:
-        if not test.passed:
-            break
-        passed += 1
-    return passed

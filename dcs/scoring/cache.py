@@ -13,8 +13,8 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -119,21 +119,15 @@ class ShardGroup:
         data = buffer.getvalue()
         path = self.folder / f"{_digest(data)}.npz"
         described = self.folder / "settings.json"
-        with _convert_write_errors(self.folder):
+        try:
             if not described.exists():
                 text = json.dumps(self._settings, indent=1, sort_keys=True, ensure_ascii=False)
                 atomic_write_text(described, text)
             atomic_write_bytes(path, data)
+        except OSError as error:
+            raise DCSError(f"store {self.folder}: cannot be written: {reason(error)}") from None
         self._seen.add(path.name)
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
-
-
-@contextmanager
-def _convert_write_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DCSError(f"store {folder}: cannot be written: {reason(error)}") from None
 
 
 def _digest(data: bytes) -> str:

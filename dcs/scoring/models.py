@@ -64,11 +64,6 @@ class ModelReference:
     revision: str | None
     version: str | None = None
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the model is a local folder, so that nothing is downloaded."""
-        return self.revision is not None
-
 
 def resolve_model(model: ModelReference | str | os.PathLike[str]) -> ModelReference:
     """Resolve a model name without loading or downloading anything.
@@ -181,14 +176,6 @@ def load_tokenizer(
         If transformers is not installed.
     """
     reference = resolve_model(model)
-    if reference.name in PACKAGED_MODELS and prompt != "chat":
-        # Avoid transformers, which takes seconds to import.
-        path = os.path.join(reference.location, "tokenizer.json")
-        plain = require("tokenizers").Tokenizer.from_file(path)
-        return Tokenizer(
-            lambda texts: [list(each.ids) for each in plain.encode_batch(list(texts))],
-            lambda token: str(plain.decode([token], skip_special_tokens=False)),
-        )
     transformers = require("transformers")
     with _loading_errors(reference, transformers):
         loaded = transformers.AutoTokenizer.from_pretrained(
@@ -270,7 +257,7 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
             # Prefer cached files, so that every run uses the same weights.
             tokenizer, model = load(local_files_only=True)
         except OSError:
-            if reference.is_local:
+            if reference.revision is not None:
                 raise
             hub = importlib.import_module("huggingface_hub")
             # Check reachability once without retries: fail in seconds instead of a minute.
@@ -306,12 +293,11 @@ def _loading_errors(reference: ModelReference, transformers: Any) -> Iterator[No
         yield
     except Exception as error:
         # Tokenizer, weight and network libraries raise errors of many unrelated classes.
-        advice = (
-            "give a folder written by save_pretrained, including the tokenizer"
-            if reference.is_local
-            else f"a folder of that name does not exist either; {HUB_ADVICE}"
-        )
-        where = "from its folder" if reference.is_local else "from the model hub"
+        where = "from its folder"
+        advice = "give a folder written by save_pretrained, including the tokenizer"
+        if reference.revision is None:
+            where = "from the model hub"
+            advice = f"a folder of that name does not exist either; {HUB_ADVICE}"
         raise ScoringError(
             f"model {reference.name!r} cannot be loaded {where} ({named(error)}); {advice}"
         ) from error

@@ -110,7 +110,12 @@ class VLLMScorer(TokenEngine):
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision)
 
     def _next_scores(
-        self, prompts: list[list[int]], wanted: list[int], progress: Progress
+        self,
+        prompts: list[list[int]],
+        wanted: list[int],
+        progress: Progress,
+        *,
+        normalised: bool = False,
     ) -> NDArray[np.float64]:
         parts = [self._generate(prompts, part) for part in _chunks(wanted)]
         progress(len(prompts))
@@ -134,31 +139,6 @@ class VLLMScorer(TokenEngine):
         progress(len(prompts))
         return [[answer.text for answer in output.outputs] for output in outputs]
 
-    def _word_scores(
-        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
-    ) -> NDArray[np.float64]:
-        # The tokens that follow each beginning of a word, which is appended to the prompts.
-        following: dict[tuple[int, ...], set[int]] = {}
-        for word in words:
-            for length, token in enumerate(word):
-                following.setdefault(word[:length], set()).add(token)
-        found: dict[tuple[int, ...], NDArray[np.float64]] = {}
-        tokens = dict.fromkeys(token for head in following for token in sorted(following[head]))
-        for wanted in _chunks(list(tokens)):
-            heads = [head for head in following if not following[head].isdisjoint(wanted)]
-            # One call, so that the engine is always busy. Prompts come first: the continuations
-            # of one follow each other while it is cached.
-            requests = [[*prompt, *head] for prompt in prompts for head in heads]
-            values = self._generate(requests, wanted).reshape(len(prompts), len(heads), -1)
-            for index, head in enumerate(heads):
-                found |= {
-                    (*head, token): values[:, index, column] for column, token in enumerate(wanted)
-                }
-        progress(len(prompts))
-        # Sum the log-probabilities of each word's tokens, each given the preceding ones.
-        scores = [sum(found[word[:end]] for end in range(1, len(word) + 1)) for word in words]
-        return np.stack(scores, axis=1)
-
     def _generate(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
         """Return the log-probabilities of at most 128 tokens after each prompt [M, K]."""
         # One object for all prompts: vLLM silently returns wrong values for mixed batches.
@@ -175,15 +155,8 @@ class VLLMScorer(TokenEngine):
         return np.array([[found[token].logprob for token in wanted] for found in shown])
 
     def _free(self) -> None:
-        engine = self._engine
         del self._engine
-        # vLLM has no public shutdown method: call that of the engine core if it exists.
-        core = getattr(getattr(engine, "llm_engine", None), "engine_core", None)
-        shutdown = getattr(core, "shutdown", None)
-        if callable(shutdown):
-            shutdown()
-        del engine, core, shutdown
-        gc.collect()
+        gc.collect()  # The engine shuts its processes down when it is collected.
         torch = importlib.import_module("torch")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

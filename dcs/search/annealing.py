@@ -12,21 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import whole_number
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Weight
-from dcs.search.kernels.chains import (
-    TOLERANCE,
-    descend,
-    heat_bath_chain,
-    metropolis_chain,
-    randomise,
-)
+from dcs.search.kernels.chains import TOLERANCE, cool, descend, randomise
 from dcs.search.kernels.moves import make_state
 from dcs.search.kernels.table import make_room
-from dcs.search.problem import (
-    DEFAULT_CORRECTIONS,
-    DEFAULT_OBJECTIVE,
-    AnnealingResult,
-    Problem,
-)
+from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
 from dcs.search.schedule import Schedule, Start
 
 #: Default schedule of `anneal`.
@@ -106,10 +95,8 @@ def cooled(problem: Problem, schedule: Schedule, *, seed: int) -> tuple[NDArray[
         elif r > 0 or schedule.start == "random":
             randomise(stream, choice, len(problem.corrections))
         cooling = temperatures[temperatures.size // 2 :] if reheating else temperatures
-        chain = metropolis_chain if schedule.moves == "metropolis" else heat_bath_chain
-        z, n_evaluated = chain(
-            table, room, state, stream, cooling, limits, schedule.count_worse, choice, found
-        )
+        kind = schedule.count_worse, schedule.moves == "heat-bath"
+        z, n_evaluated = cool(table, room, state, stream, cooling, limits, *kind, choice, found)
         evaluations += n_evaluated
         if schedule.descend:
             z, n_evaluated = descend(table, room, state, found)

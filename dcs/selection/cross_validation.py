@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
 from dcs.data.splits import identical_rows, stratified_split
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
-from dcs.evaluation.uncertainty import mcnemar_p, paired_errors
+from dcs.evaluation.uncertainty import paired_errors
 from dcs.schemes.calibration import FEWEST_FITTED, batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
@@ -366,7 +366,6 @@ class Folds:
         gained, lost = int((right & wrong).sum()), int((~right & ~wrong).sum())
         return Change(
             accuracy=(gained - lost) / self.truth.size,
-            accuracy_p=mcnemar_p(gained, lost),
             accuracy_error=accuracy_error,
             cobias_error=cobias_error,
             score_error=score_error,

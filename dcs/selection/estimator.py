@@ -124,9 +124,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_min_features=2
         )
         check_classification_targets(targets)
-        if self.labels is not None and np.ndim(self.labels) != 1:
-            raise InvalidInputError(f"labels {show(self.labels)}: must be a list of classes")
-        labels = None if self.labels is None else np.asarray(self.labels).tolist()
+        labels = None if self.labels is None else np.ravel(self.labels).tolist()
         values = targets.tolist()
         # If y contains only -1 and 1, both are classes: a single class could not be fitted.
         marked = -1 not in labels if labels is not None else len(set(values)) > 2

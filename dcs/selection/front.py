@@ -7,16 +7,8 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    get_args,
-)
+from itertools import takewhile
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from pydantic import BaseModel, Field, PlainValidator
@@ -24,14 +16,11 @@ from pydantic import BaseModel, Field, PlainValidator
 from dcs.data.checks import finite_number
 from dcs.errors import SchemeError, check_choice, escaped
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.noninferiority import NonInferiority, count_passed
+from dcs.evaluation.noninferiority import NonInferiority
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.page import result_page
-from dcs.selection.settings import (
-    Hyperparameters,
-    Setting,
-)
+from dcs.selection.settings import Hyperparameters, Setting
 
 Prefer: TypeAlias = Literal[
     "no-harm",
@@ -132,9 +121,12 @@ def conservative_first(pool: Sequence[FrontPoint]) -> list[FrontPoint]:
 
 
 def proven(pool: Sequence[FrontPoint], preference: Preference) -> list[FrontPoint]:
-    """Return the points that pass the fixed sequence of tests; see :class:`Preference`."""
-    ordered = conservative_first(pool)
-    return ordered[: count_passed(p.test(preference) for p in ordered)]
+    """Return the points that pass the fixed sequence of tests; see :class:`Preference`.
+
+    In a sequence that is fixed in advance, testing each hypothesis at the full level and stopping
+    at the first failure controls the probability of any false rejection.
+    """
+    return list(takewhile(lambda p: p.test(preference).passed, conservative_first(pool)))
 
 
 def choose(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
@@ -194,8 +186,6 @@ class Change:
     ----------
     accuracy : float
         Difference of accuracy, after minus before, -1..1.
-    accuracy_p : float
-        P-value of the exact McNemar test of equal accuracy.
     accuracy_error, cobias_error, score_error : float
         Standard errors of the differences of accuracy, of COBias, and of accuracy minus COBias.
     gained, lost, changed : int
@@ -204,7 +194,6 @@ class Change:
     """
 
     accuracy: float
-    accuracy_p: float
     accuracy_error: float
     cobias_error: float
     score_error: float

@@ -54,8 +54,6 @@ class Trial:
 
     Attributes
     ----------
-    number : int
-        Index of the trial, from 0.
     params : mapping of str to float
         Parameters of the trial.
     accuracy, cobias : float
@@ -64,7 +62,6 @@ class Trial:
         The search.
     """
 
-    number: int
     params: Mapping[str, float]
     accuracy: float
     cobias: float
@@ -104,8 +101,6 @@ class Method:
         Name on the command line and in records.
     title : str
         Name in tables and figures.
-    summary : str
-        One-sentence description.
     searches : bool
         Whether the method searches for corrections, so that a study can tune it.
     uses_weight_scale : bool
@@ -120,7 +115,6 @@ class Method:
 
     name: str
     title: str
-    summary: str
     searches: bool = False
     uses_weight_scale: bool = False
     uses_memberships: bool = False
@@ -212,54 +206,26 @@ class Method:
 
 #: Methods of the paper, in the order of tables.
 METHODS: Final = (
-    Method("icl", "uncorrected", "Unchanged probabilities; for prompts, in-context learning."),
-    Method(
-        "dnip",
-        "DNIP",
-        "One weight per class, a correction at the class level.",
-        searches=True,
-        uses_weight_scale=True,
-    ),
-    Method(
-        "furud",
-        "FuRud",
-        "One membership function per class, a correction at the sample level.",
-        searches=True,
-        uses_memberships=True,
-    ),
-    Method(
-        "dcs",
-        "DCS",
-        "A weight or a membership function per class, whichever is better.",
-        searches=True,
-        uses_weight_scale=True,
-        uses_memberships=True,
-    ),
+    Method("icl", "uncorrected"),
+    Method("dnip", "DNIP", searches=True, uses_weight_scale=True),
+    Method("furud", "FuRud", searches=True, uses_memberships=True),
+    Method("dcs", "DCS", searches=True, uses_weight_scale=True, uses_memberships=True),
 )
 
-#: Common alternatives for comparison.
+#: Common alternatives for comparison. Those that begin with ``published`` have the schedule, grid
+#: and selection of the paper's code.
 BASELINES: Final = (
-    Method("batch", "Batch calibration", "Divides by the mean probability of every class."),
-    Method("prior", "Prior reweighting", "Adjusts mean probabilities to the class proportions."),
-    Method("vector", "Vector scaling", "A scale and an offset per log-probability."),
-    Method("logistic", "Logistic regression", "Logistic regression on log-probabilities."),
-    Method("logistic-balanced", "Balanced logistic regression", "The same with class weights."),
-    Method("drops", "DROPS", "Class weights on logistic regression for the worst class accuracy."),
-    Method("surrogate", "Smooth surrogate", "Gradient descent on soft error rate and COBias."),
-    Method("published", "Published DCS", "Schedule, grid and selection of the paper's code."),
-    Method(
-        "published-balanced",
-        "Published DCS, balanced",
-        "The same, selected by accuracy minus COBias.",
-        shares="published",
-    ),
-    Method("published-long", "Published DCS, long", "As published, with 50 times the moves."),
-    Method(
-        "published-balanced-long",
-        "Published DCS, long, balanced",
-        "With 50 times the moves, by accuracy minus COBias.",
-        shares="published-long",
-    ),
+    Method("batch", "Batch calibration"),
+    Method("prior", "Prior reweighting"),
+    Method("vector", "Vector scaling"),
+    Method("logistic", "Logistic regression"),
+    Method("logistic-balanced", "Balanced logistic regression"),
+    Method("drops", "DROPS"),
+    Method("surrogate", "Smooth surrogate"),
+    Method("published", "Published DCS"),
+    Method("published-balanced", "Published DCS, balanced", shares="published"),
+    Method("published-long", "Published DCS, long"),
+    Method("published-balanced-long", "Published DCS, long, balanced", shares="published-long"),
 )
 
 
@@ -463,7 +429,7 @@ def _search_grid(
             indices[outside], search.scheme.predict(values[outside]), len(names)
         )
         params = dict(zip(_PUBLISHED_AXES, combination, strict=True))
-        trials.append(Trial(number, params, judged.accuracy, judged.cobias, search))
+        trials.append(Trial(params, judged.accuracy, judged.cobias, search))
     return tuple(trials)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -207,16 +207,6 @@ class Hyperparameters:
         values |= schedule
         values["temperature_ratio"] = ratio
         return values
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, Any]) -> Hyperparameters:
-        """Return the setting that a trial recorded; the inverse of :meth:`to_params`."""
-        own: dict[str, Any]
-        own, schedule = (
-            {each.name: params[each.name] for each in fields(kind) if each.name in params}
-            for kind in (cls, Schedule)
-        )
-        return cls(**own, schedule=replace(STANDARD_SCHEDULE, **schedule))
 
     def smoothing(self, n_rows: int) -> float:
         """Return the share of the evidence that comes from the calibrated probabilities."""

@@ -1,8 +1,10 @@
-"""Small problems and a plain NumPy judge of solutions, for the tests of the searches."""
+"""Small problems, a plain NumPy judge of solutions, and settings of recorded parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,8 @@ from numpy.typing import NDArray
 from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.search.schedule import Schedule
+from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
 
 SETS = {
     "dcs": CorrectionSet.dcs(weight_scale=7),
@@ -43,3 +47,12 @@ def judge(
     names = tuple(str(j) for j in range(n_classes))
     scheme = CorrectionScheme(names, tuple(corrections[int(k)] for k in choice))
     return objective.value(confusion_matrix(labels, scheme.predict(probs), n_classes))
+
+
+def setting_of(params: Mapping[str, Any]) -> Hyperparameters:
+    """Return the setting that a trial recorded."""
+    own, schedule = (
+        {each.name: params[each.name] for each in fields(kind) if each.name in params}
+        for kind in (Hyperparameters, Schedule)
+    )
+    return Hyperparameters(**own, schedule=replace(STANDARD_SCHEDULE, **schedule))

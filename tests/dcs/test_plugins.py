@@ -20,8 +20,8 @@ from dcs.selection.methods import Method
 def fit(probs, labels, *, classes, seed):
     return CorrectionScheme.identity(classes)
 
-PAIRS = Method("pairs", "Pairs", "Nothing is corrected.", fitter=fit)
-OTHER = Method("other", "Other", "It calls itself otherwise.", fitter=fit)
+PAIRS = Method("pairs", "Pairs", fitter=fit)
+OTHER = Method("other", "Other", fitter=fit)
 TEXT = "no method"
 
 class Mute:

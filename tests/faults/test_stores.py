@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from dcs.errors import DCSError
 from tests.servers import free_port, mlflow_server
 from tracking import Archive, sync
 
@@ -127,5 +126,5 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing(cluster, undisturbed, sma
 
 def test_the_disk_error_is_ours(small_disk, undisturbed):
     _fill(small_disk, leave=0)
-    with pytest.raises(DCSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left"):
         Archive(small_disk).write(kept(undisturbed[0])[0])

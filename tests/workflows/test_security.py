@@ -21,7 +21,8 @@ from dcs.errors import DCSError
 from dcs.prompting.files import get_task
 from tests.servers import free_port
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, run_dcs, toy_cell
-from tracking import Archive, ui_arguments
+from tracking import Archive
+from tracking.store.client import ui_arguments
 from workflows.cli.console import explained
 from workflows.config.sweep import SweepConfig
 from workflows.study.cell import failed_record

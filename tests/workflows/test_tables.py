@@ -18,9 +18,10 @@ from dcs.errors import ConfigError, TableError
 from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import UNDRAWN, biased_table, refused
-from tracking import default_tracking_uri, queries
+from tracking import queries
 from tracking.results.cells import Cells
 from tracking.results.sweep_tables import all_tables
+from tracking.store.client import default_tracking_uri
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell, cells_of, paths_by_name, variants_of
 from workflows.study.cell import compute_cell, optimization_rows
@@ -61,13 +62,6 @@ def test_rows_are_held_out_for_each_seed(tmp_path):
     parts = first.read()
     assert (parts["optimization"].n_rows, parts["test"].n_rows) == (90, 30)
     assert {*parts["optimization"].ids, *parts["test"].ids} == {*table.ids}
-
-
-def test_a_file_may_be_called_like_a_pattern(tmp_path):
-    write(tmp_path / "t1.parquet")
-    own = write(tmp_path / "t[1].parquet", n_rows=90)
-    given, _ = planned(tmp_path / "t[1].parquet")
-    assert sum(part.n_rows for part in given.read().values()) == own.n_rows
 
 
 def test_every_kind_of_source_is_taken(tmp_path):
@@ -151,7 +145,7 @@ def test_a_pattern_that_is_wrong_is_refused_in_one_line(tmp_path, pattern, said)
     refused("sweep", file, "--dry-run", says=[said, pattern, "{model}, {task}, {shots}"])
 
 
-def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, new_output):
+def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
     folder = new_output()
     names = [f"{task}_m{model}_{seed}" for task in "ab" for model in "xy" for seed in (0, 1, 2)]
     _write_named(folder / "v", *names)
@@ -175,22 +169,6 @@ def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, new_output):
     text = (folder / "r" / "main_results.md").read_text(encoding="utf-8")
     assert "Mean ± standard deviation over seeds." in text
     assert len([line for line in text.splitlines() if line.startswith("| x")]) == 2
-
-
-def test_a_pair_has_the_seeds_of_the_sweep(tmp_path):
-    paths = [tmp_path / "rows.parquet", tmp_path / "more.parquet"]
-    tables = [write(path, seed=i, demonstration_seed=7) for i, path in enumerate(paths)]
-    given = given_tables(config([str(path) for path in paths], seeds=[0, 1]))
-    assert [each.seed for each in given] == [0, 1]
-    for each in given:
-        assert [part.digest for part in each.read().values()] == [part.digest for part in tables]
-
-
-def test_sources_of_one_name_are_told_apart(tmp_path):
-    for i, name in enumerate("ab"):
-        write(tmp_path / f"{name}.parquet", seed=i, task="moods", model="toy")
-    given = given_tables(config(str(tmp_path), str(tmp_path / "a.parquet")))
-    assert [who(each)[:2] for each in given] == [("toy", "a"), ("toy", "b")]
 
 
 def test_tables_with_the_same_file_name_are_named_after_their_paths(tmp_path):
@@ -229,15 +207,6 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
     write(path, seed=1)
     with pytest.raises(TableError, match="changed"):
         given.read()
-
-
-def test_tables_take_the_place_of_the_prompts_of_a_file(dcs, tmp_path):
-    write(tmp_path / "moods.parquet", model="toy", task="moods")
-    given = ("--tables", tmp_path / "*.parquet", "--only", "methods=icl")
-    planned = dcs("sweep", "results", *given, "--dry-run", "-o", tmp_path / "runs")
-    assert "results: 10 tables, 10 cells" in planned.out
-    none = ("--tables", tmp_path / "*.npz")
-    refused("sweep", "results", *none, "--dry-run", says=[str(tmp_path)])
 
 
 def _without(table: ProbabilityTable, labelled: int) -> ProbabilityTable:

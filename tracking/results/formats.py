@@ -1,4 +1,4 @@
-"""Conversion of a result table to Markdown, LaTeX, CSV and an MLflow table."""
+"""Conversion of a result table to Markdown, CSV and an MLflow table."""
 
 from __future__ import annotations
 
@@ -22,11 +22,6 @@ _PAPER_NOTE: Final = (
 
 #: Prefixes that a spreadsheet interprets as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-#: Characters that the default font encoding of LaTeX lacks, beside those that pandas escapes.
-_LATEX: Final = str.maketrans(
-    {"→": r"$\rightarrow$", "Δ": r"$\Delta$", **{sign: f"${sign}$" for sign in "<>|−"}}
-    | {"−": "$-$", "±": r"$\pm$"}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +74,6 @@ class ResultTable:
         note = f"\n{self.note}\n" if self.note else ""
         return f"**{self.title}**\n\n{to_markdown(self.text, words=self.words)}{note}"
 
-    def to_latex(self) -> str:
-        """Return a ``tabular`` environment, which needs booktabs."""
-        style = self.text.style.hide(axis="index")
-        style = style.format(escape="latex").format_index(escape="latex", axis=1)
-        aligned = "".join("rl"[name in self.words] for name in self.text)
-        latex: str = style.to_latex(column_format=f"@{{}}{aligned}@{{}}", hrules=True)
-        return latex.translate(_LATEX)
-
     def to_csv(self) -> str:
         """Return the tidy numbers as CSV, with text escaped that spreadsheets run as formulas."""
         text: str = self.frame.map(_escape_formula).to_csv(index=False, lineterminator="\n")
@@ -96,7 +83,6 @@ class ResultTable:
         """Return the table in every format by file name."""
         return {
             f"{self.name}.md": self.to_markdown(),
-            f"{self.name}.tex": self.to_latex(),
             f"{self.name}.csv": self.to_csv(),
             f"{self.name}.json": to_mlflow_json(self.frame),
         }

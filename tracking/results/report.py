@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from tracking.results.cells import (
     method_title,
     name_of,
     shots_rank,
+    text_of,
 )
 from tracking.results.figures import (
     ACCENT,
@@ -120,22 +120,13 @@ def render_report(
 
 
 def _collect_facts(cells: Cells) -> list[tuple[str, str]]:
-    def different(name: str) -> list[str]:
-        return list(dict.fromkeys(map(str, cells.frame[name])))
-
-    shots = ", ".join(name for name in different("shots") if name != "None")
-    times = [cell.finished_ms / 1000 for cell in cells.records]
-    first, last = (datetime.fromtimestamp(time, UTC) for time in (min(times), max(times)))
-    return [
-        ("cells", str(len(cells.records))),
-        ("models", ", ".join(different("model"))),
-        ("tasks", ", ".join(different("task"))),
-        *([("shots", shots)] if shots else []),
-        ("methods", ", ".join(method_title(name) for name in different("method"))),
-        ("seeds", ", ".join(sorted(different("seed"), key=lambda seed: (len(seed), seed)))),
-        *((axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in cells.axes),
-        ("computed", f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"),
-    ]
+    facts = [("cells", str(len(cells.records)))]
+    for name in ("model", "task", "shots", "method", "seed"):
+        as_text = method_title if name == "method" else text_of
+        texts = dict.fromkeys(map(as_text, cells.frame[name]))
+        facts.append((name, ", ".join(filter(None, texts))))
+    facts += [(axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in cells.axes]
+    return [(name, text) for name, text in facts if text]
 
 
 def _build_schemes(

@@ -37,6 +37,7 @@ _MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "weight_scale": ("[10, 120]", None, 30),
     "memberships": (None,),
     "prefer": ("no-harm", "balance"),
+    "keep_unlabelled": (False,),
 }
 #: Text of None, where it does not mean that there is none.
 _NONE: Final = {OPTIMIZATION_SIZE: "all", "weight_scale": "tuned", "memberships": "all"}
@@ -134,8 +135,6 @@ def own_setting(record: CellRecord, varied: Collection[str] = ()) -> str:
     """Describe the settings of a cell that differ from main values or are `varied`."""
     own = _get_settings(record)
     names = [name for name, usual in _MAIN_VALUES.items() if own.get(name, usual[0]) not in usual]
-    if own.get("keep_unlabelled"):
-        names.append("keep_unlabelled")
     return ", ".join(
         Axis(name, (own[name],), ()).words(own[name])
         for name in dict.fromkeys([*varied, *names])
@@ -217,9 +216,6 @@ def _get_settings(record: CellRecord) -> dict[str, Any]:
         for name, value in known.items()
         if name not in (*_NOT_SETTINGS, *_PARTS) and not name.endswith("digest")
     }
-    if record.identity.get("tuner"):
-        # The identity of a cell omits this setting if it is not used.
-        found.setdefault("keep_unlabelled", False)
     label = objective_label(record)
     return found if label is None else found | {OBJECTIVE: label}
 

@@ -161,8 +161,9 @@ class Recorder:
         Raises
         ------
         dcs.errors.TrackingError
-            Raised if the recorder is closed, or if the file or the database of the store cannot
-            be written because the disk is full.
+            Raised if the recorder is closed, or the disk of the store is full.
+        OSError
+            Raised if the file cannot be written.
         """
         self._check_disk()
         if self._stop is not None:
@@ -404,7 +405,7 @@ class Recorder:
         self._sweep = self._sweep.model_copy(update={"status": status, "scorings": scorings})
         try:
             self.archive.save_sweep(self._sweep)
-        except TrackingError as error:
+        except OSError as error:
             self._error = one_line(error)  # A sweep without a status counts as KILLED.
 
     def _report_unavailable(self, error: Exception) -> None:

@@ -7,13 +7,12 @@ parameters, the address of its artifacts, three artifacts, and its end.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
@@ -326,7 +325,6 @@ class SweepRuns:
     ) -> str:
         common = {
             schema.KIND: kind,
-            schema.SCHEMA: schema.SCHEMA_VERSION,
             schema.SWEEP: self._sweep.experiment,
             schema.SWEEP_KEY: self._sweep.sweep_key,
         }
@@ -340,7 +338,6 @@ class SweepRuns:
             schema.PARENT: parent,
             schema.CELL_KEY: record.key,
             schema.TRIAL_NUMBER: str(trial.number),
-            schema.TRIAL_STATE: trial.state,
         }
         name, start = f"trial {trial.number}", trial.started_ms
         run_id = self._new_run(schema.KIND_TRIAL, name, tags, start=start)
@@ -366,8 +363,8 @@ def trials_table(record: CellRecord) -> str:
 def _trial_metrics(record: CellRecord) -> list[Measured]:
     """Return accuracy, COBias and value of the trials; the step is the number of the trial."""
     metrics: list[Measured] = []
-    for at in thin(len(record.trials), _MAX_TRIAL_POINTS):
-        trial = record.trials[at]
+    step = max(1, math.ceil(len(record.trials) / _MAX_TRIAL_POINTS))
+    for trial in record.trials[::step]:
         when = trial.started_ms + round(1000 * trial.seconds)
         values = {
             "accuracy": trial.metrics.get("dev/accuracy"),
@@ -384,11 +381,6 @@ def _trial_metrics(record: CellRecord) -> list[Measured]:
 
 def _score(cell: CellRecord) -> float:
     return cell.metrics.get("test/accuracy", 0.0) - cell.metrics.get("test/cobias", 0.0)
-
-
-def thin(length: int, limit: int) -> list[int]:
-    """Return at most `limit` evenly spaced indices of ``range(length)``, including the last."""
-    return sorted({round(i) for i in np.linspace(length - 1, 0, min(length, limit))})
 
 
 def _varied(params: Mapping[str, Any]) -> tuple[str, ...]:

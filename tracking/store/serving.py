@@ -136,17 +136,15 @@ def log_model(
         raise
     if run_id is not None and metrics:
         now = time.time_ns() // 1_000_000
-        about = {} if dataset is None else _naming(dataset)
+        about = {}
+        if dataset is not None:
+            about = {"dataset_name": dataset.name, "dataset_digest": dataset.digest}
         client.log_batch(
             run_id,
             [Metric(key, v, now, 0, model_id=model_id, **about) for key, v in metrics.items()],
             synchronous=True,
         )
     return model_id
-
-
-def _naming(dataset: Dataset) -> dict[str, str]:
-    return {"dataset_name": dataset.name, "dataset_digest": dataset.digest}
 
 
 def log_scheme(

@@ -49,10 +49,9 @@ _result_command()(sweeps.sync)
 def _show_version(requested: bool) -> None:
     if not requested:
         return
-    from tracking.environment import git_commit, installed_version
+    from tracking.environment import installed_version
 
-    commit = git_commit()
-    typer.echo(f"dcs {installed_version()}" + (f" (commit {commit[:12]})" if commit else ""))
+    typer.echo(f"dcs {installed_version()}")
     raise typer.Exit
 
 
@@ -64,7 +63,7 @@ def _root(
     version: bool = typer.Option(
         False,
         "--version",
-        help="Show the version and, in a checkout, the commit.",
+        help="Show the version.",
         callback=_show_version,
         is_eager=True,
     ),

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import ENOSPC
 from functools import partial
 from traceback import format_exception
 from types import FrameType
@@ -129,11 +130,9 @@ STOP = Stop()
 
 def explained(error: BaseException) -> str:
     """Return a one-line message for an error: printable, redacted and limited in length."""
-    if isinstance(error, MemoryError):
-        return "out of memory; use fewer rows, or a machine with more memory"
     if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
-        # Files are written to a temporary sibling first; filename2 is the final name.
-        return _one_line(f"{os.fsdecode(error.filename2 or error.filename)}: {error.strerror}")
+        more = "; make room and run the same command again" if error.errno == ENOSPC else ""
+        return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}{more}")
     return _one_line(str(error) or type(error).__name__)
 
 

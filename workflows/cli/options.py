@@ -138,9 +138,7 @@ def recording(
     return Recorder(
         tracking_uri,
         output=output,
-        trials=tracking.trials,
-        figures=tracking.figures,
-        traces=tracking.traces,
+        **tracking.model_dump(),
         warn=lambda line: console.print(line, style="yellow"),
         **sweep,
     )
@@ -173,7 +171,7 @@ class Results:
     @property
     def store(self) -> str:
         """URI of the tracking store."""
-        from tracking import resolve_tracking_uri
+        from tracking.store.client import resolve_tracking_uri
 
         return resolve_tracking_uri(self.tracking_uri, self.folder)
 

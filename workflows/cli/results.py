@@ -49,7 +49,7 @@ def report(
 
     The report is one file that needs no network; it is also logged to the runs of the sweeps.
     Results are shown beside those of the paper if it has them. `--files` writes tables as
-    Markdown, LaTeX, CSV and JSON, figures as PNG and SVG.
+    Markdown, CSV and JSON, figures as PNG and SVG.
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
@@ -101,8 +101,7 @@ def ui(
 
     Example: `dcs ui --output dcs-runs --port 5001`
     """
-    from tracking import ui_arguments
-    from tracking.store.client import note_running_ui, redact
+    from tracking.store.client import note_running_ui, redact, ui_arguments
     from tracking.store.queries import newest_link
 
     uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
@@ -278,8 +277,7 @@ def register(
     Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
     """
     import dcs
-    from tracking import resolve_tracking_uri
-    from tracking.store.client import pages, redact
+    from tracking.store.client import pages, redact, resolve_tracking_uri
     from tracking.store.serving import log_cell_scheme, log_scheme, register_model
 
     if run.endswith(".json"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcs.errors import ConfigError, origin
+from dcs.errors import origin
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 
@@ -191,7 +191,6 @@ def show(
     ] = "1",
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Demonstration seed.")] = 0,
     data: options.Data = None,
-    row: Annotated[int, typer.Option(metavar="N", min=0, help="Index of the test text.")] = 0,
     model: Annotated[
         str,
         typer.Option(metavar="MODEL", help="Model that reads the prompt."),
@@ -203,7 +202,7 @@ def show(
     A model with a chat template receives the turns of a conversation; --set
     scoring.prompt=completion shows the plain text. Only the tokenizer of the model is loaded.
 
-    Example: `dcs tasks show reviews --shots N --row 3 --model gpt2`
+    Example: `dcs tasks show reviews --shots N --model gpt2`
     """
     from dcs.prompting.files import get_task
     from dcs.prompting.prompts import render_prefix, render_query
@@ -216,11 +215,9 @@ def show(
     )
     task = get_task(name, data)
     demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
-    texts = task.examples("test")
-    if row >= len(texts):
-        raise ConfigError(f"--row {row}: task {task.name!r} has test texts 0 to {len(texts) - 1}")
+    text = task.examples("test")[0]
     prefix = render_prefix(task, demonstrations)
-    query = render_query(task, texts[row].text)
+    query = render_query(task, text.text)
     scoring = config.scoring
     tokenizer = load_tokenizer(
         model,
@@ -235,7 +232,7 @@ def show(
     for line in (
         f"prompt: {kind}",
         f"label words: {', '.join(task.label_words)}",
-        f"gold label: {task.classes[texts[row].label]}",
+        f"gold label: {task.classes[text.label]}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
         f"number of tokens: {len(tokenizer.encode([prompt])[0])}",
         *_describe_labels(tokenizer, prompt, [space + word for word in task.label_words], scoring),

@@ -106,14 +106,11 @@ def import_(
             f"[FORMAT] PATH: got {len(sources)} values {show(sources)}; give one path"
         )
     format, path = sources[0] if len(sources) == 2 else "table", Path(sources[-1])
-    given: dict[str, Any] = {
-        **options.values_of(read),
-        "model": model,
-        "task": task,
-        "shots": None if shots is None else parse_shots(shots),
-        "demonstration_seed": seed,
-    }
-    found = import_tables(format, path, **given)
+    named = {"model": model, "task": task, "demonstration_seed": seed}
+    origin: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if shots is not None:
+        origin["shots"] = parse_shots(shots)
+    found = import_tables(format, path, origin, **options.values_of(read))
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
     if output.suffix == ".parquet":
         tables = {output: the_table(found, part, path)}
@@ -245,7 +242,6 @@ def tune(
     record, scheme = found[method], schemes[method]
     front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
     path = output / f"{name}-{method}" / "scheme.json"
-    replaced = path.exists() and dcs.CorrectionScheme.load(path) != scheme
     scheme.save(path)
     path.with_name(FRONT).unlink(missing_ok=True)
     if front is not None:
@@ -277,7 +273,7 @@ def tune(
             rows["test"].write(path.with_name(HELD_OUT))
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
-    console.print(f"scheme written to {path}{', replacing another one' if replaced else ''}")
+    console.print(f"scheme written to {path}")
     console.print(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
         style="bold",

@@ -23,7 +23,6 @@ from tracking.environment import DISTRIBUTION, installed_version, source_digest
 from workflows.cluster.placement import Placement, place
 from workflows.parallel import repeating
 
-_CHECK_SECONDS = 120.0
 _CONNECT_SECONDS = 5.0
 #: Interval between checks of the cluster, whose nodes may join and leave.
 _LOOK_SECONDS = 2.0
@@ -91,7 +90,7 @@ def check_software() -> None:
     }
     for name, answer in answers.items():
         try:
-            found = ray.get(answer, timeout=_CHECK_SECONDS)
+            found = ray.get(answer, timeout=_ANSWER_SECONDS)
         except (NodeDiedError, TaskUnschedulableError):
             continue  # A spot node that has left the cluster needs no check.
         except RayError as error:

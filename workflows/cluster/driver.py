@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import deque
@@ -33,8 +32,6 @@ from workflows.plan import Cell, Progress, SweepPlan, sharing
 from workflows.study.cell import compute_cell, failed_record
 from workflows.study.study import StudyStorageError, open_storage
 from workflows.tables import Rows
-
-_log = logging.getLogger(__name__)
 
 #: Maximum number of retries of cells whose worker died (out of memory, lost node).
 _RETRIES = 3
@@ -117,7 +114,7 @@ class Driver:
         ------
         ScoringError
             If tables could not be scored; raised after all other work is done.
-        DCSError
+        DCSError or OSError
             If results cannot be written, for example because the disk is full.
         """
         try:

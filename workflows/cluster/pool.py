@@ -190,7 +190,7 @@ class ScoringPool:
         ------
         ClusterError
             If the cluster is lost.
-        DCSError
+        DCSError or OSError
             If a table cannot be written, for example because the disk is full.
         """
         call = self._running.pop(reference)
@@ -214,11 +214,8 @@ class ScoringPool:
         if not table.complete or table not in self._open:
             return len(result.probs), None
         self._open.remove(table)
-        try:
-            stored = StoredTables.under(self._output, table.key)
-            table.store(stored, self._infos[actor.model])
-        except OSError as error:
-            raise self._unwritable(error) from error
+        stored = StoredTables.under(self._output, table.key)
+        table.store(stored, self._infos[actor.model])
         return len(result.probs), table.key
 
     def _admit(self, actor: _Actor, info: ScorerInfo) -> None:
@@ -269,15 +266,9 @@ class ScoringPool:
         """Note why a table is not scored; reported when all other work is done."""
         if isinstance(cause, OSError):
             # A full disk, for example, affects the other tables too: stop.
-            raise self._unwritable(cause) from error
+            raise cause from error
         reason = str(cause) if isinstance(cause, DCSError) else last_line(error)
         wrapped = ScoringError(f"scoring {request.label} failed: {' '.join(reason.split())}")
         # Its frames hold a handle of the actor, which would occupy its CPU and GPU.
         wrapped.__cause__ = error.with_traceback(None)
         self.unscored.append(wrapped)
-
-    def _unwritable(self, error: OSError) -> DCSError:
-        return DCSError(
-            f"{error.filename or self._output}: the scored table cannot be written "
-            f"({error.strerror or error}); make room and run the same command again"
-        )

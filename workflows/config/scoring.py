@@ -16,7 +16,6 @@ from dcs.scoring import (
     LabelRule,
     PromptStyle,
     Scorer,
-    engine_names,
     engine_options,
     engine_packages,
     is_served,
@@ -120,11 +119,7 @@ class ScoringSettings(Strict):
         allowed = as_value_error(engine_options, self.engine)
         for name in self.options:
             if name not in allowed:
-                owners = [e for e in engine_names() if name in engine_options(e)]
-                raise ValueError(
-                    f"engine {self.engine} has no option {name!r}; it is an option of "
-                    f"{' and '.join(owners)}"
-                )
+                raise ValueError(f"engine {self.engine} has no option {name!r}")
         if self.base_url is not None:
             as_value_error(partial(served_revision, revision=self.revision), self.base_url)
         return self

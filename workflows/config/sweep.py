@@ -468,9 +468,6 @@ def selected(
                 f"must be AXIS=VALUE,... with one of {', '.join(axes)}"
             )
         known = {value_label(axis, value): value for value in axes[axis]}
-        if axis == "tasks":  # A task file is also accepted by the name of its task.
-            files = (each for each in axes[axis] if str(each).endswith((".yaml", ".yml")))
-            known |= {get_task(file).name: file for file in files}
         wanted = text.split(",")
         for name in wanted:
             if name not in known:

@@ -216,7 +216,7 @@ def _fit_at_once(
     found = method.fitted(table.probs, table.labels, classes=table.classes, seed=seed, known=known)
     aim = "dev/score" if "balanced" in method.name else "dev/accuracy"
     records = []
-    for trial in found.trials:
+    for number, trial in enumerate(found.trials):
         metrics = {
             "dev/score": trial.accuracy - trial.cobias,
             "dev/accuracy": trial.accuracy,
@@ -224,7 +224,7 @@ def _fit_at_once(
         }
         records.append(
             TrialRecord(
-                number=trial.number,
+                number=number,
                 params=dict(trial.params),
                 metrics=metrics,
                 state="COMPLETE",
@@ -236,7 +236,7 @@ def _fit_at_once(
         started_ms += round(1000 * trial.search.seconds)
     if found.best is None:
         return Tuned(found.scheme)
-    best = records[found.best.number]
+    best = records[found.trials.index(found.best)]
     params = {**best.params, "best_trial": best.number}
     return Tuned(found.scheme, tuple(records), params, best.metrics, found.best.search)
 

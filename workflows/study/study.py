@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -48,7 +48,7 @@ from dcs.selection.settings import Hyperparameters, Interpolated, Setting
 from tracking import TrialRecord
 from tracking.environment import source_digest
 from workflows.config.tuner import TunerSettings
-from workflows.parallel import Mapper, in_process
+from workflows.parallel import Mapper, in_process, one_thread
 from workflows.study.space import SearchSpace
 
 #: Objectives of every study, with their directions.
@@ -332,7 +332,7 @@ class _Study:
         # Trial n is asked when the last fold of trial n - window is done.
         ahead = (window - 1) * folds.n_folds + 1
         for (scheme,), took, started_ms in self._tuning.mapper(
-            _TimedFit(folds.fit_fold), items(), ahead=ahead
+            partial(_timed, folds.fit_fold), items(), ahead=ahead
         ):
             first_ms = first_ms if schemes else started_ms
             schemes.append(scheme)
@@ -411,15 +411,13 @@ def _earlier_fit(setting: Hyperparameters, trial: FrozenTrial) -> Fit:
     return Fit(setting, accuracy, cobias, int(moves))
 
 
-@dataclass(frozen=True, slots=True)
-class _TimedFit:
+@one_thread()
+def _timed(
+    fit: Callable[[Any], tuple[CorrectionScheme, ...]], item: Any
+) -> tuple[tuple[CorrectionScheme, ...], float, int]:
     """Fit a setting without a fold on a worker and measure the time there."""
-
-    fit: Callable[[Any], tuple[CorrectionScheme, ...]]
-
-    def __call__(self, item: Any) -> tuple[tuple[CorrectionScheme, ...], float, int]:
-        started_ms, clock = _now_ms(), time.perf_counter()
-        return self.fit(item), time.perf_counter() - clock, started_ms
+    started_ms, clock = _now_ms(), time.perf_counter()
+    return fit(item), time.perf_counter() - clock, started_ms
 
 
 def make_sampler(name: str, *, seed: int, trials: int) -> BaseSampler:

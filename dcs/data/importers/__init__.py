@@ -6,29 +6,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from dcs.data.columns import Reading
 from dcs.data.importers.lm_eval import LogOptions, read_logs
 from dcs.data.reader import open_source, parts_of
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ConfigError, TableError, check_choice, escaped, unknown
+from dcs.errors import ConfigError, TableError, check_choice, escaped
 from dcs.io import Strict, validated
-
-
-class Origin(Strict):
-    """Provenance that the user specifies, which the file may lack.
-
-    Parameters
-    ----------
-    model, task, shots, demonstration_seed : optional
-        See :class:`dcs.Provenance`.
-    """
-
-    model: str | None = None
-    task: str | None = None
-    shots: int | Literal["N"] | None = None
-    demonstration_seed: int | None = None
 
 
 def the_table(
@@ -43,13 +28,16 @@ def the_table(
     """
     if part is None and len(tables) == 1:
         return next(iter(tables.values()))
-    if part is not None and part in tables:
-        return tables[part]
-    raise unknown(f"{escaped(path)}: --part", part, tables)
+    check_choice(f"{escaped(path)}: --part", part, tables)
+    return tables[str(part)]
 
 
 def import_tables(
-    format: str, path: str | os.PathLike[str], **options: Any
+    format: str,
+    path: str | os.PathLike[str],
+    origin: Mapping[str, Any] | None = None,
+    /,
+    **options: Any,
 ) -> dict[str, ProbabilityTable]:
     """Read all tables of a path.
 
@@ -59,9 +47,11 @@ def import_tables(
         Rows in any form of :func:`dcs.read_table`, or sample logs of lm-evaluation-harness.
     path : path-like
         A file, or a folder of several.
+    origin : mapping, optional
+        Fields of :class:`dcs.Provenance` that the file may lack.
     **options
-        Fields of :class:`Origin`, and of :class:`dcs.data.columns.Reading` or
-        :class:`dcs.data.importers.lm_eval.LogOptions`; None if not specified.
+        Fields of :class:`dcs.data.columns.Reading` or
+        :class:`dcs.data.importers.lm_eval.LogOptions`.
 
     Returns
     -------
@@ -78,16 +68,9 @@ def import_tables(
     """
     check_choice("format", format, _READERS)
     reader, kind = _READERS[format]
-    specified = {name: value for name, value in options.items() if value is not None}
-    origin = {name: specified.pop(name) for name in Origin.model_fields if name in specified}
-    own, given = (
-        validated(model, values, source=f"format {format}", error=ConfigError)
-        for model, values in ((Origin, origin), (kind, specified))
-    )
+    given = validated(kind, options, source=f"format {format}", error=ConfigError)
     return {
-        part: replace(
-            table, provenance=replace(table.provenance, **own.model_dump(exclude_none=True))
-        )
+        part: replace(table, provenance=replace(table.provenance, **(origin or {})))
         for part, table in reader(Path(path), given).items()
     }
 

@@ -93,19 +93,10 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
         stop = min(start + _BYTE, n_rows)
         packed[:] = 0
         key = room.key[start:stop]
-        if n_groups == 3:
-            # Unrolled for the published set.
-            masks_0, masks_1, masks_2 = masks[:, start:stop]
+        for group in range(n_groups):
+            mask = masks[group, start:stop]
             for m in range(key.size):
-                row = packed[key[m]]
-                row[0] += spread[masks_0[m]]
-                row[1] += spread[masks_1[m]]
-                row[2] += spread[masks_2[m]]
-        else:
-            for group in range(n_groups):
-                mask = masks[group, start:stop]
-                for m in range(key.size):
-                    packed[key[m], group] += spread[mask[m]]
+                packed[key[m], group] += spread[mask[m]]
         for i in range(wins_line.size):
             wins_line[i] += packed_bytes[i]
 

@@ -59,7 +59,7 @@ def randomise(stream: NDArray[np.uint64], choice: NDArray[np.int64], n_functions
 
 
 @compiled
-def metropolis_chain(
+def cool(
     table: Table,
     room: Room,
     state: State,
@@ -67,27 +67,56 @@ def metropolis_chain(
     temperatures: NDArray[np.float64],
     limits: NDArray[np.int64],
     count_worse: bool,
+    heat_bath: bool,
     choice: NDArray[np.int64],
     best_choice: NDArray[np.int64],
 ) -> tuple[float, int]:
-    """Cool one chain of the paper's moves from `choice`.
+    """Cool one chain from `choice`.
 
-    A move changes the correction of one class, and is accepted or rejected by the Metropolis
-    criterion. `limits` holds the numbers of accepted and generated moves that end a temperature;
-    `count_worse` is whether accepted moves to a worse solution count. The best solution is
-    written to `best_choice`. Returns its Z and the number of evaluated candidates.
+    A move of the paper changes the correction of one class at random, and is accepted or rejected
+    by the Metropolis criterion. With `heat_bath`, a move draws the correction of one class from
+    its Boltzmann distribution given the other classes, which are visited in sweeps of random
+    order; it is accepted if it changes Z, and cooling ends if the chain is frozen.
+
+    `limits` holds the numbers of accepted and generated moves that end a temperature;
+    `count_worse` is whether accepted moves to a worse solution count. The best of all evaluated
+    solutions is written to `best_choice`. Returns its Z and the number of evaluated candidates.
     """
     n_classes, n_functions = choice.size, table.functions.shape[0]
     set_choice(table, state, choice)
     z = z_of(table, room, state.correct, state.predicted)
-    best = z
+    # The first move of a heat bath evaluates the current solution too.
+    best = math.inf if heat_bath else z
     copy(state.choice, best_choice)
-    n_evaluated = 1
+    order = np.arange(n_classes)
     # Lower bounds of Z of all moves, valid while the values of the rows do not change.
     bounds = np.full((n_classes, n_functions), -math.inf)
+    moves, idle, frozen = 0, 0, FROZEN * n_classes
     for i in range(temperatures.size):
-        accepted, generated = 0, 0
-        while accepted < limits[0] and generated < limits[1]:
+        accepted, generated, at = 0, 0, n_classes
+        while accepted < limits[0] and generated < limits[1] and idle < frozen:
+            generated += 1
+            if heat_bath:
+                if at == n_classes:
+                    _shuffle(stream, order)
+                    at = 0
+                j = order[at]
+                at += 1
+                find_rivals(state, room, j)
+                eval_class(table, room, j, room.rival_value, room.rival_class)
+                k = _draw(stream, room.values, temperatures[i])
+                low = _lowest(room.values)
+                if room.values[low] < best - TOLERANCE:
+                    best = room.values[low]
+                    copy(state.choice, best_choice)
+                    best_choice[j] = low
+                rise = room.values[k] - room.values[state.choice[j]]
+                changed = abs(rise) > TOLERANCE
+                accepted += changed and (count_worse or rise < 0.0)
+                idle = 0 if changed else idle + 1
+                if k != state.choice[j]:
+                    apply_move(table, state, j, k)
+                continue
             j = random_index(stream, n_classes)
             k = random_index(stream, n_functions - 1)
             if k >= state.choice[j]:
@@ -97,7 +126,6 @@ def metropolis_chain(
             if bounds[j, k] < ceiling:
                 bounds[j, k] = eval_move(table, state, room, j, k, ceiling)
             new = bounds[j, k]
-            generated += 1
             if new < ceiling:
                 own = bounds[j].copy()
                 take_counts(state, room)
@@ -109,64 +137,8 @@ def metropolis_chain(
                 if z < best - TOLERANCE:
                     best = z
                     copy(state.choice, best_choice)
-        n_evaluated += generated
-    return best, n_evaluated
-
-
-@compiled
-def heat_bath_chain(
-    table: Table,
-    room: Room,
-    state: State,
-    stream: NDArray[np.uint64],
-    temperatures: NDArray[np.float64],
-    limits: NDArray[np.int64],
-    count_worse: bool,
-    choice: NDArray[np.int64],
-    best_choice: NDArray[np.int64],
-) -> tuple[float, int]:
-    """Cool one chain of heat-bath moves from `choice`, which is updated in place.
-
-    A move draws the correction of one class from its Boltzmann distribution given the other
-    classes. Classes are visited in sweeps of random order. The best solution is the best of all
-    evaluated ones, not only of those drawn. Limits and results are as in
-    `metropolis_chain`; a move is accepted if it changes Z, and cooling ends if the chain is
-    frozen.
-    """
-    n_classes, n_functions = choice.size, table.functions.shape[0]
-    set_choice(table, state, choice)
-    order = np.arange(n_classes)
-    best = math.inf
-    moves, idle, frozen = 0, 0, FROZEN * n_classes
-    for i in range(temperatures.size):
-        accepted, generated = 0, 0
-        at = n_classes
-        while accepted < limits[0] and generated < limits[1] and idle < frozen:
-            if at == n_classes:
-                _shuffle(stream, order)
-                at = 0
-            j = order[at]
-            at += 1
-            find_rivals(state, room, j)
-            eval_class(table, room, j, room.rival_value, room.rival_class)
-            k = _draw(stream, room.values, temperatures[i])
-            low = _lowest(room.values)
-            if room.values[low] < best - TOLERANCE:
-                best = room.values[low]
-                copy(choice, best_choice)
-                best_choice[j] = low
-            rise = room.values[k] - room.values[choice[j]]
-            changed = abs(rise) > TOLERANCE
-            accepted += changed and (count_worse or rise < 0.0)
-            generated += 1
-            idle = 0 if changed else idle + 1
-            if k != choice[j]:
-                apply_move(table, state, j, k)
-                choice[j] = k
         moves += generated
-        if idle >= frozen:
-            break
-    return best, moves * n_functions
+    return best, moves * n_functions if heat_bath else moves + 1
 
 
 @compiled

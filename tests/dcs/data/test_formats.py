@@ -63,21 +63,6 @@ class TestColumns:
         assert read_table(path, **more).labels.tolist() == labels
         assert read_table(save(form, tmp_path, id=None)).ids == ("0", "1", "2")
 
-    @pytest.mark.parametrize(
-        ("changes", "word"),
-        [
-            ({"label": ["no", "yes", "maybe"]}, "row 2 (id 'c')"),
-            ({"label": ["no", "1", "1"]}, "row 0 (id 'a')"),
-            ({"label": ["0", "1", "2"]}, "row 2 (id 'c')"),
-            ({"p:no": None}, "columns="),
-            ({"p:no": [0.75, 0.5, NAN]}, "row 2"),
-            ({"p:no": ["0.75", "high", "0"]}, "row 1"),
-        ],
-    )
-    def test_refused(self, form: str, changes: Any, word: str, tmp_path: Path) -> None:
-        path = save(form, tmp_path, **changes)
-        refuses(TableError, read_table, path, names=[f"{path}: ", word])
-
     @pytest.mark.parametrize("classes", [("p:odd", "odd"), ("a, b", "c; d"), ("p:a", "p:b")])
     def test_odd_class_names(self, form: str, classes: tuple[str, ...], tmp_path: Path) -> None:
         none, (_, _, *values) = dict.fromkeys(GOOD), GOOD.values()
@@ -87,17 +72,6 @@ class TestColumns:
         assert read_table(tmp_path / "again.parquet").classes == table.classes == classes
         path = save(form, tmp_path, **none, **dict(zip(classes, values, strict=True)))
         assert read_table(path, columns=classes, classes=classes).classes == classes
-
-
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_separators_and_byte_order_marks(separator: str, encoding: str, tmp_path: Path) -> None:
-    lines = ["id label p:größer p:b", "01 0 0.5 0.5", "", "b 1 0.25 0.75", ""]
-    text = "\r\n".join(lines).replace(" ", separator)
-    (tmp_path / "t.csv").write_bytes(text.encode(encoding))
-    table = read_table(tmp_path / "t.csv")
-    assert (table.classes, table.ids) == (("größer", "b"), ("01", "b"))
-    assert table.labels.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -165,11 +139,6 @@ class TestVectors:
         monkeypatch.chdir(vectors(tmp_path, "sst5_m_shotN_seed0", opt=LINES))
         provenance = read_table("opt.txt").provenance
         assert (provenance.task, provenance.shots) == ("sst5", "N")
-
-    def test_rounded_numbers_and_names_as_labels(self, tmp_path: Path) -> None:
-        path = vectors(tmp_path, test='"x no no 0.333 0.666\n') / "test.txt"
-        table = read_table(path, columns=["p:*"], classes=["no", "yes"])
-        assert (table.ids, table.labels.tolist()) == (('"x',), [0])
 
     @pytest.mark.parametrize(
         ("text", "word"),

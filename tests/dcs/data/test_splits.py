@@ -79,7 +79,6 @@ def test_is_stable_over_versions() -> None:
         {"labels": []},
         {"labels": [0.5]},
         {"seed": -1},
-        *({"fractions": value} for value in ({}, {"a": 0.5, "b": 0.6}, {"a": "1"})),
         {"fractions": {"a": 1.0, "b": 0.0}},
         {"labels": [0], "fractions": {"a": 0.7, "b": 0.3}},
     ],

@@ -59,4 +59,3 @@ def test_limit() -> None:
     for split, table in tables.items():
         assert table.ids == whole[split].ids[:3]
     refuses(ConfigError, PromptSet.select, TASK, shots=2, seed=0, limit=0, names=["limit 0"])
-    refuses(ConfigError, PromptSet.select, TASK, shots=12, seed=0, names=["optimization"])

@@ -32,7 +32,6 @@ class TestNames:
     def test_revision_is_that_of_the_content(self, folder: Path) -> None:
         found = resolve_model(folder)
         assert found.revision == resolve_model("tiny_lm").revision
-        assert found.is_local
         (folder / "notes.md").write_text("no matter")
         assert resolve_model(folder).revision == found.revision
         change_weights(folder)
@@ -75,14 +74,6 @@ class TestLoading:
     def test_missing_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "torch", None)
         refuses(MissingDependencyError, load_scorer, "tiny_lm", names=["dcs-debias[models]"])
-
-
-def test_the_tokenizer_of_a_packaged_model_is_that_of_its_folder() -> None:
-    own, whole = map(load_tokenizer, ("tiny_lm", resolve_model("tiny_lm").location))
-    for text in ("Text: a\n\nLabel:", "Ünlikely wörds — 字!", "", " two  spaces "):
-        (ids,) = own.encode([text])
-        assert [ids] == whole.encode([text])
-        assert list(map(own.describe, ids)) == list(map(whole.describe, ids))
 
 
 def load_each(names: list[str]) -> list[object]:

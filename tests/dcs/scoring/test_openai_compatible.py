@@ -221,12 +221,6 @@ class TestFaults:
         np.testing.assert_array_equal(ask(server, 4, retries=4), expected)
         assert server.faults == []
 
-    def test_waits_as_long_as_the_server_says(self, server: ModelServer) -> None:
-        server.faults = [(429, {"Retry-After": "1"}, "slow down")]
-        ask(server)
-        first, second = (moment for *_, moment in server.requests)
-        assert second - first >= 0.95
-
     @pytest.mark.parametrize(("fault", "names", "requests"), GIVEN_UP)
     def test_others_are_told(
         self, server: ModelServer, fault: Any, names: list[str], requests: set[int]

@@ -107,7 +107,7 @@ def test_rows_without_labels_speak_for_fairness_and_not_for_accuracy(
 def test_noise_of_an_exchange_lies_between_those_of_its_parts() -> None:
     # Independent differences: their variances add up.
     errors = {"accuracy_error": 0.03, "cobias_error": 0.04, "score_error": 0.05}
-    change = Change(0.0, 1.0, **errors, gained=0, lost=0, changed=0)
+    change = Change(0.0, **errors, gained=0, lost=0, changed=0)
     assert change.error(0.0) == pytest.approx(0.03)
     assert change.error(1.0) == pytest.approx(0.05)
     assert change.error(0.5) == pytest.approx((0.03**2 + 0.02**2) ** 0.5)
@@ -150,7 +150,7 @@ def _point(accuracy: float, cobias: float, lost: int = 10) -> FrontPoint:
         scheme=CorrectionScheme.identity(("a", "b")),
         beta=0.0,
         noise=0.0,
-        change=Change(0.0, 1.0, 0.0, 0.0, 0.0, gained, lost, gained + lost),
+        change=Change(0.0, 0.0, 0.0, 0.0, gained, lost, gained + lost),
         doubt=0.0,
     )
 
@@ -198,8 +198,9 @@ def test_the_default_stops_at_the_first_point_that_is_not_proven(points: list[Fr
         assert chosen.accuracy == max(p.accuracy for p in points)
 
 
-@settings(max_examples=50, deadline=None)
-@given(_POINTS, st.sampled_from(get_args(Prefer)), st.floats(0, 20))
+@settings(max_examples=20, deadline=None)
+# Fits take "offsets" for "balance" among some of the points, before they choose.
+@given(_POINTS, st.sampled_from(sorted({*get_args(Prefer)} - {"offsets"})), st.floats(0, 20))
 def test_goals_and_limits_are_met(points: list[FrontPoint], prefer: Any, limit: float) -> None:
     goal = prefer.replace("-", "_")
     chosen = choose(points, Preference(prefer=prefer)).estimate

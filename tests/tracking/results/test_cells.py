@@ -9,7 +9,6 @@ import pytest
 from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
 from tests.tracking.cells import failed_cell, make_cell
 from tracking.records import CellRecord
-from tracking.results import sweep_tables as tables
 from tracking.results.cells import Cells, Estimate
 
 _SURE = {
@@ -62,14 +61,6 @@ def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
     several = _estimate([_cell(), _cell(1, **{"test/accuracy": 0.6})])
     assert several.percent() == "55.0 ± 7.1" == several.marked()
     assert several.reach == pytest.approx((math.sqrt(0.005),) * 2)
-
-
-def test_every_table_of_one_seed_says_how_sure_it_is() -> None:
-    cells = [_cell(method="icl"), _cell()]
-    main = tables.main_results(Cells.of(cells))
-    assert main.rows[0][-2:] == ("50.0 [45.0, 56.0]", "9.0 [4.1, 12.0]")
-    assert main.rows[1][-2:] == ("50.0 [45.0, 56.0]*", "9.0 [4.1, 12.0]")
-    assert "95 % interval" in main.note and "p < 0.05" in main.note
 
 
 def test_figures_for_people() -> None:

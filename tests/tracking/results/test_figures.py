@@ -27,10 +27,6 @@ def _said(labels: Iterable[Text]) -> list[str]:
     return [label.get_text() for label in labels]
 
 
-def _texts(figure: Figure) -> set[str]:
-    return set(_said(figure.findobj(Text)))
-
-
 def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> None:
     cells = paper_cells(tasks=("trec", "agnews"), shots=(1, 5))
     titles = _titles(figures.class_accuracy_figure(Cells.of(cells)))

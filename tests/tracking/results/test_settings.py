@@ -40,8 +40,7 @@ def test_cells_of_one_setting_have_no_axes() -> None:
     apart = [c for c in tuned(trials=10) if c.identity["task"] == "ddi"]
     apart += [c for c in tuned(trials=90) if c.identity["task"] == "trec"]
     short = paper_cells(tasks=("trec",), tuner={"trials": 30})
-    told = tuned(keep_unlabelled=False)
-    for alike in (apart, [*short, *tuned()], [*told, *tuned()]):
+    for alike in (apart, [*short, *tuned()]):
         assert settings.axes_of(alike) == []
 
 
@@ -65,14 +64,6 @@ def test_main_cells_are_the_usual_ones_and_what_the_ablation_does_not_touch() ->
     cells = [*other, *small, *main]
     assert settings.main_cells(cells) == main
     assert settings.main_cells(cells, but=("optimization_size",)) == [*small, *main]
-
-
-def test_a_table_that_lacks_the_usual_value_is_not_lost() -> None:
-    main, narrow = tuned(), tuned(memberships=5)
-    only_five = [c for c in narrow if c.identity["task"] == "ddi"]
-    cells = [c for c in main if c.identity["task"] == "trec"] + narrow
-    assert len(settings.axes_of(cells)) == 1
-    assert [c for c in settings.main_cells(cells) if c.identity["task"] == "ddi"] == only_five
 
 
 @pytest.mark.parametrize(

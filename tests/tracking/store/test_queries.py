@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from dcs.errors import ConfigError, TrackingError
 from tests.servers import answering
 from tests.tracking.cells import failed_cell, make_cell, recorded
-from tracking import Archive, sync
+from tracking import Archive
 from tracking.store import queries
 from tracking.store.client import default_tracking_uri, open_client, run_link
 from tracking.store.queries import find_cell, log_report, stored_cells
@@ -116,7 +116,6 @@ def test_a_cell_goes_by_its_name_or_is_the_best_one(store: str) -> None:
     [
         ("seed", ["1", "2", "9", "10"]),
         ("test/accuracy", [0.6, 0.59, 0.52, 0.51]),
-        ("cell_key", ["cell0001", "cell0002", "cell0009", "cell0010"]),
         ("optimization_size", ["8", "16", "full", "full"]),
     ],
 )
@@ -131,23 +130,6 @@ def test_cells_are_sorted_by_numbers_where_a_column_has_them(
     ]
     recorded(output, *cells)
     assert queries.best_first(queries.cells(uri), column)[column].tolist() == values
-
-
-def test_a_cell_without_the_metric_is_not_the_best(output: Path, uri: str) -> None:
-    recorded(output, 1, make_cell(2, metrics={"test/accuracy": 0.5}))
-    assert find_cell(uri, "best:dev/accuracy").record.key == "cell0001"
-    with pytest.raises(TrackingError):
-        find_cell(uri, "best:dev/accuracy,seed=2")
-
-
-def test_queries_have_their_columns_also_where_there_is_nothing(store: str) -> None:
-    some, none = queries.cells(store, "demo"), queries.cells(store, "Default")
-    fixed = list(none.columns)
-    assert none.empty
-    assert list(some.columns[: len(fixed)]) == fixed
-    typed = [name for name in fixed if some[name].dtype.kind in "ifM"]
-    assert {n: some[n].dtype for n in typed} == {n: none[n].dtype for n in typed}
-    assert none.pivot_table(index="task", columns="method", values="test/accuracy").empty
 
 
 @pytest.fixture
@@ -167,27 +149,6 @@ def test_a_damaged_artifact_is_named_on_one_line(client: MlflowClient, uri: str)
                 read(uri, "demo")
             assert "\n" not in str(told.value)
     assert len(queries.cells(uri, "demo")) == 2, "of these no artifact is read"
-
-
-def test_a_deleted_run_is_gone_and_the_others_stay(
-    client: MlflowClient, output: Path, uri: str
-) -> None:
-    client.delete_run(queries.cells(uri, "demo").loc[0, "run_id"])
-    assert queries.cells(uri, "demo")["cell_key"].tolist() == ["cell0002"]
-    assert [cell.record.key for cell in stored_cells(uri, "demo")] == ["cell0002"]
-    assert [report.recorded for report in sync(output)] == [1], "the record is still there"
-
-
-def test_a_deleted_experiment_is_named_and_comes_back(
-    client: MlflowClient, output: Path, uri: str
-) -> None:
-    experiment = client.get_experiment_by_name("demo")
-    assert experiment is not None
-    client.delete_experiment(experiment.experiment_id)
-    writing = recorded(output)
-    assert writing.pending == 2 and "deleted" in writing.message
-    client.restore_experiment(experiment.experiment_id)
-    assert len(stored_cells(uri, "demo")) == 2
 
 
 def test_an_experiment_of_somebody_else_is_shared_in_peace(output: Path, uri: str) -> None:

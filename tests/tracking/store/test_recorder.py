@@ -21,7 +21,6 @@ from tests.tracking.cells import (
     runs,
     table,
 )
-from tests.tracking.paper_cells import paper_cells
 from tracking import Archive, Recorder, sync
 from tracking.records import ScoringRecord, sealed
 from tracking.schema import CELL_KEY
@@ -119,31 +118,6 @@ def test_how_a_table_came_about_is_one_run_whatever_happens(
     assert _seconds_of_scoring() == {"t1": [2.0], "t2": [3.0]}
 
 
-def test_a_record_replaced_just_before_a_crash_is_recorded_as_it_is(
-    output: Path, uri: str
-) -> None:
-    recorded(output, failed_cell(1), failed_cell(2))
-    archive = Archive(output)
-    # The driver dies between writing the file and saying so.
-    archive.write(make_cell(1))
-    with Recorder(output=output, **SWEEP) as rec:
-        rec.record(make_cell(1))
-        rec.record(make_cell(2))
-        archive.write(make_cell(2, trials=1))
-        report = rec.finish()
-    assert (report.recorded, report.pending) == (2, 0)
-    status, trials = content()[1:]
-    assert (status, trials["cell0001"]) == (_finished(1, 2), 2)
-
-
-def test_a_sweep_that_was_deleted_is_recorded_anew(output: Path, uri: str) -> None:
-    recorded(output, 1, 2)
-    for run_id in runs()["run_id"]:
-        MlflowClient().delete_run(run_id)
-    recorded(output, 1)
-    assert content()[1] == _finished(1, 2)
-
-
 def test_many_threads_may_record_and_several_write(output: Path, uri: str) -> None:
     with Recorder(output=output, **SWEEP, trials="none", writers=3) as rec:
         with ThreadPoolExecutor(8) as pool:
@@ -176,13 +150,6 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     assert sync(output) == (), "nothing is left to do"
 
 
-def test_an_address_that_does_not_answer_is_not_remembered(output: Path, away: str) -> None:
-    recorded(output, 1)
-    with pytest.raises(TrackingError, match="blocked"):
-        sync(output, tracking_uri=away)
-    assert sync(output) == ()
-
-
 def test_one_record_that_is_refused_does_not_stop_the_others(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,39 +179,6 @@ def test_a_damaged_record_is_reported_by_name(output: Path, uri: str) -> None:
     assert (report.recorded, report.pending) == (1, 1)
     assert str(path) in report.message
     assert [report.pending for report in sync(output)] == [1], "not before it is computed again"
-
-
-def test_a_damaged_record_does_not_cost_the_run_of_the_whole_one(output: Path, uri: str) -> None:
-    recorded(output, 1, 2)
-    path = Archive(output).path("cell0001")
-    path.write_bytes(path.read_bytes()[:100])
-    assert [report.pending for report in sync(output)] == [1]
-    assert content()[1] == _finished(1, 2)
-
-
-def test_a_cell_that_was_written_without_an_answer_is_not_pending(
-    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, lost = MlflowClient.set_terminated, iter([TimeoutError("read timed out")])
-
-    def unanswered(self: MlflowClient, run_id: str, *args: Any, **options: Any) -> None:
-        real(self, run_id, *args, **options)
-        for error in lost:
-            raise error
-
-    monkeypatch.setattr(MlflowClient, "set_terminated", unanswered)
-    report = recorded(output, 1, 2)
-    assert (report.recorded, report.pending) == (2, 0)
-    assert content()[1] == _finished(1, 2)
-
-
-def test_a_damaged_list_of_cells_is_rebuilt_by_the_sweep(output: Path, uri: str) -> None:
-    recorded(output, 1, 2, tracking_uri="http://127.0.0.1:9")
-    (path,) = output.glob("sweeps/*.cells")
-    path.write_bytes(b"\xff\x00\n\ncell0002")
-    recorded(output, 1, 2)
-    assert content()[1] == _finished(1, 2)
-    assert sync(output) == ()
 
 
 @pytest.mark.parametrize(
@@ -360,11 +294,3 @@ def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str, en
     assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
     assert "RUNNING" not in set(runs()["status"])
     assert [sweep.status for sweep in Archive(output).sweeps()] == ["KILLED"]
-
-
-def test_figures_of_a_sweep_lie_with_its_run(output: Path, uri: str) -> None:
-    cells = paper_cells(tasks=("trec",), seeds=(0,), methods=("icl", "dcs"))
-    recorded(output, *cells, figures="sweep")
-    (run,) = runs(kind="sweep")["run_id"]
-    drawn = {item.path for item in MlflowClient().list_artifacts(run, "figures")}
-    assert {f"figures/accuracy_cobias.{form}" for form in ("png", "svg")} <= drawn

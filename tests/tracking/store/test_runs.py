@@ -10,18 +10,15 @@ from typing import Any
 
 import mlflow
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mlflow import MlflowClient
 
 from dcs.data.table import ProbabilityTable
 from tests.tracking.cells import content, make_cell, runs, table
-from tests.tracking.paper_cells import paper_cells
 from tracking import schema
 from tracking.archive import Archive, Sweep
 from tracking.results.cells import Cells
 from tracking.store.client import open_client
-from tracking.store.runs import SweepRuns, thin
+from tracking.store.runs import SweepRuns
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "set_terminated", "delete_run", "set_tag", "log_artifacts"}
@@ -97,19 +94,6 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(client: Mlflo
     assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
 
 
-def test_two_drivers_on_one_store_leave_one_run_of_each_cell(client: MlflowClient) -> None:
-    records = [make_cell(number) for number in range(6)]
-    # Both list the runs before either writes one.
-    drivers = [_sweep(client, folder=folder) for folder in ("first", "second")]
-    for record in records:
-        for driver in drivers:
-            driver.write_cell(record)
-    assert len(runs(kind="cell")) == 12
-    for driver in drivers:
-        driver.remove_doubles()
-    assert content()[1] == {record.key: "FINISHED" for record in records}
-
-
 def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(client: MlflowClient) -> None:
     cell = make_cell(1)
     first = _sweep(client)
@@ -132,14 +116,6 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(client: Mlflo
     assert data.params["list"] == '[1, "\\u00e4"]'
     assert len(data.params["a b_c"]) == 6000
     assert 0.5 in data.metrics.values()
-
-
-def test_parameters_of_a_sweep_are_added_but_never_rewritten(client: MlflowClient) -> None:
-    for params in ({"seed": 1}, {"seed": 2, "grid": {"tasks": ["a", "b"]}}):
-        _sweep(client, Sweep(experiment="demo", sweep_key="s1", sweep_params=params))
-    sweeps = runs(kind="sweep")
-    assert sweeps["params.seed"].tolist() == ["1"]
-    assert sweeps["params.grid.tasks"].tolist() == ['["a", "b"]']
 
 
 def test_the_trials_are_steps_and_a_table_of_the_cell(client: MlflowClient) -> None:
@@ -188,14 +164,6 @@ def test_the_best_scheme_of_each_task_is_a_model_with_its_metrics(client: Mlflow
         assert mlflow.pyfunc.load_model(f"models:/{model.model_id}")
 
 
-@given(st.integers(0, 300), st.integers(1, 100))
-def test_a_long_trace_is_thinned_evenly_and_keeps_its_end(length: int, limit: int) -> None:
-    steps = thin(length, limit)
-    assert len(steps) == min(length, limit)
-    assert steps == sorted(set(steps))
-    assert not length or steps[-1] == length - 1
-
-
 def test_the_tables_of_a_cell_are_datasets_that_load(client: MlflowClient, output: Path) -> None:
     table = ProbabilityTable.from_arrays([[0.9, 0.1]], [0], classes=("a", "b"))
     table.write(output / "rows.parquet")
@@ -230,17 +198,6 @@ def test_the_scheme_of_one_tuned_table_is_a_model(client: MlflowClient) -> None:
     (model,) = client.search_logged_models([sweep.experiment_id])
     assert model.source_run_id == ids[0]
     assert {metric.key for metric in model.metrics} == {"test/accuracy", "test/cobias"}
-
-
-def test_the_run_of_a_sweep_has_every_table_in_every_form(client: MlflowClient) -> None:
-    cells = paper_cells(tasks=("trec",), objective="err") + paper_cells(tasks=("trec",))
-    sweep = _sweep(client)
-    sweep.write_summary(Cells.of(cells), 0)
-    found = {item.path for item in client.list_artifacts(sweep.parent_id, "tables")}
-    assert {f"tables/objective_ablation.{form}" for form in ("md", "tex", "csv", "json")} <= found
-    for path in found:
-        if path.endswith(".json"):
-            assert len(client.load_table(sweep.experiment_id, path)), path
 
 
 def test_the_view_has_a_column_for_everything_that_varies(client: MlflowClient, output) -> None:

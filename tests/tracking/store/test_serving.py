@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException
 
-from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TrackingError
 from dcs.schemes.calibration import Calibration, mean_combination
 from dcs.schemes.corrections import CorrectionSet
@@ -27,7 +25,7 @@ from tests.servers import free_port, running
 from tests.tracking.cells import make_cell, recorded
 from tracking.store.queries import stored_cells
 from tracking.store.scheme_model import SchemeModel
-from tracking.store.serving import log_cell_scheme, log_scheme, register_model, save_model
+from tracking.store.serving import log_cell_scheme, register_model, save_model
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=7)
 NAMES = ("Sports", "World news", "label", "p:x")
@@ -108,30 +106,12 @@ def test_a_saved_model_is_code_and_json(folder: Path) -> None:
     assert [line.partition("==")[0] for line in requirements] == ["mlflow", "numpy", "pandas"]
 
 
-def test_a_parquet_table_is_a_batch(folder: Path, tmp_path: Path) -> None:
-    probs = np.random.default_rng(0).dirichlet([1, 1], size=50)
-    table = ProbabilityTable.from_arrays(probs, np.zeros(50, int), classes=("Sports", "World"))
-    table.write(tmp_path / "t.parquet")
-    model = mlflow.pyfunc.load_model(str(folder))
-    answer = model.predict(pd.read_parquet(tmp_path / "t.parquet"))
-    scheme = CorrectionScheme.load(folder / "artifacts" / "scheme.json")
-    columns = model.metadata.signature.inputs.input_names()
-    np.testing.assert_array_equal(answer[columns].to_numpy(), scheme.apply(table.probs))
-    assert list(model.predict(model.input_example).columns) == ["label", *columns]
-
-
 def test_what_is_no_probability_is_refused(folder: Path) -> None:
     model = mlflow.pyfunc.load_model(str(folder))
     for row in ([0.5, 0.6], [-0.5, 1.5], [float("nan"), 1.0]):
         rows = pd.DataFrame([[0.5, 0.5], row], columns=["p:Sports", "p:World"])
         with pytest.raises(MlflowException, match="row 1: .* are not probabilities"):
             model.predict(rows)
-
-
-def test_a_store_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    scheme = CorrectionScheme.from_dict(make_cell().scheme or {})
-    with pytest.raises(TrackingError, match="http://127.0.0.1:9"):
-        log_scheme("http://127.0.0.1:9", scheme, output=tmp_path, name="mine")
 
 
 def test_the_scheme_of_a_cell_can_be_registered(output: Path, uri: str) -> None:
@@ -165,19 +145,6 @@ def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:
     model_id = log_cell_scheme(uri, cell)
     served = mlflow.pyfunc.load_model(f"models:/{model_id}").unwrap_python_model().scheme
     assert served["corrections"] == scheme["corrections"]
-
-
-def test_the_scheme_alone_needs_only_numpy(folder: Path) -> None:
-    code = (
-        "import sys\n"
-        "heavy = 'mlflow pandas numba torch pyarrow sklearn ray optuna'.split()\n"
-        "sys.modules.update(dict.fromkeys(heavy))\n"
-        "from dcs.schemes.scheme import CorrectionScheme\n"
-        f"scheme = CorrectionScheme.load({str(folder / 'artifacts' / 'scheme.json')!r})\n"
-        "print(scheme.apply([[0.9, 0.1]]).round(3).tolist())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[[0.643, 0.357]]\n"
 
 
 @pytest.mark.slow

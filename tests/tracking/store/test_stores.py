@@ -68,13 +68,6 @@ def test_no_database_is_made_where_one_is_only_read(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("folder", ["Zürich", "50%3F", "a?b"])
-def test_a_store_lies_in_a_folder_of_any_name(tmp_path: Path, folder: str) -> None:
-    output = tmp_path / folder
-    open_client(default_tracking_uri(output))
-    assert (output / "mlflow.db").is_file()
-
-
 def test_a_sqlite_address_may_have_options_and_any_letters(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/Zürich/x.db?timeout=30"
     assert redact(uri) == uri

@@ -77,12 +77,6 @@ def test_twenty_prompts_of_a_table_are_traces_of_its_run(output: Path, uri: str)
     assert span.attributes["label"] == "positive"
 
 
-@pytest.mark.parametrize("number", [0, 3])
-def test_one_key_says_how_many(output: Path, uri: str, number: int) -> None:
-    _record(output, _scoring(output), traces=number)
-    assert len(_traces(output)) == number
-
-
 def test_a_replaced_or_deleted_run_takes_its_traces_with_it(output: Path, uri: str) -> None:
     _record(output, _scoring(output, number=2))
     _record(output, _scoring(output, number=2), 2)

@@ -107,13 +107,6 @@ def test_what_differs_is_named(copy: Path, name: str) -> None:
     assert last.endswith(": test/accuracy" if name == "metrics" else f": {name}")
 
 
-def test_times_are_no_difference(copy: Path) -> None:
-    record = record_of(copy, "dnip")
-    trials = tuple(replace(trial, seconds=99.0, started_ms=1) for trial in record.trials)
-    Archive(copy).write(replace(record, trials=trials, started_ms=1, finished_ms=2))
-    reproduced(copy, record.key)
-
-
 def test_other_software_is_named(copy: Path) -> None:
     record = record_of(copy, "dnip")
     packages = {**record.provenance["packages"], "numpy": "1.0.0", "gone": "2.0"}

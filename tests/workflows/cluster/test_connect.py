@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from dcs.errors import ScoringError
 from tests.faults.processes import wait_for
 from workflows.cluster.connect import ClusterError, ClusterWatch, connected
 from workflows.cluster.placement import Placement, place
@@ -31,24 +30,6 @@ def test_no_cluster_is_said_on_one_line(address):
     with pytest.raises(ClusterError, match=address) as caught, connected(address):
         pass
     assert "\n" not in str(caught.value)
-
-
-def _fail() -> None:
-    raise ScoringError("as expected")
-
-
-def test_a_known_failure_is_not_shown_by_ray_as_well(cluster, capfd):
-    """A task with two results, of which one is looked at: its error is the caller's to tell."""
-    with connected():
-        import ray
-
-        first, second = ray.remote(_fail).options(num_returns=2, max_retries=0).remote()
-        with pytest.raises(ScoringError, match="as expected"):
-            ray.get(first)
-        del first, second
-        # Results are dropped in order: those above have been.
-        ray.get(ray.put(None))
-    assert capfd.readouterr().err == ""
 
 
 def _fails() -> Placement:

@@ -50,15 +50,6 @@ def _refuse(number: int) -> int:
     return number
 
 
-def _at_work(folder: Path, number: int) -> int:
-    """Leave a file while at an item; return how many there are."""
-    (folder / f"{number}").touch()
-    time.sleep(0.05)
-    at_work = len(list(folder.iterdir()))
-    (folder / f"{number}").unlink()
-    return at_work
-
-
 @pytest.mark.parametrize("width", [1, 2, 8])
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_results_come_in_order_and_items_no_further_ahead_than_allowed(cluster, width, ahead):
@@ -78,11 +69,6 @@ def test_results_come_in_order_and_items_no_further_ahead_than_allowed(cluster, 
     assert max(left) < ahead
     if width >= ahead > 1:
         assert max(left) == ahead - 1
-
-
-def test_no_more_tasks_than_the_width_are_at_work(cluster, tmp_path):
-    mapper = RayMapper(width=2, options={"num_cpus": 0})
-    assert max(mapper(functools.partial(_at_work, tmp_path), range(8))) <= 2
 
 
 @pytest.mark.parametrize("width", [1, 2])

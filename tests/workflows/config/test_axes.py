@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from dcs.selection.methods import get_method
 from workflows.config.sweep import (
@@ -134,23 +132,6 @@ def test_one_at_a_time_differs_from_the_tuner_in_one_thing_at_most(config: Sweep
         assert len(different) + (size is not None) <= 1
 
 
-def test_axes_are_combined_in_their_order():
-    config = _config(
-        objectives=("full", "err"),
-        axes={"memberships": [2, None], "weight_scale": [30]},
-        optimization_sizes=(50, "full"),
-    )
-    found = [
-        (t.objective, t.memberships, t.space.weight_scale, size) for t, size in config.variants
-    ]
-    assert found == [*itertools.product(("full", "err"), (2, None), ((30,),), (50, None))]
-
-
-def test_rows_beyond_the_limit_are_all_rows():
-    config = _config(optimization_sizes=(50, 100, 500, "full"), limit=100)
-    assert [cell.optimization_size for cell in _cells(config)] == [50, None]
-
-
 @pytest.mark.parametrize(
     ("method", "asked", "idle"),
     [
@@ -177,17 +158,3 @@ def test_every_setting_of_the_tuner_can_be_an_axis():
     knobs = PARTS["space"].model_fields
     axes = {name: [None if name in knobs else usual[name]] for name in ABLATED}
     assert [cell.tuner for cell in _cells(_config(axes=axes))] == [TunerSettings()]
-
-
-@pytest.mark.parametrize("axes", [{"objectives": ["err"]}, {"lambda3": [1]}])
-def test_an_unknown_axis_is_refused(axes):
-    with pytest.raises(ValidationError):
-        _config(axes=axes)
-
-
-def test_values_are_asked_for_as_they_are_written():
-    axes = {"weight_scale": [None, 30], "max_cobias": [None, 5]}
-    config = _config(objectives=("full", FIXED), axes=axes, optimization_sizes=(50, "full"))
-    asked = ["objectives=beta=0.5 tau=0.1", "weight_scale=tuned", "axes.max_cobias=none"]
-    part = _narrowed(config, *asked, "optimization_sizes=full")
-    assert part.variants == [(TunerSettings(objective=FIXED), None)]

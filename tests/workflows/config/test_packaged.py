@@ -10,6 +10,7 @@ import pytest
 
 from dcs.selection.methods import get_method
 from dcs.selection.settings import Hyperparameters
+from tests.dcs.solutions import setting_of
 from tracking.results.paper import paper_frame, paper_model
 from workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label
 from workflows.config.sweep import packaged_config as packaged
@@ -58,7 +59,7 @@ def test_every_named_parameter_varies_and_runs_as_it_is_recorded(name):
         assert (len({each[knob] for each in recorded}) > 20) is (knob not in fixed), knob
     for trial, setting, params in zip(trials, settings, recorded, strict=True):
         assert all(params[k] == pytest.approx(value) for k, value in trial.params.items())
-        assert Hyperparameters.from_params(params) == setting
+        assert setting_of(params) == setting
         schedule = setting.schedule
         first, last = params["initial_temperature"], schedule.final_temperature
         assert (schedule.initial_temperature, last / first) == (

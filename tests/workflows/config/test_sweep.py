@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dcs.errors import ConfigError
-from dcs.prompting.files import DESCRIBED
 from workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, selected
 
 MINIMAL = {"name": "mine", "tasks": ["reviews"]}
@@ -32,12 +30,6 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path
     assert (config.seeds, config.limit, config.tracking.trials) == ((3,), 50, "runs")
     assert config.axes == {"memberships": (None, 5)}
     assert (config.tuner.trials, config.tuner.prefer, config.tuner.window) == (7, "balance", 2)
-
-
-def test_a_value_can_be_taken_away_and_a_section_replaced(tmp_path):
-    path = _write(tmp_path, limit=50, tuner={"weight_scale": 10})
-    config = load_config(path, sets=["limit=null", "tuner={trials: 3}"])
-    assert (config.limit, config.tuner.trials) == (None, 3)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +127,3 @@ def test_what_a_sweep_does_not_have_cannot_be_asked_for(asked, named):
     whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"))
     with pytest.raises(ConfigError, match=named):
         narrowed(whole, asked)
-
-
-def test_a_file_is_known_by_what_it_calls_its_task(tmp_path):
-    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    for file in files:
-        shutil.copy(DESCRIBED["trec"], file)
-    config = SweepConfig(name="mine", tasks=("reviews", str(files[0])))
-    for name in ("trec", str(files[0])):
-        assert narrowed(config, [f"tasks={name}"]).tasks == (str(files[0]),)
-    with pytest.raises(ValueError, match="trec more than once"):
-        SweepConfig(name="mine", tasks=tuple(map(str, files)))

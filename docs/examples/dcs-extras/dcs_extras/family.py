@@ -33,7 +33,6 @@ def fit_steep(
 STEEP = Method(
     name="steep",
     title="Steep DCS",
-    summary="Memberships of slope 16 and weights in equal ratios.",
     searches=True,
     uses_weight_scale=True,
     fitter=fit_steep,

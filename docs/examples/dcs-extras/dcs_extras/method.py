@@ -34,6 +34,5 @@ def fit_quotas(
 QUOTAS = Method(
     name="quotas",
     title="Quotas",
-    summary="One weight per class, such that each is predicted as often as it is labelled.",
     fitter=fit_quotas,
 )

@@ -72,6 +72,5 @@ def fit_tabu(
 TABU = Method(
     name="tabu",
     title="DCS by tabu search",
-    summary="The published corrections, found by tabu search.",
     fitter=fit_tabu,
 )

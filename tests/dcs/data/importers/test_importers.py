@@ -42,7 +42,7 @@ class TestEveryFormat:
 
     def test_options_name_classes_model_and_task(self, name: str, tmp_path: Path) -> None:
         path = written(name, tmp_path)
-        table = import_tables(name, path, classes=NAMES[name], **ORIGIN)["all"]
+        table = import_tables(name, path, ORIGIN, classes=NAMES[name])["all"]
         assert table.classes == NAMES[name]
         found = table.provenance.to_dict()
         assert {key: found[key] for key in ORIGIN} == ORIGIN
@@ -66,6 +66,7 @@ class TestEveryFormat:
         ("lm-eval", {"targets": "maybe"}),
         ("table", {"targets": "text"}),
         ("lm-eval", {"label": "y"}),
+        ("table", {"path": "y"}),
         ("table", {"classes": "no,yes"}),
     ],
 )
