@@ -80,7 +80,7 @@ class PromptSet:
         Raises
         ------
         ConfigError
-            If `shots` or `limit` is invalid, or no text is left.
+            If `shots` or `limit` is invalid.
         """
         if limit is not None and limit < 1:
             raise ConfigError(f"limit {limit}: must be 1 or greater; omit it for no limit")

@@ -155,8 +155,15 @@ class VLLMScorer(TokenEngine):
         return np.array([[found[token].logprob for token in wanted] for found in shown])
 
     def _free(self) -> None:
+        engine = self._engine
         del self._engine
-        gc.collect()  # The engine shuts its processes down when it is collected.
+        # vLLM has no public shutdown method: call that of the engine core if it exists.
+        core = getattr(getattr(engine, "llm_engine", None), "engine_core", None)
+        shutdown = getattr(core, "shutdown", None)
+        if callable(shutdown):
+            shutdown()
+        del engine, core, shutdown
+        gc.collect()
         torch = importlib.import_module("torch")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
