@@ -51,6 +51,12 @@ _STRAYS = [Path(__file__).parents[1] / name for name in ("mlflow.db", "mlruns", 
 _RAY = re.compile("workflows/(test_(sweep|tables|ensembles)|cluster/test_(parallel|connect))")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the slow ones first, so that several processes end at about the same time."""
+    slow = ("tests/workflows/", "tests/tracking/")
+    items.sort(key=lambda item: (not _RAY.search(item.nodeid), not item.nodeid.startswith(slow)))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep the tests of a file in one process, and those of Ray in the same one."""
