@@ -71,7 +71,7 @@ calibration: $(INSTALLED)  ## simulate the guarantee, the tests and the interval
 
 # Three processes: tests spend much of their time waiting for Ray and servers.
 test: $(INSTALLED)  ## run the tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each
 	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs
