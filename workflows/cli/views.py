@@ -201,8 +201,9 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
 def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
     """Evaluate schemes on labelled rows: a column per scheme, metrics and classes as rows.
 
-    COBias is also shown without what sampling adds to it on average. Rows below accuracy and COBias show the changes, tested on the same rows, against the first
-    scheme and, with more than two schemes, against the second.
+    COBias is also shown without what sampling adds to it on average. Rows below accuracy and
+    COBias show the changes, tested on the same rows, against the first scheme and, with more than
+    two schemes, against the second.
 
     Parameters
     ----------
