@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install lock demo findings calibration docs package check audit clean
-.PHONY: fuzz mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
+.PHONY: fuzz soak mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -71,7 +71,7 @@ calibration: $(INSTALLED)  ## simulate the guarantee, the tests and the interval
 
 # Three processes: tests spend much of their time waiting for Ray and servers.
 test: $(INSTALLED)  ## run the tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each
 	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs
@@ -84,7 +84,11 @@ test-browser: $(INSTALLED)  ## run the tests of the report and of MLflow in Chro
 	$(BIN)/python -m pytest -m browser
 
 test-faults: $(INSTALLED)  ## run the tests that kill processes, servers and nodes (requires PostgreSQL)
-	$(BIN)/python -m pytest -m fault tests/faults
+	$(BIN)/python -m pytest -m 'fault and not soak' tests/faults
+
+CELLS := 20000
+soak: $(INSTALLED)  ## sweep CELLS=... cells while something is killed every minute (requires PostgreSQL)
+	DCS_SOAK_CELLS=$(CELLS) $(BIN)/python -m pytest -m soak -s tests/faults/test_soak.py
 
 SECONDS := 600
 SEED := 1

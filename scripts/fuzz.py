@@ -1,4 +1,4 @@
-"""Damage every kind of file that is read, with a new seed each round, until the time is up.
+"""Damage files, and kill and resume sweeps, with a new seed each round, until the time is up.
 
 python scripts/fuzz.py SECONDS [SEED]
 
@@ -13,12 +13,15 @@ import subprocess
 import sys
 import time
 
+#: Every kind of file that is read, and a sweep in any order of runs, kills and losses.
+TESTS = ["tests/test_readers.py", "tests/workflows/test_lifecycle.py"]
+
 
 def main(seconds: str, first: str = "1") -> int:
-    """Run rounds of the tests of readers; return the exit code of the last one."""
+    """Run rounds of the tests; return the exit code of the last one."""
     until = time.monotonic() + float(seconds)
     for seed in itertools.count(int(first)):
-        command = [sys.executable, "-m", "pytest", "-q", "tests/test_readers.py"]
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "", *TESTS]
         command += [f"--hypothesis-seed={seed}"]
         code = subprocess.run(command, env=os.environ | {"HYPOTHESIS_PROFILE": "fuzz"}).returncode
         if code:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import sqlite3
@@ -44,6 +45,28 @@ def _leave_writing_to_the_system(connection: Any, _record: object) -> None:
 
 
 _STRAYS = [Path(__file__).parents[1] / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
+
+
+#: The files whose tests share a Ray, which starts once where one process has them all.
+_RAY = re.compile("workflows/(test_(sweep|tables|ensembles)|cluster/test_(parallel|connect))")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the slow ones first, so that several processes end at about the same time."""
+    slow = ("tests/workflows/", "tests/tracking/")
+    items.sort(key=lambda item: (not _RAY.search(item.nodeid), not item.nodeid.startswith(slow)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file in one process, and those of Ray in the same one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "ray" if _RAY.search(nodeid) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

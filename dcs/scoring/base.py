@@ -179,15 +179,6 @@ class Engine(ABC):
         """Release the model, if the engine holds one."""
 
 
-def no_label(row: int, answer: str, silent: int, asked: int) -> ScoringError:
-    """Return the error for prompts most of whose answers contain no label word."""
-    return ScoringError(
-        f"query {row}: no label word is in the answer {show(answer)}, as in {silent} of {asked} "
-        "answers; see the prompt with `dcs tasks show`, or use label words that the model answers "
-        "with"
-    )
-
-
 class TokenEngine(Engine):
     """Base class of engines that run the model in this process and operate on token ids.
 
@@ -266,10 +257,8 @@ class TokenEngine(Engine):
         self._check_lengths(tokens, max(map(len, token_ids)) - 1 if rule == "joint" else 0)
         if rule != "joint":
             wanted = sorted({*sum(token_ids, ())})
-            logits = self._next_scores(tokens, wanted, progress)
-            return class_probabilities(logits, token_ids)
-        scores = self._word_scores(tokens, token_ids)
-        progress(len(tokens))
+            return class_probabilities(self._next_scores(tokens, wanted, progress), token_ids)
+        scores = check_finite(self._word_scores(tokens, token_ids, progress))
         if self._joint == "mean":
             scores /= [len(ids) for ids in token_ids]
         elif self._joint == "unconditional":
@@ -277,27 +266,8 @@ class TokenEngine(Engine):
             bare, _ = self._tokenizer.render("", [last_line(queries[0])])
             context = self._tokenizer.encode(bare)
             self._check_lengths(context, 0)
-            scores -= self._word_scores(context, token_ids)
+            scores -= check_finite(self._word_scores(context, token_ids, lambda count: None))
         return softmax(scores)
-
-    def _word_scores(
-        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]]
-    ) -> NDArray[np.float64]:
-        """Return the log-probabilities of whole words after each prompt [M, N]."""
-        heads = list(dict.fromkeys(word[:k] for word in words for k in range(len(word))))
-        wanted = sorted({*sum(words, ())})
-        # One call, so that the engine is always busy. Prompts come first: the continuations of one
-        # follow each other while it is cached.
-        requests = [[*prompt, *head] for prompt in prompts for head in heads]
-        logs = self._next_scores(requests, wanted, lambda count: None, normalised=True)
-        after = dict(
-            zip(heads, logs.reshape(len(prompts), len(heads), -1).swapaxes(0, 1), strict=True)
-        )
-        scores = [
-            sum(after[word[:k]][:, wanted.index(token)] for k, token in enumerate(word))
-            for word in words
-        ]
-        return check_finite(np.stack(scores, axis=1))
 
     def _count_votes(
         self, prompts: list[str], label_words: Sequence[str], votes: int, progress: Progress
@@ -320,8 +290,12 @@ class TokenEngine(Engine):
         self.parsed += int(counts.sum())
         self.unlabelled += silent.size
         if 2 * silent.size > len(prompts):
-            row = int(silent[0])
-            raise no_label(row, answers[row][0], silent.size, len(prompts))
+            raise ScoringError(
+                f"query {silent[0]}: no label word is in the answer "
+                f"{show(answers[silent[0]][0])}, as in {silent.size} of {len(prompts)} answers; "
+                "see the prompt with `dcs tasks show`, or use label words that the model answers "
+                "with"
+            )
         return counts
 
     @property
@@ -352,15 +326,16 @@ class TokenEngine(Engine):
 
     @abstractmethod
     def _next_scores(
-        self,
-        prompts: list[list[int]],
-        wanted: list[int],
-        progress: Progress,
-        *,
-        normalised: bool = False,
+        self, prompts: list[list[int]], wanted: list[int], progress: Progress
     ) -> NDArray[np.float64]:
-        """Return logits of some tokens after each prompt [M, K], or their log-probabilities."""
+        """Return logits of some tokens after each prompt [M, K], up to a constant per row."""
 
     @abstractmethod
     def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
         """Return so many sampled answers to each prompt."""
+
+    @abstractmethod
+    def _word_scores(
+        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
+    ) -> NDArray[np.float64]:
+        """Return the log-probabilities of whole words after each prompt [M, N]."""

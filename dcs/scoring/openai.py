@@ -44,7 +44,7 @@ from dcs.errors import (
 )
 from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import MissingRule, count_votes, fill_missing, label_masses
-from dcs.scoring.base import Engine, Progress, Prompt, no_label
+from dcs.scoring.base import Engine, Progress, Prompt
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
 
@@ -258,7 +258,11 @@ class OpenAIScorer(Engine):
                     done += 1
                     empty += bool(answer)
                     if 2 * empty > done >= min(len(prompts), _FIRST_PROMPTS):
-                        raise no_label(row, answer, empty, done)
+                        raise ScoringError(
+                            f"query {row}: no label word is in the answer {show(answer)}, as in "
+                            f"{empty} of {done} answers; see the prompt with `dcs tasks show`, or "
+                            "use the other api or label words that the model answers with"
+                        )
                     progress(1)
 
             await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))

@@ -7,7 +7,9 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,9 +80,28 @@ def finished(undisturbed, scored) -> Path:
     return scored
 
 
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory) -> Iterator[str]:
+@dataclass(frozen=True)
+class Postgres:
     """A PostgreSQL server of Debian's package with a fresh cluster of databases."""
+
+    uri: str
+    control: list[str | Path]
+    options: str
+    run_as: dict[str, Any]
+
+    def start(self) -> None:
+        self._run("-o", self.options, "start")
+
+    def stop(self) -> None:
+        """Stop it as a crash does: it recovers when it starts again."""
+        self._run("-m", "immediate", "stop")
+
+    def _run(self, *arguments: str) -> None:
+        subprocess.run([*self.control, *arguments], check=True, **self.run_as)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory) -> Iterator[Postgres]:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
@@ -89,24 +110,33 @@ def postgres(tmp_path_factory) -> Iterator[str]:
     # Below /tmp and not below pytest's own folder, which only root may enter.
     folder = Path(f"/tmp/dcs-postgres-{os.getpid()}-{port}")
     folder.mkdir(mode=0o700)
-    run_as: dict[str, object] = {}
+    run_as: dict[str, Any] = {"cwd": folder, "stdout": subprocess.DEVNULL}
     if os.getuid() == 0:
         # The server refuses to run as root.
         user = pwd.getpwnam("postgres")
         os.chown(folder, user.pw_uid, user.pw_gid)
-        run_as = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        run_as |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     data = folder / "data"
-    quiet = {"cwd": folder, "stdout": subprocess.DEVNULL, **run_as}
     subprocess.run(
         [programs / "initdb", "-D", data, "-U", "dcs", "-A", "trust", "--no-sync"],
         check=True,
-        **quiet,
+        **run_as,
     )
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -k {folder} -c fsync=off"
-    control = [programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
-    subprocess.run([*control, "-o", options, "start"], check=True, **quiet)
+    server = Postgres(
+        f"postgresql://dcs@127.0.0.1:{port}/postgres",
+        [programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log"],
+        f"-p {port} -c listen_addresses=127.0.0.1 -k {folder} -c fsync=off",
+        run_as,
+    )
+    server.start()
     try:
-        yield f"postgresql://dcs@127.0.0.1:{port}/postgres"
+        yield server
     finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], check=True, **quiet)
+        server.stop()
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_server) -> str:
+    """The address of a PostgreSQL database."""
+    return postgres_server.uri

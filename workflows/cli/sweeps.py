@@ -26,9 +26,9 @@ def quickstart(
 ) -> None:
     """Run a small sweep on the built-in demonstration model and tasks in about a minute.
 
-    A tiny language model scores two generated tasks with 1-shot and N-shot prompts and three
-    seeds; uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are recorded
-    in MLflow. Finished cells are not computed again when the command is repeated.
+    A tiny language model scores two generated tasks with 1-shot prompts and two seeds;
+    uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are recorded in
+    MLflow. Finished cells are not computed again when the command is repeated.
 
     Example: `dcs quickstart --output dcs-runs`, then `dcs runs quickstart`
     """

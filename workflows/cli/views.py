@@ -201,8 +201,9 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
 def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
     """Evaluate schemes on labelled rows: a column per scheme, metrics and classes as rows.
 
-    Rows below accuracy and COBias show the changes, tested on the same rows, against the first
-    scheme and, with more than two schemes, against the second.
+    COBias is also shown without what sampling adds to it on average. Rows below accuracy and
+    COBias show the changes, tested on the same rows, against the first scheme and, with more than
+    two schemes, against the second.
 
     Parameters
     ----------
@@ -227,6 +228,9 @@ def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
         for metric, title in zip(METRICS, _TITLES, strict=True):
             heads.append(title)
             texts.append(_figure(getattr(found, metric)))
+            if metric == "cobias":
+                heads.append("  without sampling noise")
+                texts.append(percent(found.corrected_cobias))
             for reference, pair in pairs.items() if metric in MEASURES else ():
                 by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
                 change = f"{100 * by:+.1f}, {sentence_of_chance(p)}"

@@ -75,6 +75,11 @@ def test_columns_of_a_data_frame_go_by_their_names(form: str) -> None:
     plain = _quick().fit(_PROBS[:, order], names[_LABELS])
     assert model.result_ == plain.result_
     np.testing.assert_array_equal(model.predict(frame), plain.predict(_PROBS[:, order]))
+
+
+def test_columns_of_a_data_frame_may_have_any_order() -> None:
+    names = np.array(["two", "one", "none"])
+    frame = pd.DataFrame(_PROBS, columns=names)
     found = fit_scheme(frame, names[_LABELS], seed=3)
     assert found == fit_scheme(_PROBS, _LABELS, classes=names, seed=3)
     assert found == fit_scheme(frame[frame.columns[::-1]], _LABELS, classes=names, seed=3)

@@ -400,7 +400,7 @@ def work(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"quickstart", "tune"}))
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_odd_arguments(name, data, work):
     arguments = [*name.split(), *(("--limit", "1") if name == "generate" else ())]

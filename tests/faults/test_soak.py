@@ -1,0 +1,131 @@
+"""A long sweep on three nodes while something dies every minute; run by ``make soak``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.servers import free_port, mlflow_server
+from tests.workflows.conftest import biased_table
+from tracking import Recorder, sync
+from tracking.store import queries
+from workflows.cluster.sweep import run_here
+from workflows.config.sweep import SweepConfig
+from workflows.plan import plan_sweep
+
+from .processes import add_node, end, kill_worker, remove_node, start_dcs
+from .sweeps import kept, results, sweep_command
+
+pytestmark = pytest.mark.soak
+
+CELLS = int(os.environ.get("DCS_SOAK_CELLS", "20000"))
+SECONDS = float(os.environ.get("DCS_SOAK_SECONDS", "60"))
+METHODS = ("icl", "batch", "prior", "vector")
+#: Growth of the driver's memory from its first third to its end.
+MEGABYTES = 200.0
+
+
+def config(table: Path) -> SweepConfig:
+    return SweepConfig(
+        name="soak",
+        tables=[str(table)],
+        seeds=tuple(range(CELLS // len(METHODS))),
+        methods=METHODS,
+        tracking={"figures": "none"},
+    )
+
+
+@contextmanager
+def restarted(start: Callable[[ExitStack], None]) -> Iterator[Callable[[], None]]:
+    """Give a function that ends what `start` entered, and starts it again."""
+    with ExitStack() as held:
+        start(held)
+
+        def again() -> None:
+            held.close()
+            time.sleep(2.0)
+            start(held)
+
+        yield again
+
+
+def resident(pid: int) -> float:
+    """Return the memory of a process in megabytes."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, tmp_path):
+    biased_table(200).write(tmp_path / "my.parquet")
+    sweep = config(tmp_path / "my.parquet")
+    port = free_port()
+    nodes = [add_node(cluster, num_cpus=1) for _ in range(2)]
+
+    def lose_a_node() -> None:
+        remove_node(cluster, nodes.pop(0))
+        nodes.append(add_node(cluster, num_cpus=1))
+
+    def restart_postgres() -> None:
+        postgres_server.stop()
+        time.sleep(2.0)
+        postgres_server.start()
+
+    def start_mlflow(held: ExitStack) -> None:
+        held.enter_context(mlflow_server(tmp_path, port, backend=postgres_server.uri))
+
+    started, deaths, memory = time.monotonic(), Counter[str](), []
+    address = f"http://127.0.0.1:{port}"
+    arguments = sweep_command(cluster, output, "--tracking-uri", address, config=sweep)
+    with restarted(start_mlflow) as restart_mlflow:
+        faults: dict[str, Callable[[], object]] = {
+            "worker": lambda: kill_worker(os.getpid(), "run_cell", after=0.0),
+            "node": lose_a_node,
+            "MLflow server": restart_mlflow,
+            "PostgreSQL": restart_postgres,
+        }
+        driver = start_dcs(*arguments)
+        try:
+            for name in itertools.cycle(faults):
+                until = time.monotonic() + SECONDS
+                while driver.poll() is None and time.monotonic() < until:
+                    memory.append(resident(driver.pid))
+                    time.sleep(1.0)
+                if driver.poll() is not None:
+                    break
+                faults[name]()
+                deaths[name] += 1
+        finally:
+            code, out, err = end(driver)
+        computed = time.monotonic() - started
+        assert code == 0, out + err
+        while any(report.pending for report in sync(output)):
+            time.sleep(5.0)
+        stored = Counter(queries.cells(address, sweep.name)["cell_key"])
+    quiet = tmp_path / "quiet"
+    with Recorder(None, output=quiet, experiment="quiet", sweep_key="k") as recorder:
+        run_here(plan_sweep(sweep, quiet), recorder, lambda share: None)
+        recorder.close()
+    found = {cell["key"]: cell for cell in results(kept(output))}
+    assert found == {cell["key"]: cell for cell in results(kept(quiet))}
+    assert stored == Counter(found.keys())
+    third = len(memory) // 3
+    summary = {
+        "cells": len(found),
+        "seconds": round(computed),
+        "died": dict(deaths),
+        "driver MB, mean of the thirds": [
+            round(sum(part) / len(part))
+            for part in (memory[:third], memory[third : 2 * third], memory[2 * third :])
+        ],
+        "driver MB, largest": round(max(memory)),
+    }
+    print(json.dumps(summary))
+    assert max(memory) < max(memory[:third]) + MEGABYTES
