@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import whole_number
@@ -96,7 +99,10 @@ def cooled(problem: Problem, schedule: Schedule, *, seed: int) -> tuple[NDArray[
             randomise(stream, choice, len(problem.corrections))
         cooling = temperatures[temperatures.size // 2 :] if reheating else temperatures
         kind = schedule.count_worse, schedule.moves == "heat-bath"
-        z, n_evaluated = cool(table, room, state, stream, cooling, limits, *kind, choice, found)
+        with _compiled_once():
+            z, n_evaluated = cool(
+                table, room, state, stream, cooling, limits, *kind, choice, found
+            )
         evaluations += n_evaluated
         if schedule.descend:
             z, n_evaluated = descend(table, room, state, found)
@@ -105,6 +111,26 @@ def cooled(problem: Problem, schedule: Schedule, *, seed: int) -> tuple[NDArray[
             best = z
             best_choice[:] = found
     return best_choice, evaluations
+
+
+def compile_search() -> None:
+    """Compile searches, or load what another process has compiled.
+
+    The first search of an installation takes some twenty seconds longer than the others.
+    """
+    anneal([[0.6, 0.4], [0.4, 0.6]], [0, 1], schedule=Schedule(restarts=1))
+
+
+@contextmanager
+def _compiled_once() -> Iterator[None]:
+    """Let one process of a machine compile, while the others wait for what it saves."""
+    if cool.signatures:  # type: ignore[attr-defined]
+        yield
+        return
+    folder = Path(cool.stats.cache_path)  # type: ignore[attr-defined]
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "search.lock"):
+        yield
 
 
 def _identity_choice(start: Start, problem: Problem) -> NDArray[np.int64]:

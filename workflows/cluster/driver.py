@@ -18,6 +18,7 @@ from ray.exceptions import (
 )
 
 from dcs.errors import ScoringError, last_line
+from dcs.search.annealing import compile_search
 from tracking import Archive, CellRecord
 from workflows.cluster.connect import (
     ClusterWatch,
@@ -28,7 +29,7 @@ from workflows.cluster.connect import (
 )
 from workflows.cluster.pool import ScoringPool
 from workflows.parallel import Mapper, RayMapper
-from workflows.plan import Cell, Progress, SweepPlan, sharing
+from workflows.plan import UNFITTED, Cell, Progress, SweepPlan, sharing
 from workflows.study.cell import compute_cell, failed_record
 from workflows.study.study import StudyStorageError, open_storage
 from workflows.tables import Rows
@@ -98,6 +99,9 @@ class Driver:
             sampled=plan.config.tracking.traces,
         )
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
+        if plan.missing_tables and {*plan.config.methods} - UNFITTED:
+            # At the same time as the models are loaded.
+            ray.remote(compile_search).options(**self._placement.cells | {"num_cpus": 0}).remote()
 
         # Keys of the tables and ensembles whose cells are known.
         self._ready = set(plan.cells)
