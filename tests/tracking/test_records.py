@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dcs.errors import TrackingError
 from tracking.archive import Archive, Sweep
-from tracking.records import RECORD_VERSION, CellRecord, TrialRecord, sealed, text_digest
+from tracking.records import CellRecord, TrialRecord, sealed, text_digest
 
 from .cells import failed_cell, make_cell
 
@@ -85,11 +85,11 @@ def test_values_that_cannot_be_kept_are_named(changes: dict[str, Any], key: str)
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"format": "cell"}, {"format": "x"}, {"version": RECORD_VERSION + 1}, {"colour": "red"}],
+    ("name", "value"),
+    [("format", "cell"), ("format", "x"), ("version", 0), ("version", 5), ("colour", "red")],
 )
-def test_text_of_another_form_is_refused_by_name(change: dict[str, Any]) -> None:
-    text = json.dumps(json.loads(make_cell().to_json()) | change)
+def test_text_of_another_form_is_refused_by_name(name: str, value: Any) -> None:
+    text = json.dumps(json.loads(make_cell().to_json()) | {name: value})
     with pytest.raises(TrackingError, match=r"^cells/x\.json: "):
         CellRecord.from_json(text, source="cells/x.json")
 
@@ -135,6 +135,18 @@ def test_damaged_files_are_named_and_not_finished(
     for number in (0, 3):
         archive.write(make_cell(number))
     assert archive.finished() == {f"cell000{number}": make_cell(number) for number in (0, 3)}
+
+
+def test_removing_a_sweep_keeps_the_cells_of_others(tmp_path: Path) -> None:
+    archive, other = Archive(tmp_path), Sweep(experiment="demo", sweep_key="s2")
+    for sweep, added in ((SWEEP, (1, 2)), (other, (2, 3))):
+        archive.save_sweep(sweep)
+        for number in added:
+            archive.write(make_cell(number))
+            archive.add(sweep.sweep_key, f"cell000{number}")
+    archive.remove_sweep(SWEEP)
+    assert archive.sweeps() == [other]
+    assert set(archive.load()) == {"cell0002", "cell0003"}
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:

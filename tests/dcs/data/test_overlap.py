@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -12,17 +11,17 @@ from dcs.errors import TableError
 from tests.dcs.refusals import refuses
 
 
-def _source(ids: list[str], seed: int) -> Source:
-    probs = np.random.default_rng(seed).dirichlet(np.ones(2), len(ids))
-    frame = pd.DataFrame(probs, columns=["p:a", "p:b"])
-    return open_source(frame.assign(id=ids, label=["a", "b", "a"]))
+def _source(ids: list[str], share: float) -> Source:
+    frame = pd.DataFrame({"p:a": share, "p:b": 1.0 - share, "label": ["a", "b", "a"], "id": ids})
+    return open_source(frame)
 
 
 @pytest.mark.parametrize("shared", [["x", "y", "z"], ["1", "2", "90"], ["7", "8", "9"]])
 def test_shared_ids_are_refused_unless_they_number_the_rows(shared: list[str]) -> None:
-    fitted, test = _source(shared, 0), _source(["u", "v", shared[2]], 1)
+    fitted, test = _source(shared, 0.2), _source(["u", "v", shared[2]], 0.7)
     refuses(TableError, refuse_shared_rows, fitted, test, "t", names=["1 of 3 ids"])
-    assert refuse_shared_rows(_source(["1", "2", "3"], 0), _source(["1", "2", "3"], 1), "t") == ""
+    numbered = [_source(["1", "2", "3"], share) for share in (0.2, 0.7)]
+    assert refuse_shared_rows(*numbered, "t") == ""
 
 
 def test_one_shared_text_in_a_hundred_is_chance() -> None:

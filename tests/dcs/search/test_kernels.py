@@ -73,10 +73,9 @@ def test_kernels_agree_with_numpy_move_by_move(
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
 
 
-@pytest.mark.parametrize("largest", [1.0, 3.0])
-def test_weights_by_histogram_win_the_rows_that_they_win_one_by_one(largest: float) -> None:
+def test_weights_by_histogram_win_the_rows_that_they_win_one_by_one() -> None:
     # Weights at edges of bins, and rivals as close as numbers can be.
-    values = largest * np.array([1, 999, 1365, 1370, 2048, 3001, 4090, 4096]) / 4096
+    values = np.array([1, 999, 1365, 1370, 2048, 3001, 4090, 4096]) / 4096
     own = np.random.default_rng(0).uniform(0.01, 1.0, (300, 1))
     ties = own * values
     rivals = np.concatenate([np.nextafter(ties, 0.0), ties, np.nextafter(ties, 9.0)]).ravel()

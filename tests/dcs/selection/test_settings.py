@@ -35,6 +35,8 @@ def test_weights_do_what_beta_asks() -> None:
     accurate, fair = judged(0.0), judged(1.0)
     assert fair.cobias < accurate.cobias
     assert fair.accuracy < accurate.accuracy
+    # The most probable class is the most accurate decision: there is nothing to search.
+    assert fit_setting(probs, labels, Hyperparameters(beta=0.0)).provenance["moves"] == 0
 
 
 def test_without_guards_it_is_the_plain_search() -> None:

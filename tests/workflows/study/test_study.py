@@ -147,13 +147,23 @@ def test_other_methods_keep_to_their_corrections(method):
     assert {trial.params["calibration"] for trial in found.trials} == {"none"}
 
 
+def test_two_memberships_are_a_choice():
+    space = {"calibration": "none", "corrections": "memberships"}
+    found = _study(TunerSettings(sampler="grid", space=space, memberships=2))
+    assert {trial.params["corrections"] for trial in found.trials} == {"memberships"}
+
+
 def test_a_grid_tries_every_combination():
     space = {
         "calibration": "none",
         "corrections": "weights",
         "beta": [0.2, 0.5, 1.0],
         "lambda1": [1.0, 2.0],
+        "tau": 0.0,
+        "pseudo_count": 7.0,
     }
     found = _study(TunerSettings(sampler="grid", space=space))
     tried = [(t.params["beta"], t.params["lambda1"]) for t in found.trials]
     assert tried == list(itertools.product([0.2, 0.5, 1.0], [1.0, 2.0]))
+    # Without the term, its pseudo-count has no effect.
+    assert {t.params["pseudo_count"] for t in found.trials} == {4000.0}
