@@ -74,7 +74,8 @@ test: $(INSTALLED)  ## run the tests
 	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each
-	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs
+	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs \
+		--ignore tests/workflows/test_lifecycle.py
 
 # Separate run: examples of the documents set process-wide state, such as the MLflow address.
 test-docs: $(INSTALLED)  ## run the commands and examples of the documents (requires nginx)
