@@ -8,12 +8,12 @@ import secrets
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
-from sqlalchemy import Engine, event
 
 # Set before anything imports Ray, which reads it only once.
 os.environ.update(
@@ -37,11 +37,17 @@ settings.register_profile("fuzz", derandomize=False, database=None, max_examples
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-@event.listens_for(Engine, "connect")
 def _leave_writing_to_the_system(connection: Any, _record: object) -> None:
     """Do not wait for the disk: no test outlives the machine."""
     if isinstance(connection, sqlite3.Connection):
         connection.execute("PRAGMA synchronous=OFF")
+
+
+# The environment of vLLM has no database.
+if find_spec("sqlalchemy") is not None:
+    from sqlalchemy import Engine, event
+
+    event.listen(Engine, "connect", _leave_writing_to_the_system)
 
 
 _STRAYS = [Path(__file__).parents[1] / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
