@@ -35,6 +35,17 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 @contextmanager
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Let errors of writing name `path`: a full disk names no file, others the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or error.filename == str(temporary):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+@contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary sibling of `path` to write to, which replaces `path` on success.
 
@@ -64,18 +75,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     # The name is truncated, since the additions could exceed the maximum length of a name.
     temporary = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex}.part")
     try:
-        temporary.touch(exist_ok=False)
-        if target.is_file():
-            shutil.copymode(target, temporary)
-        yield temporary
-        _fsync(temporary)
-        temporary.replace(target)
+        with naming(target, temporary):
+            temporary.touch(exist_ok=False)
+            if target.is_file():
+                shutil.copymode(target, temporary)
+            yield temporary
+            _fsync(temporary)
+            temporary.replace(target)
         with suppress(OSError):  # Some network file systems cannot flush folders.
             _fsync(target.parent)
-    except OSError as error:
-        if error.filename in (None, str(temporary)):  # A full disk names no file.
-            error.filename, error.filename2 = str(target), None
-        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dcs.errors import TrackingError
-from dcs.io import atomic_write_text, first_fault, read_json, read_text
+from dcs.io import atomic_write_text, first_fault, naming, read_json, read_text
 from tracking.records import (
     KEY_PATTERN,
     CellRecord,
@@ -227,7 +227,7 @@ class Archive:
     def add(self, sweep_key: str, key: str) -> None:
         """Add a cell to the list of a sweep."""
         path = self._list_path(sweep_key)
-        with path.open("a", encoding="ascii") as file:
+        with naming(path), path.open("a", encoding="ascii") as file:
             # The line break comes first, so that a line cut by a crash does not affect the next.
             file.write(f"\n{key}")
             file.flush()

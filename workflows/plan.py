@@ -423,8 +423,9 @@ class Progress:
         Number of submitted cells.
     work : collections.Counter of str
         Work done in this run: ``cells``, ``trials``, ``prompts``.
-    started : float
-        Time of the start of the run, by :func:`time.monotonic`.
+    started, first_cell : float
+        Time of the start of the run and of its first submitted cell, by :func:`time.monotonic`;
+        NaN before that cell.
     """
 
     show: Callable[[Progress], object] = lambda progress: None
@@ -436,6 +437,7 @@ class Progress:
     running: int = 0
     work: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
+    first_cell: float = math.nan
 
 
 def cpu_seconds_left(plan: SweepPlan) -> float:

@@ -103,7 +103,8 @@ def engine_options(engine: str) -> tuple[str, ...]:
     names: list[str] = []
     for kind in engine_class(engine).__mro__:
         parameters = inspect.signature(kind).parameters.values()
-        names += [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+        names += [each.name for each in named if each.name != "model"]
         if all(each.kind is not each.VAR_KEYWORD for each in parameters):
             break
     return tuple(names)

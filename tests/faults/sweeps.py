@@ -11,7 +11,7 @@ from typing import Any
 
 from tracking import Archive, CellRecord, Recorder, RecorderReport
 from tracking.store import queries
-from workflows.cluster.sweep import run_sweep
+from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import Progress, plan_sweep, sweep_key
 
@@ -52,8 +52,12 @@ def sweep(
     tracking_uri: str | None = None,
     retry: bool = False,
     progress: Progress | None = None,
+    here: bool = False,
 ) -> tuple[list[CellRecord], RecorderReport]:
-    """Run what is missing on the cluster that is joined, recorded as ``dcs sweep`` records it."""
+    """Run what is missing, recorded as ``dcs sweep`` records it.
+
+    On the cluster that is joined, or, if its tables exist, in this process.
+    """
     plan = plan_sweep(config, output, retry_failed=retry)
     with Recorder(
         tracking_uri,
@@ -64,7 +68,10 @@ def sweep(
         trials=config.tracking.trials,
         figures=config.tracking.figures,
     ) as recorder:
-        records = run_sweep(plan, recorder, progress or Progress())
+        if here:
+            records = run_here(plan, recorder, lambda share: None)
+        else:
+            records = run_sweep(plan, recorder, progress or Progress())
         return [recorder.archive.read(record.key) for record in records], recorder.finish()
 
 

@@ -130,6 +130,8 @@ STOP = Stop()
 
 def explained(error: BaseException) -> str:
     """Return a one-line message for an error: printable, redacted and limited in length."""
+    if isinstance(error, MemoryError):
+        return "out of memory; use fewer rows, or a machine with more memory"
     if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
         more = "; make room and run the same command again" if error.errno == ENOSPC else ""
         return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}{more}")

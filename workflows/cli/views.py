@@ -146,8 +146,10 @@ def progress_line(progress: Progress, now: float) -> str:
         f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
     ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
-    if work["cells"] and progress.tables_done == progress.tables_total:
-        left = (progress.cells_total - progress.cells_done) * seconds / work["cells"]
+    # Before, most of the cells that were submitted together are still to come.
+    if work["cells"] > progress.running and progress.tables_done == progress.tables_total:
+        seconds_per_cell = (now - progress.first_cell) / work["cells"]
+        left = (progress.cells_total - progress.cells_done) * seconds_per_cell
         parts.append(f"about {duration(left)} left")
     return " · ".join(parts)
 

@@ -239,6 +239,8 @@ class Driver:
                 RayMapper(width, self._placement.cells),
                 self._storage,
             )
+            if not (self._tuning or self._progress.work["cells"]):
+                self._progress.first_cell = time.monotonic()
             self._tuning[running] = _Tuning(cells, waiting.key, time.time_ns() // 1_000_000, width)
             if not waiting.cells:
                 self._waiting.popleft()

@@ -48,7 +48,7 @@ from dcs.selection.settings import Hyperparameters, Interpolated, Setting
 from tracking import TrialRecord
 from tracking.environment import source_digest
 from workflows.config.tuner import TunerSettings
-from workflows.parallel import Mapper, in_process, one_thread
+from workflows.parallel import Mapper, in_process
 from workflows.study.space import SearchSpace
 
 #: Objectives of every study, with their directions.
@@ -411,7 +411,6 @@ def _earlier_fit(setting: Hyperparameters, trial: FrozenTrial) -> Fit:
     return Fit(setting, accuracy, cobias, int(moves))
 
 
-@one_thread()
 def _timed(
     fit: Callable[[Any], tuple[CorrectionScheme, ...]], item: Any
 ) -> tuple[tuple[CorrectionScheme, ...], float, int]:

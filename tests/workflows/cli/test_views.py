@@ -64,13 +64,16 @@ def test_a_front_marks_the_choice_and_names_what_picks_each_point(fitted, prefer
 
 def test_progress_shows_rates_and_time_left():
     seen = Progress(tables_done=2, tables_total=4, cells_total=50, running=6)
-    seen.started, seen.cells_failed, seen.cells_done = 100.0, 1, 15
-    assert "left" not in progress_line(seen, 220.0)
-    seen.work.update(trials=50, cells=5)
+    seen.started, seen.first_cell, seen.cells_failed, seen.cells_done = 100.0, 155.0, 1, 20
+    seen.work.update(trials=50, cells=6)
+    seen.tables_done = 4
+    assert "left" not in progress_line(seen, 220.0), "while the first cells run"
+    seen.work.update(cells=1)
+    seen.tables_done = 2
     assert "left" not in progress_line(seen, 220.0), "while tables are scored"
     seen.tables_done = 4
     assert progress_line(seen, 225.0) == (
-        "tables 4/4, cells 15/50, 1 failed: 6 running · 0.4 trials/s · about 15 min left"
+        "tables 4/4, cells 20/50, 1 failed: 6 running · 0.4 trials/s · about 5 min left"
     )
 
 
