@@ -80,7 +80,7 @@ class PromptSet:
         Raises
         ------
         ConfigError
-            If `shots` or `limit` is invalid.
+            If `shots` or `limit` is invalid, or no text is left.
         """
         if limit is not None and limit < 1:
             raise ConfigError(f"limit {limit}: must be 1 or greater; omit it for no limit")
@@ -91,6 +91,11 @@ class PromptSet:
             split: [e for e in task.examples(split) if e.text not in shown.texts][:limit]
             for split in SPLITS
         }
+        for split in SPLITS:
+            if not examples[split]:
+                raise ConfigError(
+                    f"task {task.name!r}: all {split} texts are demonstrations; use fewer shots"
+                )
         rows = (example.text for split in SPLITS for example in examples[split])
         return cls(task, shown, examples, tuple(dict.fromkeys(rows)))
 

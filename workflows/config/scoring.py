@@ -119,7 +119,9 @@ class ScoringSettings(Strict):
         allowed = as_value_error(engine_options, self.engine)
         for name in self.options:
             if name not in allowed:
-                raise ValueError(f"engine {self.engine} has no option {name!r}")
+                raise ValueError(
+                    f"engine {self.engine} has no option {name!r}; it has {', '.join(allowed)}"
+                )
         if self.base_url is not None:
             as_value_error(partial(served_revision, revision=self.revision), self.base_url)
         return self

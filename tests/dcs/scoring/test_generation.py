@@ -59,3 +59,10 @@ def test_limit() -> None:
     for split, table in tables.items():
         assert table.ids == whole[split].ids[:3]
     refuses(ConfigError, PromptSet.select, TASK, shots=2, seed=0, limit=0, names=["limit 0"])
+
+
+def test_a_task_whose_texts_are_all_shown_is_refused_before_anything_is_scored() -> None:
+    clerk = Clerk()
+    with pytest.raises(ConfigError, match="coins"):
+        generate_tables(clerk, TASK, shots=12, seed=0)
+    assert not clerk.calls
