@@ -86,7 +86,7 @@ class ModelServer:
         time.sleep(self.pause)
         if path not in self.paths:
             return 404, {}, json.dumps({"detail": "Not Found"})
-        chat = path != "/v1/completions"
+        chat = path.endswith("/chat/completions")
         given = body["messages" if chat else "prompt"]
         if self.says and not body.get("logprobs"):
             return self.samples(body, chat)

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError
-from dcs.scoring import Scorer, StoredScorer, score_settings
+from dcs.scoring import StoredScorer, score_settings
 from dcs.scoring.cache import group_key
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
-from tests.dcs.scoring.test_contract import ScorerContract
 
 WORDS = ("even", "odd", "other")
 QUERIES = [f"number {k}" for k in range(50)]
@@ -39,12 +38,7 @@ def ask(
     return scorer.score("p ", queries, WORDS, progress=None if steps is None else steps.append)
 
 
-class TestContract(ScorerContract):
-    @pytest.fixture
-    def scorer(self, tiny_scorer: Scorer, folder: Path) -> Scorer:
-        return StoredScorer(tiny_scorer, folder, shard_size=10)
-
-
+@settings(max_examples=25)
 @given(st.lists(st.lists(st.sampled_from(QUERIES[:20]), max_size=40), max_size=4))
 def test_no_prompt_is_scored_twice(batches: list[list[str]]) -> None:
     clerk = Clerk()
@@ -104,6 +98,7 @@ def content(root: Path) -> dict[str, bytes]:
     }
 
 
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_damaged_shard_is_scored_again(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.prompting.files import get_task
 from dcs.prompting.prompts import render_prefix, render_query
-from dcs.prompting.tasks import Demonstrations, select_demonstrations
+from dcs.prompting.tasks import Demonstrations, Shots, select_demonstrations
 from dcs.scoring import Scorer
 
-ROWS = 400
+ROWS = 200
 
 
 def score(scorer: Scorer, name: str, demonstrations: Demonstrations) -> NDArray[np.float64]:
@@ -28,9 +28,10 @@ def test_weak_but_above_chance_and_biased(tiny_scorer: Scorer) -> None:
     for name in ("helpdesk", "reviews"):
         task = get_task(name)
         labels = np.array([example.label for example in task.examples("test")[:ROWS]])
-        shown = [select_demonstrations(task, 1, seed=seed) for seed in (0, 1)]
-        for each in (*shown, select_demonstrations(task, "N", seed=0)):
-            found = score(tiny_scorer, name, each).argmax(axis=1)
+        several: tuple[Shots, ...] = (1, "N")
+        for shots in several:
+            shown = select_demonstrations(task, shots, seed=0)
+            found = score(tiny_scorer, name, shown).argmax(axis=1)
             metrics = ClassificationMetrics.from_predictions(labels, found, task.n_classes)
             assert 1 / task.n_classes + 0.1 < metrics.accuracy < 0.85
             cobias.append(metrics.cobias)
