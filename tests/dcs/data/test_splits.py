@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dcs.data.splits import identical_rows, stratified_choice, stratified_split
 from dcs.errors import InvalidInputError
 
-quick = settings(max_examples=100, deadline=None)
+quick = settings(max_examples=40, deadline=None)
 
 NAMES = ["optimization", "development", "test", "spare"]
 weights = st.lists(st.integers(1, 20), min_size=1, max_size=4)

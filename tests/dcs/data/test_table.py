@@ -24,7 +24,7 @@ from tests.dcs.data.test_formats import save
 from tests.dcs.refusals import refuses
 
 quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 PROVENANCE = Provenance(model="m", task="t", shots="N", demonstration_seed=3, split="test")

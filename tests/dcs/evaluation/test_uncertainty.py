@@ -62,16 +62,7 @@ def test_the_bias_of_the_bootstrap_is_corrected() -> None:
         assert (found.low, found.high) == pytest.approx(ends, abs=0.02)
 
 
-def test_intervals_hold_their_estimate_and_narrow_with_rows() -> None:
-    small, large = metric_intervals(_CONFUSION), metric_intervals(_CONFUSION * 100)
-    metrics = ClassificationMetrics.from_confusion(_CONFUSION)
-    assert small.score.estimate == pytest.approx(metrics.accuracy - metrics.cobias)
-    for a, b in ((small.accuracy, large.accuracy), (small.cobias, large.cobias)):
-        assert a.low <= a.estimate <= a.high
-        assert (b.high - b.low) == pytest.approx((a.high - a.low) / 10, rel=0.25)
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("spread", [0.02, 0.1])
 def test_covers_the_true_cobias_where_the_bootstrap_does_not(spread: float) -> None:
     rng = np.random.default_rng(0)
     true = 0.6 + spread * np.array([1, -1, 0, 0])

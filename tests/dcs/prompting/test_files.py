@@ -169,13 +169,6 @@ class TestPaperTasks:
         assert str(render_prefix(task, shown)) == f"{paper.instruction}{separated}"
         assert render_query(task, example.text) == query
 
-    def test_both_are_tasks_that_show_the_same_demonstrations(self, name: str, data: Path) -> None:
-        tasks = [get_task(each, data) for each in (name, f"{name}@published")]
-        shown = [select_demonstrations(task, 1, seed=3) for task in tasks]
-        assert shown[0].examples[0].id == shown[1].examples[0].id
-        assert len(set(map(prompt_hash, tasks, shown))) == 2
-        assert [task.name for task in tasks] == [name, f"{name}@published"]
-
 
 def refused(name: str, data: Path | None = None, *parts: object) -> None:
     """Assert that neither a task nor its texts are there, naming all parts."""
@@ -277,13 +270,6 @@ class TestOwnTask:
         assert first == again != other
         assert len(first) == len(other) == 7
         assert [e.id for e in first] == sorted(e.id for e in first)
-
-    def test_csv(self, tmp_path: Path) -> None:
-        (tmp_path / "a.csv").write_text('mood,text\nSad,"tears, many"\nHappy,a smile\n')
-        place = OWN["files"] | {"format": "csv", "optimization": "a.csv", "test": "a.csv"}
-        task = get_task(write_own(tmp_path, files=place))
-        read = {e.text: e.label for e in task.examples("test")}
-        assert read == {"tears, many": 1, "a smile": 0}
 
     def test_variants(self, tmp_path: Path) -> None:
         variants = {

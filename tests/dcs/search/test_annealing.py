@@ -152,8 +152,7 @@ def _equals_a_plain_one(
     ],
     ids=["paper", "random start", "heat-bath"],
 )
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize(("name", "n_classes"), [("dcs", 5), ("dnip", 2), ("furud", 4)])
 def test_search_equals_a_plain_numpy_one(schedule: Schedule, name: str, n_classes: int) -> None:
     problem = coarse_problem(80, n_classes, seed=n_classes, decimals=2)
     first = None if schedule.start == "random" else SETS[name].identity
@@ -166,7 +165,7 @@ def test_search_equals_a_plain_numpy_one(schedule: Schedule, name: str, n_classe
     )
 
 
-@pytest.mark.parametrize("limits", [(3, 6), (15, 30)])
+@pytest.mark.parametrize("limits", [(3, 6), (8, 16)])
 def test_published_schedule_equals_a_plain_one_move_by_move(limits: tuple[int, int]) -> None:
     # Few rows on this scale: the chain is hot at first, and cold enough to reject at the end.
     problem = coarse_problem(600, 4, seed=4, decimals=2)

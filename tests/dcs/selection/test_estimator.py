@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,9 +81,10 @@ def test_columns_of_a_data_frame_go_by_their_names(form: str) -> None:
 def test_columns_of_a_data_frame_may_have_any_order() -> None:
     names = np.array(["two", "one", "none"])
     frame = pd.DataFrame(_PROBS, columns=names)
-    found = fit_scheme(frame, names[_LABELS], seed=3)
-    assert found == fit_scheme(_PROBS, _LABELS, classes=names, seed=3)
-    assert found == fit_scheme(frame[frame.columns[::-1]], _LABELS, classes=names, seed=3)
+    fit = partial(fit_scheme, settings=_SETTINGS, seed=3)
+    found = fit(frame, names[_LABELS])
+    assert found == fit(_PROBS, _LABELS, classes=names)
+    assert found == fit(frame[frame.columns[::-1]], _LABELS, classes=names)
 
 
 def test_names_that_contradict_the_classes_are_refused() -> None:
