@@ -35,7 +35,6 @@ def test_a_node_dies_under_a_submitted_sweep(undisturbed, scored, tmp_path):
             os.kill(pid, signal.SIGKILL)
         log, _ = job.communicate(timeout=600)
         assert job.returncode == 0, log
-        assert subprocess.run(command, timeout=600).returncode == 0
     check_complete(scored, undisturbed[1])
 
 
