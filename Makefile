@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install lock demo findings calibration docs package check audit clean
-.PHONY: fuzz soak mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
+.PHONY: fuzz soak mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base coverage
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -156,15 +156,20 @@ test-minimum: $(MINIMUM)/.installed  ## run the main tests with the lowest allow
 		tests/tracking/store/test_recorder.py tests/workflows/test_sweep.py \
 		tests/workflows/cli/test_commands.py
 
-# Without the extras. The figure of coverage is that of the method, which needs no engine. With the
-# same version of Numba the compiled searches of .venv are found.
+# Without the extras.
 $(BASE)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BASE)
-	$(BASE)/bin/python $(PIP) --constraint constraints.txt --editable . hypothesis pytest pytest-cov
+	$(BASE)/bin/python $(PIP) --constraint constraints.txt --editable . hypothesis pytest
 	@touch $@
 
+# What depends on packages that may be missing; the method itself does not, and make test tests it.
 test-base: $(BASE)/.installed  ## run what needs no engine in .venv-base, without the extra models
 	$(BASE)/bin/python -m pytest -q tests/base tests/golden tests/dcs/data \
+		tests/dcs/test_io.py tests/dcs/test_public.py
+
+# The method needs no engine.
+coverage: $(INSTALLED)  ## measure how much of the method its tests run
+	$(BIN)/python -m pytest -q tests/golden tests/dcs/data \
 		tests/dcs/evaluation tests/dcs/schemes tests/dcs/search tests/dcs/selection \
 		tests/dcs/test_io.py tests/dcs/test_public.py \
 		--cov=dcs.data --cov=dcs.evaluation --cov=dcs.schemes --cov=dcs.search --cov=dcs.selection

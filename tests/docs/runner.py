@@ -46,8 +46,18 @@ _BLOCK = re.compile(
 _MARKER = re.compile(r"<!--\s*([\w ]+?)\s*(?::\s*(.*?))?\s*-->")
 _SECONDS = 1800.0
 
-#: Results that are not shown need not be good ones.
-_FEW_TRIALS = {"tune": ("--trials", 3), "quickstart": ("--set", "tuner.trials=3")}
+#: Options of commands whose results are not shown.
+_QUICK = {
+    "tune": ("--trials", "3"),
+    "quickstart": (
+        "--set",
+        "tuner.trials=3",
+        "--set",
+        "limit=300",
+        "--set",
+        "optimization_sizes=[200]",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +106,8 @@ def blocks_of(name: str) -> list[Block]:
 class Session:
     """A folder like a checkout, in which the blocks of a document run one after the other.
 
-    Unless each command is to be its own process, those of ``dcs`` run in this one, which spares
-    imports that take longer than the work.
+    Unless `processes` are wanted, commands of ``dcs`` run in this one, which spares imports that
+    take longer than the work.
     """
 
     def __init__(self, folder: Path, store: Path, *, processes: bool) -> None:
@@ -145,8 +155,11 @@ class Session:
         if "mlflow" in sys.modules:
             sys.modules["mlflow"].set_tracking_uri(None)
 
-    def run(self, block: Block) -> str:
-        """Run a block and return what it printed; fail with all it said if it goes wrong."""
+    def run(self, block: Block, *, shown: bool) -> str:
+        """Run a block and return what it printed; fail with all it said if it goes wrong.
+
+        What is shown of it is as a reader would see it; other results need not be good ones.
+        """
         for text in block.marked("given"):
             for name in text.split(","):
                 self._names |= prepare(name.strip(), self._folder)
@@ -160,11 +173,11 @@ class Session:
             self._words[word] = str(free_port()) if port else self._shell(f"printf %s {value}")
         code = self._worded(block.code)
         if block.marked("background"):
-            command, health = _script(code), self._worded(block.marked("background")[0])
+            command, health = _script(_quick(code)), self._worded(block.marked("background")[0])
             started = running(command, health, env=self._variables, cwd=self._folder)
             self._started.enter_context(started)
         elif block.language == "sh":
-            commands = None if self._processes else _commands(code)
+            commands = None if self._processes or shown else _commands(code)
             return self._shell(code) if commands is None else self._dcs(commands)
         elif block.language == "python":
             return self._python(code)
@@ -177,9 +190,7 @@ class Session:
 
     def _dcs(self, commands: list[list[str]]) -> str:
         with mock.patch.dict(os.environ, self._variables), chdir(self._folder):
-            return "".join(
-                done(*command, *_FEW_TRIALS.get(command[0], ())).out for command in commands
-            )
+            return "".join(done(*command, *_QUICK.get(command[0], ())).out for command in commands)
 
     def _python(self, code: str) -> str:
         printed = io.StringIO()
@@ -215,6 +226,14 @@ def _commands(code: str) -> list[list[str]] | None:
     if set(code) & set("$|&;`") or not all(line.startswith("dcs ") for line in lines):
         return None
     return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def _quick(code: str) -> str:
+    """Add the options of :data:`_QUICK` to the commands of a block."""
+    for name, options in _QUICK.items():
+        command = shlex.join(["dcs", name, *options])
+        code = re.sub(rf"^dcs {name}\b", command, code, flags=re.MULTILINE)
+    return code
 
 
 def _script(code: str) -> list[str]:

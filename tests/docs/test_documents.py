@@ -17,16 +17,16 @@ _RUN = [name for name in documents() if any(block.runs for block in blocks_of(na
 @pytest.mark.parametrize("name", _RUN)
 def test_what_is_shown_works(name: str, tmp_path: Path, empty_store: Path) -> None:
     printed, blocks = "", blocks_of(name)
-    # Outputs that are shown, and packages that are installed.
-    processes = any(block.marked("output") or "pip install" in block.code for block in blocks)
+    processes = any("pip install" in block.code for block in blocks)
     with Session(tmp_path, empty_store, processes=processes) as session:
-        for block in blocks:
+        for block, after in zip(blocks, [*blocks[1:], None], strict=True):
             if block.runs:
-                printed = session.run(block)
+                shown = after is not None and bool(after.marked("output"))
+                printed = session.run(block, shown=shown)
             elif block.marked("output"):
                 there = {" ".join(line.split()) for line in printed.splitlines()}
-                shown = {" ".join(line.split()) for line in block.code.splitlines()}
-                assert shown - there <= {"", "..."}, f"{name}:{block.line}"
+                expected = {" ".join(line.split()) for line in block.code.splitlines()}
+                assert expected - there <= {"", "..."}, f"{name}:{block.line}"
 
 
 @pytest.mark.parametrize("name", documents())

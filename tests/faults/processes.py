@@ -14,7 +14,7 @@ from typing import Any
 DEADLINE = 300.0
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> object:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> Any:
     """Return the first true value of `condition`."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -77,9 +77,8 @@ def kill_worker(root: int, name: str, *, after: float = 0.2, number: int = signa
         return pid if title(pid).startswith(f"ray::{name}") else None
 
     pid = wait_for(at_it, f"a worker that runs {name}")
-    assert isinstance(pid, int)
     os.kill(pid, number)
-    return pid
+    return int(pid)
 
 
 def start_dcs(*arguments: object, first: str = "", **environment: str) -> subprocess.Popen[str]:
@@ -116,7 +115,8 @@ def done(*arguments: object, **environment: str) -> tuple[str, str]:
 
 def add_node(cluster: Any, **resources: float) -> Any:
     """Return a new node that Ray knows of; without it, none is left behind."""
-    node = cluster.add_node(**resources)
+    # Ray's own wait ends after 30 s, in which a busy machine starts no node.
+    node = cluster.add_node(wait=False, **resources)
     try:
         # By its name: the sums over the cluster still count nodes that have just gone.
         wait_for(lambda: _alive(node), "the new node")
@@ -130,6 +130,27 @@ def remove_node(cluster: Any, node: Any) -> None:
     """End a node as a crash does, and wait until Ray knows."""
     cluster.remove_node(node, allow_graceful=False)
     wait_for(lambda: not _alive(node), "the node to be gone")
+
+
+def lose_first(cluster: Any, nodes: list[Any], name: str) -> int:
+    """End the first of some nodes that does `name`; return the id of the worker lost with it.
+
+    Which of them is the first is up to Ray.
+    """
+
+    def at_it() -> tuple[Any, int] | None:
+        found = ((node, find_worker(raylet(node), name)) for node in nodes)
+        return next(((node, pid) for node, pid in found if pid is not None), None)
+
+    node, pid = wait_for(at_it, f"a node that runs {name}")
+    nodes.remove(node)
+    remove_node(cluster, node)
+    return pid
+
+
+def raylet(node: Any) -> int:
+    """Return the id of the process above all others of a node."""
+    return int(node.all_processes["raylet"][0].process.pid)
 
 
 def _alive(node: Any) -> bool:

@@ -10,12 +10,8 @@ import pytest
 
 from workflows.cluster.scoring import ScoringActor
 
-from .processes import add_node, kill_worker, remove_node, wait_for
+from .processes import add_node, lose_first, remove_node, wait_for
 from .sweeps import CONFIG, SCORING, check_complete, disturbed_sweep, of_scoring, sweep
-
-
-def _raylet(node: object) -> int:
-    return int(node.all_processes["raylet"][0].process.pid)
 
 
 @pytest.fixture
@@ -86,21 +82,12 @@ def test_stages_overlap_and_each_stays_on_its_nodes(
     assert len(nodes("free")) == 3
 
 
-def test_an_actor_killed_on_its_gpu_in_mid_shard(cluster, undisturbed, gpu_node, output):
-    def kill() -> int:
-        return kill_worker(_raylet(gpu_node), "ScoringActor.score")
-
-    disturbed_sweep(kill, output, SCORING)
-    check_complete(output, of_scoring(undisturbed[1]))
-
-
-def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, gpu_node, output):
-    other = add_node(cluster, num_cpus=2, num_gpus=1)
-
-    def lose_it() -> int:
-        pid = kill_worker(_raylet(other), "ScoringActor.score", after=0.1)
-        remove_node(cluster, other)
-        return pid
-
-    disturbed_sweep(lose_it, output, SCORING)
+def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, output):
+    nodes = [add_node(cluster, num_cpus=2, num_gpus=1) for _ in range(2)]
+    try:
+        disturbed_sweep(lambda: lose_first(cluster, nodes, "ScoringActor.score"), output, SCORING)
+        assert len(nodes) == 1
+    finally:
+        for node in nodes:
+            remove_node(cluster, node)
     check_complete(output, of_scoring(undisturbed[1]))

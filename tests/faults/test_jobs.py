@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.servers import free_port, ray_head, running
@@ -22,17 +22,19 @@ def test_a_node_dies_under_a_submitted_sweep(undisturbed, scored, tmp_path):
     ray = str(Path(sys.executable).parent / "ray")
     command = [ray, "job", "submit", "--address", "JOBS", "--working-dir", str(tmp_path)]
     command += ["--", "dcs", *map(str, sweep_command(None, scored)), "--address", "auto"]
-    with ray_head(port, cpus=0) as (_, jobs), _node(port) as lost, _node(port):
+    with ray_head(port, cpus=0) as (_, jobs), _node(port) as lost, ExitStack() as other:
         command[4] = jobs
         job = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        wait_for(lambda: find_worker(lost, "run_cell"), "a cell on the node")
+        worker = wait_for(lambda: find_worker(lost, "run_cell"), "a cell on the node")
+        # The cell does not end before the other node is there.
+        os.kill(worker, signal.SIGSTOP)
+        other.enter_context(_node(port))
         for pid in [lost, *descendants(lost)]:
             os.kill(pid, signal.SIGKILL)
         log, _ = job.communicate(timeout=600)
         assert job.returncode == 0, log
-        assert subprocess.run(command, timeout=600).returncode == 0
     check_complete(scored, undisturbed[1])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import free_port, mlflow_server
-from tracking import Archive, sync
+from tracking import sync
 
 from .processes import done, end, start_dcs
 from .sweeps import CONFIG, check_complete, kept, results, sweep, sweep_command
@@ -46,20 +46,15 @@ def test_a_server_gone_for_a_while_holds_nothing_up(cluster, undisturbed, scored
         server.join()
 
 
-def test_a_server_gone_for_good_is_replaced_by_another_store(undisturbed, finished):
+def test_a_server_gone_for_good_is_replaced_by_postgresql(undisturbed, finished, postgres):
     address = f"http://127.0.0.1:{free_port()}"
     out, _ = done(*sweep_command(None, finished, "--tracking-uri", address))
     assert f"dcs sync --output {finished}" in out
-    (report,) = sync(finished, tracking_uri=f"sqlite:///{finished / 'mlflow.db'}")
+    (report,) = sync(finished, tracking_uri=postgres)
     assert report.pending == 0
-    check_complete(finished, undisturbed[1])
+    check_complete(finished, undisturbed[1], postgres)
     # Nothing is left for the old one.
     assert sync(finished) == ()
-
-
-def test_a_sweep_is_recorded_in_postgresql(undisturbed, finished, postgres):
-    done(*sweep_command(None, finished, "--tracking-uri", postgres))
-    check_complete(finished, undisturbed[1], postgres)
 
 
 def test_a_server_on_postgresql_killed_between_runs(undisturbed, finished, postgres, tmp_path):
@@ -122,9 +117,3 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing(cluster, undisturbed, sma
     done(*arguments)
     check_complete(runs, undisturbed[1], elsewhere)
     assert not list(runs.rglob("*.part"))
-
-
-def test_the_disk_error_is_ours(small_disk, undisturbed):
-    _fill(small_disk, leave=0)
-    with pytest.raises(OSError, match="No space left"):
-        Archive(small_disk).write(kept(undisturbed[0])[0])
