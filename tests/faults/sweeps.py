@@ -108,10 +108,15 @@ def of_scoring(undisturbed: list[dict]) -> list[dict]:
     return [cell for cell in undisturbed if cell["identity"]["method"] in SCORING.methods]
 
 
+def kept_files(output: Path) -> list[Path]:
+    """Return the records that lie on the disk."""
+    return sorted(Archive(output).cells.glob("[!.]*.json"))
+
+
 def kept(output: Path) -> list[CellRecord]:
     """Return what lies on the disk, all of it whole."""
     archive = Archive(output)
-    return [archive.read(path.stem) for path in sorted(archive.cells.glob("[!.]*.json"))]
+    return [archive.read(path.stem) for path in kept_files(output)]
 
 
 def check_complete(output: Path, undisturbed: list[dict], tracking_uri: str | None = None) -> None:
