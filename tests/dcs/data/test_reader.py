@@ -74,12 +74,15 @@ def nested(frame: pd.DataFrame, path: Path) -> Path:
 
 
 LOGS = np.log(PROBS)
+VOTES = np.array([RNG.multinomial(10, row) for row in PROBS])
 SPARSE = [["" if v < 0.004 else f"{v:.4f}" for v in row] for row in PROBS]
 MISSING = ["" if k % 7 == 0 else name for k, name in enumerate(GOLD)]
+NUMBERED = [f"c{k}" for k in range(5)]
 
 #: Class columns, label column, other columns, and how the file is written; tolerance.
 WAYS: dict[str, tuple[pd.DataFrame, dict[str, Any], Any, float]] = {
     "own names": (columns(), {"label": GOLD}, csv_of(), 1e-12),
+    "six decimals": (columns(rounded(6)), {"label": GOLD}, csv_of(), 1e-5),
     "two decimals": (columns(rounded(2)), {"label": GOLD}, csv_of(), 0.03),
     "p:": (columns(form="p:{}"), {"label": GOLD}, csv_of(), 1e-12),
     "prob_": (columns(form="prob_{}"), {"gold": GOLD}, csv_of(), 1e-12),
@@ -94,6 +97,7 @@ WAYS: dict[str, tuple[pd.DataFrame, dict[str, Any], Any, float]] = {
     "log-probabilities": (columns(LOGS), {"label": GOLD}, csv_of(), 1e-9),
     "rounded logs": (columns(np.round(LOGS, 3), "logprob_{}"), {"label": GOLD}, csv_of(), 2e-3),
     "base 2": (columns(np.log2(PROBS)), {"label": GOLD}, csv_of(), 1e-9),
+    "base 10": (columns(np.log10(PROBS)), {"label": GOLD}, csv_of(), 1e-9),
     "logits": (columns(LOGS + 3.0, "logit_{}"), {"label": GOLD}, csv_of(), 1e-9),
     "unnormalised logs": (columns(LOGS - 1.0), {"label": GOLD}, csv_of(), 1e-9),
     "empty cells": (columns(SPARSE), {"label": GOLD}, csv_of(), 0.02),
@@ -144,6 +148,7 @@ WAYS: dict[str, tuple[pd.DataFrame, dict[str, Any], Any, float]] = {
     "jsonl": (columns(), {"label": GOLD}, jsonl, 1e-9),
     "nested jsonl": (columns(), {"label": GOLD}, nested, 1e-9),
     "parquet": (columns(form="prob_{}"), {"label": GOLD}, parquet, 1e-12),
+    "parquet of numbers": (columns(), {"label": LABELS.astype(np.int8)}, parquet, 1e-12),
     "columns in another order": (columns()[CLASSES[::-1]], {"label": GOLD}, csv_of(), 1e-12),
     "class numbers": (columns(form="p{}", classes="01234"), {"label": LABELS}, csv_of(), 1e-12),
 }

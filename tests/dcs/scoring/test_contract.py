@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
 from dcs.prompting.prompts import render_prefix, render_query
 from dcs.prompting.tasks import select_demonstrations
-from dcs.scoring import Scorer
+from dcs.scoring import Scorer, load_scorer
 from tests.dcs.refusals import refuses
 
 TASK = get_task("reviews")
@@ -79,3 +81,17 @@ class TestTinyLM(ScorerContract):
     @pytest.fixture
     def scorer(self, tiny_scorer: Scorer) -> Scorer:
         return tiny_scorer
+
+
+class TestOtherArchitecture(ScorerContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def scorer(cls, other_model: Path) -> Scorer:
+        return load_scorer(other_model, device="cpu")
+
+
+class TestWholeWords(ScorerContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def scorer(cls) -> Scorer:
+        return load_scorer("tiny_lm", device="cpu", label_rule="joint")

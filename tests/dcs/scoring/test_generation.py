@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dcs.errors import ConfigError
 from dcs.prompting.prompts import prompt_hash, render_prefix, render_query
@@ -51,6 +53,21 @@ def test_tables(shots: Shots, seed: int) -> None:
             "scorer": "clerk",
             "scorer_version": "1",
         }
+
+
+class Votes(Clerk):
+    settings = {"votes": "3"}  # noqa: RUF012
+
+    @staticmethod
+    def probs(prefix: object, queries: Sequence[str], n_classes: int) -> NDArray[np.float64]:
+        return np.tile([2.0, 1.0], (len(queries), 1))
+
+
+def test_votes_are_kept_as_counts() -> None:
+    for table in generate_tables(Votes(), TASK, shots=1, seed=0).values():
+        assert table.counts is not None
+        assert table.counts.tolist() == [[2, 1]] * table.n_rows
+        np.testing.assert_allclose(table.probs, [[0.625, 0.375]] * table.n_rows)
 
 
 def test_limit() -> None:
