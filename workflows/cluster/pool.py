@@ -116,8 +116,11 @@ class ScoringPool:
         while self._waiting and sum(bool(table.left) for table in self._open) < slots:
             self._open_next()
         for depth in range(IN_FLIGHT):
+            # The last shards wait for whoever is free first, not in the queue of one actor.
+            least = slots if depth else 1
             for actor in self._actors:
-                if actor.info is not None and actor.calls == depth:
+                ready = actor.info is not None and actor.calls == depth
+                if ready and self._n_left(actor.model) >= least:
                     self._give(actor)
         for actor in [actor for actor in self._actors if not self._is_needed(actor)]:
             self._actors.remove(actor)
@@ -143,10 +146,8 @@ class ScoringPool:
             self._skip(request, error, error)
 
     def _give(self, actor: _Actor) -> None:
-        """Give an actor its next shard, if there is one of its model."""
+        """Give an actor its next shard."""
         tables = self._left(actor.model)
-        if not tables:
-            return
         if actor.table not in tables:
             taken = {other.table for other in self._actors}
             fresh = [table for table in tables if table not in taken]
@@ -160,11 +161,15 @@ class ScoringPool:
         self._running[reference] = _Call(actor, actor.table, shard)
 
     def _is_needed(self, actor: _Actor) -> bool:
-        return actor.calls > 0 or bool(self._left(actor.model))
+        return actor.calls > 0 or self._n_left(actor.model) > 0
 
     def _left(self, model: str) -> list[TableScoring]:
         """Return the tables of a model that have shards to be scored."""
         return [t for t in self._open if t.left and t.request.model == model]
+
+    def _n_left(self, model: str) -> int:
+        """Return the number of shards of a model that no actor works on."""
+        return sum(len(table.left) for table in self._left(model))
 
     def _wanted(self) -> str | None:
         """Return a model that has more shards than its actors will take when they are loaded."""

@@ -135,13 +135,12 @@ def _record_all(
     for key, record in plan.ended.items():
         recorder.record(record)
         plan.ended[key] = record.summary
-    records = {**plan.ended}
     for record in ended:
+        # Not kept: the memory of this process must not grow with the number of cells.
         recorder.record(record)
-        records[record.key] = record.summary
     order = (
         cell.key
         for key in plan.sources
         for cell in plan.cells.get(key) or plan.cells_on(key, plan.tables[key].digests or {})
     )
-    return [records[key] for key in dict.fromkeys(order)]
+    return [*recorder.archive.load(dict.fromkeys(order), summaries=True).values()]
