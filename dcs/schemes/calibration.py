@@ -564,15 +564,14 @@ def _minimise_loss(
 
 
 def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``a @ b`` of [M, K] and [K, N].
+    """Return ``a @ b`` of [M, K] and [K, N], of at least two columns.
 
     BLAS adds in an order that depends on the processor, its threads and the number of rows, so
     that results of a row could depend on the other rows. Here the order is always the same.
     """
-    total = np.zeros((a.shape[0], b.shape[1]))
-    for column, row in zip(a.T, b, strict=True):
-        total += np.multiply.outer(column, row)
-    return total
+    # Not optimised, and of contiguous rows, einsum adds multiples of the rows of `b` one by one.
+    rows, columns = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    return np.asarray(np.einsum("mk,kn->mn", rows, columns, optimize=False))
 
 
 def _moments(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import signal
 import sys
 
@@ -76,6 +78,8 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     console.STOP.listen()
+    # The last collections take a second, and the process's memory is freed anyway.
+    atexit.register(gc.freeze)
     try:
         console.prepare_output()
         # Typer's standalone mode would print usage errors in a box of several lines.
