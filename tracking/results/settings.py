@@ -131,14 +131,17 @@ def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
     )
 
 
-def own_setting(record: CellRecord, varied: Collection[str] = ()) -> str:
-    """Describe the settings of a cell that differ from main values or are `varied`."""
+def unusual_settings(record: CellRecord) -> list[str]:
+    """Return the names of the settings of a cell that differ from main values."""
     own = _get_settings(record)
-    names = [name for name, usual in _MAIN_VALUES.items() if own.get(name, usual[0]) not in usual]
+    return [name for name, usual in _MAIN_VALUES.items() if own.get(name, usual[0]) not in usual]
+
+
+def own_settings(record: CellRecord, names: Iterable[str]) -> str:
+    """Describe settings of a cell; names that it does not have are left out."""
+    own = _get_settings(record)
     return ", ".join(
-        Axis(name, (own[name],), ()).words(own[name])
-        for name in dict.fromkeys([*varied, *names])
-        if name in own
+        Axis(name, (own[name],), ()).words(own[name]) for name in names if name in own
     )
 
 

@@ -27,7 +27,7 @@ from tracking.records import (
     text_digest,
 )
 from tracking.results.cells import Cells, has_chosen
-from tracking.results.settings import objective_label, own_setting
+from tracking.results.settings import objective_label, own_settings, unusual_settings
 from tracking.results.sweep_tables import (
     leaderboard,
     leaderboard_metrics,
@@ -413,7 +413,9 @@ def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
         who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
     parts = [form.format(who[name]) for name, form in forms.items() if who[name] is not None]
     words = " ".join(dict.fromkeys(parts)) or record.key
-    name = ", ".join(filter(None, (own_setting(record, varied), words)))
+    others = [name for name in unusual_settings(record) if name not in varied]
+    parts = [own_settings(record, varied), words, own_settings(record, others)]
+    name = ", ".join(filter(None, parts))
     return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
 
 

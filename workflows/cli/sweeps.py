@@ -24,7 +24,7 @@ def quickstart(
     tracking_uri: options.TrackingUri = None,
     settings: options.Settings = None,
 ) -> None:
-    """Run a small sweep on the built-in demonstration model and tasks in about two minutes.
+    """Run a small sweep on the built-in demonstration model and tasks in about a minute.
 
     A tiny language model scores two generated tasks with 1-shot prompts and two seeds;
     uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are recorded in

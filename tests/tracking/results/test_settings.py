@@ -115,9 +115,13 @@ def test_the_terms_of_an_objective(objective: Any, terms: str) -> None:
 
 def test_runs_of_ablations_are_told_apart_by_name_and_tag() -> None:
     (usual, *_), (odd, *_) = tuned(), tuned(objective="err", optimization_size=50, weight_scale=10)
-    assert settings.own_setting(usual) == ""
+    assert settings.unusual_settings(usual) == []
     assert cell_name(odd) == (
-        f"objective err, optimization size 50, weight scale 10, {cell_name(usual)}"
+        f"{cell_name(usual)}, objective err, optimization size 50, weight scale 10"
+    )
+    # What all cells of a sweep share does not come first.
+    assert cell_name(odd, ["objective"]) == (
+        f"objective err, {cell_name(usual)}, optimization size 50, weight scale 10"
     )
     assert cell_name(tuned(keep_unlabelled=True)[0]) != cell_name(usual)
     assert setting_tags(usual) == {"dcs.objective": "full", "dcs.optimization_size": "full"}
