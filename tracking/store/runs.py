@@ -1,4 +1,4 @@
-"""Runs of one sweep in an open store: parent, cells, trials. No threads, no retries.
+"""Runs of one sweep in an open store: parent, cells, trials. No threads of its own, no retries.
 
 A cell costs eight requests: its run with all tags, its datasets, one batch of metrics and
 parameters, the address of its artifacts, three artifacts, and its end.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +96,8 @@ class SweepRuns:
         self.info = self._open_parent()
         self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
         self._found: defaultdict[str, list[_KnownRun]] = defaultdict(list)
+        self._datasets: set[tuple[str, str]] = set()
+        self._dataset_lock = threading.Lock()
         # One listing instead of a search per cell, which slows down as runs are added.
         self._list_runs(schema.KIND_CELL)
 
@@ -154,8 +158,7 @@ class SweepRuns:
         run_id = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
         run = _KnownRun(run_id, complete=False, digest=digest, parent=self.parent_id)
         self._found[record.key] = [run]
-        if inputs := _dataset_inputs(record):
-            self._client.log_inputs(run_id, inputs)
+        self._log_inputs(run_id, _dataset_inputs(record))
         shares = {f"importance/{name}": share for name, share in record.importances.items()}
         metrics = _metrics({**record.metrics, **shares}, record.finished_ms)
         if self._sweep.trials != "none":
@@ -170,6 +173,15 @@ class SweepRuns:
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
         self._found[record.key] = [replace(run, complete=True)]
         return run_id
+
+    def _log_inputs(self, run_id: str, inputs: list[DatasetInput]) -> None:
+        if not inputs:
+            return
+        own = {(each.dataset.name, each.dataset.digest) for each in inputs}
+        # Of two requests at the same time that create a dataset, a server refuses one.
+        with nullcontext() if own <= self._datasets else self._dataset_lock:
+            self._client.log_inputs(run_id, inputs)
+        self._datasets.update(own)
 
     def _log_batch(
         self, run_id: str, metrics: Iterable[Measured], params: Mapping[str, Any]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +213,29 @@ def test_the_view_has_a_column_for_everything_that_varies(client: MlflowClient, 
     columns = json.loads(tags[schema.VIEW_TAG])["selectedColumns"]
     assert columns[0] == "metrics.`test/accuracy`"
     assert columns[3:5] == ["tags.`dcs.weight_scale`", "tags.`dcs.task`"]
+
+
+def test_threads_do_not_create_a_dataset_at_the_same_time(client: MlflowClient) -> None:
+    """The cells of a table share its datasets, and a server on PostgreSQL refuses the second."""
+    slow, active, lock = Meddled(client), Counter[str](), threading.Lock()
+
+    def tell(when: str, name: str, *args: Any) -> None:
+        if name != "log_inputs":
+            return
+        digests = [each.dataset.digest for each in args[1]]
+        with lock:
+            active.update(digests) if when == "before" else active.subtract(digests)
+            assert created >= {*digests} or max(active.values()) <= 1
+            created.update(digests if when == "after" else ())
+        time.sleep(0.05)
+
+    created: set[str] = set()
+    sweep, slow.told = _sweep(slow), tell
+    cells = [make_cell(number) for number in range(8)]
+    cells = [
+        replace(cell, identity={**cell.identity, "test_digest": f"{number % 2}" * 32})
+        for number, cell in enumerate(cells)
+    ]
+    with ThreadPoolExecutor(4) as threads:
+        assert len({*threads.map(sweep.write_cell, cells)}) == len(cells)
+    assert len(created) == 2
