@@ -21,7 +21,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLI
         value = condition()
         if value:
             return value
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise AssertionError(f"waited {seconds:.0f} s for {what}")
 
 

@@ -23,7 +23,7 @@ CONFIG = SweepConfig(
     methods=("icl", "dnip", "dcs"),
     limit=200,
     tuner=TunerSettings(
-        trials=10,
+        trials=40,
         judge={"development": 0.3},
         space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
     ),
