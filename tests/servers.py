@@ -103,6 +103,7 @@ def mlflow_server(
     backend: str | None = None,
     artifacts: bool = True,
     access_log: Path | None = None,
+    workers: int = 1,
 ) -> Iterator[str]:
     """Run a server on a database, by default the SQLite file of a folder.
 
@@ -111,7 +112,7 @@ def mlflow_server(
     """
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--workers", "1"]
+    command += ["--port", str(port), "--workers", str(workers)]
     command += ["--backend-store-uri", backend or f"sqlite:///{folder}/mlflow.db"]
     if artifacts:
         command += ["--artifacts-destination", str(folder / "artifacts")]

@@ -80,7 +80,8 @@ def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, t
         postgres_server.start()
 
     def start_mlflow(held: ExitStack) -> None:
-        held.enter_context(mlflow_server(tmp_path, port, backend=postgres_server.uri))
+        store = mlflow_server(tmp_path, port, backend=postgres_server.uri, workers=2)
+        held.enter_context(store)
 
     started, deaths = time.monotonic(), Counter[str]()
     memory: dict[bool, list[float]] = {True: [], False: []}  # while cells are computed, and after
