@@ -175,6 +175,7 @@ class SweepRuns:
         return run_id
 
     def _log_inputs(self, run_id: str, inputs: list[DatasetInput]) -> None:
+        """Log the datasets of a run; those that are new to this object in one thread at a time."""
         if not inputs:
             return
         own = {(each.dataset.name, each.dataset.digest) for each in inputs}
@@ -426,8 +427,8 @@ def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
     parts = [form.format(who[name]) for name, form in forms.items() if who[name] is not None]
     words = " ".join(dict.fromkeys(parts)) or record.key
     others = [name for name in unusual_settings(record) if name not in varied]
-    parts = [own_settings(record, varied), words, own_settings(record, others)]
-    name = ", ".join(filter(None, parts))
+    phrases = [own_settings(record, varied), words, own_settings(record, others)]
+    name = ", ".join(filter(None, phrases))
     return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
 
 
