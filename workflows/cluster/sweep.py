@@ -143,4 +143,4 @@ def _record_all(
         for key in plan.sources
         for cell in plan.cells.get(key) or plan.cells_on(key, plan.tables[key].digests or {})
     )
-    return [*recorder.archive.load(dict.fromkeys(order), summaries=True).values()]
+    return [recorder.archive.read(key).summary for key in dict.fromkeys(order)]
