@@ -338,9 +338,8 @@ class Recorder:
             _log.debug("cell %s could not be recorded", key, exc_info=error)
             if is_disk_full(error):
                 raise error
-            # Reopening the store raises if the store is unavailable; otherwise the record failed.
-            self._runs = None
-            runs = self._open()
+            # Raises if the store is unavailable; otherwise the record failed.
+            runs.look_up(key)
             if key in self._failures:  # Skip a cell after its second failure.
                 runs.forget_cell(key)
                 self._mark_processed(key)

@@ -99,10 +99,10 @@ class SweepRuns:
         self._datasets: set[tuple[str, str]] = set()
         self._dataset_lock = threading.Lock()
         # One listing instead of a search per cell, which slows down as runs are added.
-        self._list_runs(schema.KIND_CELL)
+        self._list_runs({schema.KIND: schema.KIND_CELL})
 
-    def _list_runs(self, kind: str) -> None:
-        for run in self._search(schema.tagged({schema.KIND: kind})):
+    def _list_runs(self, tags: Mapping[str, str]) -> None:
+        for run in self._search(schema.tagged(tags)):
             tags = run.data.tags
             known = _KnownRun(
                 id=str(run.info.run_id),
@@ -112,6 +112,11 @@ class SweepRuns:
             )
             key = tags.get(schema.CELL_KEY) or tags.get(schema.TABLE_KEY, "")
             self._found[key].append(known)
+
+    def look_up(self, key: str) -> None:
+        """Search for the runs of a cell again, after a request that failed."""
+        self._found[key] = []
+        self._list_runs({schema.KIND: schema.KIND_CELL, schema.CELL_KEY: key})
 
     def reconcile(self, key: str, digest: str, *, overwrite: bool = True) -> str | None:
         """Return the id of the complete run of a record, and delete other runs with its key.
@@ -198,15 +203,16 @@ class SweepRuns:
 
     def remove_doubles(self) -> None:
         """Delete all but one of the complete runs of a cell, written by several drivers."""
-        found: defaultdict[str, list[Run]] = defaultdict(list)
+        # By id, so that drivers that end at the same time keep the same run. Without the runs
+        # themselves, whose metrics would fill the memory.
+        found: defaultdict[str, list[tuple[bool, str]]] = defaultdict(list)
         for run in self._search(schema.tagged({schema.KIND: schema.KIND_CELL})):
             if run.info.status in _COMPLETE:
-                found[run.data.tags[schema.CELL_KEY]].append(run)
+                order = (run.info.status != "FINISHED", str(run.info.run_id))
+                found[run.data.tags[schema.CELL_KEY]].append(order)
         for runs in found.values():
-            # By id, so that drivers that end at the same time keep the same run.
-            runs.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
-            for run in runs[1:]:
-                self._delete_cell(run.info.run_id)
+            for _, run_id in sorted(runs)[1:]:
+                self._delete_cell(run_id)
 
     def forget_cell(self, key: str) -> None:
         """Delete the incomplete runs of a cell that could not be recorded."""
@@ -217,7 +223,7 @@ class SweepRuns:
     def write_scorings(self, scorings: Iterable[ScoringRecord]) -> None:
         """Write one run per scored table, replacing runs of older records."""
         # Listed as late as possible: another driver of the sweep may have written some.
-        self._list_runs(schema.KIND_SCORING)
+        self._list_runs({schema.KIND: schema.KIND_SCORING})
         missing = [
             scoring for scoring in scorings if self.reconcile(scoring.key, scoring.digest) is None
         ]

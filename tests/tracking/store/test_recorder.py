@@ -153,7 +153,12 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
 def test_one_record_that_is_refused_does_not_stop_the_others(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = MlflowClient.set_terminated
+    real, search = MlflowClient.set_terminated, MlflowClient.search_runs
+    searches: list[str] = []
+
+    def seen(self: MlflowClient, ids: list[str], where: str = "", **options: Any) -> Any:
+        searches.append(where)
+        return search(self, ids, where, **options)
 
     def picky(self: MlflowClient, run_id: str, status: str | None = None, **options: Any) -> None:
         if status != "KILLED" and self.get_run(run_id).data.tags.get(CELL_KEY) == "cell0002":
@@ -162,7 +167,10 @@ def test_one_record_that_is_refused_does_not_stop_the_others(
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "set_terminated", picky)
+        patch.setattr(MlflowClient, "search_runs", seen)
         report = recorded(output, 1, 2, 3, trials="none")
+    of_cells = [where for where in searches if "'cell'" in where]
+    assert sum(CELL_KEY not in where for where in of_cells) == 2, "all: at the start and the end"
     assert (report.recorded, report.pending) == (2, 1)
     assert content()[1] == _finished(1, 3)
     assert set(runs()["status"]) == {"FINISHED"}
