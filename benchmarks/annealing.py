@@ -127,7 +127,7 @@ class Bench:
     def stream_time(self, n: int = 300) -> float:
         """Return the seconds to read the data of one move once."""
         state = self.state
-        arrays = (self.table.columns, state.first, state.second, state.first_key)
+        arrays = (self.table.columns, state.first, state.second, state.first_class)
         return best_time(lambda: _stream(*arrays, n), 3) / n
 
 

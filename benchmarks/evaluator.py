@@ -80,7 +80,7 @@ def _count_confusion(
     clear(table, values, holders, 0)
     for j in range(choice.size):
         add_class(table, j, choice[j], values, holders, j % 2, 1 - j % 2)
-    predictions, labels = holders[choice.size % 2], table.labels
+    predictions, labels = holders[choice.size % 2], table.labels[0]
     confusion[:] = 0
     for m in range(labels.size):
         confusion[labels[m], predictions[m]] += 1

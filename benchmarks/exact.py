@@ -104,8 +104,8 @@ def _exhaust(
     n_classes, n_functions = best_choice.size, table.functions.shape[0]
     last = n_classes - 1
     # The maxima over the classes before each one: only the last classes change.
-    values = np.empty((n_classes, table.labels.size))
-    holders = np.empty((n_classes, table.labels.size), np.int16)
+    values = np.empty((n_classes, table.fallback.size))
+    holders = np.empty((n_classes, table.fallback.size), np.int16)
     clear(table, values, holders, 0)
     choice = np.zeros(n_classes, np.int64)
     choice[0] = first

@@ -129,7 +129,7 @@ def lower_bound(
     z = problem.z_of(problem.scheme(choice))
     table = problem.table
     constant, costs = _linearise(table, objective, z)
-    weights = np.ones((table.labels.size, n_classes))
+    weights = np.ones((table.fallback.size, n_classes))
     weights[np.arange(weights.shape[0]), problem.labels] = 0.0
     update_rival_weights(table, choice, _INITIAL_STEP, weights)
     pairs = _PairWeights(table, objective, costs)
@@ -158,7 +158,7 @@ def _linearise(table: Table, objective: Objective, z: float) -> tuple[float, NDA
 
     Valid for all schemes whose Z is at most `z`.
     """
-    n_rows, k, tau = table.labels.size, objective.pseudo_count, objective.tau
+    n_rows, k, tau = table.fallback.size, objective.pseudo_count, objective.tau
     cost = objective.error_weight / n_rows
     # The PMI term if no row is lost: every class is predicted as often as it is correct.
     rows = table.class_rows[table.present]
@@ -233,8 +233,8 @@ def count_lost(table: Table, shares: NDArray[np.float64], lost: NDArray[np.float
     n_functions = table.functions.shape[0]
     lost[:] = 0.0
     own, others = np.zeros(n_functions), np.zeros(n_functions)
-    for m in range(table.labels.size):
-        i = int(table.labels[m])
+    for m in range(table.fallback.size):
+        i = int(table.labels[0, m])
         for k in range(n_functions):
             left, rise, right, fall = table.functions[k]
             own[k] = max(0.0, corrected(table.columns[i, m], left, rise, right, fall))
@@ -260,8 +260,8 @@ def update_rival_weights(
 ) -> None:
     """Multiply the weights [M, N] of rivals that take a row by exp(`step`) and normalise them."""
     n_classes, factor = choice.size, np.exp(step)
-    for m in range(table.labels.size):
-        i = int(table.labels[m])
+    for m in range(table.fallback.size):
+        i = int(table.labels[0, m])
         left, rise, right, fall = table.functions[choice[i]]
         own = max(0.0, corrected(table.columns[i, m], left, rise, right, fall))
         zeroed = own == 0.0 and table.fallback[m] != i

@@ -51,7 +51,10 @@ class AnnealingResult:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Validated arguments of a search and the arrays that the kernels read."""
+    """Validated arguments of a search and the arrays that the kernels read.
+
+    Labels are of shape [M], or [C, M] if every row counts with C labels.
+    """
 
     probs: NDArray[np.float64]
     labels: NDArray[np.int64]
@@ -91,8 +94,9 @@ class Problem:
 
     def z_of(self, scheme: CorrectionScheme) -> float:
         """Return Z of a scheme, computed from its predictions with NumPy."""
-        predictions = scheme.predict(self.probs)
-        return self.objective.value(confusion_matrix(self.labels, predictions, self.n_classes))
+        labels = self.labels.ravel()
+        predictions = np.resize(scheme.predict(self.probs), labels.size)
+        return self.objective.value(confusion_matrix(labels, predictions, self.n_classes))
 
     def result(
         self, choice: NDArray[np.int64], *, evaluations: int, seconds: float

@@ -33,8 +33,8 @@ def _smoothed(
     share: float,
     seed: int,
     copied_rows: int,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Replicate the rows and draw a share of the labels from the probabilities themselves.
+) -> NDArray[np.int64]:
+    """Replicate the labels [copies, M] and draw a share from the probabilities themselves.
 
     A search on the labels alone fits their noise; the expectation under the calibrated
     probabilities has none. The drawn labels are spread evenly over the distribution of each row.
@@ -43,15 +43,14 @@ def _smoothed(
     copies = min(_MOST_COPIES, max(4, round(copied_rows / n_rows)))
     expected = round(share * copies)
     if expected == 0:
-        return probs, labels
+        return labels
     below = probs.cumsum(axis=1)
     first = np.random.default_rng(seed).random(n_rows)
     targets = [
         np.minimum((((i + first) / expected)[:, None] > below).sum(axis=1), n_classes - 1)
         for i in range(expected)
     ]
-    targets += [labels] * (copies - expected)
-    return np.tile(probs, (copies, 1)), np.concatenate(targets)
+    return np.stack([*targets, *[labels] * (copies - expected)])
 
 
 def _logarithms(corrections: tuple[Correction, ...]) -> NDArray[np.float64]:
@@ -433,7 +432,8 @@ class _Calibrated:
         share = setting.smoothing(self.labels.size)
         whole = rows.size == self.labels.size
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
-        probs, labels = _smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
+        probs = self.probs[rows]
+        labels = _smoothed(probs, self.labels[rows], share, seed, copied)
         names = tuple(map(str, range(self.means.size)))
         problem = Problem(probs, labels, names, corrections, setting.objective)
         choice, moves = cooled(problem, setting.schedule, seed=seed)

@@ -25,7 +25,7 @@ def eval_class(
     """
     room.wins[:] = 0
     room.reached[:] = 0
-    n_rows = table.labels.size
+    n_rows = table.labels.shape[1]
     for start in range(0, n_rows, BLOCK):
         stop = min(start + BLOCK, n_rows)
         _fill_thresholds(table, room, j, rival_value[start:stop], rival_class[start:stop], start)
@@ -45,9 +45,8 @@ def _fill_thresholds(
     rival_class: NDArray[np.int16],
     start: int,
 ) -> None:
-    """Compute threshold and key of the rows of one block."""
-    threshold, bits, key = room.threshold, room.threshold_bits, room.key
-    labels = table.labels[start : start + rival_value.size]
+    """Compute the thresholds of the rows of one block, and the keys of their labels."""
+    threshold, bits = room.threshold, room.threshold_bits
     jj = np.int16(j)
     for m in range(rival_value.size):
         threshold[m] = rival_value[m]
@@ -55,19 +54,21 @@ def _fill_thresholds(
     # number, so that "greater than" the new threshold means "greater or equal" to the old one.
     for m in range(rival_value.size):
         bits[m] -= np.int64((jj < rival_class[m]) & (bits[m] > 0))
-    for m in range(rival_value.size):
-        rival = rival_class[m]
-        label = labels[m]
-        key[m] = (
-            np.int32(3) * np.int32(rival)
-            + np.int32(label == rival)
-            + np.int32(2) * np.int32((label == jj) & (rival != jj))
-        )
+    for c in range(table.labels.shape[0]):
+        key, labels = room.key[c], table.labels[c, start : start + rival_value.size]
+        for m in range(rival_value.size):
+            rival = rival_class[m]
+            label = labels[m]
+            key[m] = (
+                np.int32(3) * np.int32(rival)
+                + np.int32(label == rival)
+                + np.int32(2) * np.int32((label == jj) & (rival != jj))
+            )
 
 
 @compiled
 def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None:
-    """Count the rows of a block won by each direct correction, per key."""
+    """Count the labels of a block won by each direct correction, per key."""
     n_rows = column.size
     n_groups = room.packed.shape[1]
     threshold, wide = room.threshold, room.wide
@@ -89,22 +90,23 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
             masks[m] = wide[m]
     packed, spread, masks = room.packed, room.spread, room.masks
     wins_line, packed_bytes = room.wins_line, room.packed_bytes
-    for start in range(0, n_rows, _BYTE):
-        stop = min(start + _BYTE, n_rows)
-        packed[:] = 0
-        key = room.key[start:stop]
-        for group in range(n_groups):
-            mask = masks[group, start:stop]
-            for m in range(key.size):
-                packed[key[m], group] += spread[mask[m]]
-        for i in range(wins_line.size):
-            wins_line[i] += packed_bytes[i]
+    for c in range(room.key.shape[0]):
+        for start in range(0, n_rows, _BYTE):
+            stop = min(start + _BYTE, n_rows)
+            packed[:] = 0
+            key = room.key[c, start:stop]
+            for group in range(n_groups):
+                mask = masks[group, start:stop]
+                for m in range(key.size):
+                    packed[key[m], group] += spread[mask[m]]
+            for i in range(wins_line.size):
+                wins_line[i] += packed_bytes[i]
 
 
 @compiled
 def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> None:
-    """Count the rows of a block by the smallest weight that wins them, per key."""
-    threshold, key, slot = room.threshold, room.key, room.slot
+    """Count the labels of a block by the smallest weight that wins their row, per key."""
+    threshold, slot = room.threshold, room.slot
     weights, bins, reached = table.weights, table.bins, room.reached
     last = np.float64(bins.size - 1)
     scale = (last - 1.0) / max(1.0, weights[-1])
@@ -121,7 +123,11 @@ def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> Non
             g = -1 - g
             while g < weights.size and column[m] * weights[g] <= threshold[m]:
                 g += 1
-        reached[key[m], g] += 1
+            slot[m] = g
+    for c in range(room.key.shape[0]):
+        key = room.key[c]
+        for m in range(column.size):
+            reached[key[m], slot[m]] += 1
 
 
 @compiled

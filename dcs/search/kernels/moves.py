@@ -2,7 +2,8 @@
 
 The state stores the best and the runner-up corrected value of each row, and an upper bound of the
 others. A value of 0 has the uncorrected prediction of the row as its class, because a row that
-corrects to all zeros keeps that prediction.
+corrects to all zeros keeps that prediction. All counts are of labels, of which a row may have
+several.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from dcs.search.kernels.table import Room, Table, compiled, copy, corrected, z_of
 
 _ONE = np.uint64(1)
-_HIT = np.int16(1)
 
 # Flags of a row, and the tie flag in all eight bytes of a word.
 _NOTHING, _CHANGES, _TIES = np.int64(0), np.int64(1), np.int64(2)
@@ -29,14 +29,14 @@ class State(NamedTuple):
     first: NDArray[np.float64]  # [M] best corrected value
     second: NDArray[np.float64]  # [M] runner-up
     third: NDArray[np.float64]  # [M] upper bound of all other values
-    first_key: NDArray[np.int16]  # [M] 2 * class, plus 1 where that is the label
-    second_key: NDArray[np.int16]  # [M]
+    first_class: NDArray[np.int16]  # [M] class of the best value
+    second_class: NDArray[np.int16]  # [M] class of the runner-up
     correct: NDArray[np.int64]  # [N] correct predictions
     predicted: NDArray[np.int64]  # [N] all predictions
     flags: NDArray[np.uint8]  # [8 * words] rows that may change
     flag_words: NDArray[np.uint64]  # the same bytes, eight at a time
     touched: NDArray[np.int32]  # [8 * words + 1] their indices
-    net: NDArray[np.int64]  # [2 N] rows won minus rows lost, per key of the rival
+    net: NDArray[np.int64]  # [N, 2] labels won minus lost per rival: others, its own
     ranked: NDArray[np.float64]  # [3, M] values, best and second best of the rows to rank
     ranked_class: NDArray[np.int16]  # [2, M] excluded class, class of the best
 
@@ -50,14 +50,14 @@ def make_state(table: Table) -> State:
         first=np.zeros(n_rows),
         second=np.zeros(n_rows),
         third=np.zeros(n_rows),
-        first_key=np.zeros(n_rows, np.int16),
-        second_key=np.zeros(n_rows, np.int16),
+        first_class=np.zeros(n_rows, np.int16),
+        second_class=np.zeros(n_rows, np.int16),
         correct=np.zeros(n_classes, np.int64),
         predicted=np.zeros(n_classes, np.int64),
         flags=words.view(np.uint8),
         flag_words=words,
         touched=np.zeros(words.size * 8 + 1, np.int32),
-        net=np.zeros(2 * n_classes, np.int64),
+        net=np.zeros((n_classes, 2), np.int64),
         ranked=np.zeros((3, n_rows)),
         ranked_class=np.zeros((2, n_rows), np.int16),
     )
@@ -67,31 +67,32 @@ def make_state(table: Table) -> State:
 def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
     """Initialise the state for a choice of corrections."""
     copy(choice, state.choice)
-    n_rows = table.labels.size
+    labels, n_rows = table.labels, table.labels.shape[1]
     for m in range(n_rows):
         state.touched[m] = m
-    state.first_key[:] = -1
+    state.first_class[:] = -1
     _rank(table, state, n_rows)
     copy(state.second, state.first)
-    copy(state.second_key, state.first_key)
+    copy(state.second_class, state.first_class)
     _rank(table, state, n_rows)
     state.correct[:] = 0
     state.predicted[:] = 0
-    for m in range(n_rows):
-        key = state.first_key[m]
-        state.predicted[key >> 1] += 1
-        state.correct[key >> 1] += key & 1
+    for c in range(labels.shape[0]):
+        for m in range(n_rows):
+            i = state.first_class[m]
+            state.predicted[i] += 1
+            state.correct[i] += labels[c, m] == i
 
 
 @compiled
 def _rank(table: Table, state: State, n: int) -> None:
-    """Find the two best values of `n` listed rows, excluding the class in `first_key`."""
+    """Find the two best values of `n` listed rows, excluding the class in `first_class`."""
     rows = state.touched
     values, best, rest = state.ranked[0, :n], state.ranked[1, :n], state.ranked[2, :n]
     besides, holder = state.ranked_class[0, :n], state.ranked_class[1, :n]
     for t in range(n):
         m = np.uint32(rows[t])
-        besides[t] = state.first_key[m] >> 1
+        besides[t] = state.first_class[m]
         holder[t] = table.fallback[m]
     best[:] = 0.0
     rest[:] = 0.0
@@ -114,7 +115,7 @@ def _rank(table: Table, state: State, n: int) -> None:
     for t in range(n):
         m = np.uint32(rows[t])
         state.second[m], state.third[m] = best[t], rest[t]
-        state.second_key[m] = 2 * holder[t] + (holder[t] == table.labels[m])
+        state.second_class[m] = holder[t]
 
 
 @compiled
@@ -141,15 +142,15 @@ def eval_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: f
     that Z is not below `ceiling`, this bound is returned and no counts are stored.
     """
     column = table.columns[j]
-    first, second, first_key = state.first, state.second, state.first_key
+    first, second, first_class = state.first, state.second, state.first_class
     flags, net = state.flags, state.net
     left, rise, right, fall = table.functions[k]
-    jj, own_key = np.int16(j), np.int16(2 * j + 1)
+    jj = np.int16(j)
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
         # Both are always read: a load that depends on a comparison is not vectorised.
         best, runner_up = first[m], second[m]
-        own = (first_key[m] | _HIT) == own_key
+        own = first_class[m] == jj
         rival = runner_up if own else best
         changes = own != (v > rival)
         ties = (v == rival) & (v > 0.0)
@@ -158,32 +159,35 @@ def eval_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: f
     if any_ties:
         _settle_ties(table, state, j, k)
         n_touched, _ = _list_flagged(state)
-    # Minimum number of rows that j would win wrongly. Even if all others were correct, without
+    labels = table.labels
+    n_labels = labels.shape[0]
+    # Minimum number of labels that j would win wrongly. Even if all others were correct, without
     # COBias and without false predictions, Z could not be lower than this bound.
-    wrong = n_touched - state.predicted[j] - table.class_rows[j]
-    lowest = table.factors[3] - table.factors[0] * (column.size - wrong)
+    wrong = n_labels * n_touched - state.predicted[j] - table.class_rows[j]
+    lowest = table.factors[3] - table.factors[0] * (labels.size - wrong)
     if lowest >= ceiling:
         return float(lowest)
     net[:] = 0
-    second_key = state.second_key
-    touched, labels = state.touched, table.labels
+    second_class, touched = state.second_class, state.touched
     hits, gained = np.int64(0), np.int64(0)
     for t in range(n_touched):
         row = np.uint32(touched[t])
-        best_key, runner_up_key = first_key[row], second_key[row]
-        own = (best_key | _HIT) == own_key
-        key = runner_up_key if own else best_key
+        best_class, runner_up_class = first_class[row], second_class[row]
+        own = best_class == jj
+        rival_class = runner_up_class if own else best_class
         rows = 1 - 2 * np.int64(own)
-        net[np.uint64(key)] += rows
-        hits += rows * np.int64(labels[row] == jj)
-        gained += rows
+        for c in range(n_labels):
+            label = labels[c, row]
+            net[rival_class, np.int64(label == rival_class)] += rows
+            hits += rows * np.int64(label == jj)
+            gained += rows
     # Rows with only zeros that fall back to j itself remain with it.
-    gained -= net[2 * j] + net[2 * j + 1]
-    hits -= net[2 * j + 1]
+    gained -= net[j, 0] + net[j, 1]
+    hits -= net[j, 1]
     correct, predicted = room.correct, room.predicted
     for i in range(correct.size):
-        correct[i] = state.correct[i] - net[2 * i + 1]
-        predicted[i] = state.predicted[i] - net[2 * i] - net[2 * i + 1]
+        correct[i] = state.correct[i] - net[i, 1]
+        predicted[i] = state.predicted[i] - net[i, 0] - net[i, 1]
     correct[j] = state.correct[j] + hits
     predicted[j] = state.predicted[j] + gained
     return z_of(table, room, correct, predicted)
@@ -193,11 +197,11 @@ def eval_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: f
 def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
     """Resolve the flags of rows with a tie of positive values in favour of the lower class."""
     left, rise, right, fall = table.functions[k]
-    for m in range(table.labels.size):
+    for m in range(state.first.size):
         v = corrected(table.columns[j, m], left, rise, right, fall)
-        own = state.first_key[m] >> 1 == j
+        own = state.first_class[m] == j
         if v > 0.0 and v == (state.second[m] if own else state.first[m]):
-            rival = (state.second_key[m] if own else state.first_key[m]) >> 1
+            rival = state.second_class[m] if own else state.first_class[m]
             state.flags[m] = own != (j < rival)
 
 
@@ -205,16 +209,16 @@ def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
 def find_rivals(state: State, room: Room, j: int) -> None:
     """Store the maxima over all classes but j in `room.rival_value` and `room.rival_class`."""
     first, second = state.first, state.second
-    first_key, second_key = state.first_key, state.second_key
+    first_class, second_class = state.first_class, state.second_class
     value, holder = room.rival_value, room.rival_class
-    own_key = np.int16(2 * j + 1)
+    jj = np.int16(j)
     # Separate loops: a loop that writes to several arrays is not vectorised.
     for m in range(value.size):
         best, runner_up = first[m], second[m]
-        value[m] = runner_up if (first_key[m] | _HIT) == own_key else best
+        value[m] = runner_up if first_class[m] == jj else best
     for m in range(value.size):
-        best_key, runner_up_key = first_key[m], second_key[m]
-        holder[m] = (runner_up_key if (best_key | _HIT) == own_key else best_key) >> 1
+        best_class, runner_up_class = first_class[m], second_class[m]
+        holder[m] = runner_up_class if best_class == jj else best_class
 
 
 @compiled
@@ -230,45 +234,43 @@ def apply_move(table: Table, state: State, j: int, k: int) -> bool:
     state.choice[j] = k
     column, flags = table.columns[j], state.flags
     first, second, third = state.first, state.second, state.third
-    first_key, second_key = state.first_key, state.second_key
+    first_class, second_class = state.first_class, state.second_class
     left, rise, right, fall = table.functions[k]
-    own_key = np.int16(2 * j + 1)
+    jj = np.int16(j)
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
         v = v if v > 0.0 else 0.0
-        own_first = (first_key[m] | _HIT) == own_key
-        own = own_first | ((second_key[m] | _HIT) == own_key)
+        own_first = first_class[m] == jj
+        own = own_first | (second_class[m] == jj)
         best, runner_up = first[m], second[m]
         old = best if own_first else runner_up
         changes = (v != old) if own else (v >= runner_up) & (v > 0.0)
         flags[m] = _CHANGES if changes else _NOTHING
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
-        own = ((first_key[m] | _HIT) == own_key) | ((second_key[m] | _HIT) == own_key)
+        own = (first_class[m] == jj) | (second_class[m] == jj)
         v = v if v < second[m] else second[m]
         third[m] = third[m] if own | (v <= third[m]) else v
     n_touched, _ = _list_flagged(state)
-    touched, labels, n_lost = state.touched, table.labels, 0
+    touched, n_lost = state.touched, 0
     for t in range(n_touched):
         row = np.uint32(touched[t])
         v = corrected(column[row], left, rise, right, fall)
         v = v if v > 0.0 else 0.0
-        own_first = (first_key[row] | _HIT) == own_key
-        own = own_first | ((second_key[row] | _HIT) == own_key)
-        best, best_key = first[row], first_key[row]
-        runner_up, runner_up_key = second[row], second_key[row]
+        own_first = first_class[row] == jj
+        own = own_first | (second_class[row] == jj)
+        best, best_class = first[row], first_class[row]
+        runner_up, runner_up_class = second[row], second_class[row]
         rival = runner_up if own_first else best
-        rival_key = runner_up_key if own_first else best_key
-        wins = (v > rival) | ((v == rival) & (own_key < rival_key) & (v > 0.0))
-        stays = (not own) & (v == runner_up) & (runner_up_key < own_key)
+        rival_class = runner_up_class if own_first else best_class
+        wins = (v > rival) | ((v == rival) & (jj < rival_class) & (v > 0.0))
+        stays = (not own) & (v == runner_up) & (runner_up_class < jj)
         # Arithmetic instead of unpredictable branches.
-        key = own_key - np.int16(labels[row] != j)
-        loser_key = runner_up_key if stays else key
-        swap = (key ^ rival_key) & -np.int16(wins)
+        loser = runner_up_class if stays else jj
         first[row] = v if v > rival else rival
         second[row] = rival if v > rival else v
-        first_key[row] = rival_key ^ swap
-        second_key[row] = loser_key ^ ((loser_key ^ rival_key) & -np.int16(wins))
+        first_class[row] = rival_class ^ ((rival_class ^ jj) & -np.int16(wins))
+        second_class[row] = loser ^ ((loser ^ rival_class) & -np.int16(wins))
         # Another class may now be the runner-up.
         touched[n_lost] = row
         n_lost += own & (not wins) & (v <= third[row])

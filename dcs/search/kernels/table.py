@@ -45,8 +45,8 @@ BLOCK = 2040
 #: Number of corrections evaluated in parallel: their results are the bits of one byte.
 LANES = 8
 
-#: Class indices are stored in 16 bits together with one flag bit.
-MOST_CLASSES = 2**14 - 1
+#: Class indices are stored in 16 bits.
+MOST_CLASSES = 2**15 - 1
 
 _BINS = 4096
 
@@ -55,7 +55,7 @@ class Table(NamedTuple):
     """Read-only arrays of a search."""
 
     columns: NDArray[np.float64]  # [N, M] probabilities, class by class
-    labels: NDArray[np.int16]  # [M]
+    labels: NDArray[np.int16]  # [C, M] one or several labels of every row
     fallback: NDArray[np.int16]  # [M] uncorrected prediction
     functions: NDArray[np.float64]  # [D, 4] coefficients of every correction
     direct: NDArray[np.int64]  # [D1] corrections evaluated one by one
@@ -63,10 +63,10 @@ class Table(NamedTuple):
     weighed: NDArray[np.int64]  # [D2] weights evaluated by threshold, in ascending order
     weights: NDArray[np.float64]  # [D2] their weights
     bins: NDArray[np.int32]  # [B + 2] smallest winning weight, by the ratio to exceed
-    class_rows: NDArray[np.float64]  # [N] rows per true class
-    present: NDArray[np.int64]  # classes with rows
-    logs: NDArray[np.float64]  # [M + 1] log(count + pseudo-count)
-    factors: NDArray[np.float64]  # error weight / M, beta / pairs, tau, constant part of Z
+    class_rows: NDArray[np.float64]  # [N] labels per class
+    present: NDArray[np.int64]  # classes with labels
+    logs: NDArray[np.float64]  # [C * M + 1] log(count + pseudo-count)
+    factors: NDArray[np.float64]  # error weight / labels, beta / pairs, tau, constant part of Z
 
 
 class Room(NamedTuple):
@@ -79,16 +79,16 @@ class Room(NamedTuple):
     accuracy: NDArray[np.float64]  # [N]
     threshold: NDArray[np.float64]  # [BLOCK] value that a corrected value must exceed
     threshold_bits: NDArray[np.int64]  # the same bytes
-    key: NDArray[np.uint32]  # [BLOCK] rival class of the row, and whether the label is either
+    key: NDArray[np.uint32]  # [C, BLOCK] rival class of the row, and whether the label is either
     slot: NDArray[np.int32]  # [BLOCK] smallest weight that wins the row
     wide: NDArray[np.int64]  # [BLOCK] the bits of a mask, before packing
     masks: NDArray[np.uint8]  # [L / 8, BLOCK] direct corrections that win the row, one bit each
     spread: NDArray[np.uint64]  # [256] the bits of a byte, expanded to eight bytes
     packed: NDArray[np.uint64]  # [3 N, L / 8] wins per key, eight counters to a word
     packed_bytes: NDArray[np.uint8]  # [3 N * L] the same bytes
-    wins: NDArray[np.int32]  # [3 N, L] rows won by each direct correction, per key
+    wins: NDArray[np.int32]  # [3 N, L] labels won by each direct correction, per key
     wins_line: NDArray[np.int32]  # [3 N * L] the same numbers
-    reached: NDArray[np.int32]  # [3 N, D2 + 1] rows by smallest winning weight, per key
+    reached: NDArray[np.int32]  # [3 N, D2 + 1] labels by smallest winning weight, per key
     base_correct: NDArray[np.int64]  # [N] counts if the class wins no row
     base_predicted: NDArray[np.int64]  # [N]
     rival_value: NDArray[np.float64]  # [M] maxima over all other classes
@@ -101,9 +101,9 @@ def make_table(
     corrections: CorrectionSet,
     objective: Objective,
 ) -> Table:
-    """Prepare validated arrays ([M, N] and [M]) for the kernels."""
-    n_rows, n_classes = probs.shape
-    class_rows = np.bincount(labels, minlength=n_classes).astype(np.float64)
+    """Prepare validated arrays ([M, N], and [M] or [C, M]) for the kernels."""
+    n_classes = probs.shape[1]
+    class_rows = np.bincount(labels.ravel(), minlength=n_classes).astype(np.float64)
     present = np.flatnonzero(class_rows)
     direct, weighed, bins = _split_corrections(corrections)
     functions = corrections.coefficients
@@ -113,7 +113,7 @@ def make_table(
     lanes[:, : direct.size] = functions[direct].T
     table = Table(
         columns=np.ascontiguousarray(probs.T),
-        labels=labels.astype(np.int16),
+        labels=np.atleast_2d(labels.astype(np.int16)),
         fallback=probs.argmax(axis=1).astype(np.int16),
         functions=functions,
         direct=direct,
@@ -123,8 +123,8 @@ def make_table(
         bins=bins,
         class_rows=class_rows,
         present=present,
-        logs=np.log(np.arange(n_rows + 1) + objective.pseudo_count),
-        factors=_factors(objective, n_rows, n_classes, class_rows[present]),
+        logs=np.log(np.arange(labels.size + 1) + objective.pseudo_count),
+        factors=_factors(objective, labels.size, n_classes, class_rows[present]),
     )
     # Read-only views, so that all tables have the same type for the compiler.
     return Table(*(_read_only(array) for array in table))
@@ -198,7 +198,7 @@ def make_room(table: Table) -> Room:
         accuracy=np.zeros(n_classes),
         threshold=threshold,
         threshold_bits=threshold.view(np.int64),
-        key=np.zeros(BLOCK, np.uint32),
+        key=np.zeros((table.labels.shape[0], BLOCK), np.uint32),
         slot=np.zeros(BLOCK, np.int32),
         wide=np.zeros(BLOCK, np.int64),
         masks=np.zeros((n_lanes // LANES, BLOCK), np.uint8),

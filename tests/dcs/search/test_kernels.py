@@ -69,9 +69,39 @@ def test_kernels_agree_with_numpy_move_by_move(
         apply_move(table, state, j, k)
         afresh = make_state(table)
         set_choice(table, afresh, state.choice)
-        kept = ("first", "second", "first_key", "second_key")
+        kept = ("first", "second", "first_class", "second_class")
         for name in ("choice", *kept, "correct", "predicted"):
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
+
+
+@pytest.mark.parametrize("name", ["dcs", "dnip"])
+@pytest.mark.parametrize("n_labels", [2, 5])
+def test_a_row_with_several_labels_counts_as_so_many_rows(name: str, n_labels: int) -> None:
+    probs, _ = coarse_problem(2 * BLOCK + 3, 4, decimals=2)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, (n_labels, len(probs)))
+    corrections = SETS[name]
+    tables = [
+        make_table(probs, labels, corrections, _OBJECTIVE),
+        make_table(np.tile(probs, (n_labels, 1)), labels.ravel(), corrections, _OBJECTIVE),
+    ]
+    states, rooms = [*map(make_state, tables)], [*map(make_room, tables)]
+    for step in range(40):
+        j, k = int(rng.integers(4)), int(rng.integers(len(corrections)))
+        found = []
+        for table, state, room in zip(tables, states, rooms, strict=True):
+            if step == 0:
+                set_choice(table, state, np.full(4, corrections.identity))
+            find_rivals(state, room, j)
+            eval_class(table, room, j, room.rival_value, room.rival_class)
+            z = eval_move(table, state, room, j, k, np.inf)
+            take_counts(state, room)
+            apply_move(table, state, j, k)
+            counts = (state.correct.tolist(), state.predicted.tolist())
+            found.append((z, room.values.tolist(), counts))
+        assert found[0] == found[1]
+    problem = Problem(probs, labels, tuple("abcd"), corrections, _OBJECTIVE)
+    assert problem.z_of(problem.scheme(states[0].choice)) == pytest.approx(z, rel=0, abs=1e-12)
 
 
 def test_weights_by_histogram_win_the_rows_that_they_win_one_by_one() -> None:
