@@ -120,8 +120,8 @@ def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, t
             time.sleep(5.0)
         recorded = time.monotonic() - started
         stored = Counter(queries.cells(address, sweep.name)["cell_key"])
-    quiet = tmp_path / "quiet"
-    with Recorder(None, output=quiet, experiment="quiet", sweep_key="k") as recorder:
+    quiet, nowhere = tmp_path / "quiet", f"http://127.0.0.1:{free_port()}"
+    with Recorder(nowhere, output=quiet, experiment="quiet", sweep_key="k") as recorder:
         run_here(plan_sweep(sweep, quiet), recorder, lambda share: None)
         recorder.close()
     found = {cell["key"]: cell for cell in results(kept(output))}
