@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from dcs.prompting.prompts import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import PromptSet, ScorerInfo
-from workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
+from workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
 from workflows.config.scoring import ScoringSettings
 from workflows.tables import StoredTables, TableRequest
 
@@ -125,6 +125,7 @@ def measure_vllm(prompts: int, repeats: int) -> None:
         model="tiny_lm", task="helpdesk", shots="N", seed=0, limit=prompts // 2, scoring=settings
     )
     table = TableScoring("k", request)
+    own = in_flight(settings)
     shards = [table.prompts.prompts(shard.start, shard.stop) for shard in table.left]
     with closing(settings.load("tiny_lm")) as scorer, tempfile.TemporaryDirectory() as folder:
 
@@ -132,14 +133,15 @@ def measure_vllm(prompts: int, repeats: int) -> None:
             for shard in shards:
                 scorer.score(*shard)
 
-        def as_sweeps_do() -> None:
+        def as_sweeps_do(depth: int) -> None:
             stored = StoredScorer(scorer, tempfile.mkdtemp(dir=folder))
-            with ThreadPoolExecutor(IN_FLIGHT) as threads:
+            with ThreadPoolExecutor(depth) as threads:
                 list(threads.map(lambda shard: stored.score(*shard), shards))
 
         ways: dict[str, Callable[[], object]] = {
             f"{len(shards)} shards, each after the other": in_turn,
-            f"the same with {IN_FLIGHT} in flight, stored": as_sweeps_do,
+            "the same with 2 in flight, stored": lambda: as_sweeps_do(2),
+            f"the same with {own}, as sweeps do": lambda: as_sweeps_do(own),
             "all at once": lambda: scorer.score(*table.prompts.prompts()),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}

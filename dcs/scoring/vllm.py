@@ -2,7 +2,8 @@
 
 Only the next-token log-probabilities of the label tokens are requested, by token id. Whole label
 words are scored token by token, with the preceding tokens appended to each prompt; the prefix
-cache avoids recomputing the prompt.
+cache avoids recomputing the prompt. Calls that wait while the engine is busy are run together, so
+that it does not run dry at the end of each.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +21,24 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
+from dcs.prompting.prompts import PromptPrefix
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
+
+#: Number of prompts up to which calls of several threads are run together.
+_TOGETHER = 256
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """Prompts of one thread and what it wants to know of them, until the engine has run them."""
+
+    prompts: Sequence[list[int]]
+    kind: object
+    sampling: Any
+    outputs: list[Any] | None = None
 
 
 class VLLMScorer(TokenEngine):
@@ -54,6 +71,7 @@ class VLLMScorer(TokenEngine):
 
     name = "vllm"
     packages = ("vllm", "torch")
+    concurrent = True
 
     def __init__(
         self,
@@ -102,12 +120,26 @@ class VLLMScorer(TokenEngine):
                 f"({named(error)}); check its memory (tensor_parallel, memory, "
                 "max_length) and whether vllm supports its architecture"
             ) from error
+        # A thread holds the first except while it waits for the second, with which it runs the
+        # engine.
+        self._turn, self._running = threading.Lock(), threading.Lock()
+        self._waiting: list[_Call] = []
         config = self._engine.llm_engine.model_config
         self._limit = int(config.max_model_len) - 1  # one more token is generated
         self.model = reference.name
         self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision)
+
+    def _score(
+        self,
+        prefix: str | PromptPrefix,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        progress: Progress,
+    ) -> NDArray[np.float64]:
+        with self._turn:
+            return super()._score(prefix, queries, label_words, progress)
 
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress
@@ -129,8 +161,7 @@ class VLLMScorer(TokenEngine):
             )
             for ids in prompts
         ]
-        requests = [{"prompt_token_ids": ids} for ids in prompts]
-        outputs = self._engine.generate(requests, sampling, use_tqdm=False)
+        outputs = self._outputs(_Call(prompts, None, sampling))
         progress(len(prompts))
         return [[answer.text for answer in output.outputs] for output in outputs]
 
@@ -161,7 +192,6 @@ class VLLMScorer(TokenEngine):
 
     def _generate(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
         """Return the log-probabilities of at most 128 tokens after each prompt [M, K]."""
-        # One object for all prompts: vLLM silently returns wrong values for mixed batches.
         sampling = self._vllm.SamplingParams(
             temperature=0,
             max_tokens=1,
@@ -169,10 +199,41 @@ class VLLMScorer(TokenEngine):
             logprobs=len(wanted),
             logprob_token_ids=wanted,
         )
-        requests = [{"prompt_token_ids": ids} for ids in prompts]
-        outputs = self._engine.generate(requests, sampling, use_tqdm=False)
+        outputs = self._outputs(_Call(prompts, tuple(wanted), sampling))
         shown = [output.outputs[0].logprobs[0] for output in outputs]
         return np.array([[found[token].logprob for token in wanted] for found in shown])
+
+    def _outputs(self, call: _Call) -> list[Any]:
+        """Return the outputs of a call; other threads prepare theirs meanwhile."""
+        self._waiting.append(call)
+        self._turn.release()
+        try:
+            with self._running:
+                if call.outputs is None:
+                    self._run(call)
+        finally:
+            self._turn.acquire()
+            self._waiting.remove(call)
+        assert call.outputs is not None
+        return call.outputs
+
+    def _run(self, first: _Call) -> None:
+        """Run a call and those of its kind that wait; if they fail, they are run alone."""
+        calls, n_prompts = [first], len(first.prompts)
+        for call in [*self._waiting]:
+            fits = n_prompts + len(call.prompts) <= _TOGETHER
+            if call is not first and call.outputs is None and call.kind == first.kind and fits:
+                calls.append(call)
+                n_prompts += len(call.prompts)
+        requests = [{"prompt_token_ids": ids} for call in calls for ids in call.prompts]
+        # One object for all prompts that ask for tokens: for batches that ask for different ones,
+        # vLLM silently returns wrong values.
+        sampling = first.sampling
+        if first.kind is None:
+            sampling = [each for call in calls for each in call.sampling]
+        outputs = iter(self._engine.generate(requests, sampling, use_tqdm=False))
+        for call in calls:
+            call.outputs = [next(outputs) for _ in call.prompts]
 
     def _free(self) -> None:
         engine = self._engine

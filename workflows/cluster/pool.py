@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 from dcs.errors import DCSError, ScoringError, last_line
 from dcs.scoring.generation import ScorerInfo
 from workflows.cluster.connect import check_alive
-from workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring, Work
+from workflows.cluster.scoring import ScoringActor, TableScoring, Work, in_flight
 from workflows.config.scoring import ScoringSettings
 from workflows.tables import StoredTables, TableRequest
 
@@ -78,7 +78,7 @@ class ScoringPool:
     ) -> None:
         self.unscored: list[ScoringError] = []
         self._texts, self._output, self._settings = texts, output, settings
-        self._sampled = sampled
+        self._sampled, self._depth = sampled, in_flight(settings)
         self._waiting = deque(requests.items())
         self._open: list[TableScoring] = []
         self._actors: list[_Actor] = []
@@ -115,7 +115,7 @@ class ScoringPool:
         """
         while self._waiting and sum(bool(table.left) for table in self._open) < slots:
             self._open_next()
-        for depth in range(IN_FLIGHT):
+        for depth in range(self._depth):
             # The last shards wait for whoever is free first, not in the queue of one actor.
             least = slots if depth else 1
             for actor in self._actors:
@@ -130,7 +130,7 @@ class ScoringPool:
             # Without a handle the actor closes its model and ends. Its tables still refer to it.
             actor.handle = None
         while len(self._actors) < slots and (model := self._wanted()) is not None:
-            actors = self._class.options(**options, max_concurrency=IN_FLIGHT)
+            actors = self._class.options(**options, max_concurrency=self._depth)
             folder = self._output / "shards"
             handle: Any = actors.remote(model, folder, self._settings)
             actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
@@ -178,7 +178,7 @@ class ScoringPool:
             left[table.request.model] += len(table.left)
         for actor in self._actors:
             if actor.info is None:
-                left[actor.model] -= IN_FLIGHT
+                left[actor.model] -= self._depth
         return next((model for model, number in left.items() if number > 0), None)
 
     def end(self, reference: Any) -> tuple[int, str | None]:

@@ -24,13 +24,18 @@ from workflows.config.scoring import ScoringSettings
 from workflows.parallel import one_thread
 from workflows.tables import Scoring, StoredTables, TableRequest, texts_key
 
-#: Number of shards that an actor is given at a time: while the engine computes one, the prompts of
-#: the next are waiting, and the results of the previous are written.
-IN_FLIGHT = 2
-
 #: Number of shards of a table, so that many actors finish it together; fewer if they would have
 #: less than `_LEAST` prompts, since every shard runs the demonstrations once.
 _SHARDS, _LEAST = 32, 64
+
+
+def in_flight(settings: ScoringSettings) -> int:
+    """Return the number of shards that an actor is given at a time.
+
+    While the engine computes one, the next is waiting, and results of the previous are written;
+    vLLM runs those that wait together. An actor that is lost costs all of them.
+    """
+    return 8 if settings.engine == "vllm" else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +294,7 @@ def score_here(
         prompts = table.prompts.prompts(shard.start, shard.stop)
         return actor.score(*prompts, table.sampled(shard), progress)
 
-    with ThreadPoolExecutor(IN_FLIGHT) as threads:
+    with ThreadPoolExecutor(in_flight(table.request.scoring)) as threads:
         for shard, result in zip(table.left, threads.map(score, table.left), strict=True):
             table.add(shard, result, work)
     return table.store(stored, work.info)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.processes import wait_for
 from workflows.cluster.placement import place
-from workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
+from workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
 from workflows.config.scoring import ScoringSettings
 from workflows.tables import TableRequest
 
@@ -42,7 +42,7 @@ def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
 
     options, most = place(cluster.nodes()).scoring(SCORING)
     assert (options["num_gpus"], most) == (1, 1)
-    actor = cluster.remote(ScoringActor).options(**options, max_concurrency=IN_FLIGHT)
+    actor = cluster.remote(ScoringActor).options(**options, max_concurrency=in_flight(SCORING))
     actor = actor.remote("tiny_lm", tmp_path / "shards", SCORING)
     info = cluster.get(actor.load.remote())
     assert cluster.available_resources().get("GPU", 0) == 0
