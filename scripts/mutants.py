@@ -106,6 +106,8 @@ def main(folder: str, number: str = "150", seed: str = "0") -> None:
             for item in list(db.pending_work_items):
                 if item.job_id not in drawn:
                     db.set_result(item.job_id, WorkResult(WorkerOutcome.SKIPPED))
+    # A run that was stopped may have left a mutant.
+    shutil.copytree(tree.with_name("original"), tree, dirs_exist_ok=True)
     subprocess.run([cosmic_ray, "exec", "mutants.toml", session], cwd=tree, check=True)
     with use_db(session) as db:
         items = {item.job_id: item for item in db.work_items}
