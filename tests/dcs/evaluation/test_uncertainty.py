@@ -120,6 +120,7 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     same = compare_predictions(labels, after, after, 3)
     assert (same.accuracy.low, same.accuracy.high) == (0.0, 0.0)
     assert same.accuracy_p == same.cobias_p == 1.0
+    assert same.cobias.standard_error == 0.0, "the two vary together"
 
 
 def test_the_tail_of_many_differences_is_exact() -> None:

@@ -83,6 +83,7 @@ def test_logarithmic_weights() -> None:
         ratios = np.diff(np.log(values))
         np.testing.assert_allclose(ratios, ratios[0])
         assert ratios[0] == pytest.approx(np.log(largest / smallest) / (count - 1))
+        assert abs(np.log(values[0] / smallest)) <= 0.5001 * ratios[0], "the nearest that has 1"
 
 
 def test_fewer_memberships_are_nested_from_coarse_to_fine() -> None:

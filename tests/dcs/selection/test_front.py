@@ -235,6 +235,7 @@ def test_goals_and_limits_are_met(points: list[FrontPoint], prefer: Any, limit: 
         (Preference(max_cobias=20.0, prefer="accuracy"), 1),
         (Preference(max_cobias=1.0), 3),
         (Preference(max_cobias=12.0, prefer="accuracy"), 1),
+        (Preference(max_cobias=11.95, prefer="accuracy"), 2),
         (Preference(max_cobias=20.0, max_accuracy_loss=3.0), 2),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.selection.cross_validation import Folds, Threads
 from dcs.selection.methods import get_method
+from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
 from tests.dcs.solutions import setting_of
 from workflows.config.tuner import TunerSettings
+from workflows.study.space import SearchSpace
 from workflows.study.study import StoredStudy, Tuned, Tuning, open_storage, study_scheme
 
 SETTINGS = TunerSettings(trials=42, space={"weight_scale": [10, 40]})
@@ -151,6 +154,20 @@ def test_two_memberships_are_a_choice():
     space = {"calibration": "none", "corrections": "memberships"}
     found = _study(TunerSettings(sampler="grid", space=space, memberships=2))
     assert {trial.params["corrections"] for trial in found.trials} == {"memberships"}
+
+
+def test_searches_among_many_classes_make_fewer_moves_unless_the_bounds_are_given():
+    few = replace(STANDARD_SCHEDULE, lambda1=0.4, lambda2=0.4)
+    standard = [Hyperparameters(corrections="weights", schedule=few)]
+    bounds = []
+    for space in ({}, {"lambda2": [1.0, 3.0]}):
+        settings = TunerSettings.model_validate({"space": {"corrections": "weights", **space}})
+        own = SearchSpace(settings, get_method("dcs"), standard, n_rows=900, n_classes=100)
+        trial = optuna.create_study().ask()
+        own.suggest(trial)
+        drawn = [trial.distributions[name] for name in ("lambda1", "lambda2")]
+        bounds += [(each.low, each.high) for each in drawn]
+    assert bounds == [pytest.approx((0.1, 0.8))] * 3 + [(1.0, 3.0)]
 
 
 def test_a_grid_tries_every_combination():
