@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -118,6 +119,8 @@ class Engine(ABC):
     unlabelled = 0
     """Number of prompts whose answer contained no label."""
     _closed = False
+    _turn: AbstractContextManager[Any] = nullcontext()
+    """Held while prompts are scored; an engine for several threads has a lock."""
 
     def _sample_answers(self, votes: int | None, temperature: float, max_tokens: int) -> None:
         """Check and set the options of sampled answers."""
@@ -157,7 +160,8 @@ class Engine(ABC):
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
-        return self._score(prefix, queries, label_words, progress or (lambda count: None))
+        with self._turn:
+            return self._score(prefix, queries, label_words, progress or (lambda count: None))
 
     def close(self) -> None:
         """Free the model's memory. The scorer cannot be used afterwards."""

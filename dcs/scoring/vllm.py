@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
-from dcs.prompting.prompts import PromptPrefix
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
@@ -120,9 +119,9 @@ class VLLMScorer(TokenEngine):
                 f"({named(error)}); check its memory (tensor_parallel, memory, "
                 "max_length) and whether vllm supports its architecture"
             ) from error
-        # A thread holds the first except while it waits for the second, with which it runs the
-        # engine.
-        self._turn, self._running = threading.Lock(), threading.Lock()
+        # A thread takes turns except while it waits for the engine, which one at a time runs.
+        self._turn: threading.Lock = threading.Lock()
+        self._running = threading.Lock()
         self._waiting: list[_Call] = []
         config = self._engine.llm_engine.model_config
         self._limit = int(config.max_model_len) - 1  # one more token is generated
@@ -130,16 +129,6 @@ class VLLMScorer(TokenEngine):
         self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision)
-
-    def _score(
-        self,
-        prefix: str | PromptPrefix,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        progress: Progress,
-    ) -> NDArray[np.float64]:
-        with self._turn:
-            return super()._score(prefix, queries, label_words, progress)
 
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress

@@ -27,14 +27,14 @@ from dcs.search.schedule import Schedule
 _MOST_COPIES: Final = 64
 
 
-def _smoothed(
+def _smoothed_labels(
     probs: NDArray[np.float64],
     labels: NDArray[np.int64],
     share: float,
     seed: int,
     copied_rows: int,
 ) -> NDArray[np.int64]:
-    """Replicate the labels [copies, M] and draw a share from the probabilities themselves.
+    """Return several labels of every row [C, M], a share of them drawn from its probabilities.
 
     A search on the labels alone fits their noise; the expectation under the calibrated
     probabilities has none. The drawn labels are spread evenly over the distribution of each row.
@@ -433,7 +433,7 @@ class _Calibrated:
         whole = rows.size == self.labels.size
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
         probs = self.probs[rows]
-        labels = _smoothed(probs, self.labels[rows], share, seed, copied)
+        labels = _smoothed_labels(probs, self.labels[rows], share, seed, copied)
         names = tuple(map(str, range(self.means.size)))
         problem = Problem(probs, labels, names, corrections, setting.objective)
         choice, moves = cooled(problem, setting.schedule, seed=seed)

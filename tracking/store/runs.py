@@ -101,8 +101,9 @@ class SweepRuns:
         # One listing instead of a search per cell, which slows down as runs are added.
         self._list_runs({schema.KIND: schema.KIND_CELL})
 
-    def _list_runs(self, tags: Mapping[str, str]) -> None:
-        for run in self._search(schema.tagged(tags)):
+    def _list_runs(self, wanted: Mapping[str, str]) -> None:
+        """Note the runs that have these tags."""
+        for run in self._search(schema.tagged(wanted)):
             tags = run.data.tags
             known = _KnownRun(
                 id=str(run.info.run_id),
