@@ -115,7 +115,7 @@ $(VLLM)/.installed: constraints.txt
 	@touch $@
 
 test-vllm: $(VLLM)/.installed  ## run the tests of the vLLM engine, in .venv-vllm
-	VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=. \
+	VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 \
 		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scoring/test_vllm.py \
 		tests/workflows/cluster/test_scoring_vllm.py
 
@@ -134,13 +134,13 @@ on-gpu: $(GPU)/.installed
 	$(GPU)/bin/python -m pytest -m gpu -W ignore tests/dcs/scoring/test_gpu.py
 	VLLM_ENABLE_V1_MULTIPROCESSING=0 $(GPU)/bin/python -m pytest -m vllm -W ignore \
 		tests/dcs/scoring/test_vllm.py
-	VLLM_ENABLE_V1_MULTIPROCESSING=0 PYTHONPATH=. $(GPU)/bin/python -m pytest -m vllm -W ignore \
+	VLLM_ENABLE_V1_MULTIPROCESSING=0 $(GPU)/bin/python -m pytest -m vllm -W ignore \
 		tests/workflows/cluster/test_scoring_vllm.py
 
 docs: $(INSTALLED)  ## build the API reference in docs/reference
 	$(BIN)/pdoc --docformat numpy --no-show-source --output-directory docs/reference \
 		$$(find dcs tracking workflows -name '[a-z]*.py' -not -path '*/cli/*' | sort \
-		| sed 's/\.py$$//; s|/|.|g') dcs tracking workflows
+		| sed 's/\.py$$//; s|^.*/dcs_|dcs_|; s|/|.|g') dcs dcs_tracking dcs_workflows
 
 # The lowest versions that pyproject.toml allows. Old packages use deprecated features.
 $(MINIMUM)/.installed: pyproject.toml constraints-minimum.txt
@@ -184,6 +184,7 @@ package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> $$($(PACKAGE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tested.pth
 	$(PACKAGE)/bin/python -I scripts/try_package.py
+	$(BIN)/python scripts/try_beside.py dist/*.whl
 
 check: $(INSTALLED)  ## check lint, types, imports, dependencies, unsafe code, vulnerabilities
 	$(BIN)/ruff check .

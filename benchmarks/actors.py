@@ -5,7 +5,9 @@
     python -m benchmarks.actors vllm      # shards of a table given to vLLM one after the other, as
                                           # sweeps give them, and all at once
 
-The second part needs vLLM: ``PYTHONPATH=. .venv-vllm/bin/python -m benchmarks.actors vllm``.
+The second part needs vLLM:
+
+    PYTHONPATH=.:tracking:workflows .venv-vllm/bin/python -m benchmarks.actors vllm
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from numpy.typing import NDArray
 from dcs.prompting.prompts import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import PromptSet, ScorerInfo
-from workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
-from workflows.config.scoring import ScoringSettings
-from workflows.tables import StoredTables, TableRequest
+from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
+from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.tables import StoredTables, TableRequest
 
 
 class Delayed:
@@ -74,7 +76,7 @@ def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: b
     """Return the time from the first loaded model to the complete table; check its numbers."""
     import ray
 
-    import workflows.cluster.pool as pool_module
+    import dcs_workflows.cluster.pool as pool_module
 
     with tempfile.TemporaryDirectory() as folder:
         pids = Path(folder) / "pids"

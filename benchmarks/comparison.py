@@ -27,18 +27,18 @@ from dcs.evaluation.uncertainty import percent
 from dcs.io import content_key
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import pareto_front
-from tracking import CellRecord
-from tracking.results import settings
-from tracking.results.cells import (
+from dcs_tracking import CellRecord
+from dcs_tracking.results import settings
+from dcs_tracking.results.cells import (
     Cells,
     has_chosen,
     method_title,
     name_of,
     sorted_by,
 )
-from tracking.results.formats import ResultTable, points
-from tracking.schema import OPTIMIZATION_SIZE
-from workflows.reproduce import stored_tables
+from dcs_tracking.results.formats import ResultTable, points
+from dcs_tracking.schema import OPTIMIZATION_SIZE
+from dcs_workflows.reproduce import stored_tables
 
 _VERDICTS: Final = ("lower", "within one error", "higher", "out of reach")
 #: Figures that differ by less than half a tenth of a point are considered equal.

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from dcs.errors import InvalidInputError
 from dcs.evaluation.uncertainty import percent
 from dcs.io import atomic_write_bytes
-from tracking import Archive, CellRecord
-from tracking.results import figures
-from tracking.results.cells import (
+from dcs_tracking import Archive, CellRecord
+from dcs_tracking.results import figures
+from dcs_tracking.results.cells import (
     Cells,
     changes_nothing,
     groups_of,
@@ -31,9 +31,9 @@ from tracking.results.cells import (
     method_title,
     sorted_by,
 )
-from tracking.results.formats import ResultTable, filled
-from tracking.results.settings import Axis
-from tracking.schema import OBJECTIVE
+from dcs_tracking.results.formats import ResultTable, filled
+from dcs_tracking.results.settings import Axis
+from dcs_tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

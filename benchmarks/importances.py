@@ -28,11 +28,11 @@ from benchmarks.results import markdown_table
 from dcs.data.reader import open_sources
 from dcs.selection.cross_validation import Folds, SelectionSettings, standard_settings
 from dcs.selection.methods import get_method
-from workflows.config.sweep import load_config, packaged_config
-from workflows.parallel import one_thread
-from workflows.study.space import SearchSpace
-from workflows.study.study import OBJECTIVES, make_sampler
-from workflows.tables import source_name
+from dcs_workflows.config.sweep import load_config, packaged_config
+from dcs_workflows.parallel import one_thread
+from dcs_workflows.study.space import SearchSpace
+from dcs_workflows.study.study import OBJECTIVES, make_sampler
+from dcs_workflows.tables import source_name
 
 #: The parameters that the tuner is there for, in the order of the table.
 KNOBS: Final = (

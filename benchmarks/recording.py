@@ -29,9 +29,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
 from dcs import CorrectionScheme
-from tracking import CellRecord, Recorder, TrialRecord, collect_provenance
-from tracking.store.queries import cells as recorded_cells
-from workflows.plan import Cell
+from dcs_tracking import CellRecord, Recorder, TrialRecord, collect_provenance
+from dcs_tracking.store.queries import cells as recorded_cells
+from dcs_workflows.plan import Cell
 
 
 def finished_cell(number: int, *, cell: Cell | None = None, started_ms: int = 1) -> CellRecord:

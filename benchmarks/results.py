@@ -25,10 +25,10 @@ from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.splits import compare_over_splits
 from dcs.evaluation.uncertainty import compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
-from tracking import Archive, CellRecord
-from tracking.results.cells import method_title
-from workflows.config.sweep import SweepConfig
-from workflows.plan import plan_sweep
+from dcs_tracking import Archive, CellRecord
+from dcs_tracking.results.cells import method_title
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.plan import plan_sweep
 
 BALANCE: Final = "DCS, prefer balance"
 UNCORRECTED: Final = "uncorrected"

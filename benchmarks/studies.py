@@ -20,10 +20,10 @@ from mlflow import MlflowClient
 
 from benchmarks.importances import KNOBS
 from benchmarks.results import markdown_table
-from tracking import Archive, CellRecord
-from tracking.store.client import default_tracking_uri
-from workflows.plan import Cell
-from workflows.study.study import open_storage
+from dcs_tracking import Archive, CellRecord
+from dcs_tracking.store.client import default_tracking_uri
+from dcs_workflows.plan import Cell
+from dcs_workflows.study.study import open_storage
 
 METHOD: Final = "dcs"
 

@@ -32,12 +32,12 @@ from dcs.evaluation.metrics import ClassificationMetrics, Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
-from tracking import Recorder
-from workflows.cluster.sweep import run_sweep
-from workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
-from workflows.parallel import one_thread
-from workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
-from workflows.tables import StoredTables, TableRequest, split_rows
+from dcs_tracking import Recorder
+from dcs_workflows.cluster.sweep import run_sweep
+from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
+from dcs_workflows.parallel import one_thread
+from dcs_workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
+from dcs_workflows.tables import StoredTables, TableRequest, split_rows
 
 
 @contextmanager
@@ -183,9 +183,9 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
             )
             for seed in range(first, min(cells, first + per_table))
         ]
-    import workflows.cluster.driver
+    import dcs_workflows.cluster.driver
 
-    workflows.cluster.driver.run_cell = _make_sleeper(seconds)  # type: ignore[assignment]
+    dcs_workflows.cluster.driver.run_cell = _make_sleeper(seconds)  # type: ignore[assignment]
     memory: list[float] = []
 
     def watch(progress: Progress) -> None:

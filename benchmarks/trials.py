@@ -23,10 +23,10 @@ from benchmarks.results import clustered_error, differences, markdown_table
 from dcs.data.columns import Reading
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.selection.methods import get_method
-from workflows.config.tuner import TunerSettings
-from workflows.parallel import one_thread
-from workflows.study.study import StoredStudy, Tuning, study_scheme
-from workflows.tables import source_name, split_rows
+from dcs_workflows.config.tuner import TunerSettings
+from dcs_workflows.parallel import one_thread
+from dcs_workflows.study.study import StoredStudy, Tuning, study_scheme
+from dcs_workflows.tables import source_name, split_rows
 
 #: Numbers of trials; 0 stands for the standard settings alone.
 TRIALS: Final = (0, 64, 256)

@@ -30,10 +30,11 @@ TESTED = {
     "dcs/selection": "tests/dcs/selection",
     "dcs": "tests/dcs/test_io.py tests/dcs/test_errors.py tests/dcs/test_plugins.py "
     "tests/dcs/test_seeds.py",
-    "tracking/records.py": "tests/tracking/test_records.py tests/golden",
-    "tracking/archive.py": "tests/tracking/test_records.py tests/test_readers.py",
-    "workflows/study": "tests/workflows/study tests/workflows/test_plan.py",
-    "workflows/cluster/driver.py": "tests/workflows/test_sweep.py tests/workflows/cluster",
+    "tracking/dcs_tracking/records.py": "tests/tracking/test_records.py tests/golden",
+    "tracking/dcs_tracking/archive.py": "tests/tracking/test_records.py tests/test_readers.py",
+    "workflows/dcs_workflows/study": "tests/workflows/study tests/workflows/test_plan.py",
+    "workflows/dcs_workflows/cluster/driver.py": "tests/workflows/test_sweep.py "
+    "tests/workflows/cluster",
 }
 #: Engines need a server or a model each; the kernels are judged by one slow test file each.
 EXCLUDED = ("dcs/scoring/vllm.py", "dcs/scoring/transformers.py", "__init__.py")
@@ -62,12 +63,12 @@ def test() -> int:
     original = Path(os.getcwd()).with_name("original")
     (changed,) = [n for n in modules() if not filecmp.cmp(original / n, n, shallow=False)]
     tests = next(tests for name, tests in TESTED.items() if changed.startswith(name)).split()
-    own = Path("tests", *Path(changed).parts[:-1], f"test_{Path(changed).name}")
+    folders = [part for part in Path(changed).parts[:-1] if not part.startswith("dcs_")]
+    own = Path("tests", *folders, f"test_{Path(changed).name}")
     own = [str(own)] if own.is_file() else []
     with tempfile.TemporaryDirectory() as cache:
         # Numba does not notice changes of the functions that a compiled one calls.
-        environment = os.environ | {"PYTHONPATH": os.getcwd()}
-        environment |= {"NUMBA_CACHE_DIR": cache} if "/kernels/" in changed else {}
+        environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if "/kernels/" in changed else {})
         command = [PYTHON, "-m", "pytest", "-q", "-x", *own, *tests]
         return subprocess.run(command, env=environment, check=False).returncode
 

@@ -38,7 +38,7 @@ def write_probabilities(path: Path) -> None:
 
 def main() -> None:
     """Run the commands once, in an empty folder."""
-    for package in ("dcs", "tracking", "workflows"):
+    for package in ("dcs", "dcs_tracking", "dcs_workflows"):
         place = Path(str(resources.files(package)))
         if not place.is_relative_to(sys.prefix) or not (place / "py.typed").is_file():
             sys.exit(f"package: {package} is imported from {place}, or lacks py.typed")

@@ -15,8 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+ROOT = Path(__file__).parents[1]
+#: Where the packages are, as `pythonpath` of pyproject.toml says it to this process.
+_PATH = [str(ROOT), str(ROOT / "tracking"), str(ROOT / "workflows")]
+
 # Set before anything imports Ray, which reads it only once.
 os.environ.update(
+    # The processes that tests start test this checkout too, whether it is installed or not.
+    PYTHONPATH=os.pathsep.join([*_PATH, *filter(None, [os.environ.get("PYTHONPATH")])]),
     RAY_AUTH_MODE="token",
     RAY_AUTH_TOKEN=secrets.token_hex(32),
     # Its workers step back for other processes, here for the tests that run at the same time.
@@ -50,7 +56,7 @@ if find_spec("sqlalchemy") is not None:
     event.listen(Engine, "connect", _leave_writing_to_the_system)
 
 
-_STRAYS = [Path(__file__).parents[1] / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
+_STRAYS = [ROOT / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
 
 
 #: The files whose tests share a Ray, which starts once where one process has them all.
@@ -86,7 +92,7 @@ def no_store_in_the_checkout() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite file with MLflow's tables: making them takes seconds, copying it does not."""
-    from tracking.store.client import default_tracking_uri, open_client
+    from dcs_tracking.store.client import default_tracking_uri, open_client
 
     folder = tmp_path_factory.mktemp("store")
     open_client(default_tracking_uri(folder))

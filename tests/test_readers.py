@@ -25,12 +25,12 @@ from dcs.prompting.files import get_task
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking import Archive, Sweep
+from dcs_workflows.config.sweep import load_config
 from tests.dcs.data.importers.test_lm_eval import asked, sample
 from tests.dcs.prompting.test_files import OWN
 from tests.tracking.cells import make_cell
 from tests.workflows.conftest import biased_table
-from tracking import Archive, Sweep
-from workflows.config.sweep import load_config
 
 FUZZ = settings.get_current_profile_name() == "fuzz"
 thorough = settings(max_examples=60 if FUZZ else 12, deadline=None)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 def dcs(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the command line in a folder."""
-    code = "from workflows.cli import main; main()"
+    code = "from dcs_workflows.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 

@@ -18,9 +18,9 @@ from dcs.data.table import ProbabilityTable
 from dcs.io import content_key
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking.records import CellRecord
 from tests.tracking.cells import make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.records import CellRecord
 
 #: Accuracy and COBias by source and method, the mean of three seeds.
 FIGURES = {

@@ -11,10 +11,10 @@ from benchmarks.findings import finding_figure, finding_tables
 from dcs.errors import InvalidInputError
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking.records import CellRecord
+from dcs_tracking.results.figures import figure_bytes
+from dcs_tracking.results.formats import ResultTable
 from tests.tracking.cells import make_cell
-from tracking.records import CellRecord
-from tracking.results.figures import figure_bytes
-from tracking.results.formats import ResultTable
 
 #: What the accuracy of a method and search is above that of DNIP by heat bath, by source.
 _ABOVE = {

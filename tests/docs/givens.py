@@ -14,10 +14,10 @@ from dcs.prompting.files import get_task
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
+from dcs_tracking import Recorder
+from dcs_workflows.plan import Cell
+from dcs_workflows.study.cell import compute_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking import Recorder
-from workflows.plan import Cell
-from workflows.study.cell import compute_cell
 
 __all__ = ["prepare", "record_quickstart"]
 

@@ -131,7 +131,7 @@ class Session:
             "HOME": str(folder),
             "COLUMNS": "110",
             # What a document installs goes here and not into the environment of the tests.
-            "PYTHONPATH": f"{self._site}{os.pathsep}{ROOT}",
+            "PYTHONPATH": f"{self._site}{os.pathsep}{os.environ['PYTHONPATH']}",
             "PIP_TARGET": str(self._site),
             "PIP_NO_INDEX": "1",
             "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this backwards: without isolation

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from workflows.config.sweep import SweepConfig
-from workflows.config.tuner import PARTS
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.config.tuner import PARTS
 
 from .runner import ROOT
 

@@ -19,8 +19,8 @@ from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
-from workflows.config.sweep import TunerSettings
-from workflows.study.study import Tuning, study_scheme
+from dcs_workflows.config.sweep import TunerSettings
+from dcs_workflows.study.study import Tuning, study_scheme
 
 pytestmark = pytest.mark.usefixtures("extras")
 

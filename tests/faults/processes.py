@@ -83,7 +83,7 @@ def kill_worker(root: int, name: str, *, after: float = 0.2, number: int = signa
 
 def start_dcs(*arguments: object, first: str = "", **environment: str) -> subprocess.Popen[str]:
     """Start ``dcs ARGUMENTS`` in a session of its own, after some code that comes `first`."""
-    code = f"{first}\nfrom workflows.cli import main; main()"
+    code = f"{first}\nfrom dcs_workflows.cli import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         env=os.environ | environment,

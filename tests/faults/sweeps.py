@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tracking import Archive, CellRecord, Recorder, RecorderReport
-from tracking.store import queries
-from workflows.cluster.sweep import run_here, run_sweep
-from workflows.config.sweep import SweepConfig, TunerSettings
-from workflows.plan import Progress, plan_sweep, sweep_key
+from dcs_tracking import Archive, CellRecord, Recorder, RecorderReport
+from dcs_tracking.store import queries
+from dcs_workflows.cluster.sweep import run_here, run_sweep
+from dcs_workflows.config.sweep import SweepConfig, TunerSettings
+from dcs_workflows.plan import Progress, plan_sweep, sweep_key
 
 CONFIG = SweepConfig(
     name="disturbed",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workflows.cluster.scoring import ScoringActor
+from dcs_workflows.cluster.scoring import ScoringActor
 
 from .processes import add_node, lose_first, remove_node, wait_for
 from .sweeps import CONFIG, SCORING, check_complete, disturbed_sweep, of_scoring, sweep
@@ -46,7 +46,7 @@ def _noting_cell(notes: Path):
         """Say where a cell is computed; cells of the last table wait until the GPU is free."""
         import ray
 
-        from workflows.cluster.driver import run_cell
+        from dcs_workflows.cluster.driver import run_cell
 
         done = run_cell(cell, *more)
         (notes / f"cell-{cell.key}-{_node_id()}").touch()
@@ -61,13 +61,13 @@ def _noting_cell(notes: Path):
 def test_stages_overlap_and_each_stays_on_its_nodes(
     cluster, undisturbed, gpu_node, tmp_path, output, monkeypatch
 ):
-    import workflows.cluster.driver
-    import workflows.cluster.pool
+    import dcs_workflows.cluster.driver
+    import dcs_workflows.cluster.pool
 
     notes = tmp_path / "notes"
     notes.mkdir()
-    monkeypatch.setattr(workflows.cluster.pool, "ScoringActor", _noting_actor(notes))
-    monkeypatch.setattr(workflows.cluster.driver, "run_cell", _noting_cell(notes))
+    monkeypatch.setattr(dcs_workflows.cluster.pool, "ScoringActor", _noting_actor(notes))
+    monkeypatch.setattr(dcs_workflows.cluster.driver, "run_cell", _noting_cell(notes))
     sweep(output)
     check_complete(output, undisturbed[1])
 

@@ -31,7 +31,7 @@ def test_a_local_ray_that_dies_ends_the_sweep_with_one_line(undisturbed, scored)
 def test_a_joined_head_that_is_killed_ends_the_sweep_with_one_line(scored):
     port = free_port()
     arguments = sweep_command(SimpleNamespace(address=f"127.0.0.1:{port}"), scored)
-    impatient = "from workflows.cluster import connect; connect._LOST_SECONDS = 8.0"
+    impatient = "from dcs_workflows.cluster import connect; connect._LOST_SECONDS = 8.0"
     with ray_head(port) as (head, _):
         process = start_dcs(*arguments, first=impatient)
         wait_for(lambda: list(scored.glob("cells/*.json")), "the first cell")

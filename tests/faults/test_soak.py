@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dcs_tracking import Recorder, sync
+from dcs_tracking.store import queries
+from dcs_workflows.cluster.sweep import run_here
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.plan import plan_sweep
 from tests.servers import free_port, mlflow_server
 from tests.workflows.conftest import biased_table
-from tracking import Recorder, sync
-from tracking.store import queries
-from workflows.cluster.sweep import run_here
-from workflows.config.sweep import SweepConfig
-from workflows.plan import plan_sweep
 
 from .processes import add_node, end, kill_worker, remove_node, start_dcs
 from .sweeps import kept, kept_files, results, sweep_command

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dcs_tracking import sync
 from tests.servers import free_port, mlflow_server
-from tracking import sync
 
 from .processes import done, end, start_dcs
 from .sweeps import CONFIG, check_complete, kept, results, sweep, sweep_command

@@ -12,8 +12,8 @@ import optuna
 import pytest
 from pydantic import SecretStr
 
-from tracking import CellRecord
-from workflows.plan import STORAGE_VARIABLE
+from dcs_tracking import CellRecord
+from dcs_workflows.plan import STORAGE_VARIABLE
 
 from .processes import done, end, find_worker, kill_worker, start_dcs, wait_for
 from .sweeps import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-from tracking.store import queries
-from tracking.store.queries import stored_cells
-from workflows.cluster.placement import CELLS
+from dcs_tracking.store import queries
+from dcs_tracking.store.queries import stored_cells
+from dcs_workflows.cluster.placement import CELLS
 
 from .processes import add_node, kill_worker, lose_first, remove_node
 from .sweeps import (
@@ -78,11 +78,11 @@ def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, scored):
 
 def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monkeypatch):
     """Again and again: the cell is FAILED, the others are not."""
-    import workflows.cluster.driver
+    import dcs_workflows.cluster.driver
 
     config = CONFIG.model_copy(update={"seeds": (0,), "methods": ("icl", "dnip")})
-    monkeypatch.setattr(workflows.cluster.driver, "_RETRIES", 1)
-    monkeypatch.setattr(workflows.cluster.driver, "run_cell", _deadly())
+    monkeypatch.setattr(dcs_workflows.cluster.driver, "_RETRIES", 1)
+    monkeypatch.setattr(dcs_workflows.cluster.driver, "run_cell", _deadly())
     records, report = sweep(scored, config)
     assert report.pending == 0
     assert {record.identity["method"]: record.finished for record in records} == {
@@ -98,7 +98,7 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monk
 def _deadly():
     def run(cell, *more):
         # On a worker nothing is patched: this is the real one.
-        from workflows.cluster.driver import run_cell
+        from dcs_workflows.cluster.driver import run_cell
 
         if cell.method == "dnip":
             os.abort()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dcs import CorrectionScheme, ProbabilityTable
-from tracking.records import RECORD_VERSION, CellRecord
+from dcs_tracking.records import RECORD_VERSION, CellRecord
 
 FOLDER = Path(__file__).parent
 CLASSES = ("Calm", "Tense", "Joyful")

@@ -10,8 +10,8 @@ import pandas as pd
 
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from tracking import Recorder, RecorderReport
-from tracking.records import CellRecord, TrialRecord
+from dcs_tracking import Recorder, RecorderReport
+from dcs_tracking.records import CellRecord, TrialRecord
 
 STARTED = 1_760_000_000_000
 SCHEME = CorrectionScheme(("Sports", "World"), (Weight(0.8), Membership(0.0, 0.25, 0.5)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tracking.store.client import default_tracking_uri
+from dcs_tracking.store.client import default_tracking_uri
 
 
 @pytest.fixture(autouse=True)

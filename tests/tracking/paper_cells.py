@@ -6,7 +6,7 @@ import zlib
 from itertools import product
 from typing import Any
 
-from tracking.records import CellRecord
+from dcs_tracking.records import CellRecord
 
 from .cells import make_cell
 

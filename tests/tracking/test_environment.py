@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from tracking import environment as provenance
+from dcs_tracking import environment as provenance
 
 
 def test_a_record_says_what_made_it():

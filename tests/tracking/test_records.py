@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs.errors import TrackingError
-from tracking.archive import Archive, Sweep
-from tracking.records import CellRecord, TrialRecord, sealed, text_digest
+from dcs_tracking.archive import Archive, Sweep
+from dcs_tracking.records import CellRecord, TrialRecord, sealed, text_digest
 
 from .cells import failed_cell, make_cell
 

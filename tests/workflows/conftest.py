@@ -17,8 +17,8 @@ import pytest
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable, Provenance
-from workflows.cli import main
-from workflows.cluster.placement import CELLS
+from dcs_workflows.cli import main
+from dcs_workflows.cluster.placement import CELLS
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def biased_table(
 
 def toy_cell(table: ProbabilityTable | None = None, **changes: Any) -> Any:
     """Return the cell of ``icl`` on a table, or on none, with some parts changed."""
-    from workflows.plan import Cell  # and Numba, which the tests of vLLM must not load
+    from dcs_workflows.plan import Cell  # and Numba, which the tests of vLLM must not load
 
     digest = "none" if table is None else table.digest
     parts = {"model": "toy", "task": "moods", "shots": 1, "seed": 0, "method": "icl"}

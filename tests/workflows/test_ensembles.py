@@ -12,13 +12,13 @@ from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, inputs_of
+from dcs_tracking import Recorder
+from dcs_workflows.cluster.sweep import run_here
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.plan import plan_sweep
+from dcs_workflows.reproduce import compare_results, recompute, stored_tables
+from dcs_workflows.tables import JointTables, given_tables
 from tests.workflows.conftest import UNDRAWN, biased_table, refused
-from tracking import Recorder
-from workflows.cluster.sweep import run_here
-from workflows.config.sweep import SweepConfig
-from workflows.plan import plan_sweep
-from workflows.reproduce import compare_results, recompute, stored_tables
-from workflows.tables import JointTables, given_tables
 
 
 def _noisy(table: ProbabilityTable, seed: int) -> ProbabilityTable:

@@ -28,13 +28,13 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from dcs import fit_scheme
+from dcs_tracking import Archive, sync
+from dcs_tracking.store import queries
+from dcs_tracking.store.client import open_client, open_experiment, search_runs
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.study.study import open_storage
 from tests.faults.sweeps import kept, results, sweep
 from tests.workflows.conftest import biased_table
-from tracking import Archive, sync
-from tracking.store import queries
-from tracking.store.client import open_client, open_experiment, search_runs
-from workflows.config.sweep import SweepConfig
-from workflows.study.study import open_storage
 
 pytestmark = pytest.mark.slow
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from dcs.io import content_key
+from dcs_tracking import Archive
+from dcs_workflows.config.sweep import SweepConfig, TunerSettings
+from dcs_workflows.plan import SweepPlan, cpu_seconds_left, plan_sweep, sharing
+from dcs_workflows.study.cell import compute_cell, failed_record
+from dcs_workflows.tables import StoredTables
 from tests.workflows.conftest import biased_table, refused, toy_cell
-from tracking import Archive
-from workflows.config.sweep import SweepConfig, TunerSettings
-from workflows.plan import SweepPlan, cpu_seconds_left, plan_sweep, sharing
-from workflows.study.cell import compute_cell, failed_record
-from workflows.tables import StoredTables
 
 CONFIG = SweepConfig(
     name="ablated",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dcs_tracking import Archive
+from dcs_workflows.config.sweep import SweepConfig, TunerSettings
 from tests.faults.processes import end, start_dcs, wait_for
 from tests.faults.sweeps import sweep, sweep_command
-from tracking import Archive
-from workflows.config.sweep import SweepConfig, TunerSettings
 
 pytestmark = pytest.mark.slow
 

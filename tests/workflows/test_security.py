@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from dcs.errors import DCSError
 from dcs.prompting.files import get_task
+from dcs_tracking import Archive
+from dcs_tracking.store.client import ui_arguments
+from dcs_workflows.cli.console import explained
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.study.cell import failed_record
 from tests.servers import free_port
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, run_dcs, toy_cell
-from tracking import Archive
-from tracking.store.client import ui_arguments
-from workflows.cli.console import explained
-from workflows.config.sweep import SweepConfig
-from workflows.study.cell import failed_record
 
 PASSWORD = "hunter2/w0rd-of-Mine"
 SECRETS = {
@@ -158,7 +158,7 @@ def test_the_pages_of_mlflow_are_for_this_machine() -> None:
 @pytest.mark.slow
 def test_a_local_ray_asks_for_a_token() -> None:
     code = (
-        "import os; from workflows.cluster.connect import connected\n"
+        "import os; from dcs_workflows.cluster.connect import connected\n"
         "with connected(): print(os.environ['RAY_AUTH_MODE'], len(os.environ['RAY_AUTH_TOKEN']))"
     )
     others = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH_")}

@@ -12,17 +12,17 @@ from mlflow.entities import Run
 
 from dcs.errors import ScoringError
 from dcs.evaluation.metrics import METRICS
+from dcs_tracking import CellRecord, Recorder
+from dcs_tracking.store import queries
+from dcs_tracking.store.client import open_experiment, search_runs
+from dcs_workflows.cluster.placement import place
+from dcs_workflows.cluster.sweep import run_here, run_sweep
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.config.tuner import TunerSettings
+from dcs_workflows.plan import Progress, plan_sweep, sweep_key
+from dcs_workflows.study.cell import failed_record
 from tests.faults.sweeps import results, sweep
 from tests.workflows.conftest import biased_table, cell_times, refused
-from tracking import CellRecord, Recorder
-from tracking.store import queries
-from tracking.store.client import open_experiment, search_runs
-from workflows.cluster.placement import place
-from workflows.cluster.sweep import run_here, run_sweep
-from workflows.config.sweep import SweepConfig
-from workflows.config.tuner import TunerSettings
-from workflows.plan import Progress, plan_sweep, sweep_key
-from workflows.study.cell import failed_record
 
 CONFIG = SweepConfig(
     name="small",
@@ -174,9 +174,9 @@ def _note_width(cell, tables, sweep, mapper, *more) -> CellRecord:
 
 def test_the_last_cells_share_all_cpus(scored, monkeypatch):
     """Those that others hold when they are handed out come free while they run."""
-    monkeypatch.setattr("workflows.cluster.driver.run_cell", _note_width)
+    monkeypatch.setattr("dcs_workflows.cluster.driver.run_cell", _note_width)
     monkeypatch.setattr(
-        "workflows.cluster.driver.look",
+        "dcs_workflows.cluster.driver.look",
         lambda: replace(place([]), cells={}, cell_cpus=8),
     )
     records, _ = _sweep(CONFIG, scored)

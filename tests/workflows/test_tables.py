@@ -17,15 +17,15 @@ from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
 from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking import queries
+from dcs_tracking.results.cells import Cells
+from dcs_tracking.results.sweep_tables import all_tables
+from dcs_tracking.store.client import default_tracking_uri
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.plan import Cell, cells_of, paths_by_name, variants_of
+from dcs_workflows.study.cell import compute_cell, optimization_rows
+from dcs_workflows.tables import GivenTable, given_tables
 from tests.workflows.conftest import UNDRAWN, biased_table, refused
-from tracking import queries
-from tracking.results.cells import Cells
-from tracking.results.sweep_tables import all_tables
-from tracking.store.client import default_tracking_uri
-from workflows.config.sweep import SweepConfig
-from workflows.plan import Cell, cells_of, paths_by_name, variants_of
-from workflows.study.cell import compute_cell, optimization_rows
-from workflows.tables import GivenTable, given_tables
 
 
 def config(*tables: object, **settings: object) -> SweepConfig:

@@ -22,11 +22,11 @@ from dcs.scoring import Scorer, load_scorer, resolve_model
 from dcs.scoring.models import load_tokenizer
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
+from dcs_workflows.parallel import one_thread
 from tests.dcs.scoring.test_chat import TEMPLATES
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
 from tests.dcs.scoring.test_votes import VotesContract
 from tests.servers import free_port, running
-from workflows.parallel import one_thread
 
 HAS_GPU = shutil.which("nvidia-smi") is not None
 

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
+from dcs_tracking.records import CellRecord
+from dcs_tracking.results.cells import Cells, Estimate
 from tests.tracking.cells import failed_cell, make_cell
-from tracking.records import CellRecord
-from tracking.results.cells import Cells, Estimate
 
 _SURE = {
     "test/accuracy": 0.5,

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dcs.errors import InvalidInputError
+from dcs_tracking.results import figures
+from dcs_tracking.results.cells import Cells
+from dcs_tracking.results.figures import figure_bytes
 from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.results import figures
-from tracking.results.cells import Cells
-from tracking.results.figures import figure_bytes
 
 
 def _titles(figure: Figure) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tracking.results import paper
+from dcs_tracking.results import paper
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 import pytest
 
 from dcs.errors import InvalidInputError
+from dcs_tracking.records import CellRecord, StoredCell
+from dcs_tracking.results.cells import Cells
+from dcs_tracking.results.figures import overview_figures
+from dcs_tracking.results.report import render_report
 from tests.tracking.cells import failed_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.records import CellRecord, StoredCell
-from tracking.results.cells import Cells
-from tracking.results.figures import overview_figures
-from tracking.results.report import render_report
 
 _VOID = {"meta", "link", "img", "br", "input", "hr"}
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from dcs_tracking.records import CellRecord
+from dcs_tracking.results import settings
+from dcs_tracking.store.runs import cell_name, setting_tags
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.records import CellRecord
-from tracking.results import settings
-from tracking.store.runs import cell_name, setting_tags
 
 _TASKS = ("trec", "ddi")
 

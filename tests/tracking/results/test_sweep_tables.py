@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking.results import sweep_tables as tables
+from dcs_tracking.results.cells import Cells
+from dcs_tracking.results.formats import ResultTable
+from dcs_tracking.schema import safe_names
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.results import sweep_tables as tables
-from tracking.results.cells import Cells
-from tracking.results.formats import ResultTable
-from tracking.schema import safe_names
 
 
 def _line(table: ResultTable, **where: str) -> dict[str, str]:

@@ -16,16 +16,16 @@ from urllib.parse import quote
 
 import pytest
 
+from dcs_tracking import Archive, Recorder
+from dcs_tracking.records import StoredCell
+from dcs_tracking.results.cells import Cells
+from dcs_tracking.results.figures import overview_figures
+from dcs_tracking.results.report import render_report
+from dcs_tracking.store import queries
+from dcs_tracking.store.client import default_tracking_uri, run_link
+from dcs_tracking.store.queries import newest_link, stored_cells, sweep_run
 from tests.servers import free_port, mlflow_server
 from tests.tracking.paper_cells import paper_cells
-from tracking import Archive, Recorder
-from tracking.records import StoredCell
-from tracking.results.cells import Cells
-from tracking.results.figures import overview_figures
-from tracking.results.report import render_report
-from tracking.store import queries
-from tracking.store.client import default_tracking_uri, run_link
-from tracking.store.queries import newest_link, stored_cells, sweep_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Page

@@ -10,12 +10,12 @@ import pytest
 from mlflow import MlflowClient
 
 from dcs.errors import ConfigError, TrackingError
+from dcs_tracking import Archive
+from dcs_tracking.store import queries
+from dcs_tracking.store.client import default_tracking_uri, open_client, run_link
+from dcs_tracking.store.queries import find_cell, log_report, stored_cells
 from tests.servers import answering
 from tests.tracking.cells import failed_cell, make_cell, recorded
-from tracking import Archive
-from tracking.store import queries
-from tracking.store.client import default_tracking_uri, open_client, run_link
-from tracking.store.queries import find_cell, log_report, stored_cells
 
 
 @pytest.fixture(scope="module")

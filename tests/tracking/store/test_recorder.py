@@ -12,6 +12,10 @@ import pytest
 from mlflow import MlflowClient
 
 from dcs.errors import ConfigError, TrackingError
+from dcs_tracking import Archive, Recorder, sync
+from dcs_tracking.records import ScoringRecord, sealed
+from dcs_tracking.schema import CELL_KEY
+from dcs_tracking.store.client import run_link
 from tests.tracking.cells import (
     STARTED,
     content,
@@ -21,10 +25,6 @@ from tests.tracking.cells import (
     runs,
     table,
 )
-from tracking import Archive, Recorder, sync
-from tracking.records import ScoringRecord, sealed
-from tracking.schema import CELL_KEY
-from tracking.store.client import run_link
 
 SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
 
@@ -277,7 +277,7 @@ def test_sync_needs_a_sweep_and_its_password(
 
 DRIVER = """
 import os, sys, time
-from tracking import Recorder
+from dcs_tracking import Recorder
 from tests.tracking.cells import make_cell
 
 recorder = Recorder(output=sys.argv[1], experiment="demo", sweep_key="s1", figures="none")

@@ -18,12 +18,12 @@ import pytest
 from mlflow import MlflowClient
 
 from dcs.data.table import ProbabilityTable
+from dcs_tracking import schema
+from dcs_tracking.archive import Archive, Sweep
+from dcs_tracking.results.cells import Cells
+from dcs_tracking.store.client import open_client
+from dcs_tracking.store.runs import SweepRuns
 from tests.tracking.cells import content, make_cell, runs, table
-from tracking import schema
-from tracking.archive import Archive, Sweep
-from tracking.results.cells import Cells
-from tracking.store.client import open_client
-from tracking.store.runs import SweepRuns
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "set_terminated", "delete_run", "set_tag", "log_artifacts"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from dcs_tracking import Recorder, sync
+from dcs_tracking.store.queries import stored_cells
 from tests.servers import free_port, mlflow_server
 from tests.tracking.cells import content, make_cell, runs, table
-from tracking import Recorder, sync
-from tracking.store.queries import stored_cells
 
 pytestmark = pytest.mark.slow
 

@@ -21,11 +21,11 @@ from dcs.errors import ConfigError, TrackingError
 from dcs.schemes.calibration import Calibration, mean_combination
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking.store.queries import stored_cells
+from dcs_tracking.store.scheme_model import SchemeModel
+from dcs_tracking.store.serving import log_cell_scheme, register_model, save_model
 from tests.servers import free_port, running
 from tests.tracking.cells import make_cell, recorded
-from tracking.store.queries import stored_cells
-from tracking.store.scheme_model import SchemeModel
-from tracking.store.serving import log_cell_scheme, register_model, save_model
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=7)
 NAMES = ("Sports", "World news", "label", "p:x")

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import ConfigError
-from tests.servers import free_port
-from tracking.store.client import (
+from dcs_tracking.store.client import (
     LOCAL_UI,
     StoreUnavailable,
     default_tracking_uri,
@@ -24,6 +23,7 @@ from tracking.store.client import (
     redact,
     resolve_tracking_uri,
 )
+from tests.servers import free_port
 
 
 def test_default_store_is_a_file_in_the_output_folder(
@@ -79,7 +79,7 @@ def test_a_sqlite_address_may_have_options_and_any_letters(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_two_sweeps_may_make_the_same_database(tmp_path: Path) -> None:
     uri = default_tracking_uri(tmp_path)
-    program = "import sys; from tracking.store.client import open_client; "
+    program = "import sys; from dcs_tracking.store.client import open_client; "
     program += "open_client(sys.argv[1]).create_experiment(sys.argv[2])"
     started = [subprocess.Popen([sys.executable, "-c", program, uri, name]) for name in "ab"]
     assert [process.wait(120) for process in started] == [0, 0]

@@ -13,11 +13,11 @@ from mlflow import MlflowClient
 from mlflow.entities import Trace
 
 from dcs.errors import TrackingError
+from dcs_tracking import Archive, PromptRecord, Recorder, ScoringRecord
+from dcs_tracking.records import plain
+from dcs_tracking.store.client import default_tracking_uri
+from dcs_tracking.store.queries import delete_runs
 from tests.tracking.cells import STARTED, make_cell, runs
-from tracking import Archive, PromptRecord, Recorder, ScoringRecord
-from tracking.records import plain
-from tracking.store.client import default_tracking_uri
-from tracking.store.queries import delete_runs
 
 SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
 LOGS = {"positive": -0.1, "negative": -2.5}

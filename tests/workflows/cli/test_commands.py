@@ -28,9 +28,9 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme, Preference
+from dcs_tracking import Archive, CellRecord
+from dcs_workflows.cli import app
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, cell_times, refused, run_dcs
-from tracking import Archive, CellRecord
-from workflows.cli import app
 
 
 def _commands(command, names=()):
@@ -91,7 +91,7 @@ def test_help_imports_no_engine():
     heavy = ["ray", "optuna", "mlflow", "torch", "numba", "pandas", "pyarrow", "pydantic"]
     code = (
         "import sys; sys.argv = ['dcs', '--help']\n"
-        "from workflows.cli import main\n"
+        "from dcs_workflows.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         f"print('loaded:', [m for m in {heavy!r} if m in sys.modules])"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from workflows.cli.console import Stop
+from dcs_workflows.cli.console import Stop
 
 
 @pytest.fixture

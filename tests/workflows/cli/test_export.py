@@ -14,8 +14,8 @@ from dcs.errors import SchemeError
 from dcs.schemes.calibration import batch_calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE, Membership, Weight
 from dcs.scoring.models import load_tokenizer
+from dcs_workflows.cli.tables import export
 from tests.dcs.refusals import refuses
-from workflows.cli.tables import export
 
 WORDS = ("good", "bad")
 PROBS = np.random.default_rng(0).dirichlet([3.0, 1.0], 200)

@@ -9,10 +9,10 @@ import pytest
 
 from dcs.data.table import ProbabilityTable
 from dcs.scoring.models import load_tokenizer
+from dcs_workflows.cli.scoring import table_name
+from dcs_workflows.tables import TableRequest
 from tests.packages import install_editable
 from tests.workflows.conftest import done
-from workflows.cli.scoring import table_name
-from workflows.tables import TableRequest
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from dcs_tracking import Recorder
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import refused
-from tracking import Recorder
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from dcs.data.table import ProbabilityTable
+from dcs_tracking import Archive, CellRecord, Recorder
+from dcs_tracking.store import queries
+from dcs_workflows.cli.scoring import score
+from dcs_workflows.config.sweep import SweepConfig, TunerSettings
+from dcs_workflows.plan import cells_of, sweep_key, variants_of
+from dcs_workflows.study.cell import compute_cell
+from dcs_workflows.tables import StoredTables, request_key, table_requests
 from tests.workflows.conftest import Outcome, done, refused
-from tracking import Archive, CellRecord, Recorder
-from tracking.store import queries
-from workflows.cli.scoring import score
-from workflows.config.sweep import SweepConfig, TunerSettings
-from workflows.plan import cells_of, sweep_key, variants_of
-from workflows.study.cell import compute_cell
-from workflows.tables import StoredTables, request_key, table_requests
 
 SWEEP = SweepConfig(
     name="small",
@@ -128,5 +128,5 @@ def test_a_failed_cell_is_tried_again(
     failed = replace(failed, metrics={}, scheme=None, class_accuracies={}, trials=(), trace=())
     Archive(copy).write(failed)
     reproduced(copy, record.key, code=1)
-    monkeypatch.setattr("workflows.reproduce.compute_cell", fail)
+    monkeypatch.setattr("dcs_workflows.reproduce.compute_cell", fail)
     reproduced(copy, record.key, code=0 if error == "too hot" else 1)

@@ -11,11 +11,11 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme, Preference
 from dcs.selection.settings import Hyperparameters
+from dcs_tracking import Cells
+from dcs_workflows.cli.views import judged_table, progress_line, results_table, show_front
+from dcs_workflows.plan import Progress
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
-from tracking import Cells
-from workflows.cli.views import judged_table, progress_line, results_table, show_front
-from workflows.plan import Progress
 
 
 def _printed(shown: object) -> str:

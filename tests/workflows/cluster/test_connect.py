@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from dcs_workflows.cluster.connect import ClusterError, ClusterWatch, connected
+from dcs_workflows.cluster.placement import Placement, place
 from tests.faults.processes import wait_for
-from workflows.cluster.connect import ClusterError, ClusterWatch, connected
-from workflows.cluster.placement import Placement, place
 
 
 def test_ray_that_does_not_start_is_said_on_one_line(monkeypatch):
@@ -38,14 +38,14 @@ def _fails() -> Placement:
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
-    monkeypatch.setattr("workflows.cluster.connect._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("dcs_workflows.cluster.connect._LOOK_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize("later", [_fails, lambda: None, threading.Event().wait])
 def test_a_cluster_without_a_living_node_is_gone(
     quick, monkeypatch, later: Callable[[], Placement | None]
 ):
-    monkeypatch.setattr("workflows.cluster.connect._LOST_SECONDS", 0.2)
+    monkeypatch.setattr("dcs_workflows.cluster.connect._LOST_SECONDS", 0.2)
     looks = iter([lambda: place([])])
     watch = ClusterWatch(lambda: next(looks, later)())
     with watch.watching(), pytest.raises(ClusterError, match="same command"):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dcs.data.table import ProbabilityTable
+from dcs_tracking import Archive
 from tests.servers import free_port, ray_head
-from tracking import Archive
 
 CONFIG = """
 name: job

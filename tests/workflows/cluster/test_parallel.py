@@ -20,15 +20,15 @@ from ray.exceptions import (
 )
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from dcs_tracking import CellRecord
+from dcs_workflows.cluster.driver import run_cell
+from dcs_workflows.cluster.placement import place
+from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
+from dcs_workflows.config.sweep import TunerSettings
+from dcs_workflows.parallel import RayMapper, one_thread
+from dcs_workflows.study.cell import compute_cell
+from dcs_workflows.tables import StoredTables, TableRequest
 from tests.workflows.conftest import biased_table, toy_cell
-from tracking import CellRecord
-from workflows.cluster.driver import run_cell
-from workflows.cluster.placement import place
-from workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
-from workflows.config.sweep import TunerSettings
-from workflows.parallel import RayMapper, one_thread
-from workflows.study.cell import compute_cell
-from workflows.tables import StoredTables, TableRequest
 
 TABLE = biased_table(60)
 TUNER = TunerSettings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dcs.errors import DCSError
-from workflows.cluster.placement import (
+from dcs_workflows.cluster.placement import (
     CELLS,
     MAX_CPUS,
     MAX_GPUS,
@@ -13,7 +13,7 @@ from workflows.cluster.placement import (
     Placement,
     place,
 )
-from workflows.config.scoring import ScoringSettings
+from dcs_workflows.config.scoring import ScoringSettings
 
 
 def cluster(*nodes: dict[str, float], gone: int | None = None) -> Placement:

@@ -14,17 +14,17 @@ import pytest
 
 from dcs.errors import ScoringError
 from dcs.scoring.generation import ScorerInfo
-from tests.dcs.scoring.clerk import Clerk
-from tests.faults.processes import wait_for
-from workflows.cluster.scoring import (
+from dcs_workflows.cluster.scoring import (
     ScoredShard,
     ScoringActor,
     TableScoring,
     Work,
     score_here,
 )
-from workflows.config.scoring import ScoringSettings
-from workflows.tables import Scoring, StoredTables, TableRequest, texts_key
+from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.tables import Scoring, StoredTables, TableRequest, texts_key
+from tests.dcs.scoring.clerk import Clerk
+from tests.faults.processes import wait_for
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
 #: More prompts than a shard has.
@@ -103,6 +103,6 @@ def test_an_actor_frees_its_model_when_it_is_let_go(cluster, tmp_path):
 
 def test_actors_load_no_numba_before_their_engine():
     # vLLM 0.32 looks into all modules loaded, and fails on those of llvmlite.
-    code = "import sys, workflows.cluster.scoring; print('llvmlite' in sys.modules)"
+    code = "import sys, dcs_workflows.cluster.scoring; print('llvmlite' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

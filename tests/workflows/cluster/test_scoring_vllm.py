@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dcs_workflows.cluster.placement import place
+from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
+from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.tables import TableRequest
 from tests.faults.processes import wait_for
-from workflows.cluster.placement import place
-from workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
-from workflows.config.scoring import ScoringSettings
-from workflows.tables import TableRequest
 
 pytestmark = pytest.mark.vllm
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dcs.data.table import ProbabilityTable
-from tracking import Archive
+from dcs_tracking import Archive
 
 
 @pytest.mark.slow
@@ -27,7 +27,7 @@ def test_modules_beside_a_sweep_are_not_imported(tmp_path: Path, output: Path) -
     settings = "name: mine\ntables: [mine.parquet]\nmethods: [batch, dnip]\nseeds: [0, 1]\n"
     (folder / "sweep.yaml").write_text(settings)
     # As the installed script does: the current folder is not on its own path.
-    code = "import sys; sys.path.remove(''); from workflows.cli import main; main()"
+    code = "import sys; sys.path.remove(''); from dcs_workflows.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "sweep", "sweep.yaml", "--output", output],
         cwd=folder,

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs.selection.methods import get_method
-from workflows.config.sweep import (
+from dcs_workflows.config.sweep import (
     ABLATED,
     FixedObjective,
     SweepConfig,
     selected,
     value_label,
 )
-from workflows.config.tuner import PARTS, TunerSettings
-from workflows.plan import Cell, cells_of, effective_settings, variants_of
-from workflows.tables import TableRequest
+from dcs_workflows.config.tuner import PARTS, TunerSettings
+from dcs_workflows.plan import Cell, cells_of, effective_settings, variants_of
+from dcs_workflows.tables import TableRequest
 
 TABLE = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=None)
 DIGESTS = {"optimization": "o", "test": "t"}

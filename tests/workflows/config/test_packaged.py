@@ -10,12 +10,12 @@ import pytest
 
 from dcs.selection.methods import get_method
 from dcs.selection.settings import Hyperparameters
+from dcs_tracking.results.paper import paper_frame, paper_model
+from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label
+from dcs_workflows.config.sweep import packaged_config as packaged
+from dcs_workflows.plan import plan_sweep, variants_of
+from dcs_workflows.study.space import SearchSpace
 from tests.dcs.solutions import setting_of
-from tracking.results.paper import paper_frame, paper_model
-from workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label
-from workflows.config.sweep import packaged_config as packaged
-from workflows.plan import plan_sweep, variants_of
-from workflows.study.space import SearchSpace
 
 STUDY = TunerSettings(
     trials=64,

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from dcs.errors import ScoringError
-from workflows.config.scoring import ScoringSettings
-from workflows.config.sweep import SweepConfig
-from workflows.plan import sweep_key
-from workflows.tables import TableRequest, request_key
+from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.plan import sweep_key
+from dcs_workflows.tables import TableRequest, request_key
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
 SERVED = ScoringSettings(engine="openai", base_url="http://127.0.0.1:1/v1")
@@ -53,7 +53,7 @@ class TestKey:
 
     def test_depends_on_the_versions_of_its_own_engine(self, monkeypatch):
         installed = {"transformers": "5.1", "torch": "2.1", "vllm": "0.1"}
-        monkeypatch.setattr("workflows.config.scoring.version", lambda name: installed[name])
+        monkeypatch.setattr("dcs_workflows.config.scoring.version", lambda name: installed[name])
         engines = [ScoringSettings(), ScoringSettings(engine="vllm"), SERVED]
         before = [key(engine) for engine in engines]
         installed["vllm"] = "0.2"

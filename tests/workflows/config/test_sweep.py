@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dcs.errors import ConfigError
-from workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, selected
+from dcs_workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, selected
 
 MINIMAL = {"name": "mine", "tasks": ["reviews"]}
 ONE_AT_A_TIME = {"combine": "one_at_a_time"}

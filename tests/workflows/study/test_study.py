@@ -14,10 +14,10 @@ from dcs.data.table import ProbabilityTable
 from dcs.selection.cross_validation import Folds, Threads
 from dcs.selection.methods import get_method
 from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
+from dcs_workflows.config.tuner import TunerSettings
+from dcs_workflows.study.space import SearchSpace
+from dcs_workflows.study.study import StoredStudy, Tuned, Tuning, open_storage, study_scheme
 from tests.dcs.solutions import setting_of
-from workflows.config.tuner import TunerSettings
-from workflows.study.space import SearchSpace
-from workflows.study.study import StoredStudy, Tuned, Tuning, open_storage, study_scheme
 
 SETTINGS = TunerSettings(trials=42, space={"weight_scale": [10, 40]})
 KNOBS = (

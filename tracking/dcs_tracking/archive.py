@@ -1,0 +1,290 @@
+"""The output folder of sweeps: a file for every finished cell, written before it is recorded.
+
+In the folder::
+
+    cells/<key>.json          one finished cell, which is never computed again
+    sweeps/<key>.json         a sweep: its experiment, settings and tracking store
+    sweeps/<key>.cells        the keys of its cells, one per line
+    sweeps/<key>.lock         held by the process that records the sweep
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from dcs.errors import TrackingError
+from dcs.io import atomic_write_text, first_fault, naming, read_json, read_text
+from dcs_tracking.records import (
+    KEY_PATTERN,
+    CellRecord,
+    FigureTracking,
+    PromptRecord,
+    ScoringRecord,
+    SweepStatus,
+    TrialTracking,
+    plain,
+    sealed,
+    text_digest,
+)
+
+_log = logging.getLogger(__name__)
+
+#: Maximum number of bytes of a record; 100,000 trials take a tenth of it.
+_MAX_BYTES = 2**30
+
+
+class Sweep(BaseModel):
+    """One sweep and its tracking settings.
+
+    Attributes
+    ----------
+    experiment : str
+        Name of the sweep and of its MLflow experiment.
+    sweep_key : str
+        Distinguishes sweeps of the same name.
+    tracking_uri : str or None
+        The store that was last used, without a password; None for the default store of the
+        output folder.
+    sweep_params : dict
+        Parameters of the parent run.
+    varies : tuple of str
+        Fields of the identity that differ between cells: ``model``, ``task``, ``shots``, ``seed``.
+    run_name : str or None
+        Name of the parent run; by default that of the experiment.
+    trials : {"table", "runs", "none"}
+        How the trials of the cells are recorded: as step metrics and one table of each cell, as
+        a nested run each in addition, or not at all.
+    figures : {"sweep", "none"}
+        Whether to record the figures of the sweep.
+    traces : int
+        Maximum number of prompts of each scored table to log as traces.
+    scorings : tuple of ScoringRecord
+        Records of its scored tables.
+    status : {"FINISHED", "FAILED", "KILLED"} or None
+        Final status; None while it runs and after a crash.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    experiment: Annotated[str, Field(pattern=r"\S")]
+    sweep_key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
+    tracking_uri: str | None = None
+    sweep_params: Annotated[dict[str, Any], BeforeValidator(plain)] = {}
+    varies: tuple[str, ...] = ()
+    run_name: str | None = None
+    trials: TrialTracking = "table"
+    figures: FigureTracking = "sweep"
+    traces: int = 20
+    scorings: tuple[ScoringRecord, ...] = ()
+    status: SweepStatus | None = None
+
+
+class Archive:
+    """The finished cells and the sweeps of an output folder.
+
+    Parameters
+    ----------
+    output : path-like
+        The folder; created by the first write.
+    """
+
+    def __init__(self, output: Path | str) -> None:
+        self.output = Path(output).absolute()
+        self.cells = self.output / "cells"
+        self._sweeps = self.output / "sweeps"
+
+    def path(self, key: str) -> Path:
+        """Return the path of the file of a cell, which may not exist."""
+        return self.cells / f"{key}.json"
+
+    def write(self, record: CellRecord) -> Path:
+        """Write a record to disk atomically, unless the file has it already.
+
+        Parameters
+        ----------
+        record : CellRecord
+            The record.
+
+        Returns
+        -------
+        pathlib.Path
+            Path of the record.
+
+        Raises
+        ------
+        OSError
+            Raised if the file cannot be written; names the file.
+        """
+        path = self.path(record.key)
+        text = record.to_json()
+        if self.digest(record.key) != text_digest(text):
+            atomic_write_text(path, sealed(text))
+        return path
+
+    def read(self, key: str) -> CellRecord:
+        """Read one record.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if the file does not exist or is damaged; names the file.
+        """
+        path, advice = self.path(key), "delete it to compute the cell again"
+        text = read_text(path, error=TrackingError, limit=_MAX_BYTES, advice=advice)
+        try:
+            record = CellRecord.from_json(text, source=str(path))
+        except TrackingError as error:
+            raise TrackingError(f"{error}; {advice}") from error
+        if record.key != key:
+            raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
+        return record
+
+    def prompts(self, scoring: ScoringRecord) -> list[PromptRecord]:
+        """Return the sampled prompts of a scored table.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if their file is damaged; names it.
+        """
+        path = self.output / scoring.prompts
+        if not scoring.prompts or not path.is_file():
+            return []
+        return [PromptRecord(**values) for values in read_json(path, error=TrackingError)]
+
+    def digest(self, key: str) -> str | None:
+        """Return the digest of a record without parsing it; None if it does not exist."""
+        path = self.path(key)
+        return text_digest(path.read_text("utf-8", "replace")) if path.is_file() else None
+
+    def load(
+        self, keys: Iterable[str] | None = None, *, summaries: bool = False
+    ) -> dict[str, CellRecord]:
+        """Read the records of `keys`, except for missing ones.
+
+        A damaged or modified file is also left out, with a warning that names it.
+
+        Parameters
+        ----------
+        keys : iterable of str, optional
+            Keys of the cells; by default all.
+        summaries : bool
+            Whether to leave out the search, which takes most of the memory.
+
+        Returns
+        -------
+        dict of str to CellRecord
+            Records by key.
+        """
+        records: dict[str, CellRecord] = {}
+        if keys is None:
+            keys = sorted(path.stem for path in self.cells.glob("[!.]*.json"))
+        for key in keys:
+            if not self.path(key).exists():
+                continue
+            try:
+                record = self.read(key)
+                records[key] = record.summary if summaries else record
+            except TrackingError as error:
+                _log.warning("%s", error)
+        return records
+
+    def finished(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
+        """Return the finished cells of `keys` (by default all), by key."""
+        return {key: record for key, record in self.load(keys).items() if record.finished}
+
+    def sweeps(self) -> list[Sweep]:
+        """Return all sweeps of the folder.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if the file of a sweep is damaged; names the file.
+        """
+        found, advice = [], "delete it and run the sweep again to record it"
+        for path in sorted(self._sweeps.glob("[!.]*.json")):
+            text = read_text(path, error=TrackingError, advice=advice)
+            try:
+                found.append(Sweep.model_validate_json(text))
+            except ValidationError as error:
+                raise TrackingError(
+                    f"{path}: invalid description of a sweep ({first_fault(error)}); {advice}"
+                ) from error
+        return found
+
+    def save_sweep(self, sweep: Sweep) -> None:
+        """Write the file of a sweep, replacing an earlier one."""
+        path = self._sweeps / f"{sweep.sweep_key}.json"
+        atomic_write_text(path, sweep.model_dump_json(indent=2))
+
+    def add(self, sweep_key: str, key: str) -> None:
+        """Add a cell to the list of a sweep."""
+        path = self._list_path(sweep_key)
+        with naming(path), path.open("a", encoding="ascii") as file:
+            # The line break comes first, so that a line cut by a crash does not affect the next.
+            file.write(f"\n{key}")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def keys(self, sweep_key: str) -> list[str]:
+        """Return the keys of the existing cells of a sweep, in the order of their addition."""
+        path = self._list_path(sweep_key)
+        lines = path.read_text("utf-8", errors="replace").split() if path.exists() else []
+        return [
+            key
+            for key in dict.fromkeys(lines)
+            if KEY_PATTERN.fullmatch(key) and self.path(key).exists()
+        ]
+
+    def remove(self, key: str) -> None:
+        """Delete the record of a cell."""
+        self.path(key).unlink(missing_ok=True)
+
+    def remove_sweep(self, sweep: Sweep) -> None:
+        """Delete a sweep, and its cells except for those of other sweeps.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if another process records the sweep.
+        """
+        lock = self.lock(sweep)
+        try:
+            others = [each for each in self.sweeps() if each.sweep_key != sweep.sweep_key]
+            shared = {key for each in others for key in self.keys(each.sweep_key)}
+            for key in {*self.keys(sweep.sweep_key)} - shared:
+                self.remove(key)
+            self._list_path(sweep.sweep_key).unlink(missing_ok=True)
+            (self._sweeps / f"{sweep.sweep_key}.json").unlink(missing_ok=True)
+        finally:
+            lock.release()
+
+    def lock(self, sweep: Sweep) -> FileLock:
+        """Acquire the lock on recording a sweep, which the system releases when the process ends.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if another process holds the lock.
+        """
+        path = self._sweeps / f"{sweep.sweep_key}.lock"
+        lock = FileLock(path, thread_local=False)
+        self._sweeps.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise TrackingError(
+                f"sweep {sweep.experiment!r} in {self.output} is being recorded by another "
+                "process; wait for it or use another output folder"
+            ) from None
+        return lock
+
+    def _list_path(self, sweep_key: str) -> Path:
+        return self._sweeps / f"{sweep_key}.cells"

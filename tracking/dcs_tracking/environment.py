@@ -1,0 +1,129 @@
+"""Provenance of results: source revision, package versions, platform."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import platform
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+DISTRIBUTION = "dcs-debias"
+_SOURCES = ("dcs", "dcs_tracking", "dcs_workflows")
+#: Packages that may affect results.
+_PACKAGES = (
+    "numpy",
+    "scipy",
+    "numba",
+    "scikit-learn",
+    "pandas",
+    "pyarrow",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "vllm",
+    "ray",
+    "optuna",
+    "mlflow",
+)
+
+
+def collect_provenance(**extra: Any) -> dict[str, Any]:
+    """Return the provenance of a record: the software that computes it.
+
+    Parameters
+    ----------
+    **extra
+        Added unchanged, for example ``seeds={"split": 1, "annealing": 2}``.
+
+    Returns
+    -------
+    dict
+        ``git_commit`` (None outside a checkout), ``sources`` (hash of the source files, which
+        includes uncommitted changes), ``python``, ``platform``, ``cpu``, ``packages`` (versions
+        of those installed that may affect results), and `extra`.
+    """
+    return {
+        "git_commit": git_commit(),
+        "sources": source_digest(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "packages": {DISTRIBUTION: installed_version(), **_versions()},
+        **extra,
+    }
+
+
+def installed_version() -> str:
+    """Return the version of this package, or ``not installed``."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@cache
+def import_folders() -> tuple[Path, ...]:
+    """Return the folders of the packages: side by side if installed, apart in a checkout."""
+    specs = (find_spec(name) for name in _SOURCES)
+    return tuple(Path(spec.origin).parent.resolve() for spec in specs if spec and spec.origin)
+
+
+@cache
+def source_digest() -> str:
+    """Return a short hash of the installed source files of this package."""
+    digest = hashlib.sha256()
+    for folder in import_folders():
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.relative_to(folder.parent).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+@cache
+def git_commit() -> str | None:
+    """Return the git commit of the checkout of this package, or None."""
+    root = import_folders()[0].parent
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None
+
+
+@cache
+def user_name() -> str:
+    """Return the name of the user, or ``unknown`` if the system has none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+@cache
+def _cpu_model() -> str:
+    """Return the model of the processor, which determines the instructions of libraries."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -1,0 +1,390 @@
+"""The finished cells of sweeps with what tables and figures share, each computed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dcs.errors import ConfigError
+from dcs.evaluation.uncertainty import percent
+from dcs.selection.methods import get_method, method_names
+from dcs_tracking.records import UNCORRECTED, CellRecord
+from dcs_tracking.results import settings
+from dcs_tracking.results.settings import Axis
+from dcs_tracking.schema import IDENTITY_TAGS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pandas.core.groupby import DataFrameGroupBy
+
+MEASURES: Final = ("accuracy", "cobias")
+_STATISTICS: Final = ("mean", "std", "low", "high", "p")
+MEASURE_COLUMNS: Final = tuple(f"{m}_{name}" for m in MEASURES for name in _STATISTICS)
+"""Columns of `Cells.estimates`."""
+
+SOURCE: Final = ("model", "task", "shots")
+"""Columns of the source of class probabilities."""
+
+_CELL: Final = ("key", *IDENTITY_TAGS, "setting")
+#: Numeric columns of every frame of cells.
+_NUMBERS: Final = (
+    *(f"test/{m}{more}" for m in MEASURES for more in ("", "_low", "_high", "_p")),
+    *(f"uncorrected/test/{m}" for m in MEASURES),
+    *("test/balanced_accuracy", "test/weakest_class"),
+    *("rows", "test_rows", "unlabelled"),
+)
+_ACCURACIES: Final = ("before", "after", "after_low", "after_high")
+_CORRECTION: Final = ("value", "a", "b", "c")
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Finished cells in the order of tables, and what is computed from them on first use.
+
+    Use `Cells.of` to build it from records.
+
+    Attributes
+    ----------
+    records : tuple of CellRecord
+        Finished cells, by first appearance of model and task, then shots, method, setting, seed.
+    """
+
+    records: tuple[CellRecord, ...]
+
+    @classmethod
+    def of(cls, records: Iterable[CellRecord]) -> Cells:
+        """Return the finished cells among records, in order."""
+        return cls(tuple(ordered(record for record in records if record.finished)))
+
+    def where(self, chosen: Callable[[CellRecord], bool]) -> Cells:
+        """Return the cells whose record satisfies a condition."""
+        return Cells(tuple(filter(chosen, self.records)))
+
+    def of_method(self, method: str) -> Cells:
+        """Return the cells of one method."""
+        return self.where(lambda record: record.identity.get("method") == method)
+
+    @cached_property
+    def axes(self) -> list[Axis]:
+        """Settings in which cells differ; see `settings.axes_of`."""
+        return settings.axes_of(self.records)
+
+    @cached_property
+    def main(self) -> Cells:
+        """Cells with the main values of all settings."""
+        return self.main_but(())
+
+    def main_but(self, names: Collection[str]) -> Cells:
+        """Return the cells with the main values of all settings except those named."""
+        return Cells(tuple(settings.main_cells(self.records, but=names)))
+
+    def ablation(self, axis: Axis) -> Cells:
+        """Return the cells in which one setting varies and the others have main values."""
+        return self.main_but((axis.name,)).where(axis.varies)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row per cell: identity, settings and metrics.
+
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, a description
+        of how the cell differs from the main ones, and each axis under its own name;
+        ``objective``, its label, and ``terms``, its terms of nonzero weight; the metrics under
+        their names, with the ends of 95 % intervals and the p-value of the test against
+        uncorrected (NaN for that method itself); ``rows`` and ``unlabelled``, the numbers of
+        rows to fit on with and without labels, and ``test_rows``. Fractions, not percent; NaN for
+        values missing from a record.
+        """
+        frame = self._build(lambda cell: [self._describe(cell)], _NUMBERS, "objective", "terms")
+        frame.loc[frame["method"] == UNCORRECTED, [f"test/{m}_p" for m in MEASURES]] = math.nan
+        return frame
+
+    def _describe(self, cell: CellRecord) -> dict[str, Any]:
+        rows = cell.provenance.get("tables", {}).get("optimization", {})
+        labelled = rows.get("labelled", rows.get("rows"))
+        return {
+            **{axis.name: axis.value(cell) for axis in self.axes},
+            "objective": settings.objective_label(cell),
+            "terms": settings.objective_terms(cell),
+            **cell.metrics,
+            "rows": labelled,
+            "test_rows": cell.provenance.get("tables", {}).get("test", {}).get("rows"),
+            "unlabelled": None if labelled is None else rows["rows"] - labelled,
+        }
+
+    @cached_property
+    def classes(self) -> pd.DataFrame:
+        """One row per cell and class: its accuracy.
+
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
+        ``before``, ``after``, ``after_low``, ``after_high`` (95 % interval); NaN for a class
+        without rows.
+        """
+
+        def rows(cell: CellRecord) -> list[dict[str, Any]]:
+            columns = cell.class_accuracies
+            transposed = zip(*columns.values(), strict=True)
+            return [dict(zip(columns, row, strict=True)) for row in transposed]
+
+        return self._build(rows, _ACCURACIES, "class")[[*_CELL, "class", *_ACCURACIES]]
+
+    @cached_property
+    def corrections(self) -> pd.DataFrame:
+        """One row per cell and class: its correction function.
+
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
+        ``kind`` (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
+        ``name`` (of a membership function).
+        """
+        return self._build(
+            lambda cell: (cell.scheme or {}).get("corrections", []),
+            _CORRECTION,
+            *("class", "kind", "name"),
+        )
+
+    def _build(
+        self,
+        rows_of: Callable[[CellRecord], Iterable[Mapping[str, Any]]],
+        numbers: Sequence[str],
+        *texts: str,
+    ) -> pd.DataFrame:
+        """Return rows of cells: columns of the cell, `texts`, `numbers`, then others."""
+        import pandas as pd
+
+        rows: list[Mapping[str, Any]] = []
+        for cell in self.records:
+            setting = settings.setting(cell, self.axes)
+            about = {"key": cell.key, **cell.who, "setting": setting}
+            rows += [{**about, **row} for row in rows_of(cell)]
+        known = dict.fromkeys((*_CELL, *texts, *numbers))
+        others = dict.fromkeys(name for row in rows for name in row if name not in known)
+        frame = pd.DataFrame(rows, columns=[*known, *others], dtype=object)
+        # Other columns keep the types of their values.
+        measured = [*numbers, *(name for name in others if "/" in name)]
+        return frame.astype(dict.fromkeys(measured, float))
+
+    @cached_property
+    def judged(self) -> pd.DataFrame:
+        """Rows of `frame` with test metrics, with ``accuracy``, ``cobias`` and ``score``.
+
+        ``source`` names model, task and shots, ``name`` method and setting; the score is accuracy
+        minus COBias.
+        """
+        frame = self.frame[self.frame["test/accuracy"].notna()]
+        rows = frame.to_dict("records")
+        return frame.assign(
+            source=[name_of(row, *SOURCE) for row in rows],
+            name=[name_of(row, "method", "setting") for row in rows],
+            accuracy=frame["test/accuracy"],
+            cobias=frame["test/cobias"],
+            score=frame["test/accuracy"] - frame["test/cobias"],
+        )
+
+    def estimates(self, by: Sequence[str]) -> pd.DataFrame:
+        """Return accuracy and COBias of groups of cells that differ only in their seed.
+
+        Parameters
+        ----------
+        by : sequence of str
+            Columns of `frame` that define the groups.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns `by`, ``seeds`` (number of cells), and `MEASURE_COLUMNS`: mean and sample
+            standard deviation of several seeds, 95 % interval and p-value of one seed.
+        """
+        result, groups = grouped(self.judged, by)
+        result["seeds"] = groups.size()
+        for measure in MEASURES:
+            result[f"{measure}_mean"] = groups[f"test/{measure}"].mean()
+            result[f"{measure}_std"] = groups[f"test/{measure}"].std()
+            for more in ("low", "high", "p"):
+                first = groups[f"test/{measure}_{more}"].first()
+                result[f"{measure}_{more}"] = first.where(result["seeds"] == 1)
+        return result
+
+
+#: Changes with a p-value below this level are marked.
+_SIGNIFICANT: Final = 0.05
+
+_STARS: Final = f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT})."
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A metric of cells that differ only in their seed.
+
+    Attributes
+    ----------
+    mean, std : float
+        Mean and sample standard deviation over seeds; the latter is NaN for a single seed.
+    low, high : float
+        95 % interval of a single seed; NaN for several.
+    p : float
+        p-value of the change from uncorrected on the same rows, of a single seed; NaN for
+        several.
+    """
+
+    mean: float
+    std: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
+
+    @classmethod
+    def of(cls, row: Mapping[Any, Any], measure: str) -> Estimate:
+        """Return the estimate of accuracy or COBias from a row of `Cells.estimates`."""
+        return cls(*(row[f"{measure}_{name}"] for name in _STATISTICS))
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the estimate has an interval instead of a standard deviation."""
+        return not math.isnan(self.low)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Lengths of the error bars below and above the mean."""
+        if self.is_single:
+            return self.mean - self.low, self.high - self.mean
+        return self.std, self.std
+
+    def marked(self) -> str:
+        """Format the estimate in percent, with a star if the change is significant."""
+        return self.percent() + ("*" if self.p < _SIGNIFICANT else "")
+
+    def percent(self, *, padded: bool = False) -> str:
+        """Format the estimate; see `dcs.evaluation.uncertainty.percent`."""
+        interval = self.low, self.high
+        return percent(self.mean, self.std, interval=interval, padded=padded)
+
+
+def notes_of(shown: Iterable[Estimate]) -> str:
+    """Return the explanation of the notation of some estimates."""
+    found = list(shown)
+    notes = {
+        "Mean ± standard deviation over seeds.": any(each.std == each.std for each in found),
+        "One seed: value [95 % interval].": any(each.is_single for each in found),
+        _STARS: any(each.p == each.p for each in found),
+    }
+    return " ".join(note for note, needed in notes.items() if needed)
+
+
+def grouped(
+    frame: pd.DataFrame, by: Sequence[str]
+) -> tuple[pd.DataFrame, DataFrameGroupBy[Any, Any]]:
+    """Return the keys of groups in order of first appearance, and the groups by row number.
+
+    Unlike the index of a `groupby`, the frame of keys preserves None and mixed types.
+    """
+    number = frame.groupby(list(by), sort=False, dropna=False).ngroup()
+    keys = frame.loc[~number.duplicated(), list(by)].reset_index(drop=True)
+    return keys, frame.groupby(number.to_numpy())
+
+
+def groups_of(
+    frame: pd.DataFrame, by: Sequence[str]
+) -> Iterator[tuple[dict[Any, Any], pd.DataFrame]]:
+    """Yield the keys and the rows of each group; see `grouped`."""
+    keys, groups = grouped(frame, by)
+    for key, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
+        yield key, group
+
+
+def sorted_by(frame: pd.DataFrame, orders: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """Sort rows by the given order of the values of each column, the first column first."""
+    places = [[values.index(value) for value in frame[name]] for name, values in orders.items()]
+    return frame.iloc[np.lexsort(places[::-1])].reset_index(drop=True)
+
+
+def changes_nothing(corrections: pd.DataFrame) -> pd.Series[bool]:
+    """Return whether each correction of `Cells.corrections` is weight 1 or Don't Change."""
+    same = (corrections[["a", "b", "c"]] == [0.0, 1.0, 1.0]).all(axis=1)
+    return same | (corrections["value"] == 1.0)
+
+
+def fullest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with the largest number of shots of each model and task."""
+    rank = frame["shots"].map(shots_rank).astype(float)
+    most = rank.groupby([frame["model"], frame["task"]], dropna=False).transform("max")
+    return frame[rank == most]
+
+
+def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
+    """Sort cells by first appearance of model and task, then shots, method, setting and seed."""
+    cells = list(records)
+    models, tasks = (
+        list(dict.fromkeys(cell.who[name] for cell in cells)) for name in ("model", "task")
+    )
+    methods = [UNCORRECTED, *method_names(baselines=True)]
+    axes = settings.axes_of(cells)
+
+    def position(cell: CellRecord) -> tuple[Any, ...]:
+        who = cell.who
+        method = str(who["method"])
+        return (
+            models.index(who["model"]),
+            tasks.index(who["task"]),
+            shots_rank(who["shots"]),
+            methods.index(method) if method in methods else len(methods),
+            method,
+            settings.setting(cell, axes),
+            _to_float(who["seed"]),
+        )
+
+    return sorted(cells, key=position)
+
+
+def shots_rank(shots: object) -> float:
+    """Return the sort key of a number of shots: none, 0, 1, 5, ..., N."""
+    return math.inf if shots == "N" else -1.0 if is_missing(shots) else _to_float(shots)
+
+
+def text_of(value: object) -> str:
+    """Format a value as text; empty if it is missing."""
+    return "" if is_missing(value) else str(value)
+
+
+def words_of(cell: Mapping[Any, Any], *names: str) -> list[str]:
+    """Return descriptions of the given identity fields of a cell, without missing ones."""
+    forms = {"shots": "{}-shot", "seed": "seed {}"}
+    texts = {name: text_of(cell.get(name)) for name in names}
+    return [
+        method_title(text) if name == "method" else forms.get(name, "{}").format(text)
+        for name, text in texts.items()
+        if text
+    ]
+
+
+def name_of(cell: Mapping[Any, Any], *names: str) -> str:
+    """Return the given identity fields of a cell in one line: ``trec, 1-shot, seed 0, DCS``."""
+    return ", ".join(words_of(cell, *names))
+
+
+def method_title(name: object) -> str:
+    """Return the title of a method, or its name if the method is unknown."""
+    try:
+        return get_method(str(name)).title
+    except ConfigError:
+        return str(name)
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value is None or NaN."""
+    return value is None or value != value
+
+
+def has_chosen(record: CellRecord) -> bool:
+    """Whether the cell has a chosen scheme, and not that of the uncorrected method."""
+    return record.scheme is not None and record.identity.get("method") != "icl"
+
+
+def _to_float(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.inf

@@ -1,0 +1,406 @@
+"""Matplotlib figures of cells, not attached to any window.
+
+For a sweep: results of corrections and the search. For a cell: the effect of its scheme
+on each class, and how it was found. `figure_files` draws them as PNG and SVG.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypeVar
+
+from dcs.errors import InvalidInputError, one_line
+from dcs.evaluation.uncertainty import percent
+from dcs.schemes.corrections import Correction, Weight
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.front import pareto_front
+from dcs_tracking import schema
+from dcs_tracking.records import UNCORRECTED, CellRecord
+from dcs_tracking.results.cells import (
+    MEASURES,
+    Cells,
+    Estimate,
+    fullest,
+    groups_of,
+    has_chosen,
+    is_missing,
+    method_title,
+    name_of,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+GREY, LIGHT, INK, ACCENT = "#8a96a3", "#d9dee3", "#26323d", "#b0204f"
+BLUE, GRID, BEATEN = "#0072b2", "#eceff1", "#f4f6f8"
+_STYLE: Final[dict[Any, Any]] = {
+    "figure.dpi": 150,
+    "font.size": 9,
+    "axes.axisbelow": True,
+    "axes.edgecolor": LIGHT,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": "medium",
+    # With a fixed position, the title is not placed anew at every drawing.
+    "axes.titley": 1.0,
+    "grid.color": GRID,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "lines.markeredgecolor": "white",
+    "lines.markersize": 7,
+    "text.color": INK,
+    # Names of classes are literal, also $5 - $10.
+    "text.parse_math": False,
+    "xtick.color": LIGHT,
+    "xtick.labelcolor": INK,
+    "ytick.color": LIGHT,
+    "ytick.labelcolor": INK,
+    # Keep text as text: it can be searched, and the file is a third of the size.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "dcs",
+}
+
+_MEASURE_TITLES = {"accuracy": "accuracy", "cobias": "COBias"}
+#: Maximum number of characters per line of a panel title.
+_MAX_TITLE_WIDTH = 56
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+
+def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
+    """Decorate a function to draw in the common style."""
+
+    @wraps(draw)
+    def drawn(*args: _P.args, **options: _P.kwargs) -> Figure:
+        import matplotlib
+
+        with matplotlib.rc_context(_STYLE):
+            return draw(*args, **options)
+
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Color and marker of a method, each of which identifies it."""
+
+    color: str
+    marker: str
+
+
+_LOOKS = {
+    UNCORRECTED: Look(GREY, "o"),
+    "dnip": Look(BLUE, "s"),
+    "furud": Look("#e69f00", "p"),
+    "dcs": Look(ACCENT, "D"),
+}
+_OTHERS = (
+    Look("#009e73", "v"),
+    Look("#56b4e9", "P"),
+    Look("#5b4a9c", "X"),
+    Look("#26323d", "<"),
+)
+
+
+def looks_of(names: Iterable[Any]) -> dict[Any, Look]:
+    """Return a look for each method; looks repeat if there are too few."""
+    different = list(dict.fromkeys(names))
+    others = [name for name in different if name not in _LOOKS]
+    return {
+        name: _LOOKS.get(name) or _OTHERS[others.index(name) % len(_OTHERS)] for name in different
+    }
+
+
+def grid_of(
+    count: int, *, width: float, height: float | Sequence[float], columns: int = 3
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its `count` panels of `width` by `height` inches each.
+
+    If `height` is a sequence, with one height per panel, each row has its maximum.
+    """
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(count / columns)
+    columns = math.ceil(count / rows)
+    heights = height if isinstance(height, Sequence) else [height] * count
+    by_row = [max(heights[columns * row : columns * (row + 1)]) for row in range(rows)]
+    figure = Figure(figsize=(width * columns, sum(by_row)), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, height_ratios=by_row).flat)
+    for unused in panels[count:]:
+        unused.set_axis_off()
+    return figure, panels[:count]
+
+
+def add_legend(figure: Figure, *, columns: int = 5) -> None:
+    """Add one legend above all panels, with each label once."""
+    entries = {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(list(entries.values()), list(entries), loc="outside upper right", ncols=columns)
+
+
+def drawn_or_none(name: str, draw: Callable[[], _T]) -> _T | None:
+    """Return what `draw` returns, or None: a figure must never lose the results it shows.
+
+    None without a warning if the records lack the data of the figure, and after a warning of one
+    line if it cannot be drawn.
+    """
+    try:
+        return draw()
+    except InvalidInputError:
+        return None
+    except Exception as error:
+        _log.warning("figure %s could not be drawn (%s)", name, one_line(error))
+        return None
+
+
+def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:
+    """Return a figure as PNG or SVG; the same figure always gives the same bytes."""
+    import matplotlib
+
+    buffer = io.BytesIO()
+    # The date and the version of the program would make files differ.
+    metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(buffer, format=form, metadata=metadata)
+    return buffer.getvalue()
+
+
+class _Point(NamedTuple):
+    """A point in the plane of accuracy and COBias."""
+
+    accuracy: float
+    cobias: float
+
+
+@styled
+def class_accuracy_figure(cells: Cells) -> Figure:
+    """Draw the class accuracies before and after DCS, one panel per model and task.
+
+    Averages are over the seeds of the largest number of shots.
+
+    Raises
+    ------
+    InvalidInputError
+        Raised if there is no finished cell of DCS.
+    """
+    own = cells.main.of_method("dcs")
+    panels = _split_panels(_require(own.classes, "class accuracies of DCS"))
+    frame = own.frame
+    heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
+    figure, axes = grid_of(len(panels), width=4.6, height=heights)
+    for panel, group in zip(axes, panels, strict=True):
+        _draw_changes(panel, group, frame[frame["key"].isin(group["key"])])
+    add_legend(figure)
+    return figure
+
+
+def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> None:
+    means = 100 * classes.groupby("class", sort=False)[["before", "after"]].mean().dropna()
+    means = means.sort_values("before", ascending=False, kind="stable")
+    heights = range(len(means))
+    axes.hlines(heights, means["before"], means["after"], color=LIGHT, linewidth=5, zorder=1)
+    hollow: dict[str, Any] = {"facecolor": "white", "edgecolor": GREY, "linewidth": 2}
+    filled: dict[str, Any] = {"color": ACCENT, "zorder": 3}
+    for when, look in (("before", {**hollow, "zorder": 2}), ("after", filled)):
+        axes.scatter(means[when], heights, s=52, **look, label=when)
+    axes.set_yticks(list(heights), [str(name) for name in means.index])
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(left=False)
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+    shown = cells.mean(numeric_only=True).map(partial(percent, digits=0))
+    changes = ", ".join(
+        f"{_MEASURE_TITLES[m]} {shown[f'uncorrected/test/{m}']} → {shown[f'test/{m}']}"
+        for m in MEASURES
+    )
+    axes.set(
+        title=f"{_panel_title(cells)}\n{changes}",
+        xlabel="class accuracy, % of test rows",
+        xlim=(-3, 103),
+        # Half a row above and below, independent of the number of classes.
+        ylim=(-0.6, max(len(means), 1) - 0.4),
+    )
+
+
+@styled
+def tradeoff_figure(cells: Cells) -> Figure:
+    """Draw every method in the plane of COBias and accuracy, with the Pareto front.
+
+    A panel per model and task, a point per method and number of shots: the mean over seeds with
+    its standard deviations, or the values of a single seed with their 95 % intervals. Better
+    points are up and to the left; the line joins the points that no other point dominates, and
+    the area below and to the right of it is dominated.
+
+    Raises
+    ------
+    InvalidInputError
+        Raised if there is no cell with test metrics.
+    """
+    found = cells.main.estimates(("model", "task", "method", "shots"))
+    found = _require(found.dropna(subset="cobias_mean"), "accuracy and COBias")
+    panels = _split(found, ("model", "task"))
+    figure, axes = grid_of(len(panels), width=4.4, height=3.7)
+    looks = looks_of(cells.frame["method"])
+    for panel, group in zip(axes, panels, strict=True):
+        _draw_plane(panel, group.to_dict("records"), looks)
+        panel.set_title(_panel_title(group, with_shots=False))
+    add_legend(figure)
+    return figure
+
+
+def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, Look]) -> None:
+    points = []
+    for row in rows:
+        cobias, accuracy = (Estimate.of(row, m) for m in ("cobias", "accuracy"))
+        points.append(_Point(100 * accuracy.mean, 100 * cobias.mean))
+        at = (points[-1].cobias, points[-1].accuracy)
+        xerr, yerr = ([[100 * part] for part in each.reach] for each in (cobias, accuracy))
+        look, label = looks[row["method"]], method_title(row["method"])
+        axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.45)
+        axes.plot(*at, look.marker, color=look.color, markersize=12, label=label, zorder=4)
+        if not is_missing(row["shots"]):
+            inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
+            axes.annotate(str(row["shots"]), at, **inside, fontsize=7, weight="bold", zorder=5)
+    axes.margins(0.12)
+    # Error bars may extend below 0, but COBias cannot be negative.
+    axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
+    front = pareto_front(points)[::-1]
+    (_, right), (bottom, _) = axes.get_xlim(), axes.get_ylim()
+    x = [front[0].cobias, *(point.cobias for point in front), right]
+    y = [bottom, *(point.accuracy for point in front), front[-1].accuracy]
+    axes.fill_between(x, y, bottom, step="post", color=BEATEN, linewidth=0, zorder=0)
+    dashed: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
+    axes.step(x, y, where="post", zorder=1, label="Pareto front", **dashed)
+    axes.grid(axis="both")
+    axes.set(xlabel="COBias, % (less is fairer)", ylabel="accuracy, %")
+    axes.set(xlim=(None, right), ylim=(bottom, None))
+
+
+def _require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
+    if frame.empty:
+        raise InvalidInputError(f"no finished cell has {what} to draw")
+    return frame
+
+
+def _split(frame: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
+    return [group for _, group in groups_of(frame, by)]
+
+
+def _split_panels(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of each model and task with the largest number of shots."""
+    return _split(fullest(frame), ("model", "task"))
+
+
+def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
+    """Return the task, model and shots that all cells of a panel share."""
+    common = {
+        name: group[name].iloc[0] for name in ("task", "model") if group[name].nunique() == 1
+    }
+    shots = group["shots"].unique()
+    if with_shots and len(shots) == 1:
+        common["shots"] = shots[0]
+    task, *about = words_of(common, *common)
+    # The names of ensembles are long.
+    return fill(f"{task} ({', '.join(about)})" if about else task, _MAX_TITLE_WIDTH)
+
+
+@styled
+def scheme_figure(record: CellRecord) -> Figure:
+    """Draw `CorrectionScheme.plot` of a cell in the common style, a panel per class.
+
+    Parameters
+    ----------
+    record : CellRecord
+        A cell with a scheme.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The dashed line is the identity.
+
+    Raises
+    ------
+    InvalidInputError
+        Raised if the cell has no chosen scheme.
+    """
+    if not has_chosen(record):
+        raise InvalidInputError(f"cell {record.key} has no scheme to draw")
+    scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
+    figure = scheme.plot()
+    for name, correction, panel in zip(
+        scheme.classes, scheme.corrections, figure.axes, strict=False
+    ):
+        panel.set(title=f"{name}\n{_describe(correction)}", xlim=(0, 1), ylim=(0, 1.04))
+        panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        panel.grid(visible=False)
+    named = name_of(record.who, "method", "task", "shots", "seed")
+    figure.suptitle(named, x=0.01, ha="left", fontsize=10, weight="bold")
+    return figure
+
+
+def _describe(correction: Correction) -> str:
+    if isinstance(correction, Weight):
+        return "unchanged" if correction.value == 1.0 else f"weight {correction.value:.2f}"
+    return correction.name
+
+
+SCHEME_CAPTION: Final = "Corrected probability by class. Dashed: unchanged"
+_FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
+    "class_accuracies": (
+        "Class accuracies before and after correction by DCS, mean over seeds: predictions are "
+        "fairer if the filled dots of a panel are closer to a vertical line",
+        class_accuracy_figure,
+    ),
+    "accuracy_cobias": (
+        "Accuracy against COBias, mean and standard deviation over seeds or, of one, the 95 % "
+        "interval; numbers are shots. Better points are up and to the left; those below and to "
+        "the right of the line are dominated",
+        tradeoff_figure,
+    ),
+}
+
+
+def overview_figures(cells: Cells) -> dict[str, tuple[str, Figure]]:
+    """Return the figures of a sweep that have data, by name and with their captions."""
+    found = {}
+    for name, (caption, draw) in _FIGURES.items():
+        figure = drawn_or_none(name, partial(draw, cells))
+        if figure is not None:
+            found[name] = caption, figure
+    return found
+
+
+def figure_files(
+    figures: Mapping[str, tuple[str, Figure]],
+) -> dict[str, bytes]:
+    """Return figures with their captions as the contents of files, by artifact path."""
+    forms: tuple[Literal["png", "svg"], ...] = ("png", "svg")
+    files: dict[str, bytes] = {}
+    for name, (_, figure) in figures.items():
+        for form in forms:
+            content = drawn_or_none(name, partial(figure_bytes, figure, form))
+            if content is None:
+                break
+            files[f"{schema.FIGURES_FOLDER}/{name}.{form}"] = content
+            # The layout is final, and computing it again takes as long as drawing.
+            figure.set_layout_engine("none")
+    return files

@@ -1,0 +1,189 @@
+"""The report of a sweep: a self-contained HTML file."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from dcs.errors import InvalidInputError, last_line
+from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking.records import StoredCell
+from dcs_tracking.results import sweep_tables
+from dcs_tracking.results.cells import (
+    Cells,
+    has_chosen,
+    method_title,
+    name_of,
+    shots_rank,
+    text_of,
+)
+from dcs_tracking.results.figures import (
+    ACCENT,
+    BEATEN,
+    BLUE,
+    GREY,
+    GRID,
+    INK,
+    LIGHT,
+    SCHEME_CAPTION,
+    drawn_or_none,
+    figure_bytes,
+    scheme_figure,
+)
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+_REFERENCES = re.compile(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)')
+#: CSS variables that replace the colors of figures, so that a dark page can redefine them.
+_COLORS = {
+    "#ffffff": "page",
+    INK: "ink",
+    LIGHT: "rule",
+    GRID: "grid",
+    BEATEN: "faint",
+    GREY: "soft",
+    ACCENT: "accent",
+    BLUE: "link",
+}
+_DRAWN_METHOD = "dcs"
+
+
+def render_report(
+    stored: Sequence[StoredCell],
+    figures: Mapping[str, tuple[str, Figure]],
+    *,
+    title: str,
+    link: Callable[[StoredCell], str],
+) -> str:
+    """Return the report of a sweep as HTML.
+
+    Parameters
+    ----------
+    stored : sequence of StoredCell
+        The sweep's cells, from `dcs_tracking.store.queries.stored_cells`.
+    figures : mapping of str to (str, matplotlib.figure.Figure)
+        Figures of the sweep, from `dcs_tracking.results.figures.overview_figures`.
+    title : str
+        Name of the sweep.
+    link : callable
+        Returns the URL of a cell's run in MLflow.
+
+    Returns
+    -------
+    str
+        A self-contained page.
+
+    Raises
+    ------
+    InvalidInputError
+        Raised if no cell is finished.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    cells = Cells.of(each.record for each in stored)
+    failures = [_get_failure(each, link(each)) for each in stored if not each.record.finished]
+    if not cells.records:
+        why = "{} failed with: {}; run the sweep again with --retry-failed"
+        failed = f"; {why.format(*failures[0])}" if failures else ""
+        raise InvalidInputError(
+            f"{title}: no cell is finished, so there is nothing to report{failed}"
+        )
+    environment = Environment(
+        loader=PackageLoader("dcs_tracking"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    main = {record.key for record in cells.main.records}
+    static = files("dcs_tracking").joinpath("templates")
+    page: str = environment.get_template("report.html.jinja").render(
+        title=title,
+        style=static.joinpath("report.css").read_text(encoding="utf-8"),
+        script=static.joinpath("report.js").read_text(encoding="utf-8"),
+        facts=_collect_facts(cells),
+        main=sweep_tables.main_results(cells),
+        result_figures=[_embed_figure(*each) for each in figures.values()],
+        ablations=sweep_tables.ablation_tables(cells),
+        scheme_summary=sweep_tables.scheme_summary(cells),
+        schemes=_build_schemes([each for each in stored if each.record.key in main], link),
+        classes=sweep_tables.class_accuracies(cells),
+        failures=failures,
+    )
+    return page
+
+
+def _collect_facts(cells: Cells) -> list[tuple[str, str]]:
+    facts = [("cells", str(len(cells.records)))]
+    for name in ("model", "task", "shots", "method", "seed"):
+        as_text = method_title if name == "method" else text_of
+        texts = dict.fromkeys(map(as_text, cells.frame[name]))
+        facts.append((name, ", ".join(filter(None, texts))))
+    facts += [(axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in cells.axes]
+    return [(name, text) for name, text in facts if text]
+
+
+def _build_schemes(
+    cells: Sequence[StoredCell], link: Callable[[StoredCell], str]
+) -> list[dict[str, Any]]:
+    """Return the schemes to show, one per model and task.
+
+    It is of DCS or, if there are none, of another method: the one with the best development score
+    at the largest number of shots. Each has a ``name``, a ``link``, the name of its
+    ``calibration``, a ``picture``, and ``classes``: name, kind of correction and its effect.
+    """
+
+    def merit(cell: StoredCell) -> tuple[float, float]:
+        who, metrics = cell.record.identity, cell.record.metrics
+        return shots_rank(who.get("shots")), metrics.get("dev/score", 0.0)
+
+    tuned = [cell for cell in cells if cell.record.finished and has_chosen(cell.record)]
+    shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
+    best: dict[tuple[object, object], StoredCell] = {}
+    for cell in sorted(shown, key=merit, reverse=True):
+        best.setdefault((cell.record.who["model"], cell.record.who["task"]), cell)
+    schemes = []
+    for cell in sorted(best.values(), key=shown.index):
+        record = cell.record
+        figure = drawn_or_none("scheme", partial(scheme_figure, record))
+        scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
+        corrections = zip(scheme.classes, scheme.corrections, strict=True)
+        schemes.append(
+            {
+                "name": name_of(record.who, "task", "model", "shots", "seed", "method"),
+                "link": link(cell),
+                "calibration": scheme.calibration.name if scheme.calibration else "",
+                "classes": [(name, each.kind, each.effect) for name, each in corrections],
+                "picture": figure and _embed_figure(SCHEME_CAPTION, figure),
+            }
+        )
+    return schemes
+
+
+def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
+    """Return a caption and its figure as HTML, with the colors of the page."""
+    from markupsafe import Markup
+
+    width = round(96 * figure.get_size_inches()[0])
+    data = figure_bytes(figure, "svg")
+    svg = data.decode()
+    # All figures share the ids of one page, so each gets a prefix of its own.
+    own = f"f{zlib.crc32(data + caption.encode()):08x}-"
+    svg = _REFERENCES.sub(own, svg[svg.index("<g ") : svg.rindex("</svg>")])
+    for color, name in _COLORS.items():
+        svg = svg.replace(color, f"var(--{name})")
+    size = " ".join(f"{72 * inches:g}" for inches in figure.get_size_inches())
+    head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {}" style="width: {}px">')
+    # Matplotlib has escaped the text in the figure.
+    return caption, head.format(caption, size, width) + Markup(svg + "</svg>")
+
+
+def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
+    name = name_of(cell.record.who, "method", "task", "shots", "seed")
+    return name, last_line(cell.record.error or "") or "no traceback recorded", link

@@ -1,0 +1,345 @@
+"""Tables of sweeps, as pivots of the frames of their cells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dcs.errors import InvalidInputError
+from dcs.evaluation.splits import compare_over_splits
+from dcs.evaluation.uncertainty import chance, percent
+from dcs_tracking import schema
+from dcs_tracking.results import formats, paper
+from dcs_tracking.results.cells import (
+    MEASURE_COLUMNS,
+    MEASURES,
+    SOURCE,
+    Cells,
+    Estimate,
+    changes_nothing,
+    grouped,
+    groups_of,
+    method_title,
+    notes_of,
+    shots_rank,
+    sorted_by,
+    text_of,
+    words_of,
+)
+from dcs_tracking.results.formats import ResultTable, RowKind, filled, points
+from dcs_tracking.results.settings import Axis
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_GROUP: Final = (*SOURCE, "method", "setting")
+LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *MEASURE_COLUMNS)
+
+_HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
+#: Formatters of the columns that distinguish rows.
+_TITLES: Final[dict[str, Callable[[Any], str]]] = {
+    "model": text_of,
+    "task": paper.task_title,
+    "shots": text_of,
+    "method": method_title,
+}
+_TERMS_NOTE: Final = (
+    "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi the "
+    "negated pointwise mutual information of predictions and labels; full has all three."
+)
+_CORRECTIONS: Final = {
+    "weight": "weights",
+    "membership": "memberships",
+    "unchanged": "unchanged",
+}
+_SCHEMES_NOTE: Final = (
+    "Classes with each kind of correction, mean over seeds; unchanged: weight 1 or Don't Change."
+)
+
+
+def leaderboard(cells: Cells) -> pd.DataFrame:
+    """Return accuracy and COBias on the test rows per model, task, shots and method.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns ``model``, ``task``, ``shots``, ``method``, ``setting`` (description of how the
+        cells differ from the main ones; empty for main cells), ``seeds`` (number of cells),
+        ``accuracy_mean``, ``accuracy_std``, ``accuracy_low``, ``accuracy_high``,
+        ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The sample
+        standard deviation (``n - 1``) is NaN for one seed; the ends of the 95 % interval and the
+        p-value of the difference from uncorrected on the same rows are NaN for several seeds.
+    """
+    return cells.estimates(_GROUP)[[*LEADERBOARD_COLUMNS]]
+
+
+def leaderboard_metrics(board: pd.DataFrame) -> dict[str, float]:
+    """Return the means of a `leaderboard` by name: ``accuracy/trec/DCS``.
+
+    Fields that are missing or the same in all rows are left out of the names.
+    """
+    several = board[["model", "setting", "shots"]].nunique(dropna=False) > 1
+    names = [*several.index[several], "task", "method"]
+    return {
+        "/".join([measure, *words_of(row, *names)]): row[f"{measure}_mean"]
+        for measure in MEASURES
+        for row in board.dropna(subset=f"{measure}_mean").to_dict("records")
+    }
+
+
+def main_results(cells: Cells) -> ResultTable:
+    """Return accuracy and COBias per task with their average (paper, main results).
+
+    Cells of other settings are left out: see `ablation_tables`.
+
+    Returns
+    -------
+    ResultTable
+        A row per model, shots and method; in percent, mean and standard deviation over seeds.
+        The average is the mean of the means of the tasks.
+    """
+    tried = ", ".join(axis.words(axis.main) for axis in cells.axes)
+    note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
+    return _build_task_table(
+        cells.main,
+        name="main_results",
+        title="Main results: accuracy and COBias on the test rows, %",
+        note=note if cells.axes else "",
+    )
+
+
+def ablation_tables(cells: Cells) -> list[ResultTable]:
+    """Return a table for each setting in which cells of a method differ.
+
+    Returns
+    -------
+    list of ResultTable
+        A row per model, shots, method and value; the other settings are those of the main
+        results. Empty if all cells have the same settings.
+    """
+    tables = []
+    for axis in cells.axes:
+        own = cells.ablation(axis)
+        if axis.name not in (each.name for each in own.axes):
+            continue  # The setting varies only where another one is not at its main value.
+        table = _build_task_table(
+            own,
+            axis,
+            name=f"{axis.name}_ablation",
+            title=f"Ablation by {axis.title}: accuracy and COBias on the test rows, %",
+            note=_TERMS_NOTE if axis.name == schema.OBJECTIVE else "",
+        )
+        tables.append(table)
+    return tables
+
+
+def _build_task_table(
+    cells: Cells, axis: Axis | None = None, *, name: str, title: str, note: str
+) -> ResultTable:
+    """Return a table of accuracy and COBias: a row per model, shots and method, a column per task.
+
+    Rows are distinguished by the values of `axis`, too. The published figures stand below those
+    of the main results and of the terms of the objective.
+    """
+    import pandas as pd
+
+    by = ["model", "shots", "method", *([] if axis is None else [axis.name])]
+    of_row = list(dict.fromkeys([*by, "terms"]))
+    tidy = cells.estimates([*of_row, "task"])
+    tasks = sorted(tidy["task"].unique(), key=paper.task_rank)
+    theirs = paper.paper_results()
+    if axis is not None and axis.name != schema.OBJECTIVE:
+        theirs = theirs.head(0)
+    elif sorted(map(paper.paper_task, tasks), key=str) != sorted(paper.TASKS):
+        # Averages over different tasks are not comparable.
+        theirs = theirs[theirs["task"] != paper.AVERAGE]
+    titles = Counter(map(paper.task_title, tasks))
+    heads = {
+        task: paper.task_title(task) if titles[paper.task_title(task)] == 1 else str(task)
+        for task in tasks
+    }
+    if len(tasks) > 1:
+        tidy = pd.concat([tidy, _average(tidy, of_row, tasks)], ignore_index=True)
+        heads = {paper.AVERAGE: "all", **heads}
+    order = {
+        "model": list(tidy["model"].unique()),
+        "shots": sorted(tidy["shots"].unique(), key=shots_rank),
+        "method": list(dict.fromkeys(cell.who["method"] for cell in cells.records)),
+        **({} if axis is None else {axis.name: axis.in_order}),
+        "task": list(heads),
+    }
+    tidy = sorted_by(tidy, order)
+    keys = tidy.assign(method=tidy["method"].replace({"published": "dcs"}))
+    tidy = tidy.join(paper.paper_beside(theirs, keys, ["shots", "method", "terms"]))
+    columns = {(m, task): f"{_HEADS[m]} {head}" for m in MEASURES for task, head in heads.items()}
+    forms = _TITLES if axis is None else {**_TITLES, axis.name: axis.short}
+    lines: list[dict[Any, str]] = []
+    kinds: list[RowKind] = []
+    shown: list[Estimate] = []
+    for key, group in groups_of(tidy, by):
+        head = {column.replace("_", " "): forms[column](value) for column, value in key.items()}
+        rows = {row["task"]: row for row in group.to_dict("records")}
+        ours = {at: Estimate.of(rows[at[1]], at[0]) for at in columns if at[1] in rows}
+        published = {
+            at: percent(rows[at[1]][f"paper_{at[0]}"], rows[at[1]][f"paper_{at[0]}_sd"])
+            for at in ours
+        }
+        shown += ours.values()
+        lines.append(head | {columns[at]: each.marked() for at, each in ours.items()})
+        kinds.append("measured")
+        if any(published.values()):
+            marked = {"method": f"{head['method']}, paper"}
+            lines.append(head | marked | {columns[at]: text for at, text in published.items()})
+            kinds.append("paper")
+    words = [column.replace("_", " ") for column in by]
+    text = pd.DataFrame(lines, columns=[*words, *columns.values()]).fillna("")
+    numbers = [*by, "task", "seeds", *MEASURE_COLUMNS]
+    numbers += [f"paper_{measure}" for measure in MEASURES] if "paper" in kinds else []
+    return ResultTable(
+        name=name,
+        title=title,
+        frame=tidy[numbers],
+        text=filled(text),
+        words=tuple(words),
+        kinds=tuple(kinds),
+        about=" ".join(filter(None, (notes_of(shown), note))),
+    )
+
+
+def _average(tidy: pd.DataFrame, by: Sequence[str], tasks: Sequence[Any]) -> pd.DataFrame:
+    """Return the averages over tasks, for the rows that have all of them."""
+    means, groups = grouped(tidy, by)
+    means["seeds"] = groups["seeds"].min()
+    means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
+    return means[groups.size() == len(tasks)].assign(task=paper.AVERAGE)
+
+
+def scheme_summary(cells: Cells) -> ResultTable:
+    """Return the numbers of weights and memberships in schemes of DCS (paper, scheme table).
+
+    Returns
+    -------
+    ResultTable
+        A row per model, task and shots: classes with a weight, with a membership and unchanged,
+        averaged over seeds.
+    """
+    own = cells.main.of_method("dcs")
+    corrections = own.corrections
+    kinds = corrections["kind"].mask(changes_nothing(corrections), "unchanged")
+    counts = corrections.groupby(["key", kinds]).size().unstack(fill_value=0)
+    counts = counts.reindex(columns=list(_CORRECTIONS), fill_value=0).rename(columns=_CORRECTIONS)
+    tidy = own.frame[["key", *SOURCE, "seed"]].merge(counts.reset_index(), on="key")
+    text, groups = grouped(tidy, SOURCE)
+    for column in SOURCE:
+        text[column] = text[column].map(_TITLES[column])
+    means = groups[[*_CORRECTIONS.values()]].mean()
+    return ResultTable(
+        name="schemes",
+        title=f"Correction schemes of {method_title('dcs')}: weights against memberships",
+        frame=tidy.drop(columns="key"),
+        text=filled(text.join(means.map("{:.1f}".format))),
+        words=SOURCE,
+        about=_SCHEMES_NOTE,
+    )
+
+
+def class_accuracies(cells: Cells) -> ResultTable:
+    """Return the accuracy of every class before and after correction, the mean over seeds.
+
+    Returns
+    -------
+    ResultTable
+        A row per model, task, shots, method and class; in percent, with the standard deviation
+        over seeds.
+    """
+    by = [*SOURCE, "method", "class"]
+    frame, groups = grouped(cells.main.classes, by)
+    text = frame.copy()
+    for column in (*SOURCE, "method"):
+        text[column] = text[column].map(_TITLES[column])
+    frame["seeds"] = groups.size()
+    for when in ("before", "after"):
+        frame[when], frame[f"{when}_std"] = groups[when].mean(), groups[when].std()
+        text[when] = list(map(percent, frame[when], frame[f"{when}_std"]))
+    return ResultTable(
+        name="class_accuracies",
+        title="Class accuracies, % of test rows",
+        frame=frame,
+        text=filled(text),
+        words=tuple(by),
+        about="Mean ± standard deviation over seeds.",
+    )
+
+
+def all_tables(cells: Cells) -> list[ResultTable]:
+    """Return all nonempty tables of a sweep, those of the paper first."""
+    made = (main_results, scheme_summary, class_accuracies)
+    tables = [*(make(cells) for make in made), *ablation_tables(cells)]
+    return [table for table in tables if table.rows]
+
+
+def table_files(cells: Cells) -> dict[str, str]:
+    """Return the files of the tables of a sweep and of its `leaderboard` by artifact path."""
+    files = {schema.LEADERBOARD_FILE: formats.to_mlflow_json(leaderboard(cells))}
+    for table in all_tables(cells):
+        for name, text in table.contents().items():
+            files[f"{schema.TABLES_FOLDER}/{name}"] = text
+    return files
+
+
+def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
+    """Compare two sweeps over the cells that both have: second minus first.
+
+    Cells are paired by model, task, shots, seed and method, at the main values of all settings.
+
+    Returns
+    -------
+    ResultTable
+        A row per source and method: means over the paired cells, and the mean change. For several
+        seeds, with the p-value of the corrected resampled t-test of Nadeau and Bengio.
+
+    Raises
+    ------
+    InvalidInputError
+        Raised if the sweeps have no cell in common.
+    """
+    import pandas as pd
+
+    by = [*SOURCE, "method"]
+    wanted = [*by, "seed", *(f"test/{m}" for m in MEASURES)]
+    frames = [sweep.main.judged[[*wanted, "rows", "test_rows"]] for sweep in (first, second)]
+    for frame in frames:
+        # Merged as text: a number of shots may be a number in one sweep and a text in the other.
+        frame[[*by, "seed"]] = frame[[*by, "seed"]].map(text_of)
+    both = frames[0].merge(frames[1], on=[*by, "seed"], suffixes=("", "_second"))
+    if both.empty:
+        raise InvalidInputError("the sweeps have no cell of the same source, seed and method")
+    numbers, texts = [], []
+    for where, group in groups_of(both, by):
+        row: dict[Any, Any] = {**where, "cells": len(group)}
+        text = {
+            **where,
+            "task": paper.task_title(where["task"]),
+            "method": method_title(where["method"]),
+        }
+        text["cells"] = str(len(group))
+        for measure, head in {"accuracy": "accuracy", "cobias": "COBias"}.items():
+            old, new = group[f"test/{measure}"], group[f"test/{measure}_second"]
+            ratio = float((group["test_rows"] / group["rows"]).mean())
+            found = compare_over_splits(new - old, test_ratio=ratio if ratio > 0.0 else 1.0)
+            row |= {f"{measure}_first": old.mean(), f"{measure}_second": new.mean()}
+            row |= {f"{measure}_change": found.mean, f"{measure}_p": found.p}
+            text[head] = f"{percent(old.mean())} → {percent(new.mean())}"
+            text[f"Δ {head}"] = points(found.mean)
+            text[f"p {head}"] = chance(found.p)
+        numbers.append(row)
+        texts.append(text)
+    return ResultTable(
+        name="comparison",
+        title="Change from the first sweep to the second, % of test rows",
+        frame=pd.DataFrame(numbers),
+        text=filled(pd.DataFrame(texts)),
+        words=tuple(by),
+        about="p: corrected resampled t-test over seeds (Nadeau and Bengio).",
+    )

@@ -1,0 +1,399 @@
+"""Access to experiments, runs and artifacts of a tracking store, with one-line errors."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import socket
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import psutil
+from filelock import FileLock
+
+from dcs.errors import ConfigError, TrackingError, one_line, suggest
+from dcs.errors import redact as redact_text
+from dcs.io import atomic_path, atomic_write_text
+from dcs_tracking import schema
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+_DATABASES = ("postgresql", "mysql", "mssql")
+
+#: The default address of `dcs ui` and `mlflow ui`.
+LOCAL_UI = "http://127.0.0.1:5000"
+
+#: Beside a SQLite store: the process and the address of its running `dcs ui`.
+_UI_FILE = "mlflow-ui.json"
+
+#: Without this, MLflow opens an experiment in its pages for language models.
+_CLASSICAL = "workflowType=machine_learning"
+
+_CONNECT_SECONDS = 3.0
+
+_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
+
+# MLflow waits for minutes by default (7 retries of 120 s with backoff), which is not needed since
+# every record is in the archive. User-specified values take precedence.
+_REQUEST_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+# Silence messages on the first use of a database and on retries; failures are reported here.
+_LOG_LEVELS = {
+    "alembic.runtime.migration": logging.WARNING,
+    "mlflow.pyfunc": logging.WARNING,
+    # It logs a traceback for each error of a database, which is raised anyway.
+    "mlflow.store.db.utils": logging.CRITICAL,
+    "mlflow.tracking.client": logging.ERROR,
+    "mlflow.utils.rest_utils": logging.ERROR,
+    "urllib3.connectionpool": logging.ERROR,
+}
+
+
+class StoreUnavailable(TrackingError):
+    """Raised if the tracking store cannot be reached or denies access."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a store failed in one line: without the SQL of a statement that failed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(origin := getattr(cause, "orig", None), BaseException):
+            return one_line(origin)
+        cause = cause.__cause__ or cause.__context__
+    return one_line(error)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error is that a disk of this machine is full, or was caused by it."""
+    while error is not None:
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            return True
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def default_tracking_uri(output: Path | str) -> str:
+    """Return the URI of the SQLite file ``mlflow.db`` in the folder `output`.
+
+    Parameters
+    ----------
+    output : path-like
+        Output folder of a sweep.
+
+    Returns
+    -------
+    str
+        The URI, with an absolute path.
+    """
+    return _sqlite_uri(Path(output).absolute() / "mlflow.db")
+
+
+def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
+    """Check a tracking URI and make it independent of the working directory.
+
+    Parameters
+    ----------
+    uri : str or None
+        A tracking URI; None for the default store of `output`.
+    output : path-like
+        Output folder of the sweep.
+
+    Returns
+    -------
+    str
+        The URI, with an absolute path if it is a SQLite file.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        Raised for a file store, an in-memory database or an unknown scheme.
+    """
+    if uri is None:
+        return default_tracking_uri(output)
+    scheme, _, rest = uri.partition("://")
+    base = scheme.lower().partition("+")[0]
+    if base in ("databricks", "http", "https", *_DATABASES) and (rest or base == "databricks"):
+        return uri.rstrip("/")
+    path = rest.removeprefix("/")
+    if base == "sqlite" and path and ":memory:" not in path:
+        return f"{scheme}:///{Path(path).absolute()}"
+    raise ConfigError(
+        f"tracking URI {uri!r} is not a persistent store; folders and in-memory databases "
+        "are not supported, use sqlite:////ABSOLUTE/PATH.db, http://HOST:PORT of an `mlflow "
+        "server`, or a postgresql/mysql/mssql URI"
+    )
+
+
+def redact(uri: str) -> str:
+    """Return `uri` without passwords and tokens, for files and messages."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    shown = uri
+    if not uri.startswith(("http://", "https://", "sqlite")):
+        with suppress(ArgumentError, ValueError):
+            shown = make_url(uri).render_as_string(hide_password=True)
+    return redact_text(shown, environment=False)
+
+
+def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
+    """Return the command that starts the MLflow UI for a store without a server.
+
+    Parameters
+    ----------
+    uri : str
+        Tracking URI of the store.
+    port : int
+        Port to listen on; only this machine can connect to it.
+
+    Returns
+    -------
+    list of str
+        The command and its arguments.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        Raised for a server, which has its own UI.
+    """
+    if has_server(uri):
+        raise ConfigError(f"{redact(uri)} is a server with its own UI; open it in a browser")
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    # Do not log every request of the browser.
+    command += ["--uvicorn-opts", "--log-level warning"]
+    return [*command, "--host", "127.0.0.1", "--port", str(port)]
+
+
+def pages(tracking_uri: str) -> str:
+    """Return the base URL of the MLflow UI of a store: the server, or a `dcs ui` of the store."""
+    base = tracking_uri if has_server(tracking_uri) else _running_ui(tracking_uri)
+    # Links are shared, so they must not contain credentials; the browser asks for them.
+    place = re.sub(r"^(\w+://)[^/]*@", r"\1", base)
+    return f"{place.rstrip('/')}/#"
+
+
+def note_running_ui(tracking_uri: str, address: str) -> None:
+    """Note that this process is the MLflow UI of a SQLite store, for the links to it."""
+    if file := _sqlite_path(tracking_uri):
+        own = {"pid": os.getpid(), "started": psutil.Process().create_time(), "address": address}
+        atomic_write_text(file.with_name(_UI_FILE), json.dumps(own))
+
+
+def _running_ui(tracking_uri: str) -> str:
+    """Return the address of the running `dcs ui` of a store, or its default address."""
+    file = _sqlite_path(tracking_uri)
+    if file is None or not (note := file.with_name(_UI_FILE)).is_file():
+        return LOCAL_UI
+    try:
+        noted = json.loads(note.read_text(encoding="utf-8"))
+        running = psutil.Process(noted["pid"]).create_time() == noted["started"]
+    except (ValueError, KeyError, TypeError, psutil.Error):
+        return LOCAL_UI
+    return str(noted["address"]) if running else LOCAL_UI
+
+
+def run_link(tracking_uri: str, run: Any) -> str:
+    """Return the URL of a run in the MLflow UI.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        Tracking URI of the store.
+    run : object
+        Has a ``run_id`` and an ``experiment_id``: a stored cell, or the ``info`` of a run.
+    """
+    place = f"{pages(tracking_uri)}/experiments/{run.experiment_id}"
+    return f"{place}/runs/{run.run_id}?{_CLASSICAL}"
+
+
+def cells_link(experiment_id: str, ui: str) -> str:
+    """Return the URL of the page that lists the cells of an experiment in an MLflow UI."""
+    view = f"{_CLASSICAL}&viewStateShareKey={schema.VIEW}&compareRunsMode=CHART"
+    return f"{ui}/#/experiments/{experiment_id}/runs?{view}"
+
+
+def has_server(uri: str) -> bool:
+    """Whether the store is accessed through an MLflow server, which has its own UI."""
+    return uri.startswith(("http://", "https://", "databricks"))
+
+
+def _sqlite_uri(path: Path) -> str:
+    """Return the URI of a SQLite file, with the characters escaped that SQLAlchemy interprets."""
+    return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
+
+
+def _sqlite_path(uri: str) -> Path | None:
+    """Return the file of a SQLite store; None for any other store."""
+    from sqlalchemy.engine import make_url
+
+    return Path(str(make_url(uri).database)) if uri.startswith("sqlite") else None
+
+
+def _artifact_location(uri: str, output: Path, experiment: str) -> str | None:
+    """Return the artifact location of a new experiment; None lets the server choose it.
+
+    For a database without a server MLflow would use the working directory.
+    """
+    if has_server(uri):
+        return None
+    file = _sqlite_path(uri)
+    folder = file.parent if file else output.absolute()
+    name = re.sub(r"[^\w.-]+", "_", experiment).strip("._") or "experiment"
+    return (folder / "mlartifacts" / name[:80]).as_uri()
+
+
+def open_client(uri: str, *, create: bool = True) -> MlflowClient:
+    """Open a store; with `create`, a SQLite file that does not exist is created.
+
+    Raises
+    ------
+    StoreUnavailable
+        Raised if the store cannot be opened; gives the reason in one line.
+    """
+    client_class = load_client_class()
+    try:
+        _check_reachable(uri)
+        if file := _sqlite_path(uri):
+            if create:
+                _create_sqlite(file, client_class)
+            elif not file.is_file():
+                raise FileNotFoundError(
+                    "no such file, so nothing has been recorded; check --runs, or run dcs "
+                    "quickstart, dcs tune or dcs sweep first"
+                )
+        client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+    except Exception as error:  # MLflow, SQLAlchemy and requests have no common class.
+        raise StoreUnavailable(reason_of(error)) from error
+    return client
+
+
+def _create_sqlite(path: Path, client_class: type[MlflowClient]) -> None:
+    """Create a SQLite file atomically, unless it exists.
+
+    MLflow creates its tables in dozens of steps, which takes seconds; if it is killed in between,
+    no version of MLflow can open the file again.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Another sweep in this folder may be creating it.
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        if not path.exists():
+            with atomic_path(path) as whole:
+                client_class(tracking_uri=_sqlite_uri(whole)).search_experiments(max_results=1)
+
+
+def load_client_class() -> type[MlflowClient]:
+    """Import MLflow (about a second) with less logging and, by default, without telemetry."""
+    if "mlflow" not in sys.modules:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    for name, value in _REQUEST_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    for name, level in _LOG_LEVELS.items():
+        logging.getLogger(name).setLevel(level)
+    # Logging a scheme needs pyfunc, and a database SQLAlchemy, as Optuna does: importing them in
+    # the recorder's thread would race with imports of other threads.
+    import sqlalchemy.orm  # noqa: F401
+    from mlflow import MlflowClient, pyfunc  # noqa: F401
+
+    return MlflowClient
+
+
+def _check_reachable(uri: str) -> None:
+    """Check reachability with a short timeout; MLflow itself would retry for minutes."""
+    try:
+        parts = urlsplit(uri)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        # The reason would quote a part of the password.
+        raise ConfigError(
+            f"invalid tracking URI {redact(uri)}: expected HOST:PORT; percent-encode the special "
+            "characters of a password, such as %2F"
+        ) from None
+    kind = parts.scheme.partition("+")[0]
+    if not host or kind not in _PORTS:
+        return  # A file, or a local database on a socket known only to its driver.
+    if kind in getproxies() and not proxy_bypass(host):
+        return  # Only a request through the proxy shows whether the server is reachable.
+    socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
+
+
+def open_store(tracking_uri: str, *, create: bool = False) -> MlflowClient:
+    """Open a store with `open_client`; an error names the store."""
+    uri = resolve_tracking_uri(tracking_uri, ".")
+    try:
+        return open_client(uri, create=create)
+    except StoreUnavailable as error:
+        raise StoreUnavailable(f"tracking store {redact(uri)} cannot be used: {error}") from error
+
+
+def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
+    """Open a store and return it with the id of an experiment."""
+    client = open_store(tracking_uri)
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        known = [item.name for item in client.search_experiments()]
+        raise TrackingError(
+            f"experiment {name!r} does not exist{suggest(name, known)}; existing: "
+            f"{', '.join(known)}"
+        )
+    return client, str(found.experiment_id)
+
+
+def make_experiment(
+    client: MlflowClient, name: str, output: Path, tags: dict[str, Any] | None = None
+) -> Experiment:
+    """Return an experiment of a store, and create it if it does not exist."""
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        place = _artifact_location(client.tracking_uri, output, name)
+        try:
+            experiment = client.get_experiment(client.create_experiment(name, place, tags))
+        except Exception:
+            # Another driver may have created it meanwhile; if not, the caller reports the error.
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+    return experiment
+
+
+def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
+    """Yield the runs of an experiment that match a filter, oldest first."""
+    oldest_first = ["attributes.start_time ASC"]
+    token: str | None = None
+    while True:
+        page = client.search_runs(
+            [experiment_id], where, max_results=1000, order_by=oldest_first, page_token=token
+        )
+        yield from page
+        if not (token := page.token):
+            return
+
+
+def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:
+    """Log files as artifacts of a run, by their artifact paths."""
+    with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
+        for name, content in files.items():
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        client.log_artifacts(run_id, folder)

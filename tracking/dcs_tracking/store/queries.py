@@ -1,0 +1,360 @@
+"""Cells read back from a store, with their runs."""
+
+from __future__ import annotations
+
+import operator
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcs.errors import ConfigError, TrackingError, one_line, quoted, unknown
+from dcs_tracking import schema
+from dcs_tracking.archive import Archive
+from dcs_tracking.records import CellRecord, StoredCell
+from dcs_tracking.results.cells import ordered
+from dcs_tracking.store.client import cells_link, open_experiment, open_store, search_runs
+from dcs_tracking.store.traces import delete_traces
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+_IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
+
+# These metrics are columns even if no cell has finished: notebooks access them by name.
+_FIGURES = ("test/accuracy", "test/cobias")
+
+_RUN = ("run_id", "cell_key", "status", "name", "sweep", "experiment_id")
+
+CELL_COLUMNS = (*_RUN, *_IDENTITY, "started", "seconds", *_FIGURES)
+
+_TYPES = {"started": "datetime64[ms, UTC]"} | dict.fromkeys(("seconds", *_FIGURES), "float64")
+
+_CELLS = schema.tagged({schema.KIND: schema.KIND_CELL})
+
+_CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign><=|>=|!=|=|<|>)(?P<value>.*)")
+_SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_SIGNS |= {"=": operator.eq, "!=": operator.ne}
+
+# Metrics that are maximized, and metrics that are fractions of rows.
+_MAXIMIZED = re.compile(r"/class_accuracy/|(accuracy|f1|class|score)(_low|_high)?$")
+_FRACTION = re.compile(rf"{_MAXIMIZED.pattern}|cobias(_low|_high)?$")
+
+
+def cells(
+    tracking_uri: str, experiment: str | None = None, *, archive: Archive | None = None
+) -> pd.DataFrame:
+    """Return the cells of an experiment, one row each, oldest first.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        Tracking URI of the store.
+    experiment : str, optional
+        Name of the experiment (the sweep); by default all experiments of the store.
+    archive : Archive, optional
+        Archive whose records have precedence over the metrics in the store.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run_id``, ``cell_key``, ``status``, ``name``, ``sweep``, ``experiment_id``, ``model``,
+        ``task``, ``shots``, ``seed``, ``method``, ``objective``, ``optimization_size``,
+        ``started``, ``seconds``,
+        ``test/accuracy``, ``test/cobias``, even without any cell; then all other metrics of the
+        cells, such as the bounds of the 95 % interval ``test/accuracy_low`` and
+        ``test/accuracy_high`` and the p-value ``test/accuracy_p`` of no difference to uncorrected,
+        and their parameters as ``params.<name>``.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        Raised if the experiment does not exist or was deleted, or the store cannot be opened.
+    """
+    import pandas as pd
+
+    if experiment is None:
+        runs = _search_all(open_store(tracking_uri), _CELLS)
+    else:
+        runs = _deduplicate(search_runs(*open_experiment(tracking_uri, experiment), _CELLS))
+    frame = pd.DataFrame([_format_row(run, archive) for run in runs])
+    others = [name for name in frame if name not in CELL_COLUMNS]
+    # The types must not depend on the number of rows.
+    return frame.reindex(columns=[*CELL_COLUMNS, *others]).astype(_TYPES)
+
+
+def _format_row(run: Run, archive: Archive | None) -> dict[str, Any]:
+    tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
+    key, metrics = tags.get(schema.CELL_KEY, ""), run.data.metrics
+    if archive and key and archive.digest(key) == tags.get(schema.RECORD_DIGEST):
+        recorded = archive.read(key).metrics
+        names = schema.safe_names(recorded)
+        metrics = metrics | {names[name]: value for name, value in recorded.items()}
+    return {
+        **metrics,
+        **{f"params.{name}": value for name, value in run.data.params.items()},
+        "run_id": run.info.run_id,
+        "cell_key": tags.get(schema.CELL_KEY),
+        "status": run.info.status,
+        "name": run.info.run_name,
+        "sweep": tags.get(schema.SWEEP),
+        "experiment_id": str(run.info.experiment_id),
+        **{name: tags.get(f"dcs.{name}") for name in _IDENTITY},
+        "started": start,
+        "seconds": None if end is None else (end - start) / 1000,
+    }
+
+
+def _search_all(client: MlflowClient, where: str) -> list[Run]:
+    ids = [str(item.experiment_id) for item in client.search_experiments()]
+    runs = [run for each in ids for run in _deduplicate(search_runs(client, each, where))]
+    return sorted(runs, key=lambda run: run.info.start_time)
+
+
+def matching(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
+    """Return the cells that match conditions such as ``method=dcs`` and ``test/cobias<5``.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Cells, as returned by `cells`.
+    conditions : iterable of str
+        A column, one of ``= != < <= > >=``, and a value. Accuracies, COBias, F1 and scores are in
+        percent, as in tables.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        Raised if a condition cannot be parsed or its column does not exist.
+    """
+    import pandas as pd
+
+    for text in conditions:
+        found = _CONDITION.fullmatch(text)
+        if not found:
+            raise ConfigError(f"invalid condition {text!r}; e.g. method=dcs or test/cobias<5")
+        name, value = found["name"].strip(), found["value"].strip()
+        column: Any = _get_column(frame, name)
+        compared: Any = value
+        if column.dtype.kind == "f" or found["sign"] not in ("=", "!="):
+            column, compared = pd.to_numeric(column, errors="coerce"), _parse_number(value, text)
+            compared /= 100 if is_share(name) else 1
+        frame = frame[_SIGNS[found["sign"]](column, compared)]
+    return frame
+
+
+def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return cells sorted by a metric or another column, missing values last.
+
+    Accuracies, F1 and scores are sorted in descending order, all others, such as COBias and
+    seconds, in ascending order.
+    """
+    import pandas as pd
+
+    column = _get_column(frame, name)
+    numbers = pd.to_numeric(column, errors="coerce")
+    # Tags and parameters are strings, even if their values are numbers.
+    values = numbers if numbers.notna().any() else column
+    order = values.sort_values(ascending=not _MAXIMIZED.search(name), kind="stable")
+    return frame.loc[order.index]
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric is a fraction of rows, which is displayed in percent."""
+    return _FRACTION.search(name) is not None
+
+
+def _get_column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
+    if name not in frame:
+        known = [str(each) for each in frame if not str(each).startswith("params.")]
+        raise unknown("column", name, known)
+    return frame[name]
+
+
+def _parse_number(value: str, condition: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ConfigError(f"invalid condition {condition!r}: {value!r} is not a number") from None
+
+
+def _deduplicate(runs: Iterable[Run]) -> list[Run]:
+    """Return one run per cell, a finished one if several drivers wrote the cell."""
+    kept: dict[str, Run] = {}
+    rank = defaultdict(lambda: 2, FINISHED=0, FAILED=1)
+    for run in runs:
+        name = run.data.tags.get(schema.CELL_KEY, run.info.run_id)
+        other = kept.setdefault(name, run)
+        if rank[run.info.status] < rank[other.info.status]:
+            kept[name] = run
+    return list(kept.values())
+
+
+def stored_cells(
+    tracking_uri: str, experiment: str, *, archive: Archive | None = None
+) -> list[StoredCell]:
+    """Return the finished and failed cells of an experiment, in the order of tables.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        Tracking URI of the store.
+    experiment : str
+        Name of the experiment (the sweep).
+    archive : Archive, optional
+        Archive to read records from first: a file is faster to read than an artifact.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        Raised if the experiment does not exist or has no cells, or the store cannot be opened.
+    """
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    cells = [
+        _load_cell(client, run, archive)
+        for run in _deduplicate(search_runs(client, experiment_id, _CELLS))
+        if run.info.status in ("FINISHED", "FAILED")
+    ]
+    if not cells:
+        raise TrackingError(
+            f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are not "
+            "recorded yet"
+        )
+    place = {id(cell.record): cell for cell in cells}
+    return [place[id(record)] for record in ordered(cell.record for cell in cells)]
+
+
+def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -> StoredCell:
+    """Return the cell with a user-specified name.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        Tracking URI of the store.
+    name : str
+        A cell key or run id, or a prefix of one; the name of a run; or ``best:`` followed by
+        comma-separated conditions of `matching` and at most one metric to sort by:
+        ``best:test/cobias<5,method=dcs`` is the most accurate cell of DCS with a COBias below
+        5 %, ``best:test/cobias`` the cell with the lowest COBias.
+    archive : Archive, optional
+        Archive to read the record from first.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        Raised if no cell or several cells match.
+    dcs.errors.ConfigError
+        Raised if a condition is invalid.
+    """
+    client = open_store(tracking_uri)
+    kind, _, best = name.partition(":")
+    runs = (
+        _find_best(tracking_uri, client, best, archive)
+        if kind == "best"
+        else _find_named(client, name)
+    )
+    if len({run.data.tags.get(schema.CELL_KEY) for run in runs}) != 1:
+        known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in runs[:5])
+        raise TrackingError(
+            f"run {name!r} is ambiguous: {len(runs)} runs match ({known}); give a longer prefix "
+            "of the key or run id"
+            if runs
+            else f"run {name!r} does not exist: no cell has this key, run id or name; `dcs runs` "
+            "lists them"
+        )
+    # Several sweeps may have the same cell, with the same record.
+    return _load_cell(client, runs[-1], archive)
+
+
+def _find_best(
+    tracking_uri: str, client: MlflowClient, text: str, archive: Archive | None
+) -> list[Run]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    conditions = [part for part in parts if _CONDITION.fullmatch(part)]
+    measure, *others = [part for part in parts if part not in conditions] or ["test/accuracy"]
+    if others:
+        raise ConfigError(
+            f"best:{text}: expected at most one metric, got {quoted([measure, *others])}; write "
+            "conditions as method=dcs or test/cobias<5"
+        )
+    frame = matching(cells(tracking_uri, archive=archive), ["status=FINISHED", *conditions])
+    best = best_first(frame, measure).dropna(subset=[measure])["run_id"].iloc[:1]
+    return [client.get_run(str(run_id)) for run_id in best]
+
+
+def _find_named(client: MlflowClient, name: str) -> list[Run]:
+    return [run for run in _search_all(client, _CELLS) if name and _is(run, name)]
+
+
+def _is(run: Run, name: str) -> bool:
+    ids = (run.data.tags.get(schema.CELL_KEY, ""), run.info.run_id)
+    return run.info.run_name == name or any(each.startswith(name) for each in ids)
+
+
+def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
+    """Return the newest parent run of a sweep, or None."""
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    where = schema.tagged({schema.KIND: schema.KIND_SWEEP})
+    runs = list(search_runs(client, experiment_id, where))
+    return runs[-1] if runs else None
+
+
+def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
+    """Log a report to the newest parent run of its sweep and return that run, or None."""
+    run = sweep_run(tracking_uri, experiment)
+    if run is not None:
+        open_store(tracking_uri).log_text(run.info.run_id, page, schema.REPORT_FILE)
+    return run
+
+
+def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str) -> int:
+    """Delete the runs that match a filter, their models and traces; return their number.
+
+    MLflow keeps deleted runs until `mlflow gc`.
+    """
+    count = 0
+    for experiment_id in experiment_ids:
+        for run in list(search_runs(client, experiment_id, where)):
+            run_id = run.info.run_id
+            of_run = f"source_run_id = '{run_id}'"
+            for model in client.search_logged_models([experiment_id], of_run):
+                client.delete_logged_model(model.model_id)
+            delete_traces(client, experiment_id, run_id)
+            client.delete_run(run_id)
+            count += 1
+    return count
+
+
+def newest_link(tracking_uri: str, ui: str) -> str:
+    """Return the URL at `ui` of the cells of the newest sweep of a store; `ui` without a sweep."""
+    newest_first = ["creation_time DESC"]
+    for experiment in open_store(tracking_uri).search_experiments(order_by=newest_first):
+        if schema.VIEW_TAG in experiment.tags:
+            return cells_link(experiment.experiment_id, ui)
+    return ui
+
+
+def _load_cell(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:
+    tags, run_id = run.data.tags, str(run.info.run_id)
+    key = tags.get(schema.CELL_KEY, "")
+    record = archive.load([key]).get(key) if archive else None
+    if record is None or record.digest != tags.get(schema.RECORD_DIGEST):
+        record = _download_record(client, run_id)
+    return StoredCell(record, run_id, str(run.info.experiment_id))
+
+
+def _download_record(client: MlflowClient, run_id: str) -> CellRecord:
+    source = f"{schema.CELL_FILE} of run {run_id}"
+    try:
+        with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
+            path = client.download_artifacts(run_id, schema.CELL_FILE, folder)
+            return CellRecord.from_json(Path(path).read_text(encoding="utf-8"), source=source)
+    except Exception as error:  # MLflow, requests, the disk and records have no common class.
+        raise TrackingError(
+            f"{source} cannot be read ({one_line(error)}); give the output folder of the sweep "
+            "with --runs, or delete the run in MLflow"
+        ) from error

@@ -1,0 +1,501 @@
+"""Recording of sweeps: on disk first, then by background threads in a tracking store."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from dcs.errors import ConfigError, TrackingError, named, one_line
+from dcs.io import validated
+from dcs_tracking.archive import Archive, Sweep
+from dcs_tracking.records import CellRecord, ScoringRecord, SweepStatus
+from dcs_tracking.results.cells import Cells
+from dcs_tracking.results.figures import figure_files, overview_figures
+from dcs_tracking.store.client import (
+    default_tracking_uri,
+    is_disk_full,
+    load_client_class,
+    open_client,
+    open_store,
+    reason_of,
+    redact,
+    resolve_tracking_uri,
+    run_link,
+)
+from dcs_tracking.store.runs import SweepRuns
+
+_log = logging.getLogger("dcs_tracking")
+
+#: Seconds between two attempts to reach an unavailable store.
+_RETRY_SECONDS = 15.0
+
+#: Seconds after which no more cells are recorded if a sweep ends early.
+_CLOSE_SECONDS = 10.0
+
+#: Number of threads that write cells, most of the time waiting for responses of the store. SQLite
+#: allows one writer.
+_WRITERS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderReport:
+    """Summary of a recording.
+
+    Attributes
+    ----------
+    recorded : int
+        Number of cells written to the store by this recorder.
+    pending : int
+        Number of cells on disk that are not known to be in the store.
+    message : str
+        One line for the user; if cells are pending or the end of the sweep is not recorded, with
+        the reason and the command that records them.
+    link : str or None
+        URL of the sweep's run in the MLflow UI; None while the store is unavailable.
+    """
+
+    recorded: int
+    pending: int
+    message: str
+    link: str | None = None
+
+
+class Recorder:
+    """Records a sweep: its parent run, and a run per cell.
+
+    Recording a sweep again reuses its parent run. Use the recorder as a context manager, or call
+    `finish` or `close`, so that no run is left RUNNING.
+
+    Parameters
+    ----------
+    tracking_uri : str, optional
+        Any MLflow store except a folder of files; by default the SQLite file ``mlflow.db`` in
+        `output`, with the artifacts next to it.
+    output : path-like
+        Output folder of the sweep.
+    warn : callable, optional
+        Called with one line, from the writing thread, when the store becomes unavailable; by
+        default the line is logged.
+    writers : int, optional
+        Number of threads that write cells; by default one for SQLite, several for other stores.
+    **sweep
+        Fields of `dcs_tracking.records.Sweep`: ``experiment`` and ``sweep_key`` are required,
+        ``sweep_params``, ``run_name``, ``trials`` and ``figures`` are optional.
+
+    Attributes
+    ----------
+    recorded : int
+        Number of cells written to the store by this recorder so far.
+    idle : bool
+        Whether the store was already complete when the sweep ended.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        Raised if the store or an option is invalid.
+    dcs.errors.TrackingError
+        Raised if another process records the same sweep from the same folder.
+    """
+
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        *,
+        output: Path | str,
+        warn: Callable[[str], None] = _log.warning,
+        writers: int | None = None,
+        **sweep: Any,
+    ) -> None:
+        self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
+        self.archive = Archive(output)
+        default = self.tracking_uri == default_tracking_uri(output)
+        values = {"tracking_uri": None if default else redact(self.tracking_uri), **sweep}
+        self._sweep = validated(Sweep, values, source="tracking", error=ConfigError)
+        # An import in the writing thread would race with imports of other threads.
+        load_client_class()
+        self.recorded = 0
+        self.idle = False
+        self._writers = writers or (1 if self.tracking_uri.startswith("sqlite") else _WRITERS)
+        self._warn: Callable[[str], None] | None = warn
+        self._lock = self.archive.lock(self._sweep)
+        self.archive.save_sweep(self._sweep)
+        # Keys to send. Other threads and signal handlers add keys through the reentrant queue.
+        self._unsent = dict.fromkeys(self.archive.keys(self._sweep.sweep_key))
+        self._queue: SimpleQueue[str | None] = SimpleQueue()
+        self._keys = set(self._unsent)
+        self._count_lock = threading.Lock()
+        self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
+        self._failures: dict[str, str] = {}
+        self._error: str | None = None
+        self._full = False
+        self._stop: tuple[SweepStatus, float] | None = None
+        self._runs: SweepRuns | None = None
+        self._ended = False
+        self._report: RecorderReport | None = None
+        self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def record(self, record: CellRecord) -> None:
+        """Save a finished cell and schedule its recording; returns once it is on disk.
+
+        May be called from any thread, and for cells of an earlier run of the sweep, which are
+        not written again.
+
+        Parameters
+        ----------
+        record : CellRecord
+            Record of the cell.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if the recorder is closed, or the disk of the store is full.
+        OSError
+            Raised if the file cannot be written.
+        """
+        self._check_disk()
+        if self._stop is not None:
+            raise TrackingError(f"cell {record.key}: the recorder of this sweep is closed")
+        # A key without a record is ignored, but a record without its key would not be sent.
+        if record.key not in self._keys:
+            self.archive.add(self._sweep.sweep_key, record.key)
+            self._keys.add(record.key)
+        self.archive.write(record)
+        self._queue.put(record.key)
+
+    @property
+    def pending(self) -> int:
+        """Number of cells that are not yet processed."""
+        return len(self._unsent) + self._queue.qsize()
+
+    def scored(self, scoring: ScoringRecord) -> None:
+        """Add the record of a scored table, whose run is written when the sweep ends.
+
+        Parameters
+        ----------
+        scoring : ScoringRecord
+            Record of the table; replaces an earlier one with the same key.
+        """
+        self._scorings[scoring.key] = scoring
+
+    def finish(self, status: SweepStatus = "FINISHED") -> RecorderReport:
+        """Record all cells, write the tables and figures of the sweep, and end its run.
+
+        Does not wait for an unavailable store: `sync` records the missing cells later.
+
+        Parameters
+        ----------
+        status : {"FINISHED", "FAILED", "KILLED"}
+            How the sweep ended.
+
+        Returns
+        -------
+        RecorderReport
+            What was recorded and what is pending.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Raised if the disk of the store is full; names its file.
+        """
+        try:
+            report = self._stop_thread(status, math.inf)
+        except BaseException:
+            # Ctrl-C while waiting must not leave the run RUNNING.
+            self.close()
+            raise
+        self._check_disk()
+        return report
+
+    def _check_disk(self) -> None:
+        if self._full:
+            raise TrackingError(
+                f"{redact(self.tracking_uri)}: no space left on the disk of the database or its "
+                f"artifacts; results are saved in {self.archive.output}: free some space and run "
+                "the same command again"
+            )
+
+    def close(self, status: SweepStatus = "KILLED") -> RecorderReport:
+        """End the sweep within seconds; does nothing after `finish`. Safe in a signal handler.
+
+        Parameters
+        ----------
+        status : {"FINISHED", "FAILED", "KILLED"}
+            How the sweep ended.
+
+        Returns
+        -------
+        RecorderReport
+            What was recorded and what is pending.
+        """
+        return self._stop_thread(status, _CLOSE_SECONDS)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.close("FAILED" if issubclass(kind, Exception) else "KILLED")
+
+    def _stop_thread(self, status: SweepStatus, timeout: float) -> RecorderReport:
+        if self._report is None:
+            # A later call takes precedence: Ctrl-C while `finish` waits.
+            self._stop = status, time.monotonic() + timeout
+            self._queue.put(None)
+            # A pending request cannot be interrupted; do not wait for it longer than its timeout.
+            self._thread.join(min(timeout + 10.0, threading.TIMEOUT_MAX))
+            self._report = self._summarize()
+            if not self._thread.is_alive():
+                self._lock.release()
+            atexit.unregister(self.close)
+        return self._report
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._open()
+                while self._wait_for_work():
+                    self._send()
+                self._end_sweep()
+                return
+            except Exception as error:
+                # A failure of the recording must not stop the sweep.
+                _log.debug("recording failed", exc_info=True)
+                self._report_unavailable(error)
+            if self._stop is not None:
+                self._drain_queue(0.0)
+                self._save_status(self._stop[0])
+                return
+            self._drain_queue(_RETRY_SECONDS)
+
+    def _drain_queue(self, seconds: float) -> None:
+        """Move keys out of the queue for some seconds, or until the sweep ends."""
+        until = time.monotonic() + seconds
+        with suppress(Empty):
+            while True:
+                wait = max(0.0, until - time.monotonic()) if self._stop is None else 0.0
+                if (key := self._queue.get(timeout=wait)) is not None:
+                    self._unsent[key] = None
+
+    def _wait_for_work(self) -> bool:
+        """Wait for cells to send; return False if none are left or the time is up."""
+        self._drain_queue(0.0)
+        while not self._unsent and self._stop is None:
+            if (key := self._queue.get()) is not None:
+                self._unsent[key] = None
+        return bool(self._unsent) and not self._is_time_up
+
+    @property
+    def _is_time_up(self) -> bool:
+        return self._stop is not None and time.monotonic() > self._stop[1]
+
+    def _open(self) -> SweepRuns:
+        if self._runs is None:
+            self._runs = SweepRuns(open_client(self.tracking_uri), self._sweep, self.archive)
+            self._error = None
+        return self._runs
+
+    def _send(self) -> None:
+        """Write the pending cells to the store, up to the first failure."""
+        runs, left = self._open(), deque(self._unsent)
+        failed: dict[str, Exception] = {}
+
+        def write() -> None:
+            while left and not failed and not self._is_time_up:
+                with suppress(IndexError):  # Another thread took the last key.
+                    key = left.popleft()
+                    try:
+                        self._send_one(runs, key)
+                    except Exception as error:
+                        failed[key] = error
+
+        helpers = [
+            threading.Thread(target=write, daemon=True)
+            for _ in range(min(self._writers, len(left)) - 1)
+        ]
+        for helper in helpers:
+            with suppress(RuntimeError):  # No thread can be started at interpreter shutdown.
+                helper.start()
+        write()
+        for helper in helpers:
+            if helper.is_alive():
+                helper.join()
+        for key, error in failed.items():
+            _log.debug("cell %s could not be recorded", key, exc_info=error)
+            if is_disk_full(error):
+                raise error
+            # Raises if the store is unavailable; otherwise the record failed.
+            runs.look_up(key)
+            if key in self._failures:  # Skip a cell after its second failure.
+                runs.forget_cell(key)
+                self._mark_processed(key)
+            self._failures[key] = named(error)
+
+    def _send_one(self, runs: SweepRuns, key: str) -> None:
+        """Write a cell to the store unless the store has its record already."""
+        digest = self.archive.digest(key)
+        # The file may be damaged, so an existing run is only replaced once the record was read.
+        written = digest is not None and runs.reconcile(key, digest, overwrite=False) is None
+        if written:
+            try:
+                record = self.archive.read(key)
+            except TrackingError as error:
+                self._failures[key] = str(error)
+                self._mark_processed(key)
+                return
+            runs.write_cell(record)
+        # An attempt that failed without a response may still have been successful.
+        written |= self._failures.pop(key, None) is not None
+        self._mark_processed(key, written=written)
+
+    def _mark_processed(self, key: str, *, written: bool = False) -> None:
+        with self._count_lock:
+            self.recorded += written
+            self._unsent.pop(key, None)
+
+    def _end_sweep(self) -> None:
+        runs = self._open()
+        status, deadline = self._stop or ("KILLED", 0.0)
+        self._save_status(status)
+        if runs.status == status:
+            self.idle = self._ended = True
+            return
+        keys = self.archive.keys(self._sweep.sweep_key)
+        records = self.archive.load(keys, summaries=True).values()
+        cells = Cells.of(records)
+        try:
+            runs.write_scorings(self._sweep.scorings)
+            runs.remove_doubles()
+            runs.write_summary(cells, sum(not record.finished for record in records))
+            runs.write_models(cells)
+        except Exception as error:
+            # Do not leave the run RUNNING. Since this status differs from the one on disk, the
+            # next `sync` writes the tables.
+            _log.debug("the tables of the sweep could not be written", exc_info=True)
+            self._error, self._full = reason_of(error), is_disk_full(error)
+            runs.end("KILLED")
+            return
+        runs.end(status)
+        self._ended = True
+        # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
+        if deadline == math.inf and self._sweep.figures != "none":
+            try:
+                runs.write_figures(figure_files(overview_figures(cells)))
+            except Exception as error:
+                # The recording is complete without figures.
+                _log.warning("the figures of the sweep could not be written (%s)", one_line(error))
+
+    def _save_status(self, status: SweepStatus) -> None:
+        scorings = tuple(self._scorings.copy().values())  # Other threads may be adding.
+        self._sweep = self._sweep.model_copy(update={"status": status, "scorings": scorings})
+        try:
+            self.archive.save_sweep(self._sweep)
+        except OSError as error:
+            self._error = one_line(error)  # A sweep without a status counts as KILLED.
+
+    def _report_unavailable(self, error: Exception) -> None:
+        self._runs = None
+        self._error, self._full = reason_of(error), is_disk_full(error)
+        if self._warn is not None and not self._full:
+            warn, self._warn = self._warn, None
+            warn(
+                f"tracking store {redact(self.tracking_uri)} cannot be used ({self._error}); "
+                f"results are saved in {self.archive.output} and recorded once it is available"
+            )
+
+    def _summarize(self) -> RecorderReport:
+        """Return a summary of the recording so far."""
+        pending = {*self._unsent, *self._failures}
+        uri, name = redact(self.tracking_uri), self._sweep.experiment
+        idle = not self.recorded and not pending
+        new = "nothing new to record" if idle else f"{self.recorded} cells recorded"
+        message = f"{new} in experiment {name!r} of {uri}"
+        if pending or not self._ended:
+            reason = next(filter(None, [self._error, *self._failures.values()]), "out of time")
+            message += (
+                f"; {len(pending)} pending ({reason}): "
+                f"`dcs sync --output {self.archive.output}` records them"
+            )
+        runs = self._runs
+        return RecorderReport(
+            link=run_link(self.tracking_uri, runs.info) if runs else None,
+            recorded=self.recorded,
+            pending=len(pending),
+            message=message,
+        )
+
+
+def sync(
+    output: Path | str,
+    *,
+    tracking_uri: str | None = None,
+) -> tuple[RecorderReport, ...]:
+    """Upsert every finished cell of `output` into the stores of its sweeps.
+
+    Each cell is recorded exactly once, regardless of the number of calls and of interrupted
+    attempts. A sweep whose driver died is ended as KILLED.
+
+    Parameters
+    ----------
+    output : path-like
+        Output folder of a sweep.
+    tracking_uri : str, optional
+        Store to use for all sweeps of the folder from now on. Required (here or in
+        ``MLFLOW_TRACKING_URI``) for a store with a password, which is not saved on disk.
+
+    Returns
+    -------
+    tuple of RecorderReport
+        One for each sweep that was not already complete in its store.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        Raised if `output` has no results, `tracking_uri` cannot be used, a sweep is being
+        recorded by another process, or its password is missing.
+    """
+    archive = Archive(output)
+    sweeps = archive.sweeps()
+    if not sweeps:
+        raise TrackingError(f"{archive.output}: contains no sweep; check --output")
+    if tracking_uri is not None:
+        open_store(tracking_uri, create=True)  # Check the URI before it is saved.
+    reports = []
+    for sweep in sweeps:
+        recorder = Recorder(
+            tracking_uri or _resolve_store(sweep),
+            output=output,
+            **sweep.model_dump(exclude={"tracking_uri"}),
+        )
+        report = recorder.finish(sweep.status or "KILLED")
+        if report.pending or not recorder.idle:
+            reports.append(report)
+    return tuple(reports)
+
+
+def _resolve_store(sweep: Sweep) -> str | None:
+    """Return the tracking URI of a sweep, with the password from the environment."""
+    stored = sweep.tracking_uri
+    if stored is None or "***" not in stored:
+        return stored
+    secret = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
+    if redact(secret) == stored:
+        return secret
+    raise TrackingError(
+        f"the password of {stored} is not saved on disk; give the full URI with --tracking-uri or "
+        "MLFLOW_TRACKING_URI"
+    )

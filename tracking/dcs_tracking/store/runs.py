@@ -1,0 +1,543 @@
+"""Runs of one sweep in an open store: parent, cells, trials. No threads of its own, no retries.
+
+A cell costs eight requests: its run with all tags, its datasets, one batch of metrics and
+parameters, the address of its artifacts, three artifacts, and its end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dcs.evaluation.uncertainty import percent
+from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking import schema
+from dcs_tracking.archive import Archive, Sweep
+from dcs_tracking.environment import git_commit, user_name
+from dcs_tracking.records import (
+    CellRecord,
+    ScoringRecord,
+    TrialRecord,
+    sealed,
+    text_digest,
+)
+from dcs_tracking.results.cells import Cells, has_chosen
+from dcs_tracking.results.settings import objective_label, own_settings, unusual_settings
+from dcs_tracking.results.sweep_tables import (
+    leaderboard,
+    leaderboard_metrics,
+    main_results,
+    table_files,
+)
+from dcs_tracking.store.client import log_files, make_experiment, search_runs
+from dcs_tracking.store.serving import log_model
+from dcs_tracking.store.traces import delete_traces, log_traces
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.data.dataset_source import DatasetSource
+    from mlflow.entities import DatasetInput, Run, RunInfo
+
+#: Maximum number of trials logged as step metrics, three each, within the limit of 1,000 metrics
+#: in one request; the table of trials contains all.
+_MAX_TRIAL_POINTS = 250
+
+#: Metrics of a cell that its model has, too.
+_MODEL_METRICS = ("test/accuracy", "test/cobias", "test/weakest_class")
+
+#: Below the limit of metrics in one request; the leaderboard contains all values.
+_MAX_METRICS = 900
+
+_COMPLETE = ("FINISHED", "FAILED")
+
+#: Name, value, milliseconds since the epoch, step.
+Measured = tuple[str, float, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownRun:
+    """A run of a cell or table that the store has."""
+
+    id: str
+    complete: bool
+    digest: str | None
+    parent: str | None
+
+
+class SweepRuns:
+    """The runs of one sweep in one store.
+
+    Parameters
+    ----------
+    client : MlflowClient
+        Client of an open store.
+    sweep : Sweep
+        The sweep.
+    archive : Archive
+        Archive of the records.
+
+    """
+
+    def __init__(self, client: MlflowClient, sweep: Sweep, archive: Archive) -> None:
+        self._client = client
+        self._sweep = sweep
+        self._archive = archive
+        self._varied = (*_varied(sweep.sweep_params), *sweep.varies)
+        tags = schema.EXPERIMENT_TAGS | schema.shared_view(self._varied)
+        experiment = make_experiment(client, sweep.experiment, archive.output, tags)
+        self.experiment_id = str(experiment.experiment_id)
+        self.info = self._open_parent()
+        self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
+        self._found: defaultdict[str, list[_KnownRun]] = defaultdict(list)
+        self._datasets: set[tuple[str, str]] = set()
+        self._dataset_lock = threading.Lock()
+        # One listing instead of a search per cell, which slows down as runs are added.
+        self._list_runs({schema.KIND: schema.KIND_CELL})
+
+    def _list_runs(self, wanted: Mapping[str, str]) -> None:
+        """Note the runs that have these tags."""
+        for run in self._search(schema.tagged(wanted)):
+            tags = run.data.tags
+            known = _KnownRun(
+                id=str(run.info.run_id),
+                complete=run.info.status in _COMPLETE,
+                digest=tags.get(schema.RECORD_DIGEST),
+                parent=tags.get(schema.PARENT),
+            )
+            key = tags.get(schema.CELL_KEY) or tags.get(schema.TABLE_KEY, "")
+            self._found[key].append(known)
+
+    def look_up(self, key: str) -> None:
+        """Search for the runs of a cell again, after a request that failed."""
+        self._found[key] = []
+        self._list_runs({schema.KIND: schema.KIND_CELL, schema.CELL_KEY: key})
+
+    def reconcile(self, key: str, digest: str, *, overwrite: bool = True) -> str | None:
+        """Return the id of the complete run of a record, and delete other runs with its key.
+
+        These are incomplete after a crash, of an older record, or doubles of another driver.
+        Without `overwrite`, runs are only deleted if a complete one exists.
+        """
+        runs = self._found[key]
+        kept = next((run for run in runs if run.complete and run.digest == digest), None)
+        if kept is None and not overwrite:
+            return None
+        for run in runs:
+            if run is not kept:
+                self._delete_cell(run.id)
+        self._found[key] = [] if kept is None else [kept]
+        if kept is None:
+            return None
+        if kept.parent != self.parent_id:
+            self._client.set_tag(kept.id, schema.PARENT, self.parent_id)
+        return kept.id
+
+    def write_cell(self, record: CellRecord) -> str:
+        """Write a cell with its trials and artifacts unless it exists, and return its run id."""
+        text = record.to_json()
+        digest = text_digest(text)
+        if (there := self.reconcile(record.key, digest)) is not None:
+            return there
+        if self.status != "RUNNING":
+            self._client.update_run(self.parent_id, status="RUNNING")
+            self.status = "RUNNING"
+        files = {schema.CELL_FILE: sealed(text).encode()}
+        if record.scheme is not None:
+            files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2).encode()
+        tags = {
+            schema.PARENT: self.parent_id,
+            # The run counts as complete only once it has ended.
+            schema.RECORD_DIGEST: digest,
+            **_cell_tags(record, self._varied),
+        }
+        if record.trials and self._sweep.trials != "none":
+            files[schema.TRIALS_FILE] = trials_table(record).encode()
+            tags |= schema.logged_tables([schema.TRIALS_FILE])
+        name = cell_name(record, self._varied)
+        run_id = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
+        run = _KnownRun(run_id, complete=False, digest=digest, parent=self.parent_id)
+        self._found[record.key] = [run]
+        self._log_inputs(run_id, _dataset_inputs(record))
+        shares = {f"importance/{name}": share for name, share in record.importances.items()}
+        metrics = _metrics({**record.metrics, **shares}, record.finished_ms)
+        if self._sweep.trials != "none":
+            metrics += _trial_metrics(record)
+        self._log_batch(
+            run_id, metrics, {**record.identity, "method": record.who["method"], **record.params}
+        )
+        log_files(self._client, run_id, files)
+        if self._sweep.trials == "runs":
+            for trial in record.trials:
+                self._write_trial(trial, record, run_id)
+        self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
+        self._found[record.key] = [replace(run, complete=True)]
+        return run_id
+
+    def _log_inputs(self, run_id: str, inputs: list[DatasetInput]) -> None:
+        """Log the datasets of a run; those that are new to this object in one thread at a time."""
+        if not inputs:
+            return
+        own = {(each.dataset.name, each.dataset.digest) for each in inputs}
+        # Of two requests at the same time that create a dataset, a server refuses one.
+        with nullcontext() if own <= self._datasets else self._dataset_lock:
+            self._client.log_inputs(run_id, inputs)
+        self._datasets.update(own)
+
+    def _log_batch(
+        self, run_id: str, metrics: Iterable[Measured], params: Mapping[str, Any]
+    ) -> None:
+        from mlflow.entities import Metric, Param
+
+        self._client.log_batch(
+            run_id,
+            [Metric(*metric) for metric in metrics],
+            [Param(key, value) for key, value in _to_params(params).items()],
+            synchronous=True,
+        )
+
+    def remove_doubles(self) -> None:
+        """Delete all but one of the complete runs of a cell, written by several drivers."""
+        # By id, so that drivers that end at the same time keep the same run. Without the runs
+        # themselves, whose metrics would fill the memory.
+        found: defaultdict[str, list[tuple[bool, str]]] = defaultdict(list)
+        for run in self._search(schema.tagged({schema.KIND: schema.KIND_CELL})):
+            if run.info.status in _COMPLETE:
+                order = (run.info.status != "FINISHED", str(run.info.run_id))
+                found[run.data.tags[schema.CELL_KEY]].append(order)
+        for runs in found.values():
+            for _, run_id in sorted(runs)[1:]:
+                self._delete_cell(run_id)
+
+    def forget_cell(self, key: str) -> None:
+        """Delete the incomplete runs of a cell that could not be recorded."""
+        for run in self._found[key]:
+            if not run.complete:
+                self._delete_cell(run.id)
+
+    def write_scorings(self, scorings: Iterable[ScoringRecord]) -> None:
+        """Write one run per scored table, replacing runs of older records."""
+        # Listed as late as possible: another driver of the sweep may have written some.
+        self._list_runs({schema.KIND: schema.KIND_SCORING})
+        missing = [
+            scoring for scoring in scorings if self.reconcile(scoring.key, scoring.digest) is None
+        ]
+        for scoring in missing:
+            self._write_scoring(scoring)
+
+    def _write_scoring(self, scoring: ScoringRecord) -> None:
+        who = scoring.identity
+        name = f"scoring {who['task']} {who['shots']}-shot seed {who['seed']} {who['model']}"
+        tags = {
+            schema.PARENT: self.parent_id,
+            schema.TABLE_KEY: scoring.key,
+            schema.RECORD_DIGEST: scoring.digest,
+            **{f"dcs.{name}": str(value) for name, value in who.items() if value is not None},
+        }
+        name = schema.shorten(name, schema.NAME_LIMIT)
+        run_id = self._new_run(schema.KIND_SCORING, name, tags, start=scoring.started_ms)
+        metrics = _metrics(scoring.metrics, scoring.finished_ms)
+        self._log_batch(run_id, metrics, {**who, **scoring.params})
+        if prompts := self._archive.prompts(scoring)[: self._sweep.traces]:
+            own = {key: tags[key] for key in tags if key.startswith("dcs.")}
+            log_traces(self._client, prompts, self.experiment_id, run_id, own)
+        self._client.set_terminated(run_id, end_time=scoring.finished_ms)
+
+    def write_summary(self, cells: Cells, failed: int) -> None:
+        """Write the tables and metrics of the parent run, replacing earlier ones."""
+        from mlflow.entities import Metric, RunTag
+
+        files = table_files(cells)
+        log_files(self._client, self.parent_id, files)
+        now = time.time_ns() // 1_000_000
+        metrics = {
+            "cells/finished": len(cells.records),
+            "cells/failed": failed,
+            **leaderboard_metrics(leaderboard(cells)),
+        }
+        note = schema.shorten(main_results(cells).to_markdown(), schema.TAG_LIMIT)
+        listed = schema.logged_tables(name for name in files if name.endswith(".json"))
+        self._client.log_batch(
+            self.parent_id,
+            [Metric(*metric) for metric in _metrics(metrics, now)[:_MAX_METRICS]],
+            tags=[RunTag(name, value) for name, value in {schema.NOTE: note, **listed}.items()],
+        )
+
+    def write_figures(self, figures: Mapping[str, bytes]) -> None:
+        """Log figures to the parent run, replacing earlier ones."""
+        log_files(self._client, self.parent_id, figures)
+
+    def write_models(self, cells: Cells) -> None:
+        """Log the schemes to serve as models, unless they are models already.
+
+        Of a sweep the best of each model and task, with the highest accuracy minus COBias on the
+        test rows; of `dcs tune` the scheme of its method, fitted on all labelled rows.
+        """
+        method = self._sweep.sweep_params.get("method")
+        best: dict[tuple[Any, ...], CellRecord] = {}
+        for cell in filter(has_chosen, cells.records):
+            if method is not None and (
+                cell.identity.get("method") != method
+                or cell.identity.get(schema.OPTIMIZATION_SIZE)
+            ):
+                continue
+            group = tuple(cell.who[name] for name in ("model", "task"))
+            if group not in best or _score(cell) > _score(best[group]):
+                best[group] = cell
+        for cell in best.values():
+            written = [run.id for run in self._found[cell.key] if run.complete]
+            if not written or self._has_model(run_id := written[0]):
+                continue
+            data = next(iter(_dataset_inputs(cell)[-1:]), None)
+            log_model(
+                self._client,
+                CorrectionScheme.from_dict(cell.scheme or {}),
+                experiment_id=self.experiment_id,
+                run_id=run_id,
+                name=cell_name(cell),
+                metrics={k: v for k, v in cell.metrics.items() if k in _MODEL_METRICS},
+                dataset=None if data is None else data.dataset,
+            )
+
+    def _has_model(self, run_id: str) -> bool:
+        where = f"source_run_id = '{run_id}'"
+        return bool(self._client.search_logged_models([self.experiment_id], where))
+
+    def end(self, status: str) -> None:
+        """End the parent run."""
+        self._client.set_terminated(self.parent_id, status)
+        self.status = status
+
+    def _open_parent(self) -> RunInfo:
+        """Return the parent run of the sweep, and create it if it does not exist."""
+        from mlflow.entities import Param
+
+        sweep = self._sweep
+        own = {schema.KIND: schema.KIND_SWEEP, schema.SWEEP_KEY: sweep.sweep_key}
+        parent = next(self._search(schema.tagged(own)), None)
+        if parent is None:
+            name = sweep.run_name or sweep.experiment
+            parent = self._client.get_run(self._new_run(schema.KIND_SWEEP, name, _author_tags()))
+        params = _to_params(sweep.sweep_params)
+        new = [Param(key, params[key]) for key in params if key not in parent.data.params]
+        self._client.log_batch(parent.info.run_id, params=new)
+        return parent.info
+
+    def _delete_cell(self, run_id: str) -> None:
+        trials = schema.tagged({schema.KIND: schema.KIND_TRIAL, schema.PARENT: run_id})
+        delete_traces(self._client, self.experiment_id, run_id)
+        for each in (*[run.info.run_id for run in self._search(trials)], run_id):
+            # A deleted run can be restored and must not be RUNNING then.
+            self._client.set_terminated(each, "KILLED")
+            self._client.delete_run(each)
+
+    def _search(self, where: str) -> Iterator[Run]:
+        return search_runs(self._client, self.experiment_id, where)
+
+    def _new_run(
+        self, kind: str, name: str, tags: Mapping[str, str], *, start: int | None = None
+    ) -> str:
+        common = {
+            schema.KIND: kind,
+            schema.SWEEP: self._sweep.experiment,
+            schema.SWEEP_KEY: self._sweep.sweep_key,
+        }
+        run = self._client.create_run(
+            self.experiment_id, start_time=start, tags={**common, **tags}, run_name=name
+        )
+        return str(run.info.run_id)
+
+    def _write_trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> None:
+        tags = {
+            schema.PARENT: parent,
+            schema.CELL_KEY: record.key,
+            schema.TRIAL_NUMBER: str(trial.number),
+        }
+        name, start = f"trial {trial.number}", trial.started_ms
+        run_id = self._new_run(schema.KIND_TRIAL, name, tags, start=start)
+        end = trial.started_ms + round(1000 * trial.seconds)
+        values = {**trial.metrics, **({} if trial.value is None else {"value": trial.value})}
+        self._log_batch(run_id, _metrics(values, end), trial.params)
+        status = "FAILED" if trial.state == "FAIL" else "FINISHED"
+        self._client.set_terminated(run_id, status, end_time=end)
+
+
+def trials_table(record: CellRecord) -> str:
+    """Return the trials of a cell as a table that `mlflow.load_table` reads."""
+    fields = ("number", "state", "value", "seconds")
+    rows = [
+        {name: getattr(trial, name) for name in fields} | {**trial.metrics, **trial.params}
+        for trial in record.trials
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    data = [[row.get(name) for name in columns] for row in rows]
+    return json.dumps({"columns": columns, "data": data})
+
+
+def _trial_metrics(record: CellRecord) -> list[Measured]:
+    """Return accuracy, COBias and value of the trials; the step is the number of the trial."""
+    metrics: list[Measured] = []
+    step = max(1, math.ceil(len(record.trials) / _MAX_TRIAL_POINTS))
+    for trial in record.trials[::step]:
+        when = trial.started_ms + round(1000 * trial.seconds)
+        values = {
+            "accuracy": trial.metrics.get("dev/accuracy"),
+            "cobias": trial.metrics.get("dev/cobias"),
+            "value": trial.value,
+        }
+        metrics += [
+            (f"{schema.TRIAL_PREFIX}{name}", value, when, trial.number)
+            for name, value in values.items()
+            if value is not None
+        ]
+    return metrics
+
+
+def _score(cell: CellRecord) -> float:
+    return cell.metrics.get("test/accuracy", 0.0) - cell.metrics.get("test/cobias", 0.0)
+
+
+def _varied(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings that a sweep varies, by their names."""
+    lists = {
+        "method": "methods",
+        schema.OBJECTIVE: "objectives",
+        schema.OPTIMIZATION_SIZE: "optimization_sizes",
+    }
+    several = [name for name, key in lists.items() if len(params.get(key) or ()) > 1]
+    return (*(params.get("axes") or ()), *several)
+
+
+def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
+    """Return the run name of a cell, which begins with what differs from other cells.
+
+    It has no quotes, so that it can be used in a filter.
+
+    Parameters
+    ----------
+    record : CellRecord
+        The cell.
+    varied : collection of str
+        What the sweep varies; the name contains each of them.
+    """
+    forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
+    forms = dict(sorted(forms.items(), key=lambda form: form[0] not in varied))
+    who = record.who
+    if who["model"] is not None:  # The last part of a path or of a name on the hub.
+        who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
+    parts = [form.format(who[name]) for name, form in forms.items() if who[name] is not None]
+    words = " ".join(dict.fromkeys(parts)) or record.key
+    others = [name for name in unusual_settings(record) if name not in varied]
+    phrases = [own_settings(record, varied), words, own_settings(record, others)]
+    name = ", ".join(filter(None, phrases))
+    return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
+
+
+def cell_note(record: CellRecord) -> str:
+    """Return the description of a cell: its result and scheme in words, or its error."""
+    if record.error is not None:
+        return f"```text\n{record.error}\n```"
+    lines = [
+        f"{title}: {percent(record.metrics.get(f'uncorrected/test/{name}'))} % of the test rows "
+        f"uncorrected, {percent(record.metrics.get(f'test/{name}'))} % corrected."
+        for name, title in (("accuracy", "Accuracy"), ("cobias", "COBias"))
+    ]
+    if record.scheme is not None:
+        lines += CorrectionScheme.from_dict(record.scheme).explain()
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _author_tags() -> dict[str, str]:
+    tags = {"mlflow.user": user_name(), "mlflow.source.name": "dcs", "mlflow.source.type": "LOCAL"}
+    commit = git_commit()
+    return tags | ({"mlflow.source.git.commit": commit} if commit else {})
+
+
+def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
+    known = {**record.identity, **record.who}
+    identity = {
+        f"dcs.{name}": schema.shorten(known[name], schema.TAG_LIMIT)
+        for name in (*schema.IDENTITY_TAGS, *schema.DIGESTS)
+        if known.get(name) is not None
+    }
+    note = schema.shorten(cell_note(record), schema.TAG_LIMIT)
+    own = {schema.CELL_KEY: record.key, schema.NOTE: note}
+    return identity | own | setting_tags(record, varied) | _author_tags()
+
+
+def setting_tags(record: CellRecord, varied: Collection[str] = ()) -> dict[str, str]:
+    """Return the tags of the settings that a sweep varies."""
+    size = record.identity.get(schema.OPTIMIZATION_SIZE)
+    tuner = record.identity.get("tuner") or {}
+    values = {
+        **{name: tuner[name] or "none" for name in varied if name in tuner},
+        schema.OBJECTIVE: objective_label(record),
+        schema.OPTIMIZATION_SIZE: "full" if size is None else size,
+    }
+    return {f"dcs.{name}": str(value) for name, value in values.items() if value is not None}
+
+
+def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
+    """Return the tables of a cell as MLflow datasets: where they are, and what is in them."""
+    from mlflow.data.meta_dataset import MetaDataset
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.types import ColSpec, DataType, Schema
+
+    who = [str(name) for name in (record.who["task"], record.who["model"]) if name is not None]
+    classes = [str(name) for name in record.class_accuracies.get("class", [])]
+    columns: list[Any] = [ColSpec(DataType.double, f"p:{name}") for name in classes]
+    columns.append(ColSpec(DataType.long, "label"))
+    inputs = []
+    for split in ("optimization", "test"):
+        digest = record.identity.get(f"{split}_digest")
+        if digest is None:
+            continue
+        about = record.provenance.get("tables", {}).get(split, {})
+        dataset = MetaDataset(  # type: ignore[abstract]
+            _dataset_source(about, str(digest)),
+            name=schema.shorten(" ".join([*who, split]), 500),
+            digest=str(digest)[: schema.DATASET_DIGEST_LIMIT],
+            schema=Schema(columns),
+        )
+        profile = {"num_rows": about.get("rows"), "num_classes": len(classes)}
+        entity = Dataset(**dataset.to_dict() | {"profile": json.dumps(profile)})
+        inputs.append(DatasetInput(entity, [InputTag("mlflow.data.context", split)]))
+    return inputs
+
+
+def _dataset_source(about: Mapping[str, Any], digest: str) -> DatasetSource:
+    """Return the file of a table, or what is known of one without a file of its own."""
+    from mlflow.data import sources
+    from mlflow.data.code_dataset_source import CodeDatasetSource
+
+    if "file" in about:
+        # MLflow makes the classes of this module when it is imported.
+        kind = sources.LocalArtifactDatasetSource  # type: ignore[attr-defined]
+        source: DatasetSource = kind(about["file"])
+        return source
+    return CodeDatasetSource(
+        {name: str(value) for name, value in about.items()} | {"digest": digest}
+    )
+
+
+def _to_params(values: Mapping[str, Any]) -> dict[str, str]:
+    flat = schema.flatten(values)
+    names = schema.safe_names(flat)
+    return {
+        names[name]: schema.shorten(
+            value if isinstance(value, str | int | float) else json.dumps(value),
+            schema.PARAM_LIMIT,
+        )
+        for name, value in flat.items()
+    }
+
+
+def _metrics(values: Mapping[str, float], when: int) -> list[Measured]:
+    names = schema.safe_names(values)
+    return [(names[name], value, when, 0) for name, value in values.items()]

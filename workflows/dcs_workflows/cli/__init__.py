@@ -1,0 +1,108 @@
+"""The ``dcs`` command line, with one module per group of commands."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import signal
+import sys
+
+import typer
+
+from dcs_workflows.cli import console, results, scoring, sweeps, tables
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="dcs",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Correct class probabilities for fairer class accuracies: search on all CPUs and GPUs, "
+    "record in MLflow.\n\nTo get started, run `dcs quickstart`. For your own class "
+    "probabilities in a file such as rows.csv, run `dcs tune rows.csv`.",
+)
+
+app.command()(sweeps.quickstart)
+_table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")
+_table_command("import")(tables.import_)
+_table_command()(tables.tune)
+_table_command()(tables.pick)
+_table_command()(tables.evaluate)
+_table_command()(tables.apply)
+_table_command()(tables.export)
+_model_command = functools.partial(app.command, rich_help_panel="Models and sweeps")
+_model_command()(scoring.generate)
+_model_command()(sweeps.sweep)
+app.add_typer(scoring.tasks, name="tasks", rich_help_panel="Models and sweeps")
+_result_command = functools.partial(app.command, rich_help_panel="Results")
+_result_command()(results.runs)
+_result_command()(results.ui)
+_result_command()(results.report)
+_result_command()(results.compare)
+_result_command()(results.rm)
+_result_command()(results.reproduce)
+_result_command()(results.register)
+_result_command()(sweeps.sync)
+
+
+def _show_version(requested: bool) -> None:
+    if not requested:
+        return
+    from dcs_tracking.environment import installed_version
+
+    typer.echo(f"dcs {installed_version()}")
+    raise typer.Exit
+
+
+@app.callback()
+def _root(
+    debug: bool = typer.Option(
+        False, "--debug", help="Show the traceback of a user error; accepted anywhere."
+    ),
+    version: bool = typer.Option(
+        False,
+        "--version",
+        help="Show the version.",
+        callback=_show_version,
+        is_eager=True,
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a user-correctable error prints one line and exits with code 2."""
+    debug = "--debug" in sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    console.STOP.listen()
+    # The last collections take a second, and the process's memory is freed anyway.
+    atexit.register(gc.freeze)
+    try:
+        console.prepare_output()
+        # Typer's standalone mode would print usage errors in a box of several lines.
+        sys.exit(app(arguments, prog_name="dcs", standalone_mode=False))
+    except console.USER_ERRORS as error:
+        if debug:
+            raise
+        typer.echo(f"dcs: error: {console.explained(error)}", err=True)
+        sys.exit(2)
+    except console.USAGE_ERROR as error:
+        if line := console.usage_line(error):
+            typer.echo(f"dcs: error: {line}", err=True)
+        sys.exit(2)
+    except typer.Abort:
+        typer.echo("Aborted.", err=True)
+        sys.exit(1)
+    except (SystemExit, KeyboardInterrupt) as ended:
+        # While Ray starts, its own handler is in place, which exits with the signal's number.
+        if getattr(ended, "code", None) == signal.SIGTERM:
+            console.STOP.number = signal.SIGTERM
+        if console.STOP.number is None:
+            raise
+        typer.echo(
+            "dcs: stopped; finished work is saved, run the same command to continue", err=True
+        )
+        sys.exit(128 + console.STOP.number)

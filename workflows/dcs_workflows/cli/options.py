@@ -1,0 +1,225 @@
+"""Options shared by several commands, and access to results."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dcs.errors import ConfigError, DCSError, show
+from dcs_workflows.cli.console import console
+
+if TYPE_CHECKING:
+    from dcs.data.columns import Reading
+    from dcs_tracking import CellRecord, Recorder
+    from dcs_tracking.records import StoredCell
+    from dcs_workflows.config.tuner import TrackingSettings
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="MODEL", help="Folder, hub id or served name; repeatable."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a configuration key: tuner.trials=10"),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Scoring engine: transformers, vllm, openai or a plug-in."),
+]
+Limit = Annotated[
+    int | None, typer.Option(metavar="ROWS", min=1, help="Maximum number of texts per split.")
+]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Output folder.")]
+#: The folder option of commands that only read results.
+Runs = Annotated[
+    Path,
+    typer.Option("--runs", "--output", "-o", metavar="FOLDER", help="Output folder of the runs."),
+]
+
+
+def _tracking_uri(
+    context: typer.Context, parameter: typer.CallbackParam, value: str | None
+) -> Any:
+    """Read a URI from the file of ``@FILE``, and warn of a password in the command."""
+    from dcs.io import read_text
+
+    if value is None or context.resilient_parsing:
+        return value
+    if value.startswith("@"):
+        return read_text(Path(value[1:]), error=ConfigError).strip()
+    source = context.get_parameter_source(str(parameter.name))
+    if source is not None and source.name == "COMMANDLINE" and _PASSWORD.match(value):
+        console.print(
+            "warning: others on this machine can see the password in --tracking-uri; set "
+            "MLFLOW_TRACKING_URI, or give --tracking-uri @FILE, a file that contains the URI",
+            style="yellow",
+        )
+    return value
+
+
+_PASSWORD = re.compile(r"[^/]+://[^/@:]*:[^/@]+@")
+_STORE = "MLflow store, or @FILE that contains its URI; by default FOLDER/mlflow.db."
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(metavar="URI", help=_STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri),
+]
+#: Of a command that moves sweeps to a store: not from the environment.
+NewTrackingUri = Annotated[
+    str | None, typer.Option(metavar="URI", help=_STORE, callback=_tracking_uri)
+]
+Data = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Folder with task texts: FOLDER/TASK/...")
+]
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Cell key or run id, or a unique prefix; run name; or the best run, e.g. "
+        "best:test/cobias<5. `dcs runs` lists them.",
+    ),
+]
+
+
+Read = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--read",
+        metavar="KEY=VALUE",
+        help="How columns are read, where it cannot be inferred; repeatable. Keys: label and id "
+        "(a column), columns (A,B,... or prob_*), classes (A,B,...), values (probabilities, "
+        "percent, votes, scores, log-probabilities, log2, log10, logits).",
+    ),
+]
+
+
+def names(text: str) -> list[str]:
+    """Split names at commas and line breaks; names with a comma must be in double quotes."""
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return [name.strip() for row in rows for name in row]
+
+
+def values_of(choices: Sequence[str] | None) -> dict[str, Any]:
+    """Return the values of `Read` by key.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        If one is not KEY=VALUE.
+    """
+    found: dict[str, Any] = {}
+    for choice in choices or ():
+        key, equals, value = choice.partition("=")
+        if not equals:
+            raise ConfigError(f"--read {show(choice)}: must be KEY=VALUE, such as label=gold")
+        found[key] = names(value) if key in ("columns", "classes") else value
+    return found
+
+
+def reading(choices: Sequence[str] | None) -> Reading:
+    """Return the reading of the values of `Read`."""
+    from dcs.data.reader import as_reading
+
+    return as_reading(values_of(choices), source="--read")
+
+
+def recording(
+    tracking_uri: str | None, *, output: Path, tracking: TrackingSettings, **sweep: Any
+) -> Recorder:
+    """Return a recorder configured by `tracking`, with warnings printed on the terminal."""
+    from dcs_tracking import Recorder
+
+    return Recorder(
+        tracking_uri,
+        output=output,
+        **tracking.model_dump(),
+        warn=lambda line: console.print(line, style="yellow"),
+        **sweep,
+    )
+
+
+def place(output: Path, tracking_uri: str | None) -> str:
+    """Return the options that point a command to the recorded results."""
+    from dcs_tracking.store.client import redact
+
+    store = "" if tracking_uri is None else f" --tracking-uri {quote(redact(tracking_uri))}"
+    return f"--output {quote(str(output))}{store}"
+
+
+def ui_command(output: Path, tracking_uri: str | None) -> str:
+    """Return the command that opens MLflow, or ``MLflow's server`` if the store is a server."""
+    from dcs_tracking.store.client import has_server
+
+    if tracking_uri is not None and has_server(tracking_uri):
+        return "MLflow's server"
+    return f"dcs ui {place(output, tracking_uri)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Recorded results: a folder of records and the tracking store."""
+
+    folder: Path
+    tracking_uri: str | None
+
+    @property
+    def store(self) -> str:
+        """URI of the tracking store."""
+        from dcs_tracking.store.client import resolve_tracking_uri
+
+        return resolve_tracking_uri(self.tracking_uri, self.folder)
+
+    def cells(self, name: str) -> list[StoredCell]:
+        """Return the cells of an experiment or of a table of dcs tune, ordered as in tables."""
+        from dcs_tracking import Archive
+        from dcs_tracking.store.queries import stored_cells
+
+        keys = self.tuned_keys(name)
+        with console.status("reading the runs"):
+            experiment = "tune" if keys else name
+            cells = stored_cells(self.store, experiment, archive=Archive(self.folder))
+        return [cell for cell in cells if not keys or cell.record.key in keys]
+
+    def tuned_keys(self, name: str) -> set[str]:
+        """Return the cells of the table `name` of dcs tune; empty if it is an experiment."""
+        from dcs_tracking import Archive
+
+        archive = Archive(self.folder)
+        sweeps = archive.sweeps()
+        if name in {sweep.experiment for sweep in sweeps}:
+            return set()
+        tuned = [s for s in sweeps if (s.experiment, s.run_name) == ("tune", name)]
+        return {key for sweep in tuned for key in archive.keys(sweep.sweep_key)}
+
+    def cell(self, name: str) -> StoredCell:
+        """Return the cell that a `RunName` identifies, with its run in the store."""
+        from dcs_tracking import Archive
+        from dcs_tracking.store.queries import find_cell
+
+        with console.status("reading the runs"):
+            return find_cell(self.store, name, archive=Archive(self.folder))
+
+    def record(self, name: str) -> CellRecord:
+        """Return the record of a `RunName`, from disk if it is a key or prefix of one file."""
+        from dcs_tracking import Archive
+
+        archive = Archive(self.folder)
+        paths = archive.cells.glob("[!.]*.json")
+        if len(keys := [path.stem for path in paths if path.stem.startswith(name)]) == 1:
+            return archive.read(keys[0])
+        return self.cell(name).record
+
+    def link(self, key: str) -> str:
+        """Return a cell's key with the link to its run, or the key alone if there is no run."""
+        from dcs_tracking.store.client import run_link
+
+        try:
+            return f"cell {key[:8]}: {run_link(self.store, self.cell(key))}"
+        except DCSError:
+            return f"cell {key[:8]}"

@@ -1,0 +1,351 @@
+"""``dcs runs``, ``ui``, ``report``, ``compare``, ``rm``, ``reproduce`` and ``register``."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import socket
+import sys
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+from rich.style import Style
+from rich.text import Text
+
+from dcs.errors import ConfigError, TrackingError
+from dcs_workflows.cli import options
+from dcs_workflows.cli.console import console, new_table, progress_bar
+from dcs_workflows.cli.options import Results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dcs_workflows.reproduce import Compared
+
+_HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
+
+
+def report(
+    experiments: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Sweeps, or tables of dcs tune.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
+    ] = Path("report.html"),
+    runs: Annotated[
+        Path, typer.Option("--runs", metavar="FOLDER", help="Output folder of the runs.")
+    ] = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+    files: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also write all tables and figures to this folder."),
+    ] = None,
+) -> None:
+    """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
+
+    The report is one file that needs no network; it is also logged to the runs of the sweeps.
+    Results are shown beside those of the paper if it has them. `--files` writes tables as
+    Markdown, CSV and JSON, figures as PNG and SVG.
+
+    Example: `dcs report quickstart -o report.html --files figures`
+    """
+    from dcs.io import atomic_write_bytes, atomic_write_text
+    from dcs_tracking.results.cells import Cells
+    from dcs_tracking.results.figures import figure_files, overview_figures
+    from dcs_tracking.results.report import render_report
+    from dcs_tracking.results.sweep_tables import all_tables
+    from dcs_tracking.store.client import run_link
+    from dcs_tracking.store.queries import log_report
+
+    results = Results(runs, tracking_uri)
+    uri = results.store
+    # A cell that belongs to several sweeps is reported once.
+    found = {cell.record.key: cell for each in experiments[::-1] for cell in results.cells(each)}
+    stored, title = list(found.values()), " and ".join(experiments)
+    cells = Cells.of(each.record for each in stored)
+    with console.status("writing the report"):
+        link = functools.partial(run_link, uri)
+        figures = overview_figures(cells)
+        page = render_report(stored, figures, title=title, link=link)
+        atomic_write_text(output, page)
+        sweeps = [each for each in experiments if not results.tuned_keys(each)]
+        logged = {each: log_report(uri, each, page) for each in sweeps}
+        if files is not None:
+            for each in all_tables(cells):
+                each.write(files)
+            for name, content in figure_files(figures).items():
+                atomic_write_bytes(files / Path(name).name, content)
+    for experiment, run in logged.items():
+        if run is not None:
+            console.print(f"sweep {experiment}: {link(run.info)}")
+    also = "" if files is None else f", tables and figures in {files}"
+    console.print(
+        f"{len(cells.records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}"
+    )
+    console.print(
+        f"next: open it in a browser; its links need {options.ui_command(runs, tracking_uri)}",
+        style="bold",
+    )
+
+
+def ui(
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="Local port.")] = 5000,
+) -> None:
+    """Start the MLflow UI on the recorded runs, on this machine only. Ctrl-C stops it.
+
+    Example: `dcs ui --output dcs-runs --port 5001`
+    """
+    from dcs_tracking.store.client import note_running_ui, redact, ui_arguments
+    from dcs_tracking.store.queries import newest_link
+
+    uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
+    arguments = ui_arguments(uri, port=port)
+    with console.status("reading the runs"):
+        link = newest_link(uri, here)
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise ConfigError(f"--port {port}: in use, perhaps by another dcs ui; choose another")
+    if redact(uri) != uri:
+        # Other users of the machine can see the arguments of a process, not its environment.
+        at = arguments.index("--backend-store-uri")
+        del arguments[at : at + 2]
+        os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
+    console.print(f"MLflow will be ready in a few seconds at {link}", style="bold")
+    note_running_ui(uri, here)
+    # MLflow replaces this process, so that it receives Ctrl-C and signals directly.
+    os.execv(sys.executable, arguments)
+
+
+def runs(
+    sweep: Annotated[
+        str | None,
+        typer.Argument(metavar="[SWEEP]", help="Name of a sweep, e.g. tune; all by default."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Filter: method=dcs, or 'test/cobias<5' (in percent); repeatable.",
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="Sort by a metric, best first, e.g. test/cobias."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON with all recorded metrics, not in percent.")
+    ] = False,
+    output: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """List the recorded cells: key, name, results, and link to MLflow.
+
+    Example: `dcs runs quickstart --where method=dcs --sort test/cobias`
+    """
+    from dcs_tracking import Archive
+    from dcs_tracking.store import queries
+    from dcs_tracking.store.client import run_link
+
+    uri = Results(output, tracking_uri).store
+    with console.status("reading the runs"):
+        found = queries.cells(uri, sweep, archive=Archive(output))
+        found = queries.matching(found, where or ())
+    if sort is not None:
+        found = queries.best_first(found, sort)
+    found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
+    if as_json:
+        typer.echo(
+            found.to_json(orient="records", indent=2, date_format="iso", double_precision=15)
+        )
+        return
+    metrics = dict.fromkeys([*_HEADS, *([sort] if sort else [])])
+    names = ["name"] if sweep else ["sweep", "name"]
+    if len(found):
+        _show_runs(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
+    count = f"{len(found):,} cell{'' if len(found) == 1 else 's'}"
+    console.print(f"{count}; the links need {options.ui_command(output, tracking_uri)}")
+
+
+def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
+    """Print one row per cell; on a terminal its key is the link, in a pipe the last column."""
+    from dcs.evaluation.uncertainty import percent
+    from dcs_tracking.store.queries import is_share
+
+    heads = (*(f"{name} " for name in names), *(_HEADS.get(m, m) for m in metrics))
+    link = [] if console.is_terminal else ["link"]
+    shown = new_table("key ", *heads, *(f"{name} " for name in link))
+    for row in found.to_dict("records"):
+        failed = row["status"] != "FINISHED"
+        row["name"] += f" ({row['status'].lower()})" if failed else ""
+        figures = {m: "" if isnan(row[m]) else f"{row[m]:.4g}" for m in metrics}
+        figures |= {m: percent(row[m]) for m in metrics if is_share(m)}
+        key = Text(row["cell_key"][:8], Style(link=row["link"]))
+        cells = (*(row[name] for name in names), *figures.values(), *(row[name] for name in link))
+        shown.add_row(key, *cells, style="red" if failed else "")
+    console.print(shown)
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a sweep.")],
+    second: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of another sweep.")],
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Compare two sweeps over the cells that both have.
+
+    Prints the change of each method on each source from the first sweep to the second, tested
+    over seeds. MLflow compares two runs.
+
+    Example: `dcs compare before after`
+    """
+    from dcs_tracking.results.cells import Cells
+    from dcs_tracking.results.sweep_tables import compare_sweeps
+
+    results = Results(runs, tracking_uri)
+    table = compare_sweeps(
+        *(Cells.of(c.record for c in results.cells(name)) for name in (first, second))
+    )
+    shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(f"{table.title}: {first} → {second}", style="bold")
+    console.print(shown)
+    console.print(table.note)
+
+
+def rm(
+    name: Annotated[
+        str, typer.Argument(metavar="SWEEP|RUN", help="Name of a sweep, or a run as in reproduce.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Delete a sweep or a cell: records on disk, runs and models in MLflow.
+
+    Probability tables and cells that other sweeps have are kept. MLflow keeps deleted runs until
+    `mlflow gc`.
+
+    Example: `dcs rm quickstart --yes`
+    """
+    from dcs_tracking import Archive
+    from dcs_tracking.schema import CELL_KEY, SWEEP_KEY, tagged
+    from dcs_tracking.store.client import open_store
+    from dcs_tracking.store.queries import delete_runs
+
+    results, archive = Results(runs, tracking_uri), Archive(runs)
+    sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
+    record = None if sweeps else results.record(name)
+    what = f"sweep {name}" if record is None else f"cell {record.key}"
+    if not yes:
+        typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
+    client = open_store(results.store)
+    experiments = [str(each.experiment_id) for each in client.search_experiments()]
+    if record is not None:
+        count = delete_runs(client, experiments, tagged({CELL_KEY: record.key}))
+        archive.remove(record.key)
+    else:
+        count = 0
+        for sweep in sweeps:
+            count += delete_runs(client, experiments, tagged({SWEEP_KEY: sweep.sweep_key}))
+            archive.remove_sweep(sweep)
+    console.print(f"{what} deleted: {count} runs in MLflow, and its files in {runs}")
+
+
+def register(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="As in `dcs reproduce`, or the path of a scheme.json file."
+        ),
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="New or existing registered model.")],
+    alias: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Alias of this version, e.g. champion.")
+    ] = None,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Register the scheme of a run as an MLflow model, and print how to serve it.
+
+    Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
+    """
+    import dcs
+    from dcs_tracking.store.client import pages, redact, resolve_tracking_uri
+    from dcs_tracking.store.serving import log_cell_scheme, log_scheme, register_model
+
+    if run.endswith(".json"):
+        scheme = dcs.CorrectionScheme.load(run)
+        uri = resolve_tracking_uri(tracking_uri, runs)
+        model_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
+    else:
+        results = Results(runs, tracking_uri)
+        uri = results.store
+        model_id = log_cell_scheme(uri, results.cell(run))
+    with console.status("registering the model"):
+        version = register_model(uri, model_id, name, alias=alias)
+    served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
+    console.print(f"version {version} of model {name!r} registered: models:/{model_id}")
+    console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
+    console.print("next:")
+    console.print(
+        f"  MLFLOW_TRACKING_URI={shlex.quote(redact(uri))} mlflow models serve "
+        f"-m {shlex.quote(served)} "
+        "--env-manager local --port 5001"
+    )
+
+
+def reproduce(
+    run: options.RunName,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Recompute a recorded cell and compare scheme, metrics and trials to the last bit.
+
+    Software that differs from the record is listed. The exit code is 0 if everything is
+    identical, 1 if something differs, and 2 if the cell cannot be recomputed.
+
+    Example: `dcs reproduce best:method=dcs`
+    """
+    from dcs_tracking import collect_provenance
+    from dcs_tracking.store.runs import cell_name
+    from dcs_workflows import reproduce as rerun
+
+    results = Results(runs, tracking_uri)
+    record = results.record(run)
+    console.print(f"{cell_name(record)}, {results.link(record.key)}")
+    software = rerun.compare_software(record.provenance, collect_provenance())
+    _show_compared("software", [row for row in software if not row.same])
+    tables = rerun.stored_tables(record, runs)
+    if tables is None:
+        raise TrackingError(
+            f"cell {record.key}: its tables have changed or are not in {runs}; put the files of "
+            "dcs tune back, or run its sweep again, which scores missing tables"
+        )
+    with progress_bar("recomputing the cell") as progress:
+        now = rerun.recompute(record, tables, progress=lambda share: progress(completed=share))
+    rows = rerun.compare_results(record, now)
+    _show_compared("results", [r for r in rows if not r.same or r.name.startswith("test/")])
+    if different := [row.name for row in rows if not row.same]:
+        console.print(f"different: {', '.join(different)}", style="red")
+        raise typer.Exit(1)
+    end = "identical" if record.finished else "failed as recorded"
+    console.print(f"{end}: {len(rows)} values, {len(record.trials)} trials", style="green")
+
+
+def _show_compared(title: str, rows: list[Compared]) -> None:
+    from dcs_tracking.schema import shorten
+
+    shown = new_table(f"{title} ", "recorded ", "now ")
+    for row in rows:
+        pair = (f"{v:.6g}" if isinstance(v, float) else str(v) for v in (row.recorded, row.now))
+        style = "" if row.same else "yellow"
+        shown.add_row(row.name, *(shorten(text, 40) for text in pair), style=style)
+    if rows:
+        console.print(shown)

@@ -1,0 +1,592 @@
+"""``dcs import``, ``tune``, ``pick``, ``evaluate``, ``apply``, ``check``: user-provided tables."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+import dcs
+from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason, show
+from dcs_workflows.cli import options
+from dcs_workflows.cli.console import console, progress_bar
+from dcs_workflows.cli.options import Results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dcs import CorrectionScheme
+    from dcs.data.columns import Reading
+    from dcs.data.reader import Source
+
+#: Files beside a scheme: its front, the page of the result, and the rows that were held out.
+FRONT, RESULT, HELD_OUT = "front.json", "result.html", "held_out.parquet"
+
+Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
+Prefer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Point of the front: no-harm is the fairest shown to cost at most 0.5 points of "
+        "accuracy, balance maximizes accuracy minus COBias; accuracy, balanced-accuracy, "
+        "macro-f1 and weakest-class maximize that metric; offsets is balance among schemes that "
+        "`dcs export` can turn into token biases.",
+        show_default="no-harm",
+    ),
+]
+Margin = Annotated[
+    float | None,
+    typer.Option(
+        metavar="POINTS",
+        help="Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
+        show_default="0.5",
+    ),
+]
+MaxAccuracyLoss = Annotated[
+    float | None,
+    typer.Option(metavar="POINTS", help="Fairest scheme at most this far below best accuracy."),
+]
+MaxCobias = Annotated[
+    float | None,
+    typer.Option(metavar="POINTS", help="Only schemes with at most this COBias."),
+]
+
+
+def import_(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[FORMAT] PATH",
+            help="File or folder to read; FORMAT is table (the default) or lm-eval.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="TABLE",
+            help="Parquet file to write; a folder for all tables if PATH contains several.",
+        ),
+    ],
+    read: options.Read = None,
+    part: Annotated[
+        str | None, typer.Option(help="Table of a folder, such as optimization or test.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model, recorded as the origin.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task, recorded as the origin.")] = None,
+    shots: Annotated[
+        str | None, typer.Option(metavar="K", help="Number of demonstrations, or N, as origin.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Demonstration seed, as the origin.")
+    ] = None,
+) -> None:
+    """Convert class probabilities to a probability table; dcs tune reads most files by itself.
+
+    The format lm-eval is a sample log of lm-evaluation-harness (samples_TASK_DATE.jsonl), or a
+    folder of such logs. Its keys of `--read` are classes, filter (whose responses are read),
+    targets (auto, index or text) and choice_score: choices are scored by the sum of their
+    log-likelihoods, by the mean per character, or by the sum minus that without the prompt
+    (unconditional).
+
+    Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
+    """
+    from dcs.data.importers import import_tables, the_table
+    from dcs.prompting.tasks import parse_shots
+
+    if len(sources) > 2:
+        raise ConfigError(
+            f"[FORMAT] PATH: got {len(sources)} values {show(sources)}; give one path"
+        )
+    format, path = sources[0] if len(sources) == 2 else "table", Path(sources[-1])
+    named = {"model": model, "task": task, "demonstration_seed": seed}
+    origin: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if shots is not None:
+        origin["shots"] = parse_shots(shots)
+    found = import_tables(format, path, origin, **options.values_of(read))
+    tables = {output / f"{name}.parquet": table for name, table in found.items()}
+    if output.suffix == ".parquet":
+        tables = {output: the_table(found, part, path)}
+    elif part is not None or (len(found) == 1 and not path.is_dir()):
+        raise ConfigError(f"--output {output}: must end in .parquet for a single table")
+    for file, table in tables.items():
+        table.write(file)
+        console.print(
+            f"{file}: {table.n_rows} rows, {int(table.labelled.sum())} of them labelled, "
+            f"{table.n_classes} classes ({', '.join(table.classes)})"
+        )
+    pair = {"optimization", "test"} <= found.keys() and len(tables) > 1
+    written = shlex.quote(str(output if pair else next(iter(tables))))
+    console.print(f"next: dcs tune {written}", style="bold")
+
+
+def tune(
+    tables: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TABLE...",
+            help="Class probabilities and labels: .csv, .tsv, .jsonl, .parquet, .npz, or a folder "
+            "of dcs generate. Several tables of the same rows, matched by id, get one joint "
+            "scheme.",
+        ),
+    ],
+    test: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="TABLE",
+            help="Table for the final evaluation; by default 30 % of TABLE is held out.",
+        ),
+    ] = None,
+    read: options.Read = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="dcs, dnip (weights only), furud (memberships only), a baseline such as "
+            "logistic-balanced, or a plug-in.",
+        ),
+    ] = "dcs",
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of Optuna trials, of which the standard settings are the first.",
+            show_default="48",
+        ),
+    ] = None,
+    prefer: Prefer = None,
+    margin: Margin = None,
+    max_accuracy_loss: MaxAccuracyLoss = None,
+    max_cobias: MaxCobias = None,
+    compare: Annotated[
+        Any,
+        typer.Option(
+            parser=options.names,
+            metavar="NAME,...",
+            help="Methods to compare with on the same rows, e.g. logistic-balanced,batch.",
+        ),
+    ] = None,
+    settings: options.Settings = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root random seed.")] = 0,
+    output: options.Output = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Find a correction scheme for probability tables and evaluate it on held-out rows.
+
+    An Optuna study tunes the simulated annealing that searches for schemes and judges every
+    trial by cross-validation. The scheme selected from its front is
+    written to OUTPUT/TABLE-METHOD/scheme.json; all trials are recorded in MLflow. For several
+    tables of the same rows, cross-validation selects one of them, their mean or a stack.
+
+    Example: `dcs tune rows.csv --prefer balance --output runs`
+    """
+    from dcs.io import atomic_write_text, content_key
+    from dcs.selection.ensemble import inputs_of
+    from dcs.selection.page import verdict, worse_classes
+    from dcs_workflows.cli import views
+    from dcs_workflows.cluster.sweep import run_here
+    from dcs_workflows.config.sweep import TuneConfig, configured
+    from dcs_workflows.plan import paths_by_name, plan_tuning
+
+    config = configured(
+        TuneConfig,
+        {},
+        source="command line",
+        sets=settings or (),
+        tuner__trials=trials,
+        tuner__prefer=prefer,
+        tuner__margin=margin,
+        tuner__max_accuracy_loss=max_accuracy_loss,
+        tuner__max_cobias=max_cobias,
+    )
+    members = paths_by_name(tables)
+    name = "+".join(members)
+    plan, rows = plan_tuning(
+        members,
+        output,
+        config=config,
+        methods=[method, *(compare or ())],
+        seed=seed,
+        test=test or (),
+        reading=options.reading(read),
+    )
+    for line in plan.remarks:
+        console.print(line)
+    with options.recording(
+        tracking_uri,
+        output=output,
+        tracking=config.tracking,
+        experiment="tune",
+        sweep_key=content_key({"cells": [c.key for cells in plan.cells.values() for c in cells]}),
+        sweep_params={
+            "method": method,
+            **plan.config.model_dump(mode="json", exclude={"models", "tasks", "shots"}),
+        },
+        run_name=name,
+    ) as recorder:
+        with progress_bar(f"tuning {method}") as progress:
+            cells = run_here(plan, recorder, lambda share: progress(completed=share))
+        with console.status("recording in MLflow"):
+            report = recorder.finish()
+
+    records = [recorder.archive.read(cell.key) for cell in cells]
+    found = {record.identity["method"]: record for record in records}
+    schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}
+    record, scheme = found[method], schemes[method]
+    front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
+    path = output / f"{name}-{method}" / "scheme.json"
+    scheme.save(path)
+    path.with_name(FRONT).unlink(missing_ok=True)
+    if front is not None:
+        front.save(path.with_name(FRONT))
+    console.print()
+    plain = schemes.pop("icl")
+    views.show_tuned(name, rows, {"uncorrected": plain} | schemes)
+    if front is not None:
+        views.show_front(front, scheme=scheme)
+    words = scheme.explain()
+    _print_paragraph(words)
+    given = dict(zip(members, test or tables, strict=True))
+    used = [given[each] for each in scheme.inputs or members]
+    rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
+    applied = f"dcs apply {shlex.quote(str(path))} {rest}"
+    page = path.with_name(RESULT)
+    page.unlink(missing_ok=True)
+    if front is not None:
+        shown: dict[str, Any] = {"name": str(path.parent), "words": words, "apply": applied}
+        if record.metrics.get("test/accuracy_p") is not None:
+            judged = rows["test"].only_labelled()
+            before, after = (each.predict(inputs_of(each, judged)) for each in (plain, scheme))
+            worse = worse_classes(judged.labels, before, after, judged.classes)
+            shown["verdict"] = verdict(record.metrics, judged.n_rows, worse)
+            console.print(shown["verdict"], style="bold")
+        atomic_write_text(page, front.report(**shown))
+        console.print(f"result on one page: {page}")
+        if isinstance(rows["test"], dcs.ProbabilityTable):
+            rows["test"].write(path.with_name(HELD_OUT))
+    console.print(report.message)
+    console.print(Results(output, tracking_uri).link(record.key))
+    console.print(f"scheme written to {path}")
+    console.print(
+        f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
+        style="bold",
+    )
+
+
+def _print_paragraph(sentences: Sequence[str]) -> None:
+    console.print("", *(f"  {sentence}" for sentence in sentences), "", sep="\n")
+
+
+def pick(
+    scheme: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCHEME", help="scheme.json of dcs tune, or its folder; is overwritten."
+        ),
+    ],
+    prefer: Prefer = None,
+    margin: Margin = None,
+    max_accuracy_loss: MaxAccuracyLoss = None,
+    max_cobias: MaxCobias = None,
+) -> None:
+    """Pick another point of the front that dcs tune wrote beside a scheme, without refitting.
+
+    Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
+    """
+    from dcs_workflows.cli.views import show_front, show_judgement
+
+    path = scheme / "scheme.json" if scheme.is_dir() else scheme
+    old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
+    if not front.exists():
+        raise SchemeError(
+            f"{front}: does not exist; dcs tune writes a front only for schemes of dcs, dnip or "
+            "furud that are selected by cross-validation"
+        )
+    before = dcs.FittedScheme.load(front)
+    wanted: Any = prefer or "no-harm"
+    tested = {} if margin is None else {"margin": margin}
+    preference = dcs.Preference(wanted, max_accuracy_loss, max_cobias, **tested)
+    picked = before.pick(preference)
+    new = picked.scheme
+    # Rows and input tables are those of the previous scheme.
+    provenance = {**old.provenance, **new.provenance}
+    new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
+    new.save(path)
+    picked.save(front)
+    show_front(picked, scheme=new)
+    _print_paragraph(new.explain())
+    held_out = path.with_name(HELD_OUT)
+    if held_out.exists() and not new.inputs:
+        rows = dcs.ProbabilityTable.read(held_out)
+        if rows.labelled.any():
+            rows = rows.only_labelled()
+            schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes), "picked": new}
+            title = (
+                f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
+            )
+            show_judgement(f"{title}: %", rows, schemes)
+    same = picked.chosen == before.chosen
+    console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
+
+
+def evaluate(
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="Class probabilities and labels; see dcs tune.")
+    ],
+    scheme: Annotated[
+        list[Path] | None,
+        typer.Option("--scheme", "-s", metavar="SCHEME", help="Scheme to evaluate; repeatable."),
+    ] = None,
+    read: options.Read = None,
+) -> None:
+    """Evaluate a table, uncorrected and corrected by schemes: metrics, intervals, paired tests.
+
+    Example: `dcs evaluate new.csv -s runs/a-dcs/scheme.json -s runs/a-batch/scheme.json`
+    """
+    from dcs_workflows.cli.views import show_judgement, warn_of_fitted_rows
+
+    loaded = {path: dcs.CorrectionScheme.load(path) for path in scheme or ()}
+    first = next(iter(loaded.values()), None)
+    (source,) = _open([table], options.reading(read), first)
+    rows = source.table.only_labelled(source=str(table))
+    by = rows.provenance.corrected_by
+    plain = "uncorrected" if by is None else "corrected"
+    schemes = {plain: dcs.CorrectionScheme.identity(rows.classes)}
+    for path, each in loaded.items():
+        # Schemes of dcs tune are named by their folders.
+        name = path.resolve().parent.name if path.stem == "scheme" else path.stem
+        if len(each.inputs) > 1:
+            raise ConfigError(
+                f"{path}: requires the tables {quoted(each.inputs)}; correct them with dcs "
+                "apply, then evaluate its output"
+            )
+        if each.classes != rows.classes:
+            raise SchemeError(
+                f"{path}: the scheme is for the classes {quoted(each.classes)}, others are for "
+                f"{quoted(rows.classes)}; evaluate it alone"
+            )
+        schemes[str(path) if name in schemes else name] = each
+    show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
+    if by is not None:
+        console.print(f"corrected by {by}", style="yellow" if "fitted" in by else "")
+    warn_of_fitted_rows(rows, schemes)
+
+
+def _open(
+    files: Sequence[Path],
+    given: Reading,
+    scheme: CorrectionScheme | None,
+    *,
+    quiet: bool = False,
+) -> list[Source]:
+    """Read files as those that a scheme was fitted on; print what is inferred.
+
+    Raises
+    ------
+    SchemeError
+        If there is a scheme, and a file has been corrected already.
+    """
+    from dcs.data.reader import as_reading, open_source
+
+    found = []
+    for k, file in enumerate(files):
+        known = None
+        if scheme is not None:
+            noted = scheme.provenance
+            if k < len(scheme.inputs):
+                noted = noted.get("tables", {}).get(scheme.inputs[k], {})
+            known = as_reading(
+                noted.get("reading") or {"classes": scheme.classes}, source="scheme: reading"
+            )
+        path = file / "test.parquet" if file.is_dir() else file
+        source = open_source(path, given, known=known)
+        if scheme is not None:
+            about = f"{file}: the scheme is for other classes"
+            source = replace(source, table=source.table.with_classes(scheme.classes, source=about))
+        if scheme is not None and (by := source.table.provenance.corrected_by):
+            raise SchemeError(
+                f"{file}: already corrected by {by}; give the uncorrected probabilities"
+            )
+        if source.remark and not quiet:
+            console.print(source.remark)
+        found.append(source)
+    return found
+
+
+def apply(
+    scheme: Scheme,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="ROWS...",
+            help="Class probabilities in any form of dcs tune, labelled or not; - reads CSV or "
+            "JSON lines from standard input. A scheme of several tables requires as many, in the "
+            "order of tuning.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
+            show_default="ROWS-corrected, in the format of ROWS",
+        ),
+    ] = None,
+    read: options.Read = None,
+) -> None:
+    """Write the corrected probabilities of rows, labelled or not.
+
+    Files are read as those that the scheme was fitted on. Class columns are replaced by columns
+    `corrected:CLASS`, a column `predicted` with the class is added, and all other columns are
+    kept. A probability table stays one.
+
+    Example: `dcs apply dcs-runs/rows-dcs/scheme.json new.csv -o corrected.csv`
+    """
+    import pandas as pd
+
+    from dcs.data.columns import CORRECTED
+    from dcs.io import content_key
+    from dcs.selection.ensemble import TableEnsemble, mean_of
+
+    correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
+    target = _target(rows) if output is None else output
+    sources = _open(files, options.reading(read), correction, quiet=str(target) == "-")
+    table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
+    name = f"scheme {content_key(correction.to_dict())[:8]}"
+    before = None
+    if len(correction.inputs) > 1 or len(files) > 1:
+        tables = [(str(f), each.table) for f, each in zip(files, sources, strict=True)]
+        ensemble = TableEnsemble.of(correction, tables)
+        table, before = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
+        # The tables are combined already, so only the correction remains.
+        correction = replace(correction, combination=None, inputs=())
+        columns = tuple(f"p:{each}" for each in table.classes)
+        frame = pd.DataFrame({"id": list(table.ids)})
+    probs = correction.apply(table.probs)
+    predicted = correction.predict(table.probs)
+    is_table = before is not None or rows.suffix == ".npz" or not sources[0].remark
+    if is_table and target.suffix == ".parquet":
+        if share := correction.share_fitted(table):
+            name += f", with about {100 * share:.0f} % of the rows that it was fitted on"
+        provenance = replace(table.provenance, corrected_by=name)
+        replace(table.with_probs(probs), provenance=provenance).write(target)
+    else:
+        others = frame.drop(columns=[each for each in columns if each in frame])
+        place = min((k for k, each in enumerate(frame.columns) if each in columns), default=1)
+        added = pd.DataFrame(
+            probs, columns=[CORRECTED + each for each in table.classes], index=others.index
+        )
+        parts = [others.iloc[:, :place], added, others.iloc[:, place:]]
+        written = pd.concat(parts, axis=1)
+        head = "predicted"
+        while head in written:
+            head += "_corrected"
+        written[head] = [correction.classes[k] for k in predicted]
+        _write_rows(written, target, sources[0].reading, head)
+    if str(target) != "-":
+        first = (table.probs if before is None else before).argmax(axis=1)
+        changed = int((predicted != first).sum())
+        console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
+        if table.labelled.any():
+            console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
+
+
+def _target(rows: Path) -> Path:
+    """Return the default output: a file beside the rows, in their format."""
+    if str(rows) == "-":
+        return rows
+    suffix = rows.suffix if rows.suffix in (".csv", ".tsv", ".jsonl") else ".parquet"
+    target = rows.with_name(f"{rows.stem}-corrected{suffix}")
+    if target.exists():
+        raise ConfigError(f"{target}: exists; give -o {target} to replace it, or another file")
+    return target
+
+
+def _write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: str) -> None:
+    import pyarrow as pa
+
+    from dcs.io import atomic_write_bytes, atomic_write_text
+
+    if path.suffix == ".parquet":
+        try:
+            data = frame.to_parquet()
+        except (pa.ArrowException, OverflowError, ValueError) as error:
+            raise TableError(
+                f"--output {path}: Parquet cannot store a column: {reason(error)}; use .jsonl"
+            ) from None
+        atomic_write_bytes(path, data)
+    elif path.suffix == ".jsonl":
+        # pandas would round to 15 digits. Missing values (NaN) do not equal themselves.
+        rows = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
+        atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in rows))
+    elif path.suffix in (".csv", ".tsv") or str(path) == "-":
+        # A spreadsheet would run a class named =1+1 as a formula.
+        frame[predicted] = frame[predicted].str.replace(r"^(?=[=+@\t\r]|-(?!\d))", "'", regex=True)
+        separator = "\t" if path.suffix == ".tsv" else reading.separator or ","
+        text = frame.to_csv(index=False, sep=separator, decimal=reading.decimal or ".")
+        if str(path) == "-":
+            typer.echo(text, nl=False)
+        else:
+            atomic_write_text(path, text)
+    else:
+        raise ConfigError(f"--output {path}: must end in .parquet, .csv, .tsv or .jsonl, or be -")
+
+
+def export(
+    scheme: Scheme,
+    model: Annotated[
+        str, typer.Option("--model", metavar="MODEL", help="Model whose tokens are biased.")
+    ],
+    label_words: Annotated[
+        Any,
+        typer.Option(
+            parser=options.names,
+            metavar="A,B,...",
+            help="Label word of each class, in the order of the scheme.",
+            show_default="the class names",
+        ),
+    ] = None,
+    logit_bias: Annotated[
+        bool, typer.Option("--logit-bias", help="Print token biases: the only format, required.")
+    ] = False,
+) -> None:
+    """Print a scheme that only adds offsets as the `logit_bias` of an API request.
+
+    The model then answers with the corrected label itself. Schemes of the methods batch and
+    prior are of this kind, and weights without calibration; others are refused.
+
+    Example: `dcs export runs/a-batch/scheme.json --logit-bias --model Qwen/Qwen3-8B`
+    """
+    from dcs.scoring.labels import read_label_words
+    from dcs.scoring.models import load_tokenizer
+
+    if not logit_bias:
+        raise ConfigError("dcs export: give the format, --logit-bias")
+    loaded = dcs.CorrectionScheme.load(scheme)
+    try:
+        offsets = loaded.offsets
+    except SchemeError as error:
+        raise SchemeError(
+            f"{scheme}: cannot be token biases: {error}; use dcs apply, or tune "
+            "with --method batch"
+        ) from None
+    words = label_words or list(loaded.classes)
+    if len(words) != len(loaded.classes):
+        raise ConfigError(f"--label-words {show(words)}: must be {len(loaded.classes)} words")
+    tokenizer = load_tokenizer(model)
+    # In a chat, no space precedes the answer.
+    spaced = words if tokenizer.template else [" " + word for word in words]
+    tokens, _ = read_label_words(tokenizer, "Answer:", spaced, "first")
+    # The limits of the API; only differences matter.
+    biases = np.clip(offsets, -100.0, 100.0).round(4)
+    found = {str(ids[0]): bias for ids, bias in zip(tokens, biases.tolist(), strict=True)}
+    typer.echo(json.dumps({"logit_bias": found}))

@@ -1,0 +1,302 @@
+"""Views of sweeps in progress and of their results, and of schemes on labelled rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
+from typing import Final, get_args
+
+import numpy as np
+from rich.table import Table
+
+from dcs.data.table import ProbabilityTable
+from dcs.errors import last_line
+from dcs.evaluation.metrics import METRICS, confusion_matrix
+from dcs.evaluation.uncertainty import (
+    Interval,
+    chance,
+    compare_predictions,
+    metric_intervals,
+    percent,
+    sentence_of_chance,
+)
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.ensemble import inputs_of
+from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
+from dcs_tracking import CellRecord
+from dcs_tracking.records import UNCORRECTED
+from dcs_tracking.results.cells import MEASURES, Cells, Estimate, method_title
+from dcs_tracking.store.runs import cell_name
+from dcs_workflows.cli.console import console, duration, new_table
+from dcs_workflows.cli.scoring import announce
+from dcs_workflows.plan import Progress, SweepPlan, cpu_seconds_left
+from dcs_workflows.tables import Rows
+
+#: Interval between progress lines if the output is not a terminal.
+_LINE_SECONDS = 30.0
+
+#: Units of work that are shown per second.
+_RATES: Final = ("prompts", "trials")
+
+#: Titles of the metrics of schemes, and short forms for narrow tables.
+_TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
+_SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
+
+#: Half-width of a 95 % interval in standard errors.
+_Z_95: Final = 1.96
+
+
+def headline(plan: SweepPlan) -> str:
+    """Return the size of a sweep and how much of it is finished, on one line."""
+    failed = f", {plan.n_failed} failed" if plan.n_failed else ""
+    return (
+        f"{plan.config.name}: {_count(plan.n_tables, 'table')}, "
+        f"{_count(plan.n_cells, 'cell')}; {_count(len(plan.ended) - plan.n_failed, 'cell')} "
+        f"finished earlier{failed}"
+    )
+
+
+def show_plan(plan: SweepPlan) -> None:
+    """Print how much of a sweep is finished, and what is missing."""
+    console.print(headline(plan))
+    announce(plan.missing_tables.values())
+    if not plan.has_work:
+        console.print("nothing to do")
+        return
+    unscored = _count(len(plan.missing_tables), "table")
+    missing = _count(plan.n_cells - len(plan.ended), "cell")
+    rest = math.nan if plan.missing_tables else cpu_seconds_left(plan)
+    time_left = "unknown until one of each kind is finished"
+    if not math.isnan(rest):
+        time_left = f"{duration(rest)} of one CPU"
+    console.print(f"to do: {unscored} to score, {missing} to compute (time: {time_left})")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def show_results(records: Sequence[CellRecord]) -> None:
+    """Print results by task, and failed cells."""
+    finished = Cells.of(records)
+    for (model, _), group in groupby(sorted(finished.records, key=_group), key=_group):
+        cells = Cells(tuple(group))
+        several = cells.frame["seed"].nunique() > 1
+        shown = "mean ± sd over seeds" if several else "[95 % interval], p against uncorrected"
+        console.print()
+        task = cells.records[0].who["task"]
+        console.print(f"{task} ({model}): % of test rows, {shown}", style="bold")
+        console.print(results_table(cells))
+    for record in records:
+        if not record.finished:
+            reason = last_line(record.error or "")
+            console.print(f"failed {cell_name(record)}: {reason}", style="red")
+    if len(finished.records) < len(records):
+        console.print("add --retry-failed to compute the failed cells again")
+    console.print()
+
+
+def _group(record: CellRecord) -> tuple[str, str]:
+    return record.identity["model"], record.identity["task"]
+
+
+def results_table(cells: Cells) -> Table:
+    """Return accuracy and COBias of the cells of one model and task by method.
+
+    Cells that differ in a setting, as in an ablation, have separate rows and a column for each
+    such setting. Several seeds are averaged; a single one is shown with its 95 % interval and the
+    p-values of a paired test against uncorrected.
+    """
+    axes = cells.axes
+    rows = cells.estimates(["shots", "method", *(axis.name for axis in axes)])
+    tested = bool(rows["accuracy_p"].notna().any())
+    p = ["p"] if tested else []
+    settings = (f"{axis.title} " for axis in axes)
+    table = new_table("shots", "method ", *settings, "accuracy ↑", *p, "COBias ↓", *p)
+    for row in rows.to_dict("records"):
+        method = row["method"]
+        settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
+        metrics = []
+        for each in (Estimate.of(row, measure) for measure in MEASURES):
+            metrics += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
+        shots = "" if row["shots"] is None else str(row["shots"])
+        style = "" if method == UNCORRECTED else "bold"
+        table.add_row(shots, method_title(method), *settings, *metrics, style=style)
+    return table
+
+
+def progress_line(progress: Progress, now: float) -> str:
+    """Return the progress of a sweep on one line, with work per second and the time left.
+
+    Parameters
+    ----------
+    progress : Progress
+        Progress of the sweep.
+    now : float
+        Current time of :func:`time.monotonic`.
+    """
+    seconds, work = max(1e-9, now - progress.started), progress.work
+    failed = f", {progress.cells_failed} failed" if progress.cells_failed else ""
+    parts = [
+        f"tables {progress.tables_done}/{progress.tables_total}, "
+        f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
+    ]
+    parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
+    # Before, most of the cells that were submitted together are still to come.
+    if work["cells"] > progress.running and progress.tables_done == progress.tables_total:
+        seconds_per_cell = (now - progress.first_cell) / work["cells"]
+        left = (progress.cells_total - progress.cells_done) * seconds_per_cell
+        parts.append(f"about {duration(left)} left")
+    return " · ".join(parts)
+
+
+@contextmanager
+def sweep_progress() -> Iterator[Progress]:
+    """Show progress while the block runs: live on a terminal, periodic lines otherwise."""
+    with console.status("") as status:
+        printed = time.monotonic()
+
+        def show(progress: Progress) -> None:
+            nonlocal printed
+            now = time.monotonic()
+            line = progress_line(progress, now)
+            status.update(line)
+            if not console.is_terminal and now >= printed + _LINE_SECONDS:
+                printed = now
+                console.print(line)
+
+        yield Progress(show=show)
+
+
+def show_tuned(
+    name: str, rows: Mapping[str, Rows], schemes: Mapping[str, CorrectionScheme]
+) -> None:
+    """Print the metrics of schemes on held-out rows, or why they cannot be computed."""
+    fitted, held_out = rows["optimization"], rows["test"]
+    labelled = int(fitted.labelled.sum())
+    if labelled < fitted.n_rows:
+        console.print(f"{name}: {labelled} of {fitted.n_rows} optimization rows have labels")
+    if held_out.labelled.any():
+        judged = held_out.only_labelled()
+        show_judgement(f"{name}: % of {judged.n_rows} held-out rows", judged, schemes)
+    elif labelled:
+        console.print("No held-out row has a label, so nothing can be evaluated.", style="yellow")
+    else:
+        console.print(
+            "No row has a label: this is batch calibration, which makes the mean probabilities of "
+            "all classes equal. Its effect on accuracy and COBias is unknown without labels; "
+            "label a few hundred rows and tune again.",
+            style="yellow",
+        )
+
+
+def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> None:
+    """Print the metrics of schemes on labelled rows side by side."""
+    console.print(f"{title} [95 % interval]", style="bold")
+    console.print(judged_table(rows, schemes))
+
+
+def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
+    """Evaluate schemes on labelled rows: a column per scheme, metrics and classes as rows.
+
+    COBias is also shown without what sampling adds to it on average. Rows below accuracy and
+    COBias show the changes, tested on the same rows, against the first scheme and, with more than
+    two schemes, against the second.
+
+    Parameters
+    ----------
+    rows : ProbabilityTable or TableEnsemble
+        Labelled rows.
+    schemes : mapping of str to CorrectionScheme
+        Schemes by column head, with the classes in the order of the rows.
+    """
+    against = [*schemes][: min(2, len(schemes) - 1)]
+    labels, n_classes = rows.labels, rows.n_classes
+    predictions = {
+        name: scheme.predict(inputs_of(scheme, rows)) for name, scheme in schemes.items()
+    }
+    columns: dict[str, list[str]] = {}
+    for name, predicted in predictions.items():
+        found = metric_intervals(confusion_matrix(labels, predicted, n_classes))
+        pairs = {
+            reference: compare_predictions(labels, predictions[reference], predicted, n_classes)
+            for reference in against
+        }
+        heads, texts = [], []
+        for metric, title in zip(METRICS, _TITLES, strict=True):
+            heads.append(title)
+            texts.append(_figure(getattr(found, metric)))
+            if metric == "cobias":
+                heads.append("  without sampling noise")
+                texts.append(percent(found.corrected_cobias))
+            for reference, pair in pairs.items() if metric in MEASURES else ():
+                by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
+                change = f"{100 * by:+.1f}, {sentence_of_chance(p)}"
+                heads.append(f"  against {reference}")
+                # Each pair is shown once, in the column of the later scheme.
+                texts.append(change if reference in columns else "")
+        columns[name] = [*texts, *map(_figure, found.class_accuracies)]
+    table = new_table(" ", *columns, dense=True)
+    for i, (head, *texts) in enumerate(
+        zip([*heads, *rows.classes], *columns.values(), strict=True)
+    ):
+        table.add_row(head, *texts, end_section=i + 1 == len(heads))
+    return table
+
+
+def _figure(interval: Interval) -> str:
+    # The accuracy of a class without rows is undefined.
+    ends = interval.low, interval.high
+    return percent(interval.estimate, interval=ends, padded=True) or "-"
+
+
+def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[str, CorrectionScheme]) -> None:
+    """Warn if the evaluated rows include rows that a scheme was fitted on."""
+    for name, scheme in schemes.items():
+        if share := scheme.share_fitted(rows):
+            console.print(
+                f"warning: about {100 * share:.0f} % of the rows that {name} was fitted on are "
+                "among these; its metrics are optimistic, evaluate it on other rows",
+                style="yellow",
+            )
+
+
+def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) -> None:
+    """Print the points of a front that --prefer picks by name, the chosen one marked.
+
+    The most accurate comes first. If `scheme`, the one fitted, combines tables, the point that
+    corrects no class is their combination; uncorrected is the mean of the tables, as elsewhere.
+    """
+    plain, chosen = fitted.points[-1], fitted.chosen
+    named: dict[int, tuple[FrontPoint, list[str]]] = {id(chosen): (chosen, [])}
+    uncorrected = "combined only" if scheme is not None and scheme.inputs else "uncorrected"
+    named.setdefault(id(plain), (plain, []))[1].append(uncorrected)
+    for name in get_args(Prefer):
+        point = fitted.pick(Preference(prefer=name)).chosen
+        if name == "offsets" and point is plain:
+            continue  # Usually other schemes are better than all that only add offsets.
+        named.setdefault(id(point), (point, []))[1].append(name)
+    table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):
+        found = metric_intervals(np.array(point.confusion), resamples=500)
+        margins = (_Z_95 * getattr(found, name).standard_error for name in METRICS)
+        # Limits apply to the COBias that is not caused by small folds.
+        estimate = replace(point.estimate, cobias=point.lasting_cobias)
+        texts = (percent(getattr(estimate, name)) for name in METRICS)
+        mark, style = ("→ ", "bold") if point is chosen else ("", "")
+        shown = (f"{a} ±{percent(b)}" for a, b in zip(texts, margins, strict=True))
+        table.add_row(mark + ", ".join(names), *shown, style=style)
+    console.print(
+        f"front: % of {plain.estimate.n_rows} rows, cross-validated, ± 95 %; {len(named)} of "
+        f"{len(fitted.points)} points, --max-cobias and --max-accuracy-loss pick others",
+        style="bold",
+    )
+    console.print(table)
+    if fitted.guarantee:
+        console.print(fitted.guarantee)

@@ -1,0 +1,350 @@
+"""The driver loop of a sweep on Ray: actors score prompts, tasks compute cells."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    OutOfMemoryError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+
+from dcs.errors import ScoringError, last_line
+from dcs.search.annealing import compile_search
+from dcs_tracking import Archive, CellRecord
+from dcs_workflows.cluster.connect import (
+    ClusterWatch,
+    check_alive,
+    check_processes,
+    gone,
+    look,
+)
+from dcs_workflows.cluster.pool import ScoringPool
+from dcs_workflows.parallel import Mapper, RayMapper
+from dcs_workflows.plan import UNFITTED, Cell, Progress, SweepPlan, sharing
+from dcs_workflows.study.cell import compute_cell, failed_record
+from dcs_workflows.study.study import StudyStorageError, open_storage
+from dcs_workflows.tables import Rows
+
+#: Maximum number of retries of cells whose worker died (out of memory, lost node).
+_RETRIES = 3
+#: Ray errors that a cell may cause itself; all others are attributed to the cluster.
+_CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
+#: Timeout of a wait for results, after which the cluster is checked again: Ray ends this process
+#: silently soon after a node's daemon has died.
+_WAIT_SECONDS = 0.25
+#: Delay before a cell is retried after its study storage failed.
+_STORAGE_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class _PendingCells:
+    """Cells of one table that are not yet submitted, grouped if they share a search.
+
+    The table is released when the last group has been submitted.
+    """
+
+    key: str
+    cells: deque[tuple[Cell, ...]]
+    tables: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tuning:
+    """Cells that are submitted together."""
+
+    cells: tuple[Cell, ...]
+    key: str
+    started_ms: int
+    width: int
+
+
+class Driver:
+    """Run the missing work of a plan on the Ray cluster that this process has joined.
+
+    Parameters
+    ----------
+    plan : SweepPlan
+        The plan.
+    progress : Progress
+        Progress of the sweep, initialised with the results of earlier runs.
+
+    Raises
+    ------
+    DCSError
+        If the cluster cannot run the work, or the study storage is unavailable.
+    """
+
+    def __init__(self, plan: SweepPlan, progress: Progress) -> None:
+        self._plan, self._progress = plan, progress
+        self._archive = Archive(plan.output)
+        self._storage = plan.study_storage
+        open_storage(self._storage)
+        self._watch = ClusterWatch(look)
+        self._placement = self._watch.latest
+        self._placement.check(plan.config.scoring if plan.missing_tables else None)
+        self._pool = ScoringPool(
+            plan.missing_tables,
+            texts=plan.texts,
+            output=plan.output,
+            settings=plan.config.scoring,
+            sampled=plan.config.tracking.traces,
+        )
+        self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
+        if plan.missing_tables and {*plan.config.methods} - UNFITTED:
+            # At the same time as the models are loaded.
+            ray.remote(compile_search).options(**self._placement.cells | {"num_cpus": 0}).remote()
+
+        # Keys of the tables and ensembles whose cells are known.
+        self._ready = set(plan.cells)
+        # Cells to compute, and cells being computed by the reference of their result.
+        self._waiting: deque[_PendingCells] = deque()
+        self._tuning: dict[Any, _Tuning] = {}
+        for key, cells in plan.missing_cells.items():
+            self._enqueue(key, cells)
+
+    def run(self) -> Generator[CellRecord, None, None]:
+        """Yield the record of every missing cell when it completes.
+
+        Raises
+        ------
+        ScoringError
+            If tables could not be scored; raised after all other work is done.
+        DCSError or OSError
+            If results cannot be written, for example because the disk is full.
+        """
+        try:
+            with self._watch.watching():
+                yield from self._work()
+        except RayError as error:
+            raise gone(last_line(error)) from error
+        if self._pool.unscored:
+            first, *others = self._pool.unscored
+            more = f" (and {len(others)} more tables)" if others else ""
+            raise ScoringError(
+                f"{first}{more}; finished results are saved, run the command again to continue"
+            ) from first.__cause__
+
+    def _work(self) -> Iterator[CellRecord]:
+        self._update_progress()
+        self._start_scoring()
+        while True:
+            self._start_tuning()
+            if not (self._pool.references or self._tuning):
+                return
+            for done in self._wait():
+                if done in self._tuning:
+                    yield from self._end_tuning(done, self._tuning.pop(done))
+                else:
+                    yield from self._end_scoring(done)
+            self._start_scoring()
+            for late in self._overdue():
+                # Kills the worker, which may hang in compiled code or be stopped.
+                ray.cancel(late, force=True)
+                yield from self._end_late(self._tuning.pop(late))
+            self._update_progress()
+
+    def _overdue(self) -> list[Any]:
+        """Return the cells that have exceeded the time limit of the sweep."""
+        limit = self._plan.config.cell_time_limit
+        if limit is None:
+            return []
+        oldest = time.time_ns() // 1_000_000 - round(1000 * limit)
+        return [key for key, tuning in self._tuning.items() if tuning.started_ms < oldest]
+
+    def _end_late(self, ended: _Tuning) -> Iterator[CellRecord]:
+        limit, name = self._plan.config.cell_time_limit, self._plan.config.name
+        error = TimeoutError(f"the cell did not end within cell_time_limit {limit:g} s")
+        for cell in ended.cells:
+            self._progress.cells_done += 1
+            self._progress.cells_failed += 1
+            yield failed_record(cell, error, sweep=name, started_ms=ended.started_ms)
+
+    def _wait(self) -> list[Any]:
+        """Return completed work, or nothing after a timeout so that the cluster is checked."""
+        running = [*self._pool.references, *self._tuning]
+        # Fetching results would contact the node's daemon, which may be dead.
+        ready, _ = ray.wait(running, num_returns=1, timeout=_WAIT_SECONDS, fetch_local=False)
+        if ready:
+            check_processes()
+            # With thousands in flight a wait is expensive: take all that have completed.
+            ready, _ = ray.wait(running, num_returns=len(running), timeout=0, fetch_local=False)
+        return list(ready)
+
+    def _update_progress(self) -> None:
+        self._placement, progress = self._watch.latest, self._progress
+        progress.tables_done = self._plan.n_tables - self._pool.n_missing
+        progress.running = len(self._tuning)
+        progress.show(progress)
+
+    @property
+    def _scoring_cpus(self) -> int:
+        """Number of CPUs that scoring takes from the cells."""
+        if not self._placement.shared:
+            return 0
+        options, _ = self._placement.scoring(self._plan.config.scoring)
+        return math.ceil(self._pool.n_actors * float(options["num_cpus"]))
+
+    def _start_scoring(self) -> None:
+        self._pool.fill(*self._placement.scoring(self._plan.config.scoring))
+
+    def _end_scoring(self, done: Any) -> Iterator[CellRecord]:
+        prompts, scored = self._pool.end(done)
+        self._progress.work.update(prompts=prompts)
+        if scored is None:
+            return
+        for ready, cells in self._plan.cells_after(scored).items():
+            if ready in self._ready:
+                continue
+            self._ready.add(ready)
+            # Keys are known only now: an earlier run may have computed cells of the same table.
+            finished = self._archive.finished([cell.key for cell in cells])
+            missing = [cell for cell in cells if cell.key not in finished]
+            self._enqueue(ready, missing)
+            for record in finished.values():
+                self._progress.cells_done += 1
+                yield record
+
+    def _enqueue(self, key: str, cells: Sequence[Cell]) -> None:
+        if cells:
+            self._waiting.append(_PendingCells(key, deque(sharing(cells))))
+
+    def _start_tuning(self) -> None:
+        task = self._cell_task.options(
+            retry_exceptions=[StudyStorageError, RayError], **self._placement.cells
+        )
+        while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
+            waiting = self._waiting[0]
+            if waiting.tables is None:
+                tables = self._plan.tables[waiting.key].read()
+                # Ray silently ends a process that contacts a dead daemon.
+                check_processes()
+                # Not put by the actor, whose node may leave before the cells are computed.
+                waiting.tables = ray.put(tables)
+            width = self._width(waiting.cells[0][0])
+            cells = waiting.cells.popleft()
+            running = task.remote(
+                run_cell,
+                cells,
+                waiting.tables,
+                self._plan.config.name,
+                RayMapper(width, self._placement.cells),
+                self._storage,
+            )
+            if not (self._tuning or self._progress.work["cells"]):
+                self._progress.first_cell = time.monotonic()
+            self._tuning[running] = _Tuning(cells, waiting.key, time.time_ns() // 1_000_000, width)
+            if not waiting.cells:
+                self._waiting.popleft()
+
+    def _width(self, cell: Cell) -> int:
+        """Return the number of parallel tasks of a cell: its share of the CPUs without a cell.
+
+        The last cells of a sweep share all CPUs: CPUs that other cells still hold become free
+        while they run, and until then their tasks wait in Ray's queue.
+        """
+        if cell.tuner is None:
+            return 1
+        free = self._placement.cell_cpus
+        if self._pool.n_actors:
+            free -= sum(tuning.width for tuning in self._tuning.values()) + self._scoring_cpus
+        share = free // sum(len(waiting.cells) for waiting in self._waiting)
+        return max(1, share)
+
+    def _end_tuning(self, done: Any, ended: _Tuning) -> Iterator[CellRecord]:
+        records: list[CellRecord]
+        try:
+            records = ray.get(done)
+        except RayError as error:
+            if not isinstance(error, RayTaskError):
+                check_alive()
+            if _is_cluster_error(error.cause if isinstance(error, RayTaskError) else error):
+                # Lost in each of Ray's retries.
+                raise
+            name, started_ms = self._plan.config.name, ended.started_ms
+            records = [
+                failed_record(cell, error, sweep=name, started_ms=started_ms)
+                for cell in ended.cells
+            ]
+        for record in records:
+            self._progress.cells_done += 1
+            self._progress.cells_failed += not record.finished
+            self._progress.work.update(cells=1, trials=len(record.trials))
+            yield self._plan.located(ended.key, record)
+
+
+def _is_cluster_error(error: BaseException | None) -> bool:
+    return isinstance(error, RayError) and not isinstance(error, _CELL_ERRORS)
+
+
+def run_cells(
+    run: Callable[..., CellRecord], cells: tuple[Cell, ...], *more: Any
+) -> list[CellRecord]:
+    """Compute cells that share a search by calling `run` on each with the other arguments."""
+    known: dict[Any, Any] = {}
+    return [run(cell, *more, known) for cell in cells]
+
+
+def run_cell(
+    cell: Cell,
+    tables: dict[str, Rows],
+    sweep: str,
+    mapper: Mapper,
+    storage: str | None,
+    known: dict[Any, Any] | None = None,
+) -> CellRecord:
+    """Compute a cell; errors are recorded, so that they do not stop other cells.
+
+    Parameters
+    ----------
+    cell : Cell
+        The cell to compute.
+    tables : dict of str to ProbabilityTable or TableEnsemble
+        Tables by split.
+    sweep : str
+        Name of the sweep that the record belongs to.
+    mapper : Mapper
+        Runs the trials.
+    storage : str or None
+        Storage of the cell's study.
+    known : dict, optional
+        See :func:`compute_cell`.
+
+    Returns
+    -------
+    CellRecord
+        Finished or failed.
+
+    Raises
+    ------
+    StudyStorageError
+        If the storage fails. Ray retries the cell, which resumes its study.
+    RayError
+        If the cluster lost a task of the cell. Ray retries the cell.
+    """
+    started_ms = time.time_ns() // 1_000_000
+    try:
+        return compute_cell(
+            cell,
+            tables["optimization"],
+            tables["test"],
+            sweep=sweep,
+            mapper=mapper,
+            storage=storage,
+            known=known,
+        )
+    except StudyStorageError:
+        time.sleep(_STORAGE_SECONDS)
+        raise
+    except Exception as error:
+        if _is_cluster_error(error):
+            raise
+        return failed_record(cell, error, sweep=sweep, started_ms=started_ms)

@@ -1,0 +1,279 @@
+"""The actors that score the tables of a sweep, and the shards that they pull."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from dcs.errors import DCSError, ScoringError, last_line
+from dcs.scoring.generation import ScorerInfo
+from dcs_workflows.cluster.connect import check_alive
+from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, in_flight
+from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.tables import StoredTables, TableRequest
+
+#: Number of actors that a shard, or the loading of a model, may take with it.
+_DEATHS = 3
+
+
+@dataclass(slots=True, eq=False)
+class _Actor(Work):
+    """An actor of the pool, the table that it worked on last, and its calls in flight."""
+
+    handle: Any = None
+    model: str = ""
+    table: TableScoring | None = None
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A shard that an actor scores, or the loading of its model if there is no table."""
+
+    actor: _Actor
+    table: TableScoring | None = None
+    shard: slice = field(default_factory=lambda: slice(0))
+
+
+class ScoringPool:
+    """Score tables with the actors of a Ray cluster.
+
+    Actors pull shards as they finish. An actor first takes those of its last table, whose
+    demonstrations its engine has cached, then those of a table that nobody works on, then helps
+    with the table that has the most left. The shards of an actor that dies go to the others.
+
+    Parameters
+    ----------
+    requests : mapping of str to TableRequest
+        Tables to score, by key.
+    texts : mapping of str to str
+        The :func:`texts_key` of the planned tables.
+    output : pathlib.Path
+        Output folder of the tables, which this process writes.
+    settings : ScoringSettings
+        The engine and its options.
+    sampled : int
+        Number of prompts of each table to record.
+
+    Attributes
+    ----------
+    unscored : list of ScoringError
+        Why tables could not be scored.
+    """
+
+    def __init__(
+        self,
+        requests: Mapping[str, TableRequest],
+        *,
+        texts: Mapping[str, str],
+        output: Path,
+        settings: ScoringSettings,
+        sampled: int = 0,
+    ) -> None:
+        self.unscored: list[ScoringError] = []
+        self._texts, self._output, self._settings = texts, output, settings
+        self._sampled, self._depth = sampled, in_flight(settings)
+        self._waiting = deque(requests.items())
+        self._open: list[TableScoring] = []
+        self._actors: list[_Actor] = []
+        self._running: dict[Any, _Call] = {}
+        self._infos: dict[str, ScorerInfo] = {}
+        self._deaths: Counter[tuple[str, int]] = Counter()
+        # Restarted by the pool, so that its shards need not wait for it.
+        self._class = ray.remote(max_restarts=0)(ScoringActor)
+
+    @property
+    def references(self) -> Collection[Any]:
+        """References of the calls in flight."""
+        return self._running.keys()
+
+    @property
+    def n_missing(self) -> int:
+        """Number of tables that are not scored."""
+        return len(self._waiting) + len(self._open) + len(self.unscored)
+
+    @property
+    def n_actors(self) -> int:
+        """Number of actors."""
+        return len(self._actors)
+
+    def fill(self, options: Mapping[str, Any], slots: int) -> None:
+        """Give work to all actors, start those that are missing and release those without work.
+
+        Parameters
+        ----------
+        options : mapping
+            Ray options of an actor.
+        slots : int
+            Maximum number of actors.
+        """
+        while self._waiting and sum(bool(table.left) for table in self._open) < slots:
+            self._open_next()
+        for depth in range(self._depth):
+            # The last shards wait for whoever is free first, not in the queue of one actor.
+            least = slots if depth else 1
+            for actor in self._actors:
+                ready = actor.info is not None and actor.calls == depth
+                if ready and self._n_left(actor.model) >= least:
+                    self._give(actor)
+        for actor in [actor for actor in self._actors if not self._is_needed(actor)]:
+            self._actors.remove(actor)
+            if actor.info is None:  # waits for a node, or loads its model
+                self._running = {ref: c for ref, c in self._running.items() if c.actor != actor}
+                ray.kill(actor.handle)
+            # Without a handle the actor closes its model and ends. Its tables still refer to it.
+            actor.handle = None
+        while len(self._actors) < slots and (model := self._wanted()) is not None:
+            actors = self._class.options(**options, max_concurrency=self._depth)
+            folder = self._output / "shards"
+            handle: Any = actors.remote(model, folder, self._settings)
+            actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
+            self._actors.append(actor)
+            self._running[handle.load.remote()] = _Call(actor)
+
+    def _open_next(self) -> None:
+        key, request = self._waiting.popleft()
+        try:
+            texts = self._texts.get(key)
+            self._open.append(TableScoring(key, request, texts, sampled=self._sampled))
+        except DCSError as error:
+            self._skip(request, error, error)
+
+    def _give(self, actor: _Actor) -> None:
+        """Give an actor its next shard."""
+        tables = self._left(actor.model)
+        if actor.table not in tables:
+            taken = {other.table for other in self._actors}
+            fresh = [table for table in tables if table not in taken]
+            actor.table = (fresh or sorted(tables, key=lambda table: -len(table.left)))[0]
+        assert actor.table is not None
+        shard = actor.table.left.popleft()
+        reference = actor.handle.score.remote(
+            *actor.table.prompts.prompts(shard.start, shard.stop), actor.table.sampled(shard)
+        )
+        actor.calls += 1
+        self._running[reference] = _Call(actor, actor.table, shard)
+
+    def _is_needed(self, actor: _Actor) -> bool:
+        return actor.calls > 0 or self._n_left(actor.model) > 0
+
+    def _left(self, model: str) -> list[TableScoring]:
+        """Return the tables of a model that have shards to be scored."""
+        return [t for t in self._open if t.left and t.request.model == model]
+
+    def _n_left(self, model: str) -> int:
+        """Return the number of shards of a model that no actor works on."""
+        return sum(len(table.left) for table in self._left(model))
+
+    def _wanted(self) -> str | None:
+        """Return a model that has more shards than its actors will take when they are loaded."""
+        left = Counter[str]()
+        for table in self._open:
+            left[table.request.model] += len(table.left)
+        for actor in self._actors:
+            if actor.info is None:
+                left[actor.model] -= self._depth
+        return next((model for model, number in left.items() if number > 0), None)
+
+    def end(self, reference: Any) -> tuple[int, str | None]:
+        """Process a call that has ended.
+
+        Returns
+        -------
+        prompts : int
+            Number of prompts of a scored shard.
+        key : str or None
+            Key of the table that is complete now.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster is lost.
+        DCSError or OSError
+            If a table cannot be written, for example because the disk is full.
+        """
+        call = self._running.pop(reference)
+        actor, table = call.actor, call.table
+        try:
+            result = ray.get(reference)
+        except RayError as error:
+            if isinstance(error, RayTaskError):
+                # The actor is still usable.
+                actor.calls -= table is not None
+                self._fail(call, error.cause, error)
+            else:
+                check_alive()
+                self._lose(call, error)
+            return 0, None
+        if table is None:
+            self._admit(actor, result)
+            return 0, None
+        actor.calls -= 1
+        table.add(call.shard, result, actor)
+        if not table.complete or table not in self._open:
+            return len(result.probs), None
+        self._open.remove(table)
+        stored = StoredTables.under(self._output, table.key)
+        table.store(stored, self._infos[actor.model])
+        return len(result.probs), table.key
+
+    def _admit(self, actor: _Actor, info: ScorerInfo) -> None:
+        """Admit an actor whose model is loaded, if its numbers are those of the others."""
+        known = self._infos.setdefault(actor.model, info)
+        if info == known:
+            actor.info = info
+            return
+        different = ScoringError(
+            f"two nodes load different versions of {actor.model}: {known.version}, revision "
+            f"{known.revision}, {dict(known.settings)}, and {info.version}, revision "
+            f"{info.revision}, {dict(info.settings)}; install the same on both"
+        )
+        self._fail(_Call(actor), different, different)
+
+    def _lose(self, call: _Call, error: RayError) -> None:
+        """Give the shard of an actor that died to another one."""
+        actor, table = call.actor, call.table
+        if actor in self._actors:
+            self._actors.remove(actor)
+        place = (actor.model, -1) if table is None else (table.key, call.shard.start)
+        self._deaths[place] += 1
+        if self._deaths[place] > _DEATHS:
+            self._fail(call, error, error)
+        elif table is not None:
+            table.left.appendleft(call.shard)
+
+    def _fail(self, call: _Call, cause: BaseException | None, error: BaseException) -> None:
+        """Give up the table of a call, or all tables of a model that cannot be loaded."""
+        if call.table is not None:
+            lost = [call.table] if call.table in self._open else []
+            requests = [table.request for table in lost]
+        else:
+            model = call.actor.model
+            if call.actor in self._actors:
+                self._actors.remove(call.actor)
+            lost = [table for table in self._open if table.request.model == model]
+            requests = [table.request for table in lost]
+            requests += [request for _, request in self._waiting if request.model == model]
+            self._waiting = deque(item for item in self._waiting if item[1].model != model)
+        self._open = [table for table in self._open if table not in lost]
+        for request in requests:
+            self._skip(request, cause, error)
+
+    def _skip(
+        self, request: TableRequest, cause: BaseException | None, error: BaseException
+    ) -> None:
+        """Note why a table is not scored; reported when all other work is done."""
+        if isinstance(cause, OSError):
+            # A full disk, for example, affects the other tables too: stop.
+            raise cause from error
+        reason = str(cause) if isinstance(cause, DCSError) else last_line(error)
+        wrapped = ScoringError(f"scoring {request.label} failed: {' '.join(reason.split())}")
+        # Its frames hold a handle of the actor, which would occupy its CPU and GPU.
+        wrapped.__cause__ = error.with_traceback(None)
+        self.unscored.append(wrapped)

@@ -1,0 +1,300 @@
+"""Scoring of tables in shards: the actor that holds a model, and the table that it works on."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.errors import ScoringError
+from dcs.prompting.prompts import PromptPrefix
+from dcs.scoring import Progress, StoredScorer
+from dcs.scoring.base import Prompt
+from dcs.scoring.cache import SHARD_SIZE
+from dcs.scoring.generation import PromptSet, ScorerInfo
+from dcs_tracking.records import PromptRecord
+from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.parallel import one_thread
+from dcs_workflows.tables import Scoring, StoredTables, TableRequest, texts_key
+
+#: Number of shards of a table, so that many actors finish it together; fewer if they would have
+#: less than `_LEAST` prompts, since every shard runs the demonstrations once.
+_SHARDS, _LEAST = 32, 64
+
+
+def in_flight(settings: ScoringSettings) -> int:
+    """Return the number of shards that an actor is given at a time.
+
+    While the engine computes one, the next is waiting, and results of the previous are written;
+    vLLM runs those that wait together. An actor that is lost costs all of them.
+    """
+    return 8 if settings.engine == "vllm" else 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredShard:
+    """Class probabilities of consecutive prompts, and all that their actor has done so far.
+
+    Attributes
+    ----------
+    probs : float64 array [M, N]
+        Class probabilities.
+    scored, tokens : int
+        Numbers of prompts scored by the model, and of their tokens, since the actor was started.
+    remarks : list of str
+        Report of the engine.
+    started_ms, seconds : int, float
+        Start of the shard, in milliseconds since the epoch, and its wall time.
+    sent : list of tuple
+        The sampled prompts; see :meth:`dcs.scoring.StoredScorer.sent`.
+    """
+
+    probs: NDArray[np.float64]
+    scored: int
+    tokens: int
+    remarks: list[str]
+    started_ms: int = 0
+    seconds: float = 0.0
+    sent: Sequence[tuple[Prompt, int]] = ()
+
+
+class ScoringActor:
+    """Hold one model; the driver starts it as a Ray actor with the GPUs that its engine needs.
+
+    Parameters
+    ----------
+    model : str
+        Local folder, hub id, or ``tiny_lm``.
+    shards : pathlib.Path
+        Folder for scored prompts, if the settings name none. On a file system that all nodes share
+        an actor reuses those of one that died.
+    settings : ScoringSettings
+        The engine and its options.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        shards: Path,
+        settings: ScoringSettings = ScoringSettings(),  # noqa: B008 - frozen
+    ) -> None:
+        self._model, self._settings = model, settings
+        self._folder = settings.store or shards
+        self._held = ExitStack()
+
+    def load(self) -> ScorerInfo:
+        """Load the model.
+
+        Raises
+        ------
+        DCSError
+            If the model cannot be loaded.
+        """
+        scorer = self._settings.load(self._model)
+        self._held.callback(scorer.close)
+        # For its life: calls overlap, and what they restore must not be more than one.
+        self._held.enter_context(one_thread())
+        self._scorer = StoredScorer(scorer, self._folder)
+        return ScorerInfo.of(scorer)
+
+    @one_thread()
+    def score(
+        self,
+        prefix: str | PromptPrefix,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        sampled: Sequence[int] = (),
+        progress: Progress | None = None,
+    ) -> ScoredShard:
+        """Score and store prompts; see :meth:`dcs.scoring.Scorer.score`.
+
+        Those of the indices `sampled` are returned as they are sent to the model.
+        """
+        scorer, started_ms, clock = self._scorer, time.time_ns() // 1_000_000, time.perf_counter()
+        probs = scorer.score(prefix, queries, label_words, progress=progress)
+        return ScoredShard(
+            probs,
+            scorer.scored,
+            scorer.tokens_read,
+            scorer.report(),
+            started_ms=started_ms,
+            seconds=time.perf_counter() - clock,
+            sent=[scorer.sent(prefix, queries[row]) for row in sampled],
+        )
+
+    def close(self) -> None:
+        """Free the memory of the model, including GPU memory, before the process ends."""
+        self._held.close()
+
+    def __ray_shutdown__(self) -> None:
+        """Close the model; called by Ray when the driver has released the actor."""
+        self.close()
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """What an actor has reported so far; shared by the tables that it works on.
+
+    Attributes
+    ----------
+    gpus : float
+        Number of its GPUs.
+    info : ScorerInfo or None
+        Its model; None until it is loaded.
+    scored, tokens : int
+        See :class:`ScoredShard`.
+    """
+
+    gpus: float = 0.0
+    info: ScorerInfo | None = None
+    scored: int = 0
+    tokens: int = 0
+
+
+class TableScoring:
+    """A pair of tables that is scored in shards, by any number of actors in any order.
+
+    Shards depend on the prompts alone, so that results do not depend on the number of actors.
+
+    Parameters
+    ----------
+    key : str
+        The :func:`request_key` of the request.
+    request : TableRequest
+        The request.
+    texts : str, optional
+        Its :func:`texts_key` when the sweep was planned.
+    sampled : int
+        Number of prompts to record, evenly spaced.
+
+    Attributes
+    ----------
+    left : deque of slice
+        Shards that no actor works on.
+
+    Raises
+    ------
+    DCSError
+        If the texts cannot be read, or have changed.
+    """
+
+    def __init__(
+        self, key: str, request: TableRequest, texts: str | None = None, *, sampled: int = 0
+    ) -> None:
+        if texts is not None and texts != texts_key(request):
+            # Stored under this key, the table would be mistaken for that of the planned texts.
+            raise ScoringError(
+                f"task {request.task}: the texts have changed since the sweep began; run the same "
+                "command again"
+            )
+        self.key, self.request = key, request
+        self.prompts = PromptSet.select(**request.prompted)
+        self.n_prompts = len(self.prompts.texts)
+        size = min(SHARD_SIZE, max(_LEAST, -(-self.n_prompts // _SHARDS)))
+        starts = range(0, self.n_prompts, size)
+        self.left = deque(slice(at, min(at + size, self.n_prompts)) for at in starts)
+        self._probs = np.full((self.n_prompts, self.prompts.task.n_classes), np.nan)
+        self._unscored = self.n_prompts
+        self._clock = time.perf_counter()
+        self._scored = self._tokens = 0
+        rows = np.linspace(0, self.n_prompts - 1, sampled, dtype=int)
+        #: The sampled prompts by row, with the shards that hold them.
+        self._sent: dict[int, tuple[Prompt, int, ScoredShard] | None] = dict.fromkeys(rows)
+        self._remarks: dict[Work, list[str]] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether all shards are scored."""
+        return not self._unscored
+
+    def sampled(self, shard: slice) -> list[int]:
+        """Return the sampled rows of a shard, counted from its first."""
+        return [row - shard.start for row in self._sent if shard.start <= row < shard.stop]
+
+    def add(self, shard: slice, result: ScoredShard, work: Work) -> None:
+        """Add a scored shard of an actor."""
+        self._probs[shard] = result.probs
+        for row, (prompt, tokens) in zip(self.sampled(shard), result.sent, strict=True):
+            self._sent[shard.start + row] = prompt, tokens, result
+        self._unscored -= shard.stop - shard.start
+        # Results of an actor may arrive in another order.
+        scored, tokens = max(0, result.scored - work.scored), max(0, result.tokens - work.tokens)
+        work.scored, work.tokens = work.scored + scored, work.tokens + tokens
+        self._scored += scored
+        self._tokens += tokens
+        self._remarks[work] = result.remarks
+
+    def store(self, stored: StoredTables, info: ScorerInfo) -> Scoring:
+        """Write both tables of a complete scoring, and return its record."""
+        return stored.write(
+            self.prompts.tables(self._probs, info),
+            model=self.request.model,
+            seconds=time.perf_counter() - self._clock,
+            gpus=sum(work.gpus for work in self._remarks),
+            scorer={
+                "scorer": info.name,
+                "version": info.version,
+                "revision": info.revision,
+                **info.settings,
+            },
+            demonstrations=[example.id for example in self.prompts.demonstrations.examples],
+            remarks=[
+                *filter(None, [self.prompts.task.division]),
+                *(line for lines in self._remarks.values() for line in lines),
+            ],
+            scored=self._scored,
+            tokens=self._tokens,
+            prompts=[*self._prompt_records("votes" in info.settings)],
+        )
+
+    def _prompt_records(self, voted: bool) -> Iterator[PromptRecord]:
+        task, examples = self.prompts.task, self.prompts.examples.values()
+        labels = {each.text: each.label for part in examples for each in part}
+        for row, sent in self._sent.items():
+            if sent is None:
+                continue
+            prompt, tokens, shard = sent
+            values = self._probs[row]
+            if not voted:
+                values = np.log(np.maximum(values, np.finfo(float).tiny))
+            yield PromptRecord(
+                inputs={"prompt" if isinstance(prompt, str) else "messages": prompt},
+                outputs={
+                    "votes" if voted else "log_probabilities": dict(
+                        zip(task.label_words, values.tolist(), strict=True)
+                    )
+                },
+                label=task.label_words[labels[self.prompts.texts[row]]],
+                # A server says it of all prompts together.
+                tokens=tokens or round(self._tokens / max(self._scored, 1)),
+                started_ms=shard.started_ms,
+                seconds=shard.seconds / len(shard.probs),
+            )
+
+
+def score_here(
+    table: TableScoring,
+    actor: ScoringActor,
+    work: Work,
+    stored: StoredTables,
+    progress: Progress | None = None,
+) -> Scoring:
+    """Score a table with an actor of this process, write it and return its record."""
+    if work.info is None:
+        work.info = actor.load()
+
+    def score(shard: slice) -> ScoredShard:
+        prompts = table.prompts.prompts(shard.start, shard.stop)
+        return actor.score(*prompts, table.sampled(shard), progress)
+
+    with ThreadPoolExecutor(in_flight(table.request.scoring)) as threads:
+        for shard, result in zip(table.left, threads.map(score, table.left), strict=True):
+            table.add(shard, result, work)
+    return table.store(stored, work.info)

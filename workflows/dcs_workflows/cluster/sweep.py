@@ -1,0 +1,146 @@
+"""Run a sweep: from its plan to the records of all its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+from dcs_tracking import CellRecord, Recorder, ScoringRecord
+from dcs_workflows.plan import Progress, SweepPlan, sharing
+from dcs_workflows.tables import StoredTables, TableRequest
+
+
+def run_sweep(
+    plan: SweepPlan,
+    recorder: Recorder,
+    progress: Progress,
+) -> list[CellRecord]:
+    """Run the missing work of a plan. Ray must be running if the plan has work.
+
+    Parameters
+    ----------
+    plan : SweepPlan
+        Plan from :func:`plan_sweep`.
+    recorder : Recorder
+        Receives every record, including those of earlier runs, so that its tables are complete.
+    progress : Progress
+        Progress of the sweep, updated and shown.
+
+    Returns
+    -------
+    list of CellRecord
+        Summaries of all cells of the sweep, in the order of the configuration; the full records
+        are on disk.
+
+    Raises
+    ------
+    DCSError
+        If a table cannot be scored. Computed cells are recorded.
+    """
+    progress.tables_done, progress.tables_total = len(plan.cells), plan.n_tables
+    progress.cells_done, progress.cells_total = len(plan.ended), plan.n_cells
+    progress.cells_failed = plan.n_failed
+    progress.show(progress)
+    ended: Iterable[CellRecord] = ()
+    with ExitStack() as stack:
+        if plan.has_work:
+            from dcs_workflows.cluster.driver import Driver  # imports Ray, which is slow to load
+
+            # Closed here if recording fails: when the process exits, Ray's classes are gone.
+            ended = stack.enter_context(closing(Driver(plan, progress).run()))
+        try:
+            return _record_all(plan, recorder, ended)
+        finally:
+            for scoring in _scoring_records(plan):
+                recorder.scored(scoring)
+
+
+def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
+    """Yield the scoring records of all existing tables of a sweep."""
+    for key, (first, *_) in plan.sources.items():
+        if not isinstance(first, TableRequest):
+            continue  # A user-specified table, not scored by this sweep.
+        stored = StoredTables.under(plan.output, key)
+        if (note := stored.scoring) is not None:
+            yield ScoringRecord(
+                key=key,
+                identity={
+                    name: getattr(first, name) for name in ("model", "task", "shots", "seed")
+                },
+                params={"engine": first.scoring.engine, **note.scorer, "digests": note.digests},
+                metrics=note.metrics,
+                started_ms=note.finished_ms - round(1000 * note.seconds),
+                finished_ms=note.finished_ms,
+                prompts=stored.prompts.relative_to(plan.output).as_posix(),
+            )
+
+
+def run_here(
+    plan: SweepPlan, recorder: Recorder, progress: Callable[[float], None]
+) -> list[CellRecord]:
+    """Run the missing work of a plan over existing tables in this process, without Ray.
+
+    Parameters
+    ----------
+    plan : SweepPlan
+        Plan from :func:`plan_sweep`.
+    recorder : Recorder
+        See :func:`run_sweep`.
+    progress : callable
+        Called with the completed fraction of the current cell, 0..1.
+
+    Returns
+    -------
+    list of CellRecord
+        See :func:`run_sweep`.
+
+    Raises
+    ------
+    DCSError
+        If a cell cannot be computed.
+    """
+    return _record_all(plan, recorder, _run_in_process(plan, progress))
+
+
+def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Iterator[CellRecord]:
+    from joblib import cpu_count  # type: ignore[import-untyped]
+
+    from dcs.selection.cross_validation import Threads
+    from dcs_workflows.study.cell import compute_cell
+
+    mapper = Threads(cpu_count())
+    for key, cells in plan.missing_cells.items():
+        tables = plan.tables[key].read()
+        for group in sharing(cells):
+            known: dict[Any, Any] = {}
+            for cell in group:
+                record = compute_cell(
+                    cell,
+                    tables["optimization"],
+                    tables["test"],
+                    sweep=plan.config.name,
+                    progress=progress,
+                    mapper=mapper,
+                    storage=plan.study_storage,
+                    known=known,
+                )
+                yield plan.located(key, record)
+
+
+def _record_all(
+    plan: SweepPlan, recorder: Recorder, ended: Iterable[CellRecord]
+) -> list[CellRecord]:
+    """Record all cells of a plan and return their summaries in configuration order."""
+    for key, record in plan.ended.items():
+        recorder.record(record)
+        plan.ended[key] = record.summary
+    for record in ended:
+        # Not kept: the memory of this process must not grow with the number of cells.
+        recorder.record(record)
+    order = (
+        cell.key
+        for key in plan.sources
+        for cell in plan.cells.get(key) or plan.cells_on(key, plan.tables[key].digests or {})
+    )
+    return [recorder.archive.read(key).summary for key in dict.fromkeys(order)]

@@ -1,0 +1,508 @@
+"""The typed configuration of a sweep.
+
+Precedence: command line > YAML > defaults.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    SecretStr,
+    create_model,
+    field_validator,
+    model_validator,
+)
+
+from dcs.data.columns import Reading
+from dcs.errors import ConfigError, show, suggest, unknown
+from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
+from dcs.prompting.files import get_task
+from dcs.prompting.tasks import parse_shots
+from dcs.selection.methods import get_method, method_names
+from dcs_tracking.results.settings import objective_name
+from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.config.tuner import (
+    PARTS,
+    FixedObjective,
+    ObjectiveChoice,
+    TrackingSettings,
+    TunerSettings,
+)
+
+Model = TypeVar("Model", bound=Strict)
+
+#: Maximum number of cells, all values of all axes combined: a sweep is planned in memory.
+MAX_CELLS: Final = 100_000
+
+
+#: A number of optimization rows: fewer are not informative for more than a few classes.
+SizeChoice: TypeAlias = Annotated[int, Field(ge=10, strict=True)] | Literal["full"]
+
+#: Tuner settings that ``axes:`` may vary, those of the space, search and judge among them. The
+#: objective has the separate axis ``objectives``.
+_MODELS: Final[tuple[type[Strict], ...]] = (TunerSettings, *PARTS.values())
+ABLATED: Final = {
+    name: model.model_fields[name]
+    for model in _MODELS
+    for name in model.model_fields
+    if name not in ("objective", *PARTS)
+}
+
+#: Displayed name of the value None of an axis; the default is "none".
+_NONE_LABELS: Final = {"weight_scale": "tuned", "memberships": "all", "optimization_sizes": "full"}
+
+
+def _as_single(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values; raise ValueError if they contain duplicates."""
+    duplicates = sorted(str(value) for value, number in Counter(values).items() if number > 1)
+    if duplicates:
+        raise ValueError(f"names {', '.join(duplicates)} more than once; entries must be unique")
+    return values
+
+
+#: Unique values of an axis of the given type; those of `Axis` must not be empty.
+T = TypeVar("T")
+Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(_distinct)]
+Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_distinct)]
+
+
+def _axes_model() -> Any:
+    """Return a model with a list of values per setting, validated like the setting itself."""
+    fields: dict[str, Any] = {}
+    for name in ABLATED:
+        value: Any = ABLATED[name].rebuild_annotation()
+        if name in PARTS["space"].model_fields:
+            # None stands for the space of the tuner.
+            value = Annotated[value | None, AfterValidator(_as_single)]
+        fields[name] = (Axis[value], ())
+    return create_model("Axes", __base__=Strict, **fields)
+
+
+_AXES: Final = _axes_model()
+
+
+def _check_axes(value: Any) -> dict[str, tuple[Any, ...]]:
+    if isinstance(value, dict) and ("objective" in value or "objectives" in value):
+        raise ValueError("objectives: a key of the sweep, not of axes; write objectives: [...]")
+    given = _AXES.model_validate(value)
+    # In the order of the settings, not in that of the file.
+    return {name: getattr(given, name) for name in ABLATED if name in given.model_fields_set}
+
+
+#: Values of tuner settings by name.
+AxisValues = Annotated[
+    dict[str, tuple[Any, ...]], PlainValidator(_check_axes), PlainSerializer(dict, return_type=Any)
+]
+
+
+def value_label(axis: str, value: Any) -> str:
+    """Return the displayed form of an axis value, which ``--only`` accepts.
+
+    Parameters
+    ----------
+    axis : str
+        ``models``, ..., ``objectives``, ``optimization_sizes`` or a setting of the tuner.
+    value : object
+        A value of the axis.
+    """
+    if axis == "objectives":
+        return objective_name(value.model_dump() if isinstance(value, FixedObjective) else value)
+    if isinstance(value, tuple):
+        return "..".join(map(str, value))
+    return _NONE_LABELS.get(axis, "none") if value is None else str(value)
+
+
+def _check_table(value: Any) -> Any:
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, dict) and len(value) > 1:
+        return {str(name): _check_table(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)) and [type(each) for each in value] == [str, str]:
+        return value[0], value[1]
+    raise ValueError(
+        f"{show(value)}: expected a path or pattern such as folder/*.parquet, a pair "
+        "[OPTIMIZATION, TEST], or several of them by name: {NAME: PATH, NAME: PATH}"
+    )
+
+
+#: A path or pattern of tables, a pair of paths of the optimization and test rows, or a mapping of
+#: names to tables of the same rows that are tuned jointly.
+TableChoice = Annotated[
+    str | tuple[str, str] | dict[str, str | tuple[str, str]],
+    PlainValidator(_check_table),
+    PlainSerializer(lambda value: value, return_type=Any),
+]
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+#: The respect in which the tables of an ensemble differ.
+Grouping = Literal["prompts", "seeds", "models", "orders"]
+
+
+class PromptsConfig(Strict):
+    """The prompts and models to score: configuration of `dcs generate`, and part of a sweep.
+
+    Attributes
+    ----------
+    models : tuple of str
+        Local folders, hub ids, or ``tiny_lm``.
+    tasks : tuple of str
+        Task names, or paths of task YAML files.
+    shots : tuple of int or "N"
+        Number of demonstrations per prompt; ``N`` is one per class.
+    permutations : int or None
+        Score each task with its options listed in this many cyclic orders, as the separate tasks
+        ``TASK@order0``, ...; the ensemble over ``orders`` combines them.
+    seeds : tuple of int
+        Root seeds, from which those of demonstrations, split, annealing and sampler derive.
+    data : str or None
+        Folder with the texts of tasks that are packaged without texts; on a cluster, it must be
+        shared by all nodes.
+    limit : int or None
+        Maximum number of texts per split; None means all.
+    scoring : ScoringSettings
+        The scoring engine and its options.
+    """
+
+    models: Axis[str] = ("tiny_lm",)
+    tasks: Axis[str]
+    shots: Axis[int | Literal["N"]] = (1,)
+    permutations: int | None = Field(default=None, ge=2)
+    seeds: Axis[Annotated[int, Field(ge=0)]] = (0,)
+    data: str | None = None
+    limit: int | None = Field(default=None, ge=1)
+    scoring: ScoringSettings = ScoringSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _permute(cls, values: Any) -> Any:
+        count, tasks = values.get("permutations"), values.get("tasks")
+        if not isinstance(count, int) or not isinstance(tasks, (list, tuple)):
+            return values
+        ordered = [f"{task}@order{order}" for task in tasks for order in range(count)]
+        return values | {"tasks": ordered, "permutations": None}
+
+    @field_validator("tasks")
+    @classmethod
+    def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        # Results identify a task by its name and not by its file name.
+        _distinct(tuple(as_value_error(get_task, value).name for value in values))
+        return values
+
+    @field_validator("shots", mode="before")
+    @classmethod
+    def _parse_shots(cls, values: Any) -> Any:
+        return [*map(parse_shots, values)] if isinstance(values, (list, tuple)) else values
+
+
+class TuneConfig(Strict):
+    """The search and its tracking: configuration of `dcs tune`, and part of a sweep.
+
+    Attributes
+    ----------
+    tuner : TunerSettings
+        The hyperparameter search of each cell.
+    tracking : TrackingSettings
+        What is recorded as runs and figures in MLflow.
+    """
+
+    tuner: TunerSettings = TunerSettings()
+    tracking: TrackingSettings = TrackingSettings()
+
+
+class SweepConfig(PromptsConfig, TuneConfig):
+    """A grid of models x tasks x shots x seeds x methods x ablations, and its tuner settings.
+
+    Attributes
+    ----------
+    name : str
+        Name of the sweep and of its MLflow experiment.
+    tables : tuple of str, pair of str, or mapping
+        Probability tables to use instead of prompts, in any format of
+        :func:`dcs.read_table`: paths, folders, patterns, pairs of the
+        optimization and test rows, or named tables of the same rows to be tuned jointly. If given,
+        no model is loaded; model, task and shots are taken from the fields of a pattern, such as
+        ``{task}_seed{seed}.npz``, or from the tables.
+    reading : Reading
+        How the columns of `tables` are read, where it is not inferred.
+    ensemble : tuple of "prompts", "seeds", "models" or "orders"
+        Additionally tune jointly on tables of the same rows that differ in shots, demonstrations
+        or template (``prompts``), in the demonstration seed, in the model, or in
+        the order of the options (``orders``).
+    position_prior : int or None
+        Score only this many texts per split under the orders after the first, and let the
+        ensemble over ``orders`` be the first order divided by the prior of each position; see
+        :func:`dcs.selection.position_prior.without_position_prior`.
+    held_out : float
+        Fraction of the rows of a table to hold out as test rows if it has no test rows; drawn
+        separately for each seed.
+    methods : tuple of str
+        Correction methods; ``icl`` is the uncorrected model.
+    objectives : tuple of str or FixedObjective
+        Objectives to compare, as in :class:`TunerSettings`; by default that of the tuner.
+    axes : mapping of str to tuple
+        Values to compare of other tuner settings, by name.
+    optimization_sizes : tuple of int or "full"
+        Numbers of optimization rows to compare. Each is a seeded, stratified, nested sample of
+        the rows; ``full`` and sizes that are not smaller use all rows.
+    combine : "all" or "one_at_a_time"
+        Whether to combine all objectives, axes and sizes, or to vary one at a time with the
+        others set as in `tuner` and all rows.
+    cell_time_limit : float or None
+        Seconds after its submission at which a cell that has not ended is cancelled and recorded
+        as failed; None is no limit. Set it well above the time of a cell, including the wait for
+        a CPU, to end cells of workers that hang.
+    optuna_storage : str or None
+        Path of a journal file, URL of a database, or ``grpc://host:port`` for the Optuna studies,
+        one per cell; by default ``optuna.journal`` in the output folder. Never displayed or
+        recorded, because a URL may contain a password.
+    """
+
+    tasks: Distinct[str] = ()
+    tables: Annotated[tuple[TableChoice, ...], BeforeValidator(_as_tuple)] = ()
+    reading: Reading = Reading()
+    ensemble: Distinct[Grouping] = ()
+    position_prior: int | None = Field(default=None, ge=20)
+    held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
+    name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    methods: Axis[str] = method_names()
+    limit: int | None = Field(default=None, ge=20)
+    objectives: Distinct[ObjectiveChoice] = ()
+    axes: AxisValues = Field(default_factory=dict)
+    optimization_sizes: Axis[SizeChoice] = ("full",)
+    combine: Literal["all", "one_at_a_time"] = "all"
+    cell_time_limit: float | None = Field(default=None, gt=0.0)
+    optuna_storage: SecretStr | None = Field(default=None, exclude=True)
+
+    @field_validator("methods")
+    @classmethod
+    def _known_methods(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            as_value_error(get_method, value)
+        return values
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> SweepConfig:
+        if self.position_prior and "orders" not in self.ensemble:
+            raise ValueError("position_prior requires permutations and ensemble: [orders]")
+        if not self.tasks and not self.tables:
+            raise ValueError("tasks or tables is required")
+        cells = math.prod(map(len, self.axis_values.values()))
+        if cells > MAX_CELLS:
+            raise ValueError(f"{cells:,} cells; a sweep has at most {MAX_CELLS:,}, use several")
+        varied = {axis: v for axis, v in self._tuner_axes.items() if not self._is_own(axis, *v)}
+        for axis, values in varied.items() if self.combine == "one_at_a_time" else ():
+            if len(varied) > 1 and not any(self._is_own(axis, value) for value in values):
+                others = ", ".join(other for other in varied if other != axis)
+                raise ValueError(
+                    f"axis {axis} does not contain the tuner's value, which combine: "
+                    f"one_at_a_time requires to vary {others}; add it"
+                )
+        return self
+
+    @property
+    def variants(self) -> list[tuple[TunerSettings, int | None]]:
+        """Every combination of tuner settings and number of optimization rows; None means all."""
+        choices = {"objective": self.objectives or (self.tuner.objective,), **self.axes}
+        sizes = [None if size == "full" else int(size) for size in self.optimization_sizes]
+        found: list[tuple[TunerSettings, int | None]] = []
+        for *values, size in itertools.product(*choices.values(), sizes):
+            changed = dict(zip(choices, values, strict=True))
+            if self.combine == "one_at_a_time":
+                others = sum(self.tuner.changed({n: v}) != self.tuner for n, v in changed.items())
+                if others + (size is not None) > 1:
+                    continue
+            found.append((self.tuner.changed(changed), size))
+        return found
+
+    def restricted(self, values: Mapping[str, tuple[Any, ...]]) -> SweepConfig:
+        """Return the sweep with fewer values of some of its axes."""
+        axes = {name: values.get(name, own) for name, own in self.axes.items()}
+        others = {name: own for name, own in values.items() if name not in axes}
+        return self.model_copy(update={**others, "axes": axes})
+
+    @property
+    def _tuner_axes(self) -> dict[str, tuple[Any, ...]]:
+        named = ("objectives", "optimization_sizes", *self.axes)
+        return {name: self.axis_values[name] for name in named}
+
+    def _is_own(self, axis: str, *values: Any) -> bool:
+        """Whether every value of an axis is that of the tuner."""
+        if axis == "optimization_sizes":
+            return all(value == "full" for value in values)
+        name = "objective" if axis == "objectives" else axis
+        return all(self.tuner.changed({name: value}) == self.tuner for value in values)
+
+    @property
+    def axis_values(self) -> dict[str, tuple[Any, ...]]:
+        """The values of every axis, outermost first."""
+        # Tables determine their model, task and shots.
+        prompts = () if self.tables else ("models", "tasks", "shots")
+        return {
+            **{name: getattr(self, name) for name in (*prompts, "seeds", "methods")},
+            "objectives": self.objectives or (self.tuner.objective,),
+            **self.axes,
+            "optimization_sizes": self.optimization_sizes,
+        }
+
+
+def configured(
+    model: type[Model], content: dict[str, Any], *, source: str, sets: Sequence[str], **named: Any
+) -> Model:
+    """Return a configuration in which the command line takes precedence over the file.
+
+    Parameters
+    ----------
+    model : type
+        :class:`SweepConfig` or one of its base classes.
+    content : dict
+        Plain values by key; modified in place.
+    source : str
+        Origin of the values, for error messages.
+    sets : sequence of str
+        Strings ``key=value`` with a dotted configuration key and a YAML value.
+    **named
+        Further values by key, with ``__`` for a dot; None values are ignored.
+
+    Raises
+    ------
+    ConfigError
+        If a key or value is invalid.
+    """
+    given = [(name.split("__"), value) for name, value in named.items() if value is not None]
+    for text in sets:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--set {show(text)}: must be KEY=VALUE, e.g. tuner.trials=10")
+        parsed = parse_yaml(value, source=f"--set {key}", error=ConfigError)
+        given.append((key.strip().split("."), parsed))
+    for path, value in given:
+        node = content
+        for name in path[:-1]:
+            if not isinstance(node.get(name), dict):
+                node[name] = {}
+            node = node[name]
+        node[path[-1]] = value
+    return validated(
+        model, content, source=f"{source} with --set" if sets else source, error=ConfigError
+    )
+
+
+def load_config(
+    path: str | os.PathLike[str], *, sets: Sequence[str] = (), **named: Any
+) -> SweepConfig:
+    """Read a sweep configuration.
+
+    Parameters
+    ----------
+    path : path-like
+        A YAML file.
+    sets, **named
+        Values from the command line, which take precedence; see :func:`configured`.
+
+    Returns
+    -------
+    SweepConfig
+        The validated configuration.
+
+    Raises
+    ------
+    ConfigError
+        If the file does not exist or is not YAML, or a key or value is invalid.
+    """
+    content = read_yaml(path, error=ConfigError)
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{path}: expected a mapping of keys such as name, tasks, got {type(content).__name__}"
+        )
+    return configured(SweepConfig, content, source=str(path), sets=sets, **named)
+
+
+def selected(
+    axes: Mapping[str, Sequence[Any]], restrictions: Sequence[str]
+) -> dict[str, tuple[Any, ...]]:
+    """Return the values of axes that satisfy restrictions, of each restricted axis.
+
+    Parameters
+    ----------
+    axes : mapping of str to sequence
+        The values of every axis of a sweep.
+    restrictions : sequence of str
+        Strings ``axis=value,value``, e.g. ``tasks=trec,rte``; the axes are models, tasks, shots,
+        seeds, methods, objectives, optimization_sizes and the settings in ``axes``, also in the
+        singular. Values are written as returned by :func:`value_label`, e.g.
+        ``weight_scale=tuned``. Several restrictions of one axis are combined with AND.
+
+    Raises
+    ------
+    ConfigError
+        If an axis is unknown, or a value is not in the sweep.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for restriction in restrictions:
+        given, _, text = restriction.partition("=")
+        given = given.removeprefix("axes.")
+        axis = given if given in axes else f"{given}s"
+        if axis not in axes:
+            raise ConfigError(
+                f"--only {restriction!r}: unknown axis {given!r}{suggest(given, axes)}; "
+                f"must be AXIS=VALUE,... with one of {', '.join(axes)}"
+            )
+        known = {value_label(axis, value): value for value in axes[axis]}
+        wanted = text.split(",")
+        for name in wanted:
+            if name not in known:
+                raise ConfigError(
+                    f"--only {restriction!r}: {name!r} is not among the {axis} of the sweep "
+                    f"({', '.join(known)}){suggest(name, known)}"
+                )
+        chosen = [known[name] for name in wanted]
+        found[axis] = tuple(value for value in found.get(axis, axes[axis]) if value in chosen)
+        if not found[axis]:
+            raise ConfigError(f"--only {restriction!r}: excludes all remaining {axis}")
+    return found
+
+
+def packaged_config(name: str) -> Path:
+    """Return the path of a packaged configuration.
+
+    Parameters
+    ----------
+    name : str
+        File name without suffix, e.g. ``quickstart``.
+
+    Returns
+    -------
+    pathlib.Path
+        The YAML file.
+
+    Raises
+    ------
+    ConfigError
+        If the configuration does not exist.
+    """
+    folder = Path(__file__).parents[1] / "configs"
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        names = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise unknown("packaged configuration", name, names)
+    return path

@@ -1,0 +1,318 @@
+"""Settings of the study of a cell, and of its tracking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
+
+from dcs.errors import unknown
+from dcs.io import Strict
+from dcs.schemes.calibration import CalibrationKind
+from dcs.schemes.corrections import MEMBERSHIP_COUNT
+from dcs.selection.front import Prefer, Preference
+from dcs.selection.settings import CorrectionFamily, WeightSpacing
+from dcs_tracking.records import FigureTracking, TrialTracking
+
+#: Weights of the terms of Z that are tuned besides the error rate, by name of the objective.
+_TERMS: Final[dict[str, frozenset[str]]] = {
+    "full": frozenset({"beta", "tau"}),
+    "err": frozenset(),
+    "err+pmi": frozenset({"tau"}),
+    "err+cobias": frozenset({"beta"}),
+}
+
+OBJECTIVE_NAMES: Final = tuple(_TERMS)
+
+
+class FixedObjective(Strict):
+    """An objective whose weights are not tuned.
+
+    Attributes
+    ----------
+    beta, tau : float
+        Weights of the COBias and PMI terms.
+    """
+
+    beta: float = Field(ge=0.0)
+    tau: float = Field(ge=0.0)
+
+
+def _check_objective(value: Any) -> str | FixedObjective:
+    if isinstance(value, dict | FixedObjective):
+        fixed = FixedObjective.model_validate(value)
+        # Canonical name, so that the same work is not done under two names.
+        return "err" if fixed.beta == fixed.tau == 0.0 else fixed
+    if isinstance(value, str) and value in _TERMS:
+        return value
+    weights = ", or fixed weights such as {beta: 0.5, tau: 0.1}"
+    raise unknown("objective", value, OBJECTIVE_NAMES, weights)
+
+
+def _serialize(value: str | FixedObjective) -> Any:
+    return value if isinstance(value, str) else value.model_dump()
+
+
+#: The name of an objective, or fixed weights. Validated by a function, because pydantic would
+#: include the types of the union in the key of an error.
+ObjectiveChoice: TypeAlias = Annotated[
+    str | FixedObjective,
+    PlainValidator(_check_objective),
+    PlainSerializer(_serialize, return_type=Any),
+]
+
+
+SCHEDULE_KNOBS: Final = (
+    "initial_temperature",
+    "temperature_ratio",
+    "cooling_rate",
+    "lambda1",
+    "lambda2",
+)
+"""Tuned parameters of the annealing schedule."""
+
+LOGARITHMIC: Final = frozenset({"pseudo_count", *SCHEDULE_KNOBS} - {"cooling_rate"})
+"""Parameters that are sampled on a logarithmic scale."""
+
+INTEGERS: Final = ("weight_scale",)
+
+_PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
+
+#: Names of samplers of Optuna; any other is given as package.module:Class.
+SAMPLERS: Final = ("tpe", "nsga2", "gp", "random", "grid")
+
+K = TypeVar("K")
+
+
+def _as_values(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+#: ``[low, high]``, a list of choices, or one value that fixes a knob.
+Knob: TypeAlias = Annotated[tuple[K, ...], BeforeValidator(_as_values), Field(min_length=1)]
+_Weight: TypeAlias = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+_Positive: TypeAlias = Annotated[float, Field(ge=1e-9, allow_inf_nan=False)]
+
+
+class Space(Strict):
+    """Hyperparameters of a trial: two numbers are bounds, other lists choices, one value fixes.
+
+    Attributes
+    ----------
+    calibration, corrections, spacing : tuple of str
+        See :class:`dcs.selection.settings.Hyperparameters`. By default only standard settings
+        have no corrections: without a search they cost no moves, so that a sampler would try
+        little else.
+    weight_scale : tuple of int
+        D_W.
+    beta, tau, error_weight, pseudo_count : tuple of float
+        Weights of the terms of Z, and k of the published PMI term.
+    initial_temperature, temperature_ratio : tuple of float
+        First temperature on the scale of Z, and the last one as a share of it.
+    cooling_rate : tuple of float
+        Factor from one temperature to the next.
+    lambda1, lambda2 : tuple of float
+        Accepted and generated moves per class that end a temperature. The default bounds shrink
+        above 20 classes.
+    """
+
+    calibration: Knob[CalibrationKind] = get_args(CalibrationKind)
+    corrections: Knob[CorrectionFamily] = ("weights", "memberships", "both")
+    spacing: Knob[WeightSpacing] = get_args(WeightSpacing)
+    weight_scale: Knob[Annotated[int, Field(ge=2, le=1000)]] = (10, 120)
+    beta: Knob[_Weight] = (0.0, 2.0)
+    tau: Knob[_Weight] = (0.0, 0.5)
+    error_weight: Knob[_Weight] = (1.0,)
+    pseudo_count: Knob[_Positive] = (4000.0,)
+    initial_temperature: Knob[_Positive] = (0.002, 0.2)
+    temperature_ratio: Knob[Annotated[float, Field(ge=1e-9, le=1.0)]] = (0.0001, 0.1)
+    cooling_rate: Knob[Annotated[float, Field(ge=0.01, le=0.999)]] = (0.2, 0.8)
+    lambda1: Knob[_Positive] = (0.5, 4.0)
+    lambda2: Knob[_Positive] = (0.5, 4.0)
+
+    @field_validator("*")
+    @classmethod
+    def _ascends(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(set(values)) < len(values):
+            raise ValueError(f"{list(values)}: names a value twice; entries must be unique")
+        if not isinstance(values[0], str) and list(values) != sorted(values):
+            raise ValueError(f"{list(values)}: must be ascending values such as [low, high]")
+        return values
+
+
+class Judge(Strict):
+    """The rows that settings are judged on, without having been fitted on them.
+
+    Attributes
+    ----------
+    folds : int
+        Number of cross-validation folds.
+    development : float or None
+        Share of the rows to hold out once, instead of folds (paper, Appendix D: 0.05).
+    """
+
+    folds: int = Field(default=5, ge=2, le=1000)
+    development: float | None = Field(default=None, gt=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Judge:
+        if self.development is not None and self.folds != Judge.model_fields["folds"].default:
+            raise ValueError("folds and development: give one of them")
+        return self
+
+
+class Search(Strict):
+    """Annealing of all trials, besides the tuned parameters of the schedule.
+
+    Attributes
+    ----------
+    schedule : "tuned", "paper", "published" or "published-long"
+        ``tuned``: temperatures, cooling rate and both lambdas are those of the trial. ``paper``: a
+        Metropolis chain from the temperature 200,000 / M at the rate 0.95 with tuned lambdas.
+        ``published``: the chain of the public code, unchanged; ``published-long``: with 150
+        accepted and 300 generated moves per temperature.
+    moves : "heat-bath", "metropolis" or None
+        See :class:`dcs.Schedule`; None means those of the schedule: heat-bath if tuned.
+    restarts : int or None
+        Number of coolings; None means one.
+    budget : int or None
+        Number of evaluated solutions after which no further cooling starts.
+    """
+
+    schedule: Literal["tuned", "paper", "published", "published-long"] = "tuned"
+    moves: Literal["heat-bath", "metropolis"] | None = None
+    restarts: int | None = Field(default=None, ge=1)
+    budget: int | None = Field(default=None, ge=1)
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The fields of the schedule that are given."""
+        values = {name: getattr(self, name) for name in ("moves", "restarts", "budget")}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_sampler(value: str) -> str:
+    module, _, name = value.partition(":")
+    if value not in SAMPLERS and not (module and name.isidentifier()):
+        raise unknown("sampler", value, SAMPLERS, ", or a class as package.module:Class")
+    return value
+
+
+class TunerSettings(Strict):
+    """The Optuna study of a cell.
+
+    Attributes
+    ----------
+    trials : int
+        Number of trials. The standard settings are the first, at most 27 and always tried; the
+        sampler suggests the others.
+    sampler : str
+        ``tpe``, ``nsga2``, ``gp`` or ``random`` of Optuna, a class as ``package.module:Class``, or
+        ``grid``: all combinations of the values in `space`.
+    window : int
+        Maximum number of concurrent trials. Each trial is suggested without the results of those
+        still running, also on a single CPU, so the window affects the result.
+    judge, space, search : Judge, Space, Search
+        Rows to judge on, hyperparameters of a trial, and its annealing.
+    objective : "full", "err", "err+pmi", "err+cobias" or FixedObjective
+        The terms of Z: beta and tau of those not named are 0 (paper, Section 4.4). Alternatively,
+        fixed weights of all terms.
+    memberships : int or None
+        Number of available membership functions, from coarse to fine; None means all. See
+        :meth:`dcs.CorrectionSet.limited`.
+    keep_unlabelled : bool
+        Whether to keep optimization rows beyond a number in `optimization_sizes` as unlabelled
+        rows, in addition to the unlabelled rows of the table.
+    prefer, max_accuracy_loss, max_cobias, margin, confidence
+        Selection from the front of the study; see :class:`dcs.Preference`. Limits are constraints
+        of the study too.
+    """
+
+    trials: int = Field(default=48, ge=0, le=100_000)
+    sampler: Annotated[str, AfterValidator(_check_sampler)] = "tpe"
+    window: int = Field(default=4, ge=1, le=1000)
+    judge: Judge = Judge()
+    space: Space = Space()
+    search: Search = Search()
+    objective: ObjectiveChoice = "full"
+    memberships: int | None = Field(default=None, ge=0, le=MEMBERSHIP_COUNT)
+    keep_unlabelled: bool = False
+    prefer: Prefer = "no-harm"
+    max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
+    max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
+    margin: float = Field(default=0.5, ge=0.0, le=100.0)
+    confidence: float = Field(default=0.95, ge=0.5, le=0.9999)
+
+    @property
+    def preference(self) -> Preference:
+        """The preferred point of the trade-off."""
+        return Preference(**{name: getattr(self, name) for name in _PREFERENCE_FIELDS})
+
+    @property
+    def without_preference(self) -> TunerSettings:
+        """The settings with the default preference, equal for all that share a study.
+
+        Limits are constraints of the study, so that they remain, as does a restriction to offsets.
+        """
+        shared = self.prefer if self.prefer == "offsets" else "no-harm"
+        return self.model_copy(update={"prefer": shared})
+
+    def changed(self, values: Mapping[str, Any]) -> TunerSettings:
+        """Return the settings with other values of axes; None keeps a knob of the space tuned."""
+        own = {name: value for name, value in values.items() if name in type(self).model_fields}
+        for part in PARTS:
+            model = getattr(self, part)
+            given = {n: v for n, v in values.items() if n in type(model).model_fields}
+            if part == "space":
+                given = {n: _as_values(v) for n, v in given.items() if v is not None}
+            if given:
+                own[part] = model.model_copy(update=given)
+        return self.model_copy(update=own)
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Names of the knobs whose values are not the default ones."""
+        known = Space.model_fields
+        return frozenset(n for n in known if getattr(self.space, n) != known[n].default)
+
+    def values(self, name: str) -> tuple[Any, ...]:
+        """Return the bounds or choices of a knob; a single value if it is fixed."""
+        own: tuple[Any, ...] = getattr(self.space, name)
+        if name not in ("beta", "tau"):
+            return own
+        if isinstance(self.objective, FixedObjective):
+            return (getattr(self.objective, name),)
+        return own if name in _TERMS[self.objective] else (0.0,)
+
+
+PARTS: Final[dict[str, type[Strict]]] = {"judge": Judge, "space": Space, "search": Search}
+"""Groups of the tuner's settings, each of which ``axes`` may vary."""
+
+
+class TrackingSettings(Strict):
+    """What a sweep records in MLflow; the results are not affected.
+
+    Attributes
+    ----------
+    trials : "table", "runs" or "none"
+        How to record the trials of a cell: as step metrics and one table of its run, as a nested
+        run each in addition, or not at all.
+    figures : "sweep" or "none"
+        Whether to draw the figures of the sweep.
+    traces : int
+        Maximum number of prompts of each scored table to log as traces, with their texts.
+    """
+
+    trials: TrialTracking = "table"
+    figures: FigureTracking = "sweep"
+    traces: int = Field(default=20, ge=0, le=100)

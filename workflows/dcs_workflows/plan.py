@@ -1,0 +1,678 @@
+"""The cells of a sweep or of user-supplied tables, and which of them are missing.
+
+The key of a cell is the hash of its canonical JSON, so that finished work is recognised on any
+machine and never repeated.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from dcs.data.columns import Reading
+from dcs.errors import ConfigError
+from dcs.io import content_key, first_fault, validated
+from dcs.prompting.tasks import SPLITS, Shots
+from dcs.selection.methods import Method, get_method
+from dcs_tracking import Archive, CellRecord
+from dcs_workflows.config.scoring import INDECISIVE
+from dcs_workflows.config.sweep import Grouping, SweepConfig, TuneConfig, selected
+from dcs_workflows.config.tuner import TunerSettings
+from dcs_workflows.tables import (
+    GivenTable,
+    JointTables,
+    Rows,
+    RowSource,
+    Source,
+    StoredTables,
+    TableRequest,
+    given_tables,
+    grouped_over,
+    joint_names,
+    request_key,
+    source_name,
+    table_requests,
+    texts_key,
+)
+
+#: Methods that do not use the optimization rows.
+UNFITTED = frozenset({"icl"})
+
+#: Axes of the sources of a sweep, with the attributes of a source.
+_ORIGIN: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """The settings in which the cells of one table differ.
+
+    Attributes
+    ----------
+    method : str
+        Correction method.
+    tuner : TunerSettings or None
+        None for a method without tuned settings.
+    optimization_size : int or None
+        Number of optimization rows to use; None means all.
+    """
+
+    method: str
+    tuner: TunerSettings | None
+    optimization_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell(Variant):
+    """The unit of work, retry, resume and MLflow runs: a variant applied to a table.
+
+    Attributes
+    ----------
+    model, task : str
+        Origin of the probabilities.
+    shots : int, "N" or None
+        Number of demonstrations per prompt; None if unknown.
+    seed : int
+        Root seed of split, annealing and sampler.
+    optimization_digest, test_digest : str
+        Content hashes of the two tables.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    model: str
+    task: str
+    shots: Shots | None
+    seed: int
+    optimization_digest: str
+    test_digest: str
+
+    @classmethod
+    def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
+        """Create a cell from its identity.
+
+        Parameters
+        ----------
+        identity : mapping
+            Value of :attr:`identity`.
+
+        Returns
+        -------
+        Cell
+            The cell.
+
+        Raises
+        ------
+        ConfigError
+            If it is not the identity of a cell, or contains unknown settings.
+        """
+        try:
+            return _CELL.validate_python(dict(identity))
+        except ValidationError as error:
+            raise ConfigError(f"cell identity: {first_fault(error)}") from None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that determines the result, as plain JSON values."""
+        plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
+        return plain
+
+    @property
+    def key(self) -> str:
+        """Hash of :attr:`identity`."""
+        return content_key(self.identity)
+
+    @property
+    def label(self) -> str:
+        """A short display name."""
+        shots = "" if self.shots is None else f" {self.shots}-shot"
+        rows = "" if self.optimization_size is None else f" {self.optimization_size} rows"
+        return f"{self.method} {self.task}{shots} seed {self.seed}{rows} {self.model}"
+
+
+_CELL: Final = TypeAdapter(Cell)
+
+STORAGE_VARIABLE: Final = "DCS_OPTUNA_STORAGE"
+"""Environment variable with the storage of studies, used if the configuration has none."""
+
+
+def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
+    """Return the settings with those that do not affect a method reset to their defaults.
+
+    A cell thus exists once, instead of once per value of an axis that does not affect it.
+
+    Parameters
+    ----------
+    method : Method
+        The method.
+    tuner : TunerSettings
+        Settings as configured.
+
+    Returns
+    -------
+    TunerSettings or None
+        None if the method has no tuned settings.
+    """
+    if not method.searches:
+        return None
+    names = {"calibration", "corrections", "spacing"} if method.name != "dcs" else set()
+    names |= set() if method.uses_weight_scale else {"weight_scale"}
+    if tuner.search.schedule != "tuned":
+        names |= {"initial_temperature", "temperature_ratio", "cooling_rate"}
+        names |= set() if tuner.search.schedule == "paper" else {"lambda1", "lambda2"}
+    known = type(tuner.space).model_fields
+    space = tuner.space.model_copy(update={name: known[name].default for name in names})
+    usual: dict[str, Any] = {"space": space}
+    if not method.uses_memberships:
+        usual["memberships"] = None
+    if method.name != "dcs":
+        # Only calibrations use unlabelled rows.
+        usual["keep_unlabelled"] = False
+    return tuner.model_copy(update=usual)
+
+
+def variants_of(config: SweepConfig) -> list[Variant]:
+    """Return the distinct variants of a sweep in order.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+
+    Returns
+    -------
+    list of Variant
+        One per cell of a table.
+    """
+    variants: dict[Variant, None] = {}
+    for name in config.methods:
+        method = get_method(name)
+        for settings, size in config.variants:
+            if name in UNFITTED or (size is not None and size >= (config.limit or math.inf)):
+                size = None
+            if size is None:
+                settings = settings.model_copy(update={"keep_unlabelled": False})
+            tuner = effective_settings(method, settings)
+            variants[Variant(method=name, tuner=tuner, optimization_size=size)] = None
+    return list(variants)
+
+
+def cells_of(
+    source: Source, variants: Iterable[Variant], digests: Mapping[str, str]
+) -> list[Cell]:
+    """Return the cells of a sweep that are tuned on one table.
+
+    Parameters
+    ----------
+    source : Source
+        Origin of the table.
+    variants : iterable of Variant
+        The variants of the sweep, from :func:`variants_of`.
+    digests : mapping of str to str
+        Content hashes of the ``optimization`` and ``test`` tables.
+
+    Returns
+    -------
+    list of Cell
+        In the order of the configuration.
+    """
+    about: dict[str, Any] = {each.name: getattr(source, each.name) for each in fields(Source)}
+    about |= {f"{split}_digest": digests[split] for split in SPLITS}
+    return [
+        Cell(**about, **{each.name: getattr(variant, each.name) for each in fields(Variant)})
+        for variant in variants
+    ]
+
+
+def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
+    """Group cells that select from the same search, in order.
+
+    Parameters
+    ----------
+    cells : iterable of Cell
+        Cells of one table.
+    """
+    groups: dict[Cell, list[Cell]] = {}
+    for cell in cells:
+        method, tuner = get_method(cell.method), cell.tuner
+        if tuner is not None:
+            tuner = tuner.without_preference
+        search = replace(cell, method=method.shares or method.name, tuner=tuner)
+        groups.setdefault(search, []).append(cell)
+    return [tuple(group) for group in groups.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """The tables and cells of a sweep, and which of them are complete.
+
+    Attributes
+    ----------
+    config : SweepConfig
+        The sweep.
+    output : pathlib.Path
+        The output folder.
+    sources : dict of str to list of Source
+        By table key, in the order of the configuration: the given tables, the ensemble, or the
+        requests for the table. Several requests share a table if there are no demonstrations,
+        because the seed then does not affect the prompts: the table is scored once, and each
+        request has separate cells.
+    tables : dict of str to RowSource
+        Where the rows of each key are.
+    cells : dict of str to list of Cell
+        Cells of existing tables, by table key. Those of other tables are not known yet, because
+        the identity of a cell includes the digests of its tables.
+    ended : dict of str to CellRecord
+        Cells of earlier runs that are not computed again, by key: finished ones, and failed ones
+        unless they are to be retried.
+    texts : dict of str to str
+        Hash of the texts used for planning, by table key.
+    variants : tuple of Variant
+        The variants of each table, in order.
+    """
+
+    config: SweepConfig
+    output: Path
+    sources: dict[str, list[Source]]
+    tables: dict[str, RowSource]
+    cells: dict[str, list[Cell]]
+    ended: dict[str, CellRecord]
+    texts: dict[str, str] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Computed once: there may be thousands, and they are used for every table.
+        object.__setattr__(self, "variants", tuple(variants_of(self.config)))
+
+    def add(self, key: str, source: Source, tables: RowSource) -> None:
+        """Add a source to a plan, with the rows of its key."""
+        self.sources.setdefault(key, []).append(source)
+        self.tables.setdefault(key, tables)
+
+    @property
+    def study_storage(self) -> str:
+        """Storage of the Optuna studies: that of the sweep, of the environment, or a journal."""
+        given = self.config.optuna_storage
+        address = given.get_secret_value() if given else os.environ.get(STORAGE_VARIABLE)
+        return address or str(self.output.absolute() / "optuna.journal")
+
+    def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
+        """Return the cells of a table with the given digests.
+
+        Parameters
+        ----------
+        key : str
+            The table's key.
+        digests : mapping of str to str
+            Content hashes of the ``optimization`` and ``test`` tables.
+
+        Returns
+        -------
+        list of Cell
+            The cells of all its sources.
+        """
+        return [
+            cell
+            for source in self.sources[key]
+            for cell in cells_of(source, self.variants, digests)
+        ]
+
+    def cells_after(self, key: str) -> dict[str, list[Cell]]:
+        """Return the cells that can be computed once a table exists, by key.
+
+        Parameters
+        ----------
+        key : str
+            Key of a table that has just been scored.
+
+        Returns
+        -------
+        dict of str to list of Cell
+            The cells of the table, and those of the ensembles that it completes.
+        """
+        keys = [key] + [
+            other
+            for other, tables in self.tables.items()
+            if isinstance(tables, JointTables) and self.tables[key] in tables.members.values()
+        ]
+        found = ((each, self.tables[each].digests) for each in keys)
+        return {each: self.cells_on(each, both) for each, both in found if both is not None}
+
+    @property
+    def missing_tables(self) -> dict[str, TableRequest]:
+        """The first request of each table to be scored, by key."""
+        firsts = ((key, some[0]) for key, some in self.sources.items() if key not in self.cells)
+        return {key: first for key, first in firsts if isinstance(first, TableRequest)}
+
+    @property
+    def missing_cells(self) -> dict[str, list[Cell]]:
+        """Cells to be computed whose tables exist, by table key."""
+        missing = {
+            key: [cell for cell in cells if cell.key not in self.ended]
+            for key, cells in self.cells.items()
+        }
+        return {key: cells for key, cells in missing.items() if cells}
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was inferred about the given tables, in lines for the user."""
+        given = (each for some in self.sources.values() for each in some)
+        lines = (line for each in given if isinstance(each, GivenTable) for line in each.remarks)
+        return list(dict.fromkeys(lines))
+
+    def located(self, key: str, record: CellRecord) -> CellRecord:
+        """Return the record of a cell with the files of its tables in their provenance."""
+        files, tables = self.tables[key].files, record.provenance.get("tables")
+        if not files or tables is None:
+            return record
+        located = {
+            split: {**about, "file": str(files[split].absolute())}
+            for split, about in tables.items()
+        }
+        return replace(record, provenance={**record.provenance, "tables": located})
+
+    @property
+    def varies(self) -> tuple[str, ...]:
+        """Which of model, task, shots and seed differ between the sources."""
+        sources = [source for own in self.sources.values() for source in own]
+        names = ("model", "task", "shots", "seed")
+        return tuple(n for n in names if len({getattr(each, n) for each in sources}) > 1)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether tables or cells have to be computed."""
+        return bool(self.missing_tables or self.missing_cells)
+
+    @property
+    def n_tables(self) -> int:
+        """Number of tables in the sweep."""
+        return len(self.sources)
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells in the sweep."""
+        return sum(map(len, self.sources.values())) * len(self.variants)
+
+    @property
+    def n_failed(self) -> int:
+        """Number of cells that failed earlier and are not retried."""
+        return sum(not record.finished for record in self.ended.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """The progress of a sweep.
+
+    Attributes
+    ----------
+    show : callable
+        Called with this object after every change.
+    tables_done, tables_total : int
+        Number of existing tables, and of all tables.
+    cells_done, cells_failed, cells_total : int
+        Number of ended cells, of those that failed, and of all cells.
+    running : int
+        Number of submitted cells.
+    work : collections.Counter of str
+        Work done in this run: ``cells``, ``trials``, ``prompts``.
+    started, first_cell : float
+        Time of the start of the run and of its first submitted cell, by :func:`time.monotonic`;
+        NaN before that cell.
+    """
+
+    show: Callable[[Progress], object] = lambda progress: None
+    tables_done: int = 0
+    tables_total: int = 0
+    cells_done: int = 0
+    cells_failed: int = 0
+    cells_total: int = 0
+    running: int = 0
+    work: Counter[str] = field(default_factory=Counter)
+    started: float = field(default_factory=time.monotonic)
+    first_cell: float = math.nan
+
+
+def cpu_seconds_left(plan: SweepPlan) -> float:
+    """Estimate the CPU time of the missing cells on existing tables from that of finished cells.
+
+    It is proportional to trials x rows x classes among cells with the same method, judge, number
+    of rows and search, budget included. Cells that share a search count once.
+
+    Returns
+    -------
+    float
+        Seconds; NaN unless a cell of each kind is finished.
+    """
+    seconds, units = defaultdict[Any, float](float), Counter[Any]()
+    for key, cells in plan.cells.items():
+        for cell in cells:
+            record = plan.ended.get(cell.key)
+            if record is None or not record.finished:
+                continue
+            kind, amount = _work(cell, plan.tables[key].size)
+            units[kind] += amount
+            # Trials of a cell may have run concurrently.
+            elapsed = (record.finished_ms - record.started_ms) / 1000
+            seconds[kind] += max(elapsed, sum(trial.seconds for trial in record.trials))
+    left = 0.0
+    for key, cells in plan.missing_cells.items():
+        for first, *_ in sharing(cells):
+            kind, amount = _work(first, plan.tables[key].size)
+            left += amount * (seconds[kind] / units[kind] if kind in units else math.nan)
+    return left
+
+
+#: Number of trials of a study at least: those of the standard settings.
+_FEWEST_TRIALS: Final = 27
+
+
+def _work(cell: Cell, size: int) -> tuple[Any, int]:
+    """Return the kind of a cell and its amount of work on a table of `size`."""
+    method, tuner = get_method(cell.method), cell.tuner
+    kind = method.shares or method.name, cell.optimization_size
+    if tuner is None:
+        return kind, size
+    return (*kind, tuner.judge, tuner.search), size * max(tuner.trials, _FEWEST_TRIALS)
+
+
+def sweep_key(config: SweepConfig) -> str:
+    """Return the key that identifies the parent run of a sweep across reruns.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+
+    Returns
+    -------
+    str
+        Hash of the settings that determine the results.
+    """
+    left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
+    if not config.ensemble:
+        left_out["ensemble"] = True
+    if config.reading == Reading():
+        left_out["reading"] = True
+    return content_key(config.model_dump(mode="json", exclude=left_out))
+
+
+def plan_sweep(
+    config: SweepConfig,
+    output: Path,
+    *,
+    only: Sequence[str] = (),
+    retry_failed: bool = False,
+) -> SweepPlan:
+    """Compare a sweep with the results on disk.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+    output : pathlib.Path
+        The output folder, which may contain earlier results.
+    only : sequence of str
+        Restrictions to some of the cells; see :func:`selected`.
+    retry_failed : bool
+        Whether to compute cells that failed earlier again.
+
+    Returns
+    -------
+    SweepPlan
+        The plan; nothing is computed or written.
+
+    Raises
+    ------
+    DCSError
+        If a model, a task or its texts do not exist, a file of earlier results is damaged, or no
+        cell satisfies the restrictions.
+    """
+    given: Sequence[GivenTable] = given_tables(config) if config.tables else ()
+    origins = {a: tuple(dict.fromkeys(getattr(g, n) for g in given)) for a, n in _ORIGIN.items()}
+    chosen = selected(config.axis_values | (origins if given else {}), only)
+    config = config.restricted(chosen)
+    given = [
+        each
+        for each in given
+        if all(getattr(each, _ORIGIN[a]) in v for a, v in chosen.items() if a in _ORIGIN)
+    ]
+    plan = SweepPlan(config=config, output=output, sources={}, tables={}, cells={}, ended={})
+    for table in given:
+        key = content_key({"digests": table.digests})
+        plan.add(key, table, table)
+    if not config.tables:
+        _plan_requests(plan)
+    archive = Archive(output)
+    for key, tables in plan.tables.items():
+        if (both := tables.digests) is not None:
+            plan.cells[key] = plan.cells_on(key, both)
+            for record in archive.load([cell.key for cell in plan.cells[key]]).values():
+                if record.finished or not retry_failed:
+                    plan.ended[record.key] = record
+    if not plan.n_cells:
+        raise ConfigError(f"--only {' '.join(only)}: no cell remains")
+    return plan
+
+
+def _plan_requests(plan: SweepPlan) -> None:
+    """Add the tables to be scored to a plan, and the ensembles of them."""
+    known = dict[Any, Any]()
+    # Without demonstrations, all seeds share one table.
+    firsts: dict[str, TableRequest] = {}
+    stored: dict[TableRequest, StoredTables] = {}
+    prior = plan.config.position_prior
+    for request in table_requests(plan.config):
+        if prior and request.order:
+            request = replace(request, limit=min(prior, request.limit or prior))
+        key = request_key(request, known=known)
+        first = firsts.setdefault(key, request)
+        stored[first] = StoredTables.under(plan.output, key)
+        plan.add(key, request, stored[first])
+        plan.texts[key] = texts_key(request, known=known)
+    for over in plan.config.ensemble:
+        for group in grouped_over([*stored], over):
+            members = {_member_name(request, over): stored[request] for request in group}
+            divided = {"position_prior": prior} if prior and over == "orders" else {}
+            key = content_key({"ensemble": [each.key for each in members.values()], **divided})
+            ensemble = Source(seed=group[0].seed, **joint_names(group, over))
+            plan.add(key, ensemble, JointTables(members, divided=bool(divided)))
+
+
+def _member_name(request: TableRequest, over: Grouping) -> str:
+    """Return the name of a table within an ensemble."""
+    if over == "models":
+        return request.model
+    if over == "orders":
+        return request.task.rpartition("@")[2]
+    seed = f"seed {request.seed}"
+    return seed if over == "seeds" else f"{request.shots}-shot {seed}"
+
+
+def paths_by_name(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return paths by file name, or by hyphenated path if file names are not unique.
+
+    The names are used as parts of file names.
+
+    Raises
+    ------
+    ConfigError
+        If a path is given twice.
+    """
+    names = [*map(source_name, paths)]
+    if len({*names}) < len(names):
+        names = [re.sub(r"[^\w.-]+", "-", str(path.with_suffix(""))) for path in paths]
+    found = dict(zip(names, paths, strict=True))
+    if len(found) < len(paths):
+        raise ConfigError(f"{', '.join(names)}: a table is given twice; give each once")
+    return found
+
+
+def plan_tuning(
+    tables: Mapping[str, Path],
+    output: Path,
+    *,
+    config: TuneConfig,
+    methods: Sequence[str],
+    seed: int,
+    test: Sequence[Path] = (),
+    reading: Reading | None = None,
+) -> tuple[SweepPlan, dict[str, Rows]]:
+    """Return the plan for tables of the same rows, and the rows by split.
+
+    Parameters
+    ----------
+    tables : mapping of str to path
+        Sources of tables by name.
+    output : pathlib.Path
+        The output folder.
+    config : TuneConfig
+        Settings of the search.
+    methods : sequence of str
+        The requested method, and the methods to compare it with.
+    seed : int
+        Root seed.
+    test : sequence of path
+        For each table, a table of test rows; empty for none.
+    reading : Reading, optional
+        How the files are read, where it is not inferred.
+
+    Raises
+    ------
+    DCSError
+        If a table cannot be read, or options are incompatible.
+    """
+    if test and len(test) != len(tables):
+        raise ConfigError(
+            f"--test: expected one for each of {len(tables)} tables in the same order, got "
+            f"{len(test)}; give one for each or none"
+        )
+    choices: dict[str, Any] = {name: str(table) for name, table in tables.items()}
+    if test:
+        pairs = zip(tables.items(), test, strict=True)
+        choices = {name: (str(table), str(own)) for (name, table), own in pairs}
+    content = {
+        "name": "tune",
+        "tables": [choices] if len(choices) > 1 else [*choices.values()],
+        "methods": [*dict.fromkeys(("icl", *methods))],
+        "seeds": [seed],
+        "reading": reading or Reading(),
+        **dict(config),
+    }
+    sweep = validated(SweepConfig, content, source="command line", error=ConfigError)
+    plan = plan_sweep(sweep, output, retry_failed=True)
+    (key,) = plan.cells
+    rows: dict[str, Rows] = {**plan.tables[key].read()}
+    if test and not rows["test"].labelled.any():
+        raise ConfigError(
+            f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "
+            "remove the option"
+        )
+    return plan, rows

@@ -1,0 +1,271 @@
+"""Compute a cell: tune on the optimization rows, evaluate on the test rows, record."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dcs.data.splits import stratified_choice
+from dcs.data.table import ProbabilityTable
+from dcs.errors import redact
+from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
+from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.seeds import derive_seed
+from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
+from dcs.selection.methods import Method, get_method
+from dcs_tracking import CellRecord, TrialRecord, collect_provenance
+from dcs_workflows.parallel import Mapper, in_process, one_thread
+from dcs_workflows.plan import UNFITTED, Cell
+from dcs_workflows.study.study import StoredStudy, Tuned, Tuning, study_scheme
+from dcs_workflows.tables import Rows
+
+
+@one_thread()
+def compute_cell(
+    cell: Cell,
+    optimization: Rows,
+    test: Rows,
+    *,
+    sweep: str,
+    progress: Callable[[float], None] = lambda share: None,
+    mapper: Mapper = in_process,
+    storage: str | None = None,
+    known: dict[Any, Any] | None = None,
+) -> CellRecord:
+    """Tune one cell and evaluate the selected scheme on the test rows.
+
+    Parameters
+    ----------
+    cell : Cell
+        The cell to compute.
+    optimization, test : ProbabilityTable or TableEnsemble
+        The tables with the digests of the cell. The test table is used only after selection.
+    sweep : str
+        Name of the sweep that the record belongs to.
+    progress : callable, optional
+        Called with the completed fraction of the work, 0..1.
+    mapper : Mapper
+        Runs the trials; the result does not depend on the mapper.
+    storage : str, optional
+        Storage of the cell's study, from which later runs resume; by default in memory. See
+        :func:`dcs_workflows.study.study.open_storage`.
+    known : dict, optional
+        Cache to pass to all cells that share a search, initially empty; see
+        :func:`dcs_workflows.plan.sharing`.
+
+    Returns
+    -------
+    CellRecord
+        Record with status FINISHED; errors propagate.
+    """
+    started_ms = _now_ms()
+    optimization = optimization_rows(optimization, cell)
+    first = reference = None
+    if not isinstance(optimization, TableEnsemble):
+        rows = optimization
+    else:
+        first = mean_of(optimization)
+        rows = optimization.combined(first)
+        reference = rows.probs.argmax(axis=1).astype(np.int64)
+        if cell.method not in UNFITTED:
+            first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
+    method, known = get_method(cell.method), {} if known is None else known
+    if cell.tuner is None:
+        fitted = _fit_at_once(rows, method, cell.seed, known)
+    else:
+        stored = None
+        if storage is not None:
+            stored = StoredStudy(storage, f"{cell.label} {cell.key[:8]}")
+        fitted = study_scheme(
+            Tuning(
+                table=rows,
+                method=method,
+                settings=cell.tuner,
+                seed=cell.seed,
+                progress=progress,
+                mapper=mapper,
+                stored=stored,
+                known=known,
+                reference=reference,
+            )
+        )
+    scheme = fitted.scheme
+    if first is not None and isinstance(test, TableEnsemble):
+        scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
+    scheme = _add_provenance(scheme, cell.method, optimization)
+    metrics, class_accuracies = _score(test, scheme)
+    metrics |= fitted.metrics
+    if fitted.annealing is not None:
+        metrics["opt/evaluations"] = float(fitted.annealing.evaluations)
+        metrics["opt/seconds"] = fitted.annealing.seconds
+    return CellRecord(
+        key=cell.key,
+        sweep=sweep,
+        identity=cell.identity,
+        params=dict(fitted.params),
+        metrics=metrics,
+        scheme=scheme.to_dict(),
+        class_accuracies=class_accuracies,
+        trials=fitted.trials,
+        importances=fitted.importances,
+        front=None if fitted.front is None else fitted.front.to_dict(),
+        status="FINISHED",
+        error=None,
+        started_ms=started_ms,
+        finished_ms=_now_ms(),
+        provenance=collect_provenance(tables=_describe(optimization, test), seeds=_seeds(cell)),
+    )
+
+
+def optimization_rows(table: Rows, cell: Cell) -> Rows:
+    """Return the rows of the optimization table that a cell uses.
+
+    All rows, or a seeded sample of labelled rows. With `keep_unlabelled`, the other rows stay
+    without their labels.
+    """
+    size, labelled = cell.optimization_size, np.flatnonzero(table.labelled)
+    if size is None or size >= labelled.size:
+        return table
+    seed = derive_seed(cell.seed, "optimization size")
+    chosen = labelled[stratified_choice(table.labels[labelled], size, seed=seed)]
+    if cell.tuner is None or not cell.tuner.keep_unlabelled:
+        return table.subset(chosen)
+    labels = np.full(table.n_rows, -1)
+    labels[chosen] = table.labels[chosen]
+    if isinstance(table, TableEnsemble):
+        return replace(table, tables=tuple(replace(t, labels=labels) for t in table.tables))
+    return replace(table, labels=labels)
+
+
+def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: int) -> CellRecord:
+    """Return the record of a cell that raised, with its traceback.
+
+    Parameters
+    ----------
+    cell : Cell
+        The failed cell.
+    error : BaseException
+        The exception.
+    sweep : str
+        Name of the sweep that the record belongs to.
+    started_ms : int
+        Start time in milliseconds since 1970.
+
+    Returns
+    -------
+    CellRecord
+        Record with status FAILED.
+    """
+    return CellRecord(
+        key=cell.key,
+        sweep=sweep,
+        identity=cell.identity,
+        status="FAILED",
+        error=redact("".join(traceback.format_exception(error))),
+        started_ms=started_ms,
+        finished_ms=_now_ms(),
+        provenance=collect_provenance(seeds=_seeds(cell)),
+    )
+
+
+def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict[str, list[Any]]]:
+    """Return the test metrics with 95 % intervals and p-values, and those per class.
+
+    Only labelled rows are evaluated; without any, both results are empty.
+    """
+    if not test.labelled.any():
+        return {}, {}
+    test = test.only_labelled()
+    uncorrected = CorrectionScheme.identity(test.classes)
+    if isinstance(test, TableEnsemble):
+        uncorrected = mean_of(test)
+    first, second = (each.predict(inputs_of(each, test)) for each in (uncorrected, scheme))
+    before = ClassificationMetrics.from_predictions(test.labels, first, test.n_classes)
+    figures = metric_intervals(confusion_matrix(test.labels, second, test.n_classes))
+    change = compare_predictions(test.labels, first, second, test.n_classes)
+    metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
+    for name in METRICS:
+        interval = getattr(figures, name)
+        metrics |= {
+            f"test/{name}": interval.estimate,
+            f"test/{name}_low": interval.low,
+            f"test/{name}_high": interval.high,
+            f"uncorrected/test/{name}": getattr(before, name),
+        }
+    columns: dict[str, list[Any]] = {
+        "class": list(test.classes),
+        "before": list(before.class_accuracies),
+        "after": [each.estimate for each in figures.class_accuracies],
+        "after_low": [each.low for each in figures.class_accuracies],
+        "after_high": [each.high for each in figures.class_accuracies],
+    }
+    return metrics, columns
+
+
+def _fit_at_once(
+    table: ProbabilityTable, method: Method, seed: int, known: dict[Any, Any]
+) -> Tuned:
+    """Fit a method that does its own selection, such as ``published``, and return its trials."""
+    started_ms = _now_ms()
+    found = method.fitted(table.probs, table.labels, classes=table.classes, seed=seed, known=known)
+    aim = "dev/score" if "balanced" in method.name else "dev/accuracy"
+    records = []
+    for number, trial in enumerate(found.trials):
+        metrics = {
+            "dev/score": trial.accuracy - trial.cobias,
+            "dev/accuracy": trial.accuracy,
+            "dev/cobias": trial.cobias,
+        }
+        records.append(
+            TrialRecord(
+                number=number,
+                params=dict(trial.params),
+                metrics=metrics,
+                state="COMPLETE",
+                seconds=trial.search.seconds,
+                started_ms=started_ms,
+                value=metrics[aim],
+            )
+        )
+        started_ms += round(1000 * trial.search.seconds)
+    if found.best is None:
+        return Tuned(found.scheme)
+    best = records[found.trials.index(found.best)]
+    params = {**best.params, "best_trial": best.number}
+    return Tuned(found.scheme, tuple(records), params, best.metrics, found.best.search)
+
+
+def _add_provenance(scheme: CorrectionScheme, method: str, table: Rows) -> CorrectionScheme:
+    """Add the method and the fitted rows to the provenance of a scheme."""
+    fitted = {"digests": [table.digest], "number": table.n_rows, "sample": [*table.sample]}
+    origin = {"method": method, **scheme.provenance, "fitted_on": fitted}
+    if isinstance(table, TableEnsemble):
+        tables = zip(table.names, table.tables, strict=True)
+        origin["tables"] = {name: each.provenance.to_dict() for name, each in tables}
+    elif "reading" in (noted := table.provenance.to_dict()):
+        origin["reading"] = noted["reading"]
+    return replace(scheme, provenance=origin)
+
+
+def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
+    return {
+        "optimization": optimization.provenance.to_dict()
+        | {"rows": optimization.n_rows, "labelled": int(optimization.labelled.sum())},
+        "test": test.provenance.to_dict() | {"rows": test.n_rows},
+    }
+
+
+def _seeds(cell: Cell) -> dict[str, int]:
+    return {"root": cell.seed} | {
+        stream: derive_seed(cell.seed, stream) for stream in ("split", "sampler", "anneal")
+    }
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

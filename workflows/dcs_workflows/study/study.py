@@ -1,0 +1,575 @@
+"""The Optuna study of a cell: standard settings, then suggestions in a window.
+
+The study runs in memory, where it is fast, and every judged trial is added to the stored study in
+the order of the numbers. A later run asks the same trials again and takes the stored values for
+those that were judged, so that its sampler is in the same state as without the interruption.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.trial import FixedTrial, FrozenTrial, TrialState
+
+from dcs.data.table import ProbabilityTable
+from dcs.errors import ConfigError, DCSError, last_line, reason, redact
+from dcs.evaluation.metrics import METRICS
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.search.problem import AnnealingResult
+from dcs.seeds import derive_seed
+from dcs.selection.cross_validation import (
+    FEWEST_LABELS,
+    Fit,
+    Folds,
+    SelectionSettings,
+    front_of,
+    label_free_scheme,
+    standard_settings,
+)
+from dcs.selection.front import FittedScheme, FrontPoint
+from dcs.selection.methods import METHODS, Method
+from dcs.selection.settings import Hyperparameters, Interpolated, Setting
+from dcs_tracking import TrialRecord
+from dcs_tracking.environment import source_digest
+from dcs_workflows.config.tuner import TunerSettings
+from dcs_workflows.parallel import Mapper, in_process
+from dcs_workflows.study.space import SearchSpace
+
+#: Objectives of every study, with their directions.
+OBJECTIVES: Final[dict[str, Literal["maximize", "minimize"]]] = {
+    "accuracy": "maximize",
+    "cobias": "minimize",
+    "moves": "minimize",
+}
+
+#: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
+_SAMPLER_SEEDS: Final = 2**32
+#: Minimum number of trials for meaningful importances, and the share that counts as good.
+_MIN_TRIALS: Final = 10
+_GOOD_SHARE: Final = 0.25
+#: Number of random trials of TPE, unless the study is short.
+_STARTUP: Final = 10
+#: PMI weights of standard settings without COBias, as shares of the largest.
+_TAU_SHARES: Final = (0.1, 0.4, 1.0)
+#: User attribute of a study: hash of the sources.
+_CODE: Final = "code"
+_FRONT: Final = "front"
+
+
+class StudyStorageError(DCSError):
+    """Raised if the storage of the Optuna studies cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStudy:
+    """A stored study; one process at a time runs it.
+
+    Attributes
+    ----------
+    storage : str
+        Path of a journal file, URL of a database, or ``grpc://host:port``.
+    name : str
+        Name of the study.
+    """
+
+    storage: str = field(repr=False)
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Input of a study.
+
+    Attributes
+    ----------
+    table : ProbabilityTable
+        The optimization rows.
+    method : Method
+        Method to tune.
+    settings : TunerSettings
+        Settings of the tuner.
+    seed : int
+        Root seed, from which the seeds of folds, sampler and searches are derived.
+    progress : callable
+        Called with the completed fraction of the work, 0..1.
+    mapper : Mapper
+        Runs the fits, one task per trial and fold; the result does not depend on the mapper.
+    stored : StoredStudy or None
+        Stored study, from which later runs resume; None keeps it in memory.
+    known : dict
+        Cache shared by tunings that differ only in their preference, to pick from one study.
+    reference : array of int, shape [M], or None
+        Predictions that accuracy is compared with; None for those of the table.
+    """
+
+    table: ProbabilityTable
+    method: Method
+    settings: TunerSettings
+    seed: int
+    progress: Callable[[float], None] = lambda share: None
+    mapper: Mapper = in_process
+    stored: StoredStudy | None = None
+    known: dict[Any, Any] = field(default_factory=dict)
+    reference: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A scheme and the study that found it.
+
+    Attributes
+    ----------
+    scheme : CorrectionScheme
+        The selected scheme.
+    trials : tuple of TrialRecord
+        All trials, in order.
+    params, metrics : mapping
+        Those of the selected setting.
+    annealing : AnnealingResult or None
+        The search that found the scheme, if it was a single search on one set of rows.
+    importances : dict of str to float
+        See :func:`importances`.
+    front : FittedScheme or None
+        The front that the scheme was picked from, if any.
+    """
+
+    scheme: CorrectionScheme
+    trials: tuple[TrialRecord, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    annealing: AnnealingResult | None = None
+    importances: dict[str, float] = field(default_factory=dict)
+    front: FittedScheme | None = None
+
+
+def study_scheme(tuning: Tuning) -> Tuned:
+    """Run the study of a cell and pick a point of its front."""
+    table, method = tuning.table, tuning.method
+    if method.name == "dcs" and table.labelled.sum() < FEWEST_LABELS:
+        return Tuned(label_free_scheme(table.probs, table.labels, classes=table.classes))
+    if method.fitter is not None:
+        # A method of another package fits its own corrections.
+        fitted_scheme = method.fit(
+            table.probs, table.labels, classes=table.classes, seed=tuning.seed
+        )
+        return Tuned(fitted_scheme)
+    if method not in METHODS:
+        raise ConfigError(
+            f"method {method.name!r} has corrections of its own and no fitter; studies search the "
+            "corrections of dnip, furud and dcs only, so give it a fitter"
+        )
+    if _FRONT not in tuning.known:
+        tuning.known[_FRONT] = _run(tuning)
+    trials, shares, front = tuning.known[_FRONT]
+    fitted = front.pick(tuning.settings.preference)
+    point = fitted.chosen
+    params = _flatten(point.setting)
+    numbers = [trial.number for trial in trials if dict(trial.params) == params]
+    if numbers:
+        params |= {"best_trial": numbers[0]}
+    metrics = point_metrics(point) | {"dev/lasting_cobias": point.lasting_cobias}
+    return Tuned(fitted.scheme, trials, params, metrics, importances=shares, front=fitted)
+
+
+def point_metrics(point: FrontPoint) -> dict[str, float]:
+    """Return the metrics by which points are selected, and accuracy minus COBias."""
+    named = {f"dev/{name}": getattr(point.estimate, name) for name in (*METRICS, "n_rows")}
+    named |= {f"dev/{name}": getattr(point.change, name) for name in ("gained", "lost", "changed")}
+    return {"dev/score": point.accuracy - point.cobias} | named
+
+
+def _flatten(setting: Setting | None) -> dict[str, Any]:
+    if setting is None:
+        return {"calibration": "none", "corrections": "none"}
+    if isinstance(setting, Interpolated):
+        ends = {"first": _flatten(setting.first), "second": _flatten(setting.second)}
+        named = {f"{end}_{k}": v for end, values in ends.items() for k, v in values.items()}
+        return {"calibration": "interpolated", "share": setting.share, **named}
+    return setting.to_params()
+
+
+def _selection(tuning: Tuning) -> SelectionSettings:
+    settings = tuning.settings
+    selection = SelectionSettings.of_method(tuning.method.name)
+    candidates, betas = selection.candidates, settings.values("beta")
+    taus = settings.values("tau")
+    if betas == (0.0,) and len(taus) > 1:
+        candidates = tuple(
+            each if each.corrections == "none" else replace(each, tau=share * taus[-1])
+            for each in candidates
+            for share in ((1.0,) if each.corrections == "none" else _TAU_SHARES)
+        )
+    if len(betas) == 2:
+        betas = tuple(b for b in selection.betas if betas[0] <= b <= betas[1]) or betas
+    judge = settings.judge
+    return replace(
+        selection,
+        candidates=candidates,
+        betas=betas,
+        folds=judge.folds,
+        development=judge.development,
+        preference=settings.preference,
+    )
+
+
+def _run(tuning: Tuning) -> tuple[tuple[TrialRecord, ...], dict[str, float], FittedScheme]:
+    table = tuning.table
+    selection = _selection(tuning)
+    folds = Folds(
+        table.probs,
+        table.labels,
+        selection.folds,
+        development=selection.development,
+        seed=tuning.seed,
+    )
+    standard = standard_settings(selection, folds)
+    space = SearchSpace(
+        tuning.settings,
+        tuning.method,
+        standard,
+        n_rows=folds.labels.size,
+        n_classes=table.n_classes,
+    )
+    study = _Study(tuning, folds, space, space.first(standard))
+    study.run()
+    front = front_of(
+        folds,
+        study.fits[: study.n_first],
+        study.fits[study.n_first :],
+        settings=selection,
+        classes=table.classes,
+        seed=tuning.seed,
+        reference=tuning.reference,
+        mapper=tuning.mapper,
+    )
+    return tuple(study.records), importances(study.trials), front
+
+
+class _Study:
+    """The study while it runs."""
+
+    def __init__(
+        self, tuning: Tuning, folds: Folds, space: SearchSpace, first: Sequence[FixedTrial]
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._tuning, self._folds, self._space, self._first = tuning, folds, space, first
+        settings = tuning.settings
+        self.n_first = len(first)
+        self._n_trials = max(settings.trials, self.n_first)
+        if settings.sampler == "grid":
+            self._n_trials = self.n_first
+        seed = derive_seed(tuning.seed, "sampler") % _SAMPLER_SEEDS
+        self._study = optuna.create_study(
+            directions=[*OBJECTIVES.values()],
+            sampler=make_sampler(settings.sampler, seed=seed, trials=self._n_trials),
+        )
+        self._copy = None if tuning.stored is None else open_study(tuning.stored)
+        self._earlier: list[FrozenTrial] = []
+        if self._copy is not None:
+            self._earlier = self._copy.get_trials(states=[TrialState.COMPLETE])
+        self._asked: list[tuple[optuna.Trial, Hyperparameters]] = []
+        self.fits: list[Fit] = []
+        self.records: list[TrialRecord] = []
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+    def run(self) -> None:
+        """Judge the standard settings together, then those of the sampler in a window."""
+        for trial in self._first:
+            self._study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
+        settings = [self._ask()[1] for _ in self._first]
+        clock, started_ms = time.perf_counter(), _now_ms()
+        if len(self._earlier) < self.n_first:
+            share = self.n_first / self._n_trials
+            judged = self._folds.judge(
+                settings,
+                mapper=self._tuning.mapper,
+                progress=lambda part: self._tuning.progress(0.95 * share * part),
+            )
+        else:
+            judged = [*map(_earlier_fit, settings, self._earlier)]
+        seconds = (time.perf_counter() - clock) / len(judged)
+        for fit in judged:
+            self._tell(fit, seconds, started_ms)
+        self._sample()
+
+    def _sample(self) -> None:
+        window, folds = self._tuning.settings.window, self._folds
+
+        def items() -> Iterator[tuple[int | None, tuple[Hyperparameters, ...]]]:
+            for number in range(self.n_first, self._n_trials):
+                # All trials but those of the window are told, in order, and no others.
+                while len(self.fits) <= number - window:
+                    self._tell(*found[len(self.fits)])
+                _, setting = self._ask()
+                if number < len(self._earlier):
+                    found[number] = (_earlier_fit(setting, self._earlier[number]), 0.0, 0)
+                else:
+                    yield from ((fold, (setting,)) for fold in range(folds.n_folds))
+
+        found: dict[int, tuple[Fit, float, int]] = {}
+        number = max(self.n_first, len(self._earlier))
+        schemes: list[CorrectionScheme] = []
+        seconds, first_ms = 0.0, 0
+        # Trial n is asked when the last fold of trial n - window is done.
+        ahead = (window - 1) * folds.n_folds + 1
+        for (scheme,), took, started_ms in self._tuning.mapper(
+            partial(_timed, folds.fit_fold), items(), ahead=ahead
+        ):
+            first_ms = first_ms if schemes else started_ms
+            schemes.append(scheme)
+            seconds += took
+            if len(schemes) == folds.n_folds:
+                fit = folds.judged(self._asked[number][1], schemes)
+                found[number] = (fit, seconds, first_ms)
+                number, schemes, seconds = number + 1, [], 0.0
+                self._tuning.progress(0.95 * number / self._n_trials)
+        while len(self.fits) < self._n_trials:
+            self._tell(*found[len(self.fits)])
+
+    def _ask(self) -> tuple[optuna.Trial, Hyperparameters]:
+        trial = self._study.ask()
+        setting = self._space.suggest(trial)
+        number = trial.number
+        if number < len(self._earlier) and self._earlier[number].params != trial.params:
+            raise StudyStorageError(
+                f"study {self._tuning.stored.name if self._tuning.stored else ''}: trial {number} "
+                "of the storage has other parameters; delete the study, or use another storage"
+            )
+        self._asked.append((trial, setting))
+        return self._asked[-1]
+
+    def _tell(self, fit: Fit, seconds: float, started_ms: int) -> None:
+        """Tell the study the next trial in order, and store it."""
+        number = len(self.fits)
+        trial, setting = self._asked[number]
+        if number < len(self._earlier):
+            attrs = self._earlier[number].user_attrs
+            seconds, started_ms = attrs["seconds"], attrs["started_ms"]
+        values = {name: float(getattr(fit, name)) for name in OBJECTIVES}
+        score = fit.accuracy - fit.cobias
+        for name, value in {
+            **values,
+            "score": score,
+            "seconds": seconds,
+            "started_ms": started_ms,
+        }.items():
+            trial.set_user_attr(name, value)
+        self.fits.append(fit)
+        self._constrain(trial, fit)
+        self._study.tell(trial, [*values.values()])
+        if self._copy is not None and number >= len(self._earlier):
+            with _storage_errors(self._tuning.stored):
+                self._copy.add_trial(self.trials[number])
+        self.records.append(
+            TrialRecord(
+                number=number,
+                params=setting.to_params(),
+                metrics={
+                    "dev/score": score,
+                    "dev/accuracy": fit.accuracy,
+                    "dev/cobias": fit.cobias,
+                    "opt/evaluations": float(fit.moves),
+                },
+                state="COMPLETE",
+                seconds=seconds,
+                started_ms=started_ms,
+                value=score,
+            )
+        )
+
+    def _constrain(self, trial: optuna.Trial, fit: Fit) -> None:
+        settings = self._tuning.settings
+        if settings.max_cobias is not None:
+            trial.set_constraint("max_cobias", 100.0 * fit.cobias - settings.max_cobias)
+        if settings.max_accuracy_loss is not None:
+            # Those told so far, which do not depend on the number of workers.
+            loss = max(each.accuracy for each in self.fits) - fit.accuracy
+            trial.set_constraint("max_accuracy_loss", 100.0 * loss - settings.max_accuracy_loss)
+
+
+def _earlier_fit(setting: Hyperparameters, trial: FrozenTrial) -> Fit:
+    accuracy, cobias, moves = trial.values
+    return Fit(setting, accuracy, cobias, int(moves))
+
+
+def _timed(
+    fit: Callable[[Any], tuple[CorrectionScheme, ...]], item: Any
+) -> tuple[tuple[CorrectionScheme, ...], float, int]:
+    """Fit a setting without a fold on a worker and measure the time there."""
+    started_ms, clock = _now_ms(), time.perf_counter()
+    return fit(item), time.perf_counter() - clock, started_ms
+
+
+def make_sampler(name: str, *, seed: int, trials: int) -> BaseSampler:
+    """Return a sampler of Optuna.
+
+    Parameters
+    ----------
+    name : str
+        ``tpe``, ``nsga2``, ``gp``, ``random``, ``grid`` or a class as ``package.module:Class``,
+        which is called with the seed.
+    seed : int
+        Seed of the sampler.
+    trials : int
+        Number of trials of the study; fewer than these are random.
+
+    Raises
+    ------
+    ConfigError
+        If the class cannot be created.
+    """
+    startup = max(1, min(_STARTUP, trials // 3))
+    if name == "tpe":
+        return TPESampler(seed=seed, n_startup_trials=startup)
+    if name == "nsga2":
+        return NSGAIISampler(seed=seed, population_size=max(2, startup))
+    if name == "gp":
+        return GPSampler(seed=seed, n_startup_trials=startup, warn_independent_sampling=False)
+    if name in ("random", "grid"):
+        return RandomSampler(seed=seed)
+    module, _, attribute = name.partition(":")
+    try:
+        sampler = getattr(importlib.import_module(module), attribute)(seed=seed)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(f"tuner.sampler {name}: {last_line(error)}") from error
+    if not isinstance(sampler, BaseSampler):
+        raise ConfigError(f"tuner.sampler {name}: must be a subclass of optuna's BaseSampler")
+    return sampler
+
+
+@lru_cache(maxsize=4)
+def open_storage(address: str) -> BaseStorage:
+    """Open an Optuna storage; each process opens it once.
+
+    Parameters
+    ----------
+    address : str
+        Path of a journal file, URL of a database, or ``grpc://host:port``.
+
+    Raises
+    ------
+    StudyStorageError
+        If it cannot be opened.
+    """
+    from sqlalchemy.pool import NullPool
+
+    with _storage_errors(StoredStudy(address, "")):
+        if address.startswith("grpc://"):
+            host, _, port = address.removeprefix("grpc://").rpartition(":")
+            return GrpcStorageProxy(host=host, port=int(port))
+        if "://" in address:
+            # A study uses the database seldom: no connection stays open between.
+            return RDBStorage(address, engine_kwargs={"poolclass": NullPool})
+        path = Path(os.path.expanduser(address))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return JournalStorage(JournalFileBackend(str(path), lock_obj=_JournalLock(str(path))))
+
+
+class _JournalLock(JournalFileSymlinkLock):
+    """Lock of a journal that removes an incomplete last line, as a full disk leaves it.
+
+    Otherwise the next writer would append to that line, and nobody could read the journal.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._path = path
+
+    def acquire(self) -> bool:
+        acquired = super().acquire()
+        with open(self._path, "rb+") as journal:
+            if journal.seek(0, os.SEEK_END):
+                journal.seek(-1, os.SEEK_END)
+                if journal.read() != b"\n":
+                    journal.seek(0)
+                    journal.truncate(journal.read().rfind(b"\n") + 1)
+        return acquired
+
+
+def open_study(stored: StoredStudy) -> optuna.Study:
+    """Open a stored study; one of other sources, which may judge differently, is replaced."""
+    storage = open_storage(stored.storage)
+    with _storage_errors(stored):
+        arguments: dict[str, Any] = {"storage": storage, "study_name": stored.name}
+        directions = [*OBJECTIVES.values()]
+        study = optuna.create_study(**arguments, directions=directions, load_if_exists=True)
+        if study.user_attrs.get(_CODE, source_digest()) != source_digest():
+            optuna.delete_study(**arguments)
+            study = optuna.create_study(**arguments, directions=directions)
+        study.set_user_attr(_CODE, source_digest())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names([*OBJECTIVES])
+        return study
+
+
+@contextmanager
+def _storage_errors(stored: StoredStudy | None) -> Iterator[None]:
+    """Convert failures of a storage to errors of one line, without the password of a URL."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError, OSError, ValueError, ImportError) as error:
+        address = "" if stored is None else redact(stored.storage)
+        raise StudyStorageError(
+            f"optuna_storage {address}: {redact(reason(error))}; make sure that it is reachable "
+            "from every node, or remove optuna_storage"
+        ) from None
+
+
+def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+    """Return the importance of each hyperparameter for accuracy minus COBias, by PED-ANOVA.
+
+    Parameters
+    ----------
+    trials : sequence of FrozenTrial
+        All judged trials of a study.
+
+    Returns
+    -------
+    dict of str to float
+        Importances of the hyperparameters that vary, with sum 1; empty for fewer than 10 trials,
+        or if all trials have the same value.
+    """
+    # Loads scikit-learn and pandas, which most processes do not need.
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    scores = [trial.user_attrs["score"] for trial in trials]
+    if len(trials) < _MIN_TRIALS or len({*scores}) == 1:
+        return {}
+    study = optuna.create_study(direction="maximize")
+    study.add_trials(
+        optuna.create_trial(params=t.params, distributions=t.distributions, value=score)
+        for t, score in zip(trials, scores, strict=True)
+    )
+    drawn = {name: each for trial in trials for name, each in trial.distributions.items()}
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
+    with warnings.catch_warnings():
+        # Of conditional hyperparameters that few trials have.
+        warnings.simplefilter("ignore", UserWarning)
+        shares = get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in shares.items() if not drawn[name].single()}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,762 @@
+"""Probability tables: given tables, tables requested from a model, and the store of the latter.
+
+The key of a request is the hash of everything that determines its numbers, so that scored tables
+are recognised on any machine.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import itertools
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+from filelock import FileLock
+from pydantic import TypeAdapter
+
+from dcs.data.columns import Reading
+from dcs.data.overlap import refuse_shared_rows
+from dcs.data.reader import open_sources, source_files
+from dcs.data.splits import identical_rows, stratified_split
+from dcs.data.table import ProbabilityTable
+from dcs.errors import ConfigError, TableError, one_line
+from dcs.io import atomic_write_text, content_key, read_json
+from dcs.prompting.files import get_task
+from dcs.prompting.prompts import prompt_hash
+from dcs.prompting.tasks import SPLITS, Shots, parse_shots, select_demonstrations
+from dcs.seeds import derive_seed
+from dcs.selection.ensemble import TableEnsemble, joint_digest
+from dcs.selection.position_prior import without_position_prior
+from dcs_tracking.records import PromptRecord, plain
+from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
+
+#: A table, or an ensemble of tables of the same rows.
+Rows: TypeAlias = ProbabilityTable | TableEnsemble
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The origin of the class probabilities that cells are tuned on.
+
+    Attributes
+    ----------
+    model, task : str
+        Where the probabilities come from.
+    shots : int, "N" or None
+        Number of demonstrations per prompt; None if unknown, or if they differ.
+    seed : int
+        Root seed of the cells, from which the demonstration seed of a request derives.
+    """
+
+    model: str
+    task: str
+    shots: Shots | None
+    seed: int
+
+
+S = TypeVar("S", bound=Source)
+
+#: Fields of a pattern of tables, by name: the form of their values.
+_FIELDS: Final = {"model": "[^/]+?", "task": "[^/]+?", "shots": r"N|\d+", "seed": r"\d+"}
+_FIELD: Final = re.compile(r"{(.*?)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRequest(Source):
+    """A request for the class probabilities of a model on a task with one prompt.
+
+    Attributes
+    ----------
+    limit : int or None
+        Maximum number of texts per split.
+    data : str or None
+        Folder with the texts of a task that is packaged without texts.
+    scoring : ScoringSettings
+        The scoring engine and its options.
+    """
+
+    shots: Shots
+    limit: int | None
+    data: str | None = None
+    scoring: ScoringSettings = ScoringSettings()
+
+    @property
+    def label(self) -> str:
+        """A short display name."""
+        return f"{self.model} {self.task} {self.shots}-shot seed {self.seed}"
+
+    @property
+    def order(self) -> int:
+        """The order of the options, 0 by default."""
+        return int(self.task.partition("@order")[2] or 0)
+
+    @property
+    def prompted(self) -> dict[str, Any]:
+        """The task and prompt arguments of the functions of :mod:`dcs.scoring.generation`."""
+        task = get_task(self.task, self.data)
+        return {"task": task, "shots": self.shots, "seed": self.seed, "limit": self.limit}
+
+
+#: Paths of a table: one source of tables, or a pair of the optimization and test rows.
+Paths: TypeAlias = tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenTable(Source):
+    """A user-supplied table, and how its rows are split.
+
+    Attributes
+    ----------
+    members : mapping of str to tuple of pathlib.Path
+        Sources by name: one source of tables, or a pair of the optimization and test rows.
+        Several members have the same rows.
+    held_out : float
+        Fraction of the rows to hold out as test rows if the source has no test rows.
+    digests : dict of str to str
+        Content hash of the rows of each split.
+    size : int
+        Number of optimization rows times classes.
+    own_seed : bool
+        Whether the seed is that of the table instead of a seed of the sweep.
+    reading : Reading
+        How the files are read, where it is not inferred.
+    remarks : tuple of str
+        What was inferred about the files, in lines for the user.
+    """
+
+    members: Mapping[str, Paths]
+    held_out: float
+    digests: dict[str, str]
+    size: int
+    own_seed: bool = False
+    reading: Reading = Reading()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """File of the rows of each split; empty for rows that are joined from several."""
+        first, *others = self.members.values()
+        return {} if others else {"optimization": first[0], "test": first[-1]}
+
+    def read(self) -> dict[str, Rows]:
+        """Return the optimization and the test rows.
+
+        Raises
+        ------
+        TableError
+            If the source cannot be read, or has changed since the sweep was planned.
+        """
+        tables = split_rows(
+            self.members, seed=self.seed, held_out=self.held_out, reading=self.reading
+        )
+        if {split: table.digest for split, table in tables.items()} != self.digests:
+            raise TableError(
+                f"{', '.join(self.members)}: changed since the sweep began; run the same command "
+                "again"
+            )
+        return tables
+
+
+def split_rows(
+    members: Mapping[str, Sequence[Path]], *, seed: int, held_out: float, reading: Reading
+) -> dict[str, Rows]:
+    """Return the optimization and the test rows.
+
+    Parameters
+    ----------
+    members : mapping of str to sequence of path
+        Sources by name: one source of tables, or a pair of the optimization and test rows.
+    seed : int
+        Root seed of the held-out rows.
+    held_out : float
+        Fraction to hold out if the source has no test rows.
+    reading : Reading
+        How the files are read, where it is not inferred.
+
+    Returns
+    -------
+    dict of str to ProbabilityTable or TableEnsemble
+        By split, ``optimization`` and ``test``; ensembles if there are several members.
+
+    Raises
+    ------
+    TableError
+        If a source cannot be read, or sources have different classes or rows.
+    """
+    tables = {name: _read_member(paths, reading)[0] for name, paths in members.items()}
+    return _hold_out(matched_tables(tables), seed=seed, share=held_out)
+
+
+def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dict[str, Rows]:
+    """Return the tables by split: ensembles with matched rows, or those of a single member.
+
+    Raises
+    ------
+    TableError
+        If the members do not have the same rows.
+    """
+    (first, *others) = members.values()
+    if not others:
+        return dict(first)
+    for name, tables in members.items():
+        if tables.keys() != first.keys():
+            raise TableError(
+                f"{name}: has {' and '.join(tables)} rows; the others have {' and '.join(first)}"
+            )
+    return {
+        split: TableEnsemble.matched({name: tables[split] for name, tables in members.items()})
+        for split in first
+    }
+
+
+def _read_member(
+    paths: Sequence[Path], reading: Reading | None
+) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
+    """Return the tables of a source by split, and what is to be said about them."""
+    files = open_sources(paths[0], reading)
+    if len(paths) > 1:
+        others = open_sources(paths[1], reading, files["optimization"].reading)
+        files["test"] = others.get("test", others["optimization"])
+    remarks = [file.remark for file in files.values()]
+    tables = {part: file.table for part, file in files.items()}
+    for table in tables.values():
+        if by := table.provenance.corrected_by:
+            raise TableError(
+                f"{paths[0]}: already corrected by {by}; give the uncorrected probabilities"
+            )
+    if "test" in files:
+        first, second = tables["optimization"], tables["test"]
+        if sorted(first.classes) != sorted(second.classes):
+            raise TableError(
+                f"{paths[-1]}: expected classes {', '.join(first.classes)}, as in the table to "
+                f"tune, got {', '.join(second.classes)}"
+            )
+        tables["test"] = second.with_classes(first.classes)
+        test = replace(files["test"], table=tables["test"])
+        remarks.append(refuse_shared_rows(files["optimization"], test, str(paths[-1])))
+    return tables, tuple(filter(None, remarks))
+
+
+def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, Rows]:
+    """Return tables of both splits; hold out labelled rows as test rows if there are none.
+
+    Identical rows stay together. If no row has a label, both splits contain all rows, and nothing
+    is evaluated.
+    """
+    if "test" in tables:
+        return tables
+    table = tables["optimization"]
+    labelled, others = np.flatnonzero(table.labelled), np.flatnonzero(~table.labelled)
+    if labelled.size == 0:
+        return {split: table.subset(others, split=split) for split in ("optimization", "test")}
+    probs = table.probs if table.probs.ndim == 2 else np.concatenate([*table.probs], axis=1)
+    group = identical_rows(probs[labelled])
+    _, first, group = np.unique(group, return_index=True, return_inverse=True)
+    parts = stratified_split(
+        table.labels[labelled[first]],
+        {"optimization": 1.0 - share, "test": share},
+        seed=derive_seed(seed, "held-out"),
+    )
+    rows = {split: labelled[np.isin(group, part)] for split, part in parts.items()}
+    rows["optimization"] = np.sort(np.concatenate([rows["optimization"], others]))
+    return {split: table.subset(part, split=split) for split, part in rows.items()}
+
+
+def given_tables(config: SweepConfig) -> list[GivenTable]:
+    """Return the given tables of a sweep, one for each seed.
+
+    A folder with optimization and test rows and a known demonstration seed, and a table whose
+    seed is named by a pattern, are only used with that seed; all others are used with each seed
+    of the sweep.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+
+    Raises
+    ------
+    ConfigError
+        If a pattern matches nothing or has an unknown field.
+    TableError
+        If a source cannot be read.
+    """
+    found: list[GivenTable] = []
+    for members, named in _expand_sources(config.tables):
+        paths = next(iter(members.values()))
+        read = {name: _read_member(each, config.reading) for name, each in members.items()}
+        tables = matched_tables({name: own for name, (own, _) in read.items()})
+        origin = tables["optimization"].provenance
+        own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
+        if "seed" in named:
+            own = int(named["seed"])
+        shots = named.get("shots", origin.shots)
+        for seed in config.seeds if own is None else (own,):
+            split = _hold_out(tables, seed=seed, share=config.held_out)
+            found.append(
+                GivenTable(
+                    members=members,
+                    model=named.get("model") or origin.model or named["name"],
+                    task=named.get("task") or origin.task or named["name"],
+                    shots=None if shots is None else parse_shots(str(shots)),
+                    seed=seed,
+                    held_out=config.held_out,
+                    digests={part: table.digest for part, table in split.items()},
+                    size=split["optimization"].probs.size,
+                    own_seed=own is not None,
+                    reading=config.reading,
+                    remarks=tuple(line for _, lines in read.values() for line in lines),
+                )
+            )
+    found += [
+        _join(group, over) for over in config.ensemble for group in grouped_over(found, over)
+    ]
+    origin_of = attrgetter("model", "task", "shots", "seed")
+    # Tables with the same origin are named after their files, then after their paths.
+    for by_path in (False, True):
+        counts = Counter(map(origin_of, found))
+        for index, given in enumerate(found):
+            if counts[origin_of(given)] > 1:
+                first_paths = (str(first) for first, *_ in given.members.values())
+                task = " + ".join(first_paths if by_path else given.members)
+                found[index] = replace(given, task=task)
+    return found
+
+
+def grouped_over(sources: Sequence[S], over: Grouping) -> list[list[S]]:
+    """Return the groups of two or more sources that differ only in the given respect."""
+    groups: dict[tuple[Any, ...], list[S]] = {}
+    for source in sources:
+        same: dict[str, tuple[Any, ...]] = {
+            "prompts": (source.model, source.task),
+            "seeds": (source.model, source.task, source.shots),
+            "models": (source.task, source.shots, source.seed),
+            "orders": (source.model, _unordered(source), source.shots, source.seed),
+        }
+        # Tables that hold out rows by the seed of the sweep must hold out the same rows.
+        drawn = source.seed if isinstance(source, GivenTable) and not source.own_seed else None
+        groups.setdefault((*same[over], drawn), []).append(source)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def joint_names(group: Sequence[Source], over: Grouping) -> dict[str, Any]:
+    """Return the model, task and shots of an ensemble; shots are None if they differ."""
+    model = f"{group[0].model} ({len(group)} {over})"
+    if over == "models":
+        model = " + ".join(dict.fromkeys(source.model for source in group))
+    shots = {source.shots for source in group}
+    return {
+        "model": model,
+        "task": _unordered(group[0]) if over == "orders" else group[0].task,
+        "shots": group[0].shots if len(shots) == 1 else None,
+    }
+
+
+def _unordered(source: Source) -> str:
+    """Return the task without the order of its options."""
+    return source.task.partition("@order")[0]
+
+
+def _join(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
+    first = group[0]
+    members = [item for given in group for item in given.members.items()]
+    if len({name for name, _ in members}) < len(members):
+        members = [(str(paths[0]), paths) for _, paths in members]
+    tables = split_rows(
+        dict(members), seed=first.seed, held_out=first.held_out, reading=first.reading
+    )
+    return replace(
+        first,
+        members=dict(members),
+        **joint_names(group, over),
+        digests={split: table.digest for split, table in tables.items()},
+    )
+
+
+def source_name(path: Path) -> str:
+    """Return the name of a folder (even if given as ``.``), or of a file without suffix."""
+    return Path(os.path.abspath(path)).name if path.is_dir() else path.stem
+
+
+def _expand_sources(
+    choices: Sequence[TableChoice],
+) -> Iterator[tuple[dict[str, Paths], dict[str, str]]]:
+    """Yield the members of each source, and what names it, without duplicates.
+
+    That is ``name``, for what nothing else names, and the fields of its pattern.
+    """
+    seen: list[dict[str, Paths]] = []
+    for choice in choices:
+        sources: list[tuple[dict[str, Paths], dict[str, str]]] = []
+        if isinstance(choice, dict):
+            members = {name: _to_paths(each) for name, each in choice.items()}
+            sources.append((members, {"name": " + ".join(members)}))
+        elif not isinstance(choice, str):
+            name = source_name(Path(choice[0]))
+            sources.append(({name: _to_paths(choice)}, {"name": name}))
+        else:
+            for path, fields in _matching(choice).items():
+                for one in source_files(path):
+                    name = source_name(one)
+                    sources.append(({name: (one,)}, {"name": name, **fields}))
+        for members, named in sources:
+            if members not in seen:
+                seen.append(members)
+                yield members, named
+
+
+def _matching(choice: str) -> dict[str, dict[str, str]]:
+    """Return the paths that match a pattern, each with the values of the fields of the pattern.
+
+    If there are fields, ``name`` is the folder before the first of them, so that tables which
+    differ in their fields alone have the same name.
+    """
+    pattern = os.path.expanduser(choice)
+    fields = dict.fromkeys(_FIELD.findall(pattern))
+    if Path(pattern).exists() or not (fields or glob.has_magic(pattern)):
+        return {pattern: {}}
+    allowed = "fields are {model}, {task}, {shots} (a number or N) and {seed} (a number)"
+    if not fields.keys() <= _FIELDS.keys():
+        raise ConfigError(f"tables: {choice}: has an unknown field; {allowed}")
+    form = fnmatch.translate(pattern)
+    for name in fields:
+        field = re.escape(f"{{{name}}}")
+        form = form.replace(field, f"(?P<{name}>{_FIELDS[name]})", 1)
+        form = form.replace(field, f"(?P={name})")
+    folder = os.path.dirname(re.split(r"[{*?[]", pattern)[0])
+    common = {"name": source_name(Path(folder))} if fields else {}
+    found = {path: re.match(form, path) for path in sorted(glob.glob(_FIELD.sub("*", pattern)))}
+    matching = {path: common | each.groupdict() for path, each in found.items() if each}
+    if not matching:
+        more = f"; {allowed}" if fields else ""
+        raise ConfigError(f"tables: {choice} matches no file or folder{more}")
+    return matching
+
+
+def _to_paths(choice: str | tuple[str, str]) -> Paths:
+    paths = [choice] if isinstance(choice, str) else choice
+    return tuple(Path(os.path.expanduser(path)) for path in paths)
+
+
+def table_requests(config: PromptsConfig) -> list[TableRequest]:
+    """Return the table requests of a configuration, in its order.
+
+    Parameters
+    ----------
+    config : PromptsConfig
+        A sweep, or the part of one that configures scoring.
+
+    Returns
+    -------
+    list of TableRequest
+        Ordered by models, then tasks, shots and seeds.
+    """
+    return [
+        TableRequest(
+            model=model,
+            task=task,
+            shots=shots,
+            seed=seed,
+            limit=config.limit,
+            data=config.data,
+            scoring=config.scoring,
+        )
+        for model, task, shots, seed in itertools.product(
+            config.models, config.tasks, config.shots, config.seeds
+        )
+    ]
+
+
+def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
+    """Return the hash of everything that determines the numbers of a table.
+
+    Computed without loading the model, so that a finished sweep is recognised quickly.
+
+    Parameters
+    ----------
+    request : TableRequest
+        The request.
+    known : dict, optional
+        Cache shared by several calls, initially empty, so that common parts such as the texts of
+        a task are hashed once.
+
+    Raises
+    ------
+    DCSError
+        If the task or model does not exist.
+    """
+    known = {} if known is None else known
+    engine = (request.model, request.scoring)
+    if engine not in known:
+        known[engine] = request.scoring.identity(request.model)
+    return content_key({**known[engine], **_hash_texts(request, known)})
+
+
+def texts_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
+    """Return the hash of the prompts and texts, without the model: the part read from files.
+
+    Parameters
+    ----------
+    request : TableRequest
+        The request.
+    known : dict, optional
+        As in :func:`request_key`.
+
+    Raises
+    ------
+    DCSError
+        If the task does not exist.
+    """
+    return content_key(_hash_texts(request, {} if known is None else known))
+
+
+def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
+    prompt = (request.task, request.data, request.shots, request.seed)
+    texts = (request.task, request.data)
+    if texts not in known:
+        # Read once: looking for changes of the files takes longer than the rest.
+        task = get_task(*texts)
+        task = replace(task, examples=cache(task.examples))
+        known[texts] = (
+            task,
+            {
+                split: content_key(
+                    {"rows": [[e.id, e.text, e.label] for e in task.examples(split)]}
+                )
+                for split in SPLITS
+            },
+        )
+    task, examples = known[texts]
+    if prompt not in known:
+        demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
+        known[prompt] = prompt_hash(task, demonstrations)
+    return {"prompt": known[prompt], "limit": request.limit, "examples": examples}
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Statistics and provenance of the scoring of a pair of tables.
+
+    Attributes
+    ----------
+    model : str
+        The model name as specified.
+    seconds : float
+        Wall-clock time.
+    rows : int
+        Number of prompts.
+    scored : int
+        Number of prompts scored by the model; the others were cached.
+    tokens : int
+        Number of tokens of the scored prompts; 0 if the engine does not count them.
+    finished_ms : int
+        End time in milliseconds since the epoch.
+    gpus : float
+        Number of GPUs reserved for that time.
+    digests : dict of str to str
+        Content hash of each table, by split.
+    size : int
+        Number of optimization rows times classes.
+    scorer : dict of str to str
+        Engine, its version, the model's revision, and the precision and label rule used.
+    demonstrations : list of str
+        Ids of the demonstrations in the prompts.
+    remarks : list of str
+        Report of the engine, e.g. on labels missing from server responses.
+    """
+
+    model: str
+    seconds: float
+    rows: int
+    gpus: float
+    digests: dict[str, str]
+    finished_ms: int
+    scorer: dict[str, str] = field(default_factory=dict)
+    demonstrations: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    scored: int = 0
+    tokens: int = 0
+    size: int = 1
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics to log to MLflow."""
+        found = {
+            "seconds": self.seconds,
+            "prompts": self.rows,
+            "gpus": self.gpus,
+            "prompts_per_second": self.rows / max(self.seconds, 1e-9),
+            "cache_hits": self.rows - self.scored,
+            "tokens": self.tokens,
+        }
+        return {f"scoring/{name}": float(value) for name, value in found.items()}
+
+
+_SCORING = TypeAdapter(Scoring)
+
+#: File of the record of a scoring, in the folder of the tables.
+_RECORD: Final = "scoring.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTables:
+    """The pair of tables of a request, which may not exist yet, with a record of their scoring.
+
+    Attributes
+    ----------
+    folder : pathlib.Path
+        Folder of their Parquet files, with their key as its name; created by the first write.
+    """
+
+    folder: Path
+
+    @classmethod
+    def under(cls, output: Path, key: str) -> StoredTables:
+        """Return the tables of a key in an output folder."""
+        return cls(output / "probabilities" / key)
+
+    @property
+    def key(self) -> str:
+        """The :func:`request_key` of the request."""
+        return self.folder.name
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """File of the rows of each split."""
+        return {str(split): self.folder / f"{split}.parquet" for split in SPLITS}
+
+    @property
+    def prompts(self) -> Path:
+        """The file of the sampled prompts, which may not exist."""
+        return self.folder / "prompts.json"
+
+    @property
+    def scoring(self) -> Scoring | None:
+        """The record of the scoring, or None if it does not exist.
+
+        The record is written last: if it exists, the tables are complete.
+
+        Raises
+        ------
+        TableError
+            If the record is damaged; names the file.
+        """
+        path = self.folder / _RECORD
+        if not path.is_file() or not all(file.is_file() for file in self.files.values()):
+            return None
+        try:
+            record = _SCORING.validate_python(read_json(path, error=TableError))
+            if set(record.digests) != set(SPLITS):
+                raise ValueError("digests of unexpected tables")
+        except ValueError as error:
+            raise TableError(
+                f"{path}: damaged ({one_line(error)}); remove the folder {self.key} to have its "
+                "tables scored again"
+            ) from None
+        return record
+
+    @property
+    def digests(self) -> Mapping[str, str] | None:
+        """Content hash of the rows of each split; None until the tables exist."""
+        return None if (scoring := self.scoring) is None else scoring.digests
+
+    @property
+    def size(self) -> int:
+        """Number of optimization rows times classes of existing tables."""
+        return 1 if (scoring := self.scoring) is None else scoring.size
+
+    def read(self) -> dict[str, ProbabilityTable]:
+        """Return the optimization and the test rows.
+
+        Raises
+        ------
+        TableError
+            If a file does not exist, is damaged or has changed since it was scored; names it.
+        """
+        tables = {split: ProbabilityTable.read(file) for split, file in self.files.items()}
+        for split, digest in (self.digests or {}).items():
+            if tables[split].digest != digest:
+                # Cells are keyed by the record, so their keys would not match the changed numbers.
+                raise TableError(
+                    f"{self.files[split]}: changed since it was scored; put the file back, "
+                    f"or remove the folder {self.key} to have its tables scored again"
+                )
+        return tables
+
+    def write(
+        self,
+        tables: Mapping[str, ProbabilityTable],
+        *,
+        prompts: Sequence[PromptRecord] = (),
+        **about: Any,
+    ) -> Scoring:
+        """Write both tables and sampled prompts, each atomically.
+
+        Their record is written last, and returned.
+        """
+        scoring = Scoring(
+            rows=sum(table.n_rows for table in tables.values()),
+            digests={split: table.digest for split, table in tables.items()},
+            size=tables["optimization"].probs.size,
+            finished_ms=time.time_ns() // 1_000_000,
+            **about,
+        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / ".lock"):
+            for split, file in self.files.items():
+                tables[split].write(file)
+            if prompts:
+                text = json.dumps([plain(prompt) for prompt in prompts], indent=1)
+                atomic_write_text(self.prompts, text)
+            atomic_write_text(self.folder / _RECORD, json.dumps(asdict(scoring), indent=1))
+        return scoring
+
+
+@dataclass(frozen=True, slots=True)
+class JointTables:
+    """Stored tables of the same rows by name, which are tuned jointly and have no own file.
+
+    If `divided`, they are orders of options, and tuned as the first without the position prior.
+    """
+
+    members: Mapping[str, StoredTables]
+    files: Mapping[str, Path] = field(default_factory=dict)
+    divided: bool = False
+
+    @property
+    def digests(self) -> Mapping[str, str] | None:
+        """Content hash of the rows of each split; None until all tables exist."""
+        parts = [part for each in self.members.values() if (part := each.digests) is not None]
+        if len(parts) < len(self.members):
+            return None
+        if self.divided:
+            return {split: table.digest for split, table in self.read().items()}
+        return {str(split): joint_digest(part[split] for part in parts) for split in SPLITS}
+
+    @property
+    def size(self) -> int:
+        """Number of optimization rows times classes of one of the tables."""
+        return next(iter(self.members.values())).size
+
+    def read(self) -> dict[str, Rows]:
+        """Return the optimization and the test rows, with rows matched."""
+        tables = {name: each.read() for name, each in self.members.items()}
+        if self.divided:
+            return dict(without_position_prior([*tables.values()]))
+        return matched_tables(tables)
+
+
+#: Where the rows of a source are.
+RowSource: TypeAlias = GivenTable | StoredTables | JointTables
