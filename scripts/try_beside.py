@@ -30,7 +30,10 @@ def main(wheel: str) -> None:
         def pip(*arguments: str) -> None:
             run("-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
 
-        installs = {OURS: ("install", "--no-deps", wheel), THEIRS: ("install", THEIRS)}
+        installs = {
+            OURS: ("install", "--no-deps", wheel),
+            THEIRS: ("install", "--no-warn-conflicts", THEIRS),
+        }
         for first, second in ((OURS, THEIRS), (THEIRS, OURS)):
             pip(*installs[first])
             pip(*installs[second])
