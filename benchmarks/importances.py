@@ -26,7 +26,7 @@ from scipy.stats import ttest_1samp
 
 from benchmarks.results import markdown_table
 from dcs.data.reader import open_sources
-from dcs.selection.cross_validation import Folds, SelectionSettings, standard_settings
+from dcs.selection.compare import Folds, SelectionSettings, standard_settings
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import load_config, packaged_config
 from dcs_workflows.parallel import one_thread

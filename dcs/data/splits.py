@@ -115,26 +115,107 @@ def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.
     return np.sort(chosen).astype(np.int64)
 
 
-#: With fewer different rows, probabilities are too coarse to tell which rows are duplicates.
-_FEWEST_DISTINCT: Final = 50
+#: Copies are told from coincidences by how often rows repeat: rows of values that coincide, as do
+#: those of votes or trees, repeat more often on average, or in larger groups.
+_MOST_REPEATS: Final = 3.0
+_LARGEST_SHARE: Final = 0.005
+_FEWEST_LARGE: Final = 10
+
+#: Number of decimals from which on equal probabilities are hardly a coincidence.
+_DECIMALS: Final = 5
+
+#: Share of values that are rounded, or differ between rows, in tables that are mostly so.
+_TYPICAL: Final = 0.9
+
+#: Rows that are this close to certain are equal by chance: models round them to 1.
+_CERTAIN: Final = 1e-5
+
+#: Largest number of equal steps that the differences of probabilities of votes may be made of.
+_MOST_VOTES: Final = 1000
 
 
-def identical_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the group of identical rows of every row, numbered by their first rows.
+def copied_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the group of copies of every row, numbered by their first rows.
 
-    The copies of a row must not be divided between fitted and held-out rows. A table with fewer
-    than 50 different rows has coarse probabilities, which are equal by chance: every row is a
-    group.
+    The copies of a row must not be divided between fitted and held-out rows. Rows with equal
+    probabilities are copies unless these can coincide by chance: if all probabilities of the table
+    have few decimals or are shares of a number of votes, if rows repeat more than three times on
+    average but not all equally often, if a row is certain of its class, or if it is one of very
+    many that are equal. Then every row is a group.
 
     Parameters
     ----------
     probs : array of float, shape [M, N]
         Class probabilities.
     """
-    distinct, first, group = np.unique(probs, axis=0, return_index=True, return_inverse=True)
-    if len(distinct) < _FEWEST_DISTINCT:
-        return np.arange(len(probs))
-    return np.asarray(np.argsort(np.argsort(first))[group.ravel()], dtype=np.int64)
+    n_rows = len(probs)
+    alone = np.arange(n_rows)
+    # Equal up to the rounding of their normalisation.
+    _, first, group, counts = np.unique(
+        probs.round(9), axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    group = group.ravel()
+    if counts.size == n_rows or _is_coarse(probs):
+        return alone
+    if n_rows > _MOST_REPEATS * counts.size and counts.min() < counts.max():
+        return alone
+    large = counts > max(_FEWEST_LARGE, _LARGEST_SHARE * n_rows)
+    if counts.min() == counts.max():
+        large[:] = False
+    certain = probs.max(axis=1) > 1.0 - _CERTAIN
+    return np.where(large[group] | certain, alone, first[group])
+
+
+def _is_coarse(probs: NDArray[np.float64]) -> bool:
+    """Whether probabilities are rounded, or shares of a number of votes, so that they coincide."""
+    if np.mean(np.abs(probs - probs.round(_DECIMALS)) < 1e-9) > _TYPICAL:
+        return True
+    inner = (probs > _CERTAIN) & (probs < 1.0 - _CERTAIN)
+    rows = np.unique(probs.round(9), axis=0)
+    values = np.unique(rows)
+    if 2 < values.size <= _MOST_VOTES:
+        steps = np.diff(values)
+        steps /= steps.min()
+        if np.abs(steps - steps.round()).max() < 1e-3:
+            return True
+    if probs.shape[1] == 2 or not inner.any():
+        return False
+    # Of three classes or more, different rows have few equal values unless these are coarse.
+    inner = (rows > _CERTAIN) & (rows < 1.0 - _CERTAIN)
+    columns = [(column[own], own.sum()) for column, own in zip(rows.T, inner.T, strict=True)]
+    shares = [np.unique(column).size / number for column, number in columns if number]
+    return float(np.median(shares)) < _TYPICAL
+
+
+def stratified_folds(
+    labels: ArrayLike, folds: int, *, seed: int, groups: ArrayLike | None = None
+) -> NDArray[np.int64]:
+    """Return the fold of every row, with similar class proportions in every fold.
+
+    Parameters
+    ----------
+    labels : array of int, shape [M]
+        True class indices.
+    folds : int
+        Number of folds.
+    seed : int
+        Random seed.
+    groups : array of int, shape [M], optional
+        Group of every row; the rows of a group are in one fold. A group belongs to the class of
+        its first row.
+    """
+    values = np.asarray(labels, dtype=np.int64)
+    members = np.arange(values.size) if groups is None else groups
+    _, first, of_row, sizes = np.unique(
+        members, return_index=True, return_inverse=True, return_counts=True
+    )
+    generator = derive_generator(seed, "folds")
+    shuffled = generator.permutation(first.size)
+    # Deal out the largest groups of each class first, so that the folds are of similar size.
+    order = shuffled[np.lexsort((-sizes[shuffled], values[first][shuffled]))]
+    places = np.empty(first.size, dtype=np.int64)
+    places[order] = np.arange(first.size) % folds
+    return np.asarray(places[of_row])
 
 
 def _allocate(

@@ -123,8 +123,12 @@ class Calibration:
             values = checked_probabilities(probs, n_classes=self.n_classes)
         else:
             values = side_by_side(probs, n_tables=self.n_tables, n_classes=self.n_classes)
+        return softmax(self.logits(values))
+
+    def logits(self, values: Array) -> Array:
+        """Return the calibrated logits [M, N] of valid probabilities, without checking them."""
         terms = _terms(values, products=self.products, floor=self.floor)
-        return softmax(_product(terms, np.array(self.matrix).T) + self.offset)
+        return _product(terms, np.array(self.matrix).T) + self.offset
 
     def to_dict(self) -> dict[str, Any]:
         """Return the representation in scheme files."""

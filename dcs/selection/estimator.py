@@ -16,14 +16,14 @@ from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import column_names, column_order
 from dcs.errors import InvalidInputError, quoted, show
-from dcs.selection.cross_validation import (
+from dcs.selection.compare import (
     FEWEST_LABELS,
     SelectionSettings,
-    Threads,
     fit_scheme,
     label_free_scheme,
 )
-from dcs.selection.front import Preference
+from dcs.selection.fitting import Threads
+from dcs.selection.preference import Preference
 
 
 class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

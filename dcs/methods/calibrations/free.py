@@ -1,0 +1,73 @@
+"""Calibrations that need no labels, and the adjustment to the class shares of labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dcs.data.checks import checked_probabilities, checked_rows
+from dcs.methods.calibrations.base import Array, Labels
+from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Uncalibrated:
+    """No calibration."""
+
+    name: ClassVar = "none"
+    needs_labels: ClassVar = False
+    adds_offsets: ClassVar = True
+
+    def fit(self, probs: Array, *rows: Any, **options: float) -> None:
+        """Return None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Division by the mean probability of each class over all rows."""
+
+    name: ClassVar = "batch"
+    needs_labels: ClassVar = False
+    adds_offsets: ClassVar = True
+
+    def fit(self, probs: Array, *rows: Any, **options: float) -> Calibration:
+        """Return the batch calibration of all rows."""
+        return batch_calibration(probs)
+
+
+NONE: Final = Uncalibrated()
+BATCH: Final = Batch()
+
+
+def batch_calibration(probs: ArrayLike) -> Calibration:
+    """Divide by the mean probability of each class over the rows; labels are not needed.
+
+    Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
+    """
+    return from_offset("batch", -log_means(checked_probabilities(probs)))
+
+
+def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
+    """Multiply each class by its label frequency divided by its mean probability.
+
+    Adjusts the share of each class in the mean prediction to its share of the labels. One row is
+    added to each class, so that a class without rows has a positive weight. The mean prediction
+    includes unlabelled rows (-1).
+    """
+    values, indices, names = checked_rows(probs, labels, missing=True)
+    shares = smooth_shares(indices[indices >= 0], len(names))
+    return from_offset("prior", np.log(shares) - log_means(values))
+
+
+def smooth_shares(labels: Labels, n_classes: int) -> Array:
+    """Return the share of each class in the labels, with one row added to each."""
+    counts = np.bincount(labels, minlength=n_classes) + 1.0
+    return np.asarray(counts / counts.sum())
+
+
+def log_means(probs: Array) -> Array:
+    """Return the logarithms of the mean probabilities of the classes."""
+    return np.asarray(np.log(np.maximum(probs.mean(axis=0), DEFAULT_FLOOR)))
