@@ -5,7 +5,8 @@ All calibrations have the form ::
     calibrated = softmax(matrix @ log(max(probabilities, floor)) + offset)
 
 Batch calibration and class-prior reweighting set the offset, vector scaling the diagonal, logistic
-regression the full matrix; a surrogate may add the products of the logarithms. A correction scheme
+regression the full matrix; a surrogate may add the products of the logarithms, another of the
+bases of `dcs.schemes.apply`. A correction scheme
 may apply one before its corrections. For K tables of the same rows the logarithms are concatenated
 by columns, and a wider matrix combines them into one table.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -25,9 +26,10 @@ from dcs.data.checks import (
     checked_probabilities,
     checked_rows,
     finite_number,
-    softmax,
 )
 from dcs.errors import InvalidInputError, check_choice, quoted
+from dcs.schemes.apply import BASES, Step, calibrated, softmax
+from dcs.schemes.apply import product as _product
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -52,14 +54,15 @@ class Calibration:
     name : str
         Name of the method, e.g. ``"vector"``.
     matrix : tuple of tuple of float
-        N x N, or N x (K * N) to combine K tables of the same rows; row j gives the calibrated
-        logit of class j. With `products`, N x N (N + 3) / 2.
+        N x P; row j gives the calibrated logit of class j. P is the number of terms of the basis,
+        or K * N to combine K tables of the same rows.
     offset : tuple of float
         N offsets of the logits.
     floor : float, optional
         Smaller probabilities are replaced by this value, ``0 < floor <= 0.01``.
-    products : bool, optional
-        Whether the logarithms are followed by their products in pairs, squares included.
+    basis : {"logs", "products"}, optional
+        Terms of the logits: the logarithms, or these followed by their products in pairs, squares
+        included.
 
     Raises
     ------
@@ -71,22 +74,25 @@ class Calibration:
     matrix: tuple[tuple[float, ...], ...]
     offset: tuple[float, ...]
     floor: float = DEFAULT_FLOOR
-    products: bool = False
+    basis: str = "logs"
+    #: The same as arrays.
+    step: Step = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         subject = f"calibration {self.name!r}"
+        check_choice(f"{subject}: basis", self.basis, BASES)
         floor = finite_number(self.floor, f"{subject}: floor", positive=True, most=0.01)
         try:
             matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
         except ValueError as error:
             raise InvalidInputError(f"{subject}: matrix: rows have different lengths") from error
         square = offset.ndim == 1 and matrix.ndim == 2 and len(matrix) == offset.size > 0
-        n = offset.size
-        width = n * (n + 3) // 2
-        if not square or not matrix.size or matrix.shape[1] % (width if self.products else n):
+        width = BASES[self.basis](np.ones((1, offset.size))).shape[1] if square else 0
+        tables = matrix.shape[1] / width if width else 0.0
+        if tables < 1 or (tables != 1 and self.basis != "logs") or tables % 1:
             raise InvalidInputError(
                 f"{subject}: matrix has shape {matrix.shape} and offset {offset.shape}; expected "
-                "[N, N] (or [N, K * N] for K tables, [N, N (N + 3) / 2] with products) and [N]"
+                f"[N, {width or 'N'}] (or [N, K * N] logarithms of K tables) and [N]"
             )
         if not (np.abs(np.append(matrix, offset)) <= _MAX_COEFFICIENT).all():
             raise InvalidInputError(
@@ -95,6 +101,8 @@ class Calibration:
         object.__setattr__(self, "matrix", tuple(map(tuple, matrix.tolist())))
         object.__setattr__(self, "offset", tuple(offset.tolist()))
         object.__setattr__(self, "floor", floor)
+        step = Step(np.ascontiguousarray(matrix.T), offset, floor, self.basis)
+        object.__setattr__(self, "step", step)
 
     @property
     def n_classes(self) -> int:
@@ -104,7 +112,7 @@ class Calibration:
     @property
     def n_tables(self) -> int:
         """The number of tables K."""
-        return 1 if self.products else len(self.matrix[0]) // len(self.offset)
+        return len(self.matrix[0]) // len(self.offset) if self.basis == "logs" else 1
 
     def apply(self, probs: ArrayLike) -> Array:
         """Return calibrated probabilities, shape [M, N]; every row sums to 1.
@@ -119,17 +127,20 @@ class Calibration:
         InvalidInputError
             If a value is not a probability, or the number of classes or tables differs.
         """
+        return calibrated(self.checked(probs), self.step)
+
+    def checked(self, probs: ArrayLike) -> Array:
+        """Return valid probabilities, those of K tables side by side; see :meth:`apply`."""
         if self.n_tables == 1:
-            values = checked_probabilities(probs, n_classes=self.n_classes)
-        else:
-            values = side_by_side(probs, n_tables=self.n_tables, n_classes=self.n_classes)
-        terms = _terms(values, products=self.products, floor=self.floor)
-        return softmax(_product(terms, np.array(self.matrix).T) + self.offset)
+            return checked_probabilities(probs, n_classes=self.n_classes)
+        return side_by_side(probs, n_tables=self.n_tables, n_classes=self.n_classes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the representation in scheme files."""
         lists = {"matrix": [list(row) for row in self.matrix], "offset": list(self.offset)}
-        own = {"products": True} if self.products else {}
+        # The first versions of the format had two bases and no names.
+        named: dict[str, Any] = {"logs": {}, "products": {"products": True}}
+        own = named.get(self.basis, {"basis": self.basis})
         return {"name": self.name, **lists, "floor": self.floor, **own}
 
 
@@ -138,19 +149,10 @@ def from_offset(name: str, offset: Array) -> Calibration:
     return from_arrays(name, np.eye(offset.size), offset)
 
 
-def from_arrays(name: str, matrix: Array, offset: Array, *, products: bool = False) -> Calibration:
+def from_arrays(name: str, matrix: Array, offset: Array, *, basis: str = "logs") -> Calibration:
     """Return the calibration with a matrix [N, N] or wider and an offset [N]."""
     rows, offsets = tuple(map(tuple, matrix.tolist())), tuple(offset.tolist())
-    return Calibration(name, rows, offsets, products=products)
-
-
-def _terms(values: Array, *, products: bool, floor: float = DEFAULT_FLOOR) -> Array:
-    """Return the logarithms of probabilities [M, N], followed by their products if requested."""
-    logs = np.log(np.maximum(values, floor))
-    if not products:
-        return np.asarray(logs)
-    first, second = np.triu_indices(logs.shape[1])
-    return np.hstack([logs, logs[:, first] * logs[:, second]])
+    return Calibration(name, rows, offsets, basis=basis)
 
 
 def side_by_side(
@@ -427,8 +429,8 @@ def surrogate_calibration(
     values, indices, names = checked_rows(probs, labels)
     beta = finite_number(beta, "beta", least=0.0)
     n_rows, n = indices.size, len(names)
-    products = n <= _MOST_PRODUCT_CLASSES
-    terms = _terms(values, products=products)
+    basis = "products" if n <= _MOST_PRODUCT_CLASSES else "logs"
+    terms = BASES[basis](np.maximum(values, DEFAULT_FLOOR))
     means, scales = terms.mean(axis=0), terms.std(axis=0)
     # Terms that hardly vary carry no information.
     scales = np.where(scales > _TOLERANCE, scales, np.inf)
@@ -475,9 +477,7 @@ def surrogate_calibration(
     offset = coefficients[-1] - means @ matrix
     # Logits of the lowest temperature, at which the predictions were fitted.
     matrix, offset = matrix.T / temperature, offset / temperature
-    return from_arrays(
-        "surrogate", matrix.round(_DIGITS), offset.round(_DIGITS), products=products
-    )
+    return from_arrays("surrogate", matrix.round(_DIGITS), offset.round(_DIGITS), basis=basis)
 
 
 #: Calibrations that also use unlabelled rows.
@@ -561,17 +561,6 @@ def _minimise_loss(
     zero = np.zeros(math.prod(shape))
     found = minimize(loss, zero, jac=True, method="L-BFGS-B", options=options)
     return _product(space.turn, space.project(found.x.reshape(shape)))
-
-
-def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``a @ b`` of [M, K] and [K, N], of at least two columns.
-
-    BLAS adds in an order that depends on the processor, its threads and the number of rows, so
-    that results of a row could depend on the other rows. Here the order is always the same.
-    """
-    # Not optimised, and of contiguous rows, einsum adds multiples of the rows of `b` one by one.
-    rows, columns = np.ascontiguousarray(a), np.ascontiguousarray(b)
-    return np.asarray(np.einsum("mk,kn->mn", rows, columns, optimize=False))
 
 
 def _moments(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

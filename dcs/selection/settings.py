@@ -275,7 +275,8 @@ def between(
     Returns
     -------
     CorrectionScheme or None
-        None if either scheme has a membership function other than Don't Change.
+        None if either scheme has a membership function other than Don't Change, or their
+        calibrations have terms of different kinds.
     """
     ends = (first, second)
     corrections = (*first.corrections, *second.corrections)
@@ -285,16 +286,18 @@ def between(
     if calibration != second.calibration:
         none = from_offset("none", np.zeros(len(first.classes)))
         a, b = (scheme.calibration or none for scheme in ends)
-        products = a.products or b.products
+        basis, *others = sorted({a.basis, b.basis}, key="logs".__eq__)
+        if others not in ([], ["logs"]):
+            return None
         matrices = [np.array(each.matrix) for each in (a, b)]
         width = max(each.shape[1] for each in matrices)
-        # Without products, their coefficients are 0.
+        # Every basis begins with the logarithms; the coefficients of its other terms are 0.
         wide = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in matrices]
         matrix, offset = (
             (1.0 - share) * np.array(x) + share * np.array(y)
             for x, y in (wide, (a.offset, b.offset))
         )
-        calibration = from_arrays("interpolated", matrix, offset, products=products)
+        calibration = from_arrays("interpolated", matrix, offset, basis=basis)
     logs = [_logarithms(scheme.corrections) for scheme in ends]
     chosen = _to_weights((1.0 - share) * logs[0] + share * logs[1])
     return CorrectionScheme(first.classes, chosen, first.provenance, calibration)
