@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.evaluation.uncertainty import mcnemar_p, percent, sentence_of_chance
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.evaluation.uncertainty import (
+    compare_predictions,
+    mcnemar_p,
+    percent,
+    sentence_of_chance,
+)
 
 #: Significance level of the statements of the verdict.
 _SIGNIFICANT = 0.05
@@ -29,6 +35,31 @@ def result_page(content: dict[str, Any]) -> str:
     # The text of an element ends at "</", which JSON can write otherwise.
     data = json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     return template.replace(">DATA<", f">{data}<")
+
+
+def judged(
+    labels: NDArray[np.int64],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    classes: Sequence[str],
+) -> str:
+    """Return the :func:`verdict` on predictions of held-out rows.
+
+    Parameters
+    ----------
+    labels, before, after : array of int, shape [M]
+        True classes, and the predictions before and after the correction.
+    classes : sequence of str
+        Class names.
+    """
+    change = compare_predictions(labels, before, after, len(classes))
+    metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
+    for prefix, predictions in (("uncorrected/", before), ("", after)):
+        found = ClassificationMetrics.from_predictions(labels, predictions, len(classes))
+        metrics |= {
+            f"{prefix}test/{name}": getattr(found, name) for name in ("accuracy", "cobias")
+        }
+    return verdict(metrics, labels.size, worse_classes(labels, before, after, classes))
 
 
 def verdict(metrics: Mapping[str, float], n_rows: int, worse: Sequence[str] = ()) -> str:
