@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dcs import CorrectionScheme, FittedScheme
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
-    from tracking import CellRecord
 
 #: Files beside a scheme: its front, the page of the result, and the rows that were held out.
 FRONT, RESULT, HELD_OUT = "front.json", "result.html", "held_out.parquet"
@@ -198,7 +197,7 @@ def tune(
     """
     from dcs.io import content_key
     from dcs.selection.ensemble import inputs_of
-    from dcs.selection.page import judged
+    from dcs.selection.page import verdict
     from workflows.cli import views
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import TuneConfig, configured
@@ -228,7 +227,8 @@ def tune(
     )
     path = output / f"{name}-{method}" / "scheme.json"
     planned = {cell.method: cell.key for cells in plan.cells.values() for cell in cells}
-    if not replace_ and not _is_result_of(path, plan.ended.get(planned[method])):
+    made = None if replace_ or not path.exists() else dcs.CorrectionScheme.load(path)
+    if made is not None and made.provenance.get("cell") not in (None, planned[method]):
         raise ConfigError(
             f"{path}: is the result of other rows or options; add --replace to overwrite it, or "
             "--output FOLDER to keep both"
@@ -268,13 +268,13 @@ def tune(
     used = [given[each] for each in scheme.inputs or members]
     rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
     applied = f"dcs apply {shlex.quote(str(path))} {rest}"
-    verdict = ""
+    said = ""
     if rows["test"].labelled.any():
         test_rows = rows["test"].only_labelled()
         before, after = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
-        verdict = judged(test_rows.labels, before, after, test_rows.classes)
-        console.print(verdict, style="bold")
-    _write_result(path, scheme, front, held_out=rows["test"], verdict=verdict, apply=applied)
+        said = verdict(test_rows.labels, before, after, test_rows.classes)
+        console.print(said, style="bold")
+    _write_result(path, scheme, front, held_out=rows["test"], verdict=said, apply=applied)
     if front is not None:
         console.print(f"result on one page: {path.with_name(RESULT)}")
     console.print(report.message)
@@ -284,22 +284,6 @@ def tune(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
         style="bold",
     )
-
-
-def _is_result_of(path: Path, record: CellRecord | None) -> bool:
-    """Whether a scheme, or one picked from its front since, is that of a cell; so if missing."""
-    if not path.exists():
-        return True
-    front = path.with_name(FRONT)
-    try:
-        old = dcs.FittedScheme.load(front) if front.exists() else dcs.CorrectionScheme.load(path)
-    except SchemeError:
-        return False
-    if record is None or record.scheme is None:
-        return False
-    if isinstance(old, dcs.CorrectionScheme):
-        return old == dcs.CorrectionScheme.from_dict(record.scheme)
-    return bool(record.front) and old.points == dcs.FittedScheme.from_dict(record.front).points
 
 
 def _write_result(
@@ -350,7 +334,7 @@ def pick(
 
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
-    from dcs.selection.page import judged
+    from dcs.selection.page import verdict
     from workflows.cli.views import show_front, show_judgement
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
@@ -371,7 +355,7 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    verdict, held_out = "", None
+    said, held_out = "", None
     if path.with_name(HELD_OUT).exists() and not new.inputs:
         held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
     if held_out is not None and held_out.labelled.any():
@@ -380,9 +364,9 @@ def pick(
         caution = f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
         show_judgement(f"{caution}: %", rows, schemes)
         first, second = (each.predict(rows.probs) for each in schemes.values())
-        verdict = f"{judged(rows.labels, first, second, rows.classes)} (A {caution}.)"
+        said = f"{verdict(rows.labels, first, second, rows.classes)} (A {caution}.)"
     applied = f"dcs apply {shlex.quote(str(path))} ROWS"
-    _write_result(path, new, picked, held_out=held_out, verdict=verdict, apply=applied)
+    _write_result(path, new, picked, held_out=held_out, verdict=said, apply=applied)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 

@@ -176,7 +176,6 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert cell.params["best_trial"] in [trial.number for trial in cell.trials]
     before = CorrectionScheme.load(path)
     page, other = path.with_name("result.html"), ("--trials", 1, "--output", output)
-    first = page.read_text()
     assert "the same point" in dcs("pick", path, "--max-cobias", 10).out
     assert CorrectionScheme.load(path) == before
     page.chmod(0o600)
@@ -192,17 +191,20 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     dcs("pick", path, "--margin", 0)
     again = FittedScheme.load(path.with_name("front.json"))
     assert again.preference == Preference(margin=0)
-    # The page is that of the pick.
-    chosen = _chosen_on(page.read_text())
-    assert chosen == again.points.index(again.chosen) != _chosen_on(first)
+    # The page gives a command for other points, and is that of the pick.
+    content = _content(page)
+    assert content["chosen"] == again.points.index(again.chosen)
+    commands = {k: point["pick"] for k, point in enumerate(content["points"]) if point["pick"]}
+    chosen, command = next((k, c) for k, c in commands.items() if k != content["chosen"])
+    dcs(*shlex.split(command)[1:])
+    assert _content(page)["chosen"] == chosen
     refused("pick", path.parent, "--max-cobias", -1, says=["max_cobias"])
     refused("pick", output, says=[str(output / "scheme.json")])
 
 
-def _chosen_on(page):
-    """Return the point that a page says is the scheme as written."""
-    content = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
-    return content["chosen"]
+def _content(page):
+    """Return what a page shows."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
 
 
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):
