@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dcs.data.checks import checked_classes, checked_probabilities
 from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
 from dcs.io import atomic_write_text, read_json, validated
+from dcs.schemes.apply import corrected, normalised
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 
@@ -52,17 +53,22 @@ class _Calibration(_FilePart):
     offset: list[float]
     floor: float
     products: bool = False
+    basis: str = "logs"
+
+    def calibration(self) -> Calibration:
+        basis = "products" if self.products else self.basis
+        return Calibration(self.name, self.matrix, self.offset, self.floor, basis)  # type: ignore[arg-type]
 
 
 class _File(_FilePart):
     """A scheme file.
 
     Version 2 added the calibration and weights above 1, version 3 the combination of several
-    tables and their names, version 4 calibrations with products.
+    tables and their names, version 4 calibrations with products, version 5 other bases.
     """
 
     format: Literal["dcs-scheme"]
-    version: Literal[1, 2, 3, 4]
+    version: Literal[1, 2, 3, 4, 5]
     inputs: list[str] = []
     combination: _Calibration | None = None
     calibration: _Calibration | None = None
@@ -170,16 +176,12 @@ class CorrectionScheme:
             If a value is not a probability, or the number of classes or tables differs.
         """
         if self.combination is not None:
-            values = self.combination.apply(probs)
+            values = self.combination.checked(probs)
         else:
             values = checked_probabilities(probs, n_classes=len(self.classes))
-        if self.calibration is not None:
-            values = self.calibration.apply(values)
-        columns = zip(self.corrections, values.T, strict=True)
-        corrected = np.stack([correction(column) for correction, column in columns], axis=1)
-        lost = corrected.max(axis=1) == 0.0
-        corrected[lost] = values[lost]
-        return corrected
+        steps = [part.step for part in (self.combination, self.calibration) if part is not None]
+        functions = [correction.coefficients for correction in self.corrections]
+        return corrected(values, steps, functions)
 
     def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
         """Correct class probabilities and normalise every row to sum to 1.
@@ -194,8 +196,7 @@ class CorrectionScheme:
         array of float64, shape [M, N]
             Corrected probabilities, every row with sum 1.
         """
-        corrected = self.correct(probs)
-        return np.asarray(corrected / corrected.sum(axis=1, keepdims=True))
+        return normalised(self.correct(probs))
 
     def predict(self, probs: ArrayLike) -> NDArray[np.int64]:
         """Return the corrected predictions, shape [M]; ties go to the lowest class index.
@@ -333,8 +334,8 @@ class CorrectionScheme:
             data |= {"version": 3, "inputs": list(self.inputs)}
         if self.combination is not None:
             data["combination"] = self.combination.to_dict()
-        if self.calibration is not None and self.calibration.products:
-            data["version"] = 4
+        if self.calibration is not None and self.calibration.basis != "logs":
+            data["version"] = 4 if "products" in data["calibration"] else 5
         return data | {
             "corrections": [
                 {"class": name, **correction.to_dict()}
@@ -393,8 +394,8 @@ class CorrectionScheme:
                 tuple(entry.name for entry in file.corrections),
                 tuple(entry.correction() for entry in file.corrections),
                 file.provenance,
-                Calibration(**dict(file.calibration)) if file.calibration else None,
-                Calibration(**dict(file.combination)) if file.combination else None,
+                file.calibration.calibration() if file.calibration else None,
+                file.combination.calibration() if file.combination else None,
                 tuple(file.inputs),
             )
         except InvalidInputError as error:

@@ -19,13 +19,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import softmax, whole_number
+from dcs.data.checks import whole_number
 from dcs.data.splits import copied_rows, stratified_folds, stratified_split
 from dcs.evaluation.metrics import ClassificationMetrics, mean_distance, rates
 from dcs.evaluation.uncertainty import design_effect, paired_errors
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.methods.search import CalibratedRows, logarithms, to_weights
+from dcs.schemes.apply import softmax
 from dcs.schemes.calibration import Calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE
 from dcs.schemes.scheme import CorrectionScheme
@@ -183,7 +184,7 @@ def mean_calibration(
     if len(distinct) == 1:
         return distinct[0]
     n = next(each.n_classes for each in distinct if each is not None)
-    products = any(each is not None and each.products for each in distinct)
+    products = any(each is not None and each.basis == "products" for each in distinct)
     matrix, offset = np.zeros((n, n * (n + 3) // 2 if products else n)), np.zeros(n)
     for each, share in parts:
         if each is None:
@@ -192,7 +193,8 @@ def mean_calibration(
         own = np.array(each.matrix)
         matrix[:, : own.shape[1]] += share * own
         offset += share * np.array(each.offset)
-    return from_arrays(name, matrix.round(_DIGITS), offset.round(_DIGITS), products=products)
+    basis = "products" if products else "logs"
+    return from_arrays(name, matrix.round(_DIGITS), offset.round(_DIGITS), basis=basis)
 
 
 def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:

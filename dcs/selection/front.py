@@ -212,6 +212,10 @@ class FittedScheme:
             "points": [point.to_dict() for point in self.points],
         }
 
+    def to_json(self) -> str:
+        """Return the text of a file of the front; see :meth:`load`."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
+
     @classmethod
     def from_dict(cls, data: Any, *, source: str = "front") -> FittedScheme:
         """Create a front from the values returned by :meth:`to_dict`.
@@ -239,7 +243,7 @@ class FittedScheme:
         path : path-like
             File to write.
         """
-        atomic_write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False))
+        atomic_write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FittedScheme:

@@ -19,9 +19,10 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import checked_rows, softmax
+from dcs.data.checks import checked_rows
 from dcs.methods.calibrations.base import Array, Labels
 from dcs.methods.calibrations.free import log_means, smooth_shares
+from dcs.schemes.apply import softmax
 from dcs.schemes.calibration import (
     DEFAULT_FLOOR,
     Calibration,
@@ -183,7 +184,7 @@ class _Basis:
         offset = start[-1] + coefficients[-1] - self.means @ scaled
         matrix, offset = (x - x.mean(axis=-1, keepdims=True) for x in (matrix, offset))
         return from_arrays(
-            name, matrix.T.round(_DIGITS), offset.round(_DIGITS), products=self.products
+            name, matrix.T.round(_DIGITS), offset.round(_DIGITS), basis="products" if self.products else "logs"
         )
 
 

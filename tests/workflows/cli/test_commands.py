@@ -175,9 +175,13 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert len(cell.trials) == 2
     assert cell.params["best_trial"] in [trial.number for trial in cell.trials]
     before = CorrectionScheme.load(path)
+    page, other = path.with_name("result.html"), ("--trials", 1, "--output", output)
     assert "the same point" in dcs("pick", path, "--max-cobias", 10).out
     assert CorrectionScheme.load(path) == before
+    page.chmod(0o600)
     dcs("pick", path.parent, "--prefer", "accuracy")
+    assert "second look" in page.read_text() and page.stat().st_mode & 0o777 == 0o600
+    refused("tune", table, *UNDRAWN, *other, says=[str(path), "--replace", "--output"])
     picked, scheme = front.pick(Preference(prefer="accuracy")), CorrectionScheme.load(path)
     assert scheme.corrections == picked.scheme.corrections
     assert scheme.calibration == picked.scheme.calibration
@@ -185,9 +189,22 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert scheme.provenance["fitted_on"] == before.provenance["fitted_on"]
     assert FittedScheme.load(path.with_name("front.json")) == picked
     dcs("pick", path, "--margin", 0)
-    assert FittedScheme.load(path.with_name("front.json")).preference == Preference(margin=0)
+    again = FittedScheme.load(path.with_name("front.json"))
+    assert again.preference == Preference(margin=0)
+    # The page gives a command for other points, and is that of the pick.
+    content = _content(page)
+    assert content["chosen"] == again.points.index(again.chosen)
+    commands = {k: point["pick"] for k, point in enumerate(content["points"]) if point["pick"]}
+    chosen, command = next((k, c) for k, c in commands.items() if k != content["chosen"])
+    dcs(*shlex.split(command)[1:])
+    assert _content(page)["chosen"] == chosen
     refused("pick", path.parent, "--max-cobias", -1, says=["max_cobias"])
     refused("pick", output, says=[str(output / "scheme.json")])
+
+
+def _content(page):
+    """Return what a page shows."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
 
 
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):
@@ -202,8 +219,11 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     assert outcome.out.count("against batch") == 2
     refused("pick", scheme_of(output, "batch"), says=["front.json", "cross-validation"])
     first = scheme_of(output, "batch").read_bytes()
-    dcs("tune", table, *batch, "--seed", 1, "--output", output)
+    again = ("tune", table, *batch, "--output", output)
+    refused(*again, "--seed", 1, says=["--replace"])
+    dcs(*again, "--seed", 1, "--replace")
     assert scheme_of(output, "batch").read_bytes() != first
+    dcs(*again, "--seed", 1)
     assert not scheme_of(output).exists()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcs.errors import ConfigError, TrackingError, one_line
+from dcs.schemes import apply
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
 from dcs_tracking.records import StoredCell
@@ -50,7 +51,8 @@ def save_model(scheme: CorrectionScheme, folder: Path, **identity: Any) -> None:
     -----
     The input and output columns are those of a probability table, ``p:<class>``; the output also
     has ``label``. A scheme of several tables takes ``<table>/p:<class>``. The model consists of
-    the scheme's JSON and a small Python file; nothing is pickled.
+    the scheme's JSON and two small Python files, this package's `dcs.schemes.apply` and one that
+    checks its input; nothing is pickled.
     """
     import mlflow.pyfunc
     import pandas as pd
@@ -70,7 +72,7 @@ def save_model(scheme: CorrectionScheme, folder: Path, **identity: Any) -> None:
         mlflow.pyfunc.save_model(
             str(folder),
             python_model=str(_CODE),
-            artifacts={"scheme": str(file)},
+            artifacts={"scheme": str(file), "apply": apply.__file__},
             mlflow_model=Model(**identity),
             signature=infer_signature(example, answer),
             input_example=example,

@@ -98,7 +98,7 @@ def compute_cell(
     scheme = fitted.scheme
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
-    scheme = _add_provenance(scheme, cell.method, optimization)
+    scheme = _add_provenance(scheme, cell, optimization)
     metrics, class_accuracies = _score(test, scheme)
     metrics |= fitted.metrics
     if fitted.annealing is not None:
@@ -241,10 +241,10 @@ def _fit_at_once(
     return Tuned(found.scheme, tuple(records), params, best.metrics, found.best.search)
 
 
-def _add_provenance(scheme: CorrectionScheme, method: str, table: Rows) -> CorrectionScheme:
-    """Add the method and the fitted rows to the provenance of a scheme."""
+def _add_provenance(scheme: CorrectionScheme, cell: Cell, table: Rows) -> CorrectionScheme:
+    """Add the cell, its method and the fitted rows to the provenance of a scheme."""
     fitted = {"digests": [table.digest], "number": table.n_rows, "sample": [*table.sample]}
-    origin = {"method": method, **scheme.provenance, "fitted_on": fitted}
+    origin = {"method": cell.method, **scheme.provenance, "cell": cell.key, "fitted_on": fitted}
     if isinstance(table, TableEnsemble):
         tables = zip(table.names, table.tables, strict=True)
         origin["tables"] = {name: each.provenance.to_dict() for name, each in tables}
