@@ -21,9 +21,9 @@ from dcs.data.reader import open_sources
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.methods.parameters import Hyperparameters
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.preference import Preference
-from dcs.methods.parameters import Hyperparameters
 
 _PAPER = Hyperparameters(
     calibration="none",

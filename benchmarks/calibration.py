@@ -33,7 +33,7 @@ from scipy.stats import beta
 import dcs
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance
 from dcs.evaluation.uncertainty import Interval, compare_predictions, metric_intervals
-from dcs.selection.front import FrontPoint
+from dcs.selection.points import FrontPoint
 
 FRESH_ROWS: Final = 40_000
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dcs.evaluation.metrics import Objective as Objective
     from dcs.evaluation.metrics import by_class as by_class
     from dcs.evaluation.metrics import cobias_score as cobias_score
+    from dcs.methods.parameters import Hyperparameters as Hyperparameters
     from dcs.schemes.corrections import CorrectionSet as CorrectionSet
     from dcs.schemes.corrections import Membership as Membership
     from dcs.schemes.corrections import Weight as Weight
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from dcs.selection.front import FittedScheme as FittedScheme
     from dcs.selection.methods import get_method as get_method
     from dcs.selection.preference import Preference as Preference
-    from dcs.methods.parameters import Hyperparameters as Hyperparameters
 
 _EXPORTS = {
     "dcs.data.reader": ("read_table",),

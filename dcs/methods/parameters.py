@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -49,6 +50,8 @@ class Parameter:
         by default. A single value is not explored.
     least, most : float, optional
         Smallest and largest value that may be given.
+    choices : tuple of str
+        Texts that may be given, if more than `values`.
     integer, logarithmic : bool
         How it is sampled.
     schedule : bool
@@ -61,6 +64,7 @@ class Parameter:
     values: tuple[Any, ...]
     least: float | None = None
     most: float | None = None
+    choices: tuple[str, ...] = ()
     integer: bool = False
     logarithmic: bool = False
     schedule: bool = False
@@ -86,6 +90,7 @@ PARAMETERS: Final = (
     Parameter(
         "corrections",
         ("weights", "memberships", "both"),
+        choices=get_args(CorrectionFamily),
         meaning="corrections from which a search chooses",
     ),
     Parameter("spacing", get_args(WeightSpacing), meaning="spacing of the weights"),
@@ -227,9 +232,8 @@ class Hyperparameters:
             if row.integer:
                 number: float = whole_number(value, row.name, least=int(row.least or 0))
             else:
-                limits = {"least": row.least, "most": row.most}
-                given = {name: limit for name, limit in limits.items() if limit is not None}
-                number = finite_number(value, row.name, **given)
+                most = math.inf if row.most is None else row.most
+                number = finite_number(value, row.name, least=row.least or 0.0, most=most)
             object.__setattr__(self, row.name, number)
         CorrectionSet.dcs().limited(self.memberships)
 
@@ -237,7 +241,8 @@ class Hyperparameters:
     def calibrated(self) -> tuple[str, float, float]:
         """Name, ridge and anchor of the calibration, which settings can share."""
         fixed = self.calibration == MIXTURE or not CALIBRATIONS[self.calibration].needs_labels
-        return (self.calibration, 0.0, 0.0) if fixed else (self.calibration, self.ridge, self.anchor)
+        ridge, anchor = (0.0, 0.0) if fixed else (self.ridge, self.anchor)
+        return self.calibration, ridge, anchor
 
     @property
     def is_linear(self) -> bool:
@@ -267,7 +272,7 @@ class Hyperparameters:
     def to_params(self) -> dict[str, Any]:
         """Return all values by name, those of the schedule among them, as trials record them."""
         values: dict[str, Any] = asdict(self)
-        schedule = values.pop("schedule")
+        schedule: dict[str, Any] = values.pop("schedule")
         if self.corrections == "none":
             names = ("calibration", "ridge", "anchor", "corrections")
             return {name: values[name] for name in names}

@@ -1,7 +1,7 @@
 """Comparison of settings: the front of the best ones, and the default fit.
 
-Settings are judged on rows that they were not fitted on. For each weight of COBias, the mean of the
-best few linear settings is a point of the front, and the preference selects one of the points.
+Settings are judged on rows that they were not fitted on. For each weight of COBias, the mean of
+the best few linear settings is a point of the front, and the preference selects one of the points.
 """
 
 from __future__ import annotations
@@ -252,6 +252,12 @@ def front_of(
     return FittedScheme.picked(builder.points(best), settings.preference, fitting.pool)
 
 
+def reference_of(fitting: Fitting, fits: Sequence[Fit], settings: SelectionSettings) -> Fit:
+    """Return the fit that ``"balance"`` refers to: the mean of the best settings at beta 1."""
+    best = _best(fitting, fits, settings)
+    return min(best, key=lambda each: abs(each[1] - _REFERENCE_BETA))[0]
+
+
 def _best(
     fitting: Fitting, fits: Sequence[Fit], settings: SelectionSettings
 ) -> list[tuple[Fit, float]]:
@@ -275,8 +281,12 @@ def _best(
     for fit in others:
         beta = min(best, key=lambda each: fit.z(each[1]) - each[0].z(each[1]))[1]
         best.append((fitting.complete(fit), beta))
-    distinct = {fit.setting: (fit, beta) for fit, beta in reversed(best)}
-    return list(reversed(distinct.values()))
+    # Of equal ones, the one nearest to the reference.
+    best.sort(key=lambda each: abs(each[1] - _REFERENCE_BETA))
+    distinct: dict[Any, tuple[Fit, float]] = {}
+    for fit, beta in best:
+        distinct.setdefault(fit.setting, (fit, beta))
+    return sorted(distinct.values(), key=lambda each: each[1])
 
 
 def _is_averaged(fit: Fit) -> bool:
@@ -454,5 +464,6 @@ __all__ = [
     "fit_scheme",
     "front_of",
     "label_free_scheme",
+    "reference_of",
     "standard_settings",
 ]

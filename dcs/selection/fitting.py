@@ -1,9 +1,9 @@
 """Fits of settings, each judged on rows that it was not fitted on.
 
-The labelled rows are divided into folds. Calibrations are fitted without each fold; the corrections
-of a fold are searched on the rows of the other folds, as calibrated there without their labels. So
-every row is predicted by a scheme that its label did not take part in, a search costs nothing but
-itself, and the mean of the schemes of the folds is what was judged.
+The labelled rows are divided into folds. Calibrations are fitted without each fold; the
+corrections of a fold are searched on the rows of the other folds, as calibrated there without
+their labels. So every row is predicted by a scheme that its label did not take part in, a search
+costs nothing but itself, and the mean of the schemes of the folds is what was judged.
 """
 
 from __future__ import annotations
@@ -548,7 +548,8 @@ class Fitting:
         progress: Callable[[float], None] | None = None,
     ) -> list[Fit]:
         """Fit settings without each fold and evaluate them there; one item each for the mapper."""
-        self.prepare(mapper)
+        if any(setting.calibration == MIXTURE for setting in settings):
+            self.prepare(mapper)
         fits: list[Fit] = []
         for schemes in mapper(self.rows.fit, settings):
             fits.append(self.judged(settings[len(fits)], schemes))
@@ -602,7 +603,9 @@ class Fitting:
             self._whole[id(fit)] = fit, self.rows.whole(fit)
         return self._whole[id(fit)][1]
 
-    def metrics(self, predictions: Labels, setting: Setting | None = None) -> ClassificationMetrics:
+    def metrics(
+        self, predictions: Labels, setting: Setting | None = None
+    ) -> ClassificationMetrics:
         """Compute the metrics of held-out predictions of `setting`; None if nothing was fitted.
 
         COBias includes the noise that cross-validation hides; see :class:`Fitting`.

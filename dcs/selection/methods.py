@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import checked_rows, warn_of_absent_classes
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, Objective
-from dcs.plugins import find_named
 from dcs.methods.calibrations.free import batch_calibration, prior_reweighting
 from dcs.methods.calibrations.maps import DROPS, SURROGATE, fit_map
+from dcs.plugins import find_named
 from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_arrays
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme

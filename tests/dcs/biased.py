@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from dcs.selection.settings import Hyperparameters, fit_settings
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.settings import Hyperparameters, fit_settings
 
 
 def biased_table(

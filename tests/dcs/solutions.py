@@ -7,13 +7,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
-from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
 
 SETS = {
     "dcs": CorrectionSet.dcs(weight_scale=7),

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from dcs.selection.cross_validation import SelectionSettings
+from dcs.selection.settings import Hyperparameters
 
 from benchmarks.exact import exact_search
 from dcs.data.splits import stratified_choice
@@ -20,10 +22,8 @@ from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
-from dcs.selection.cross_validation import SelectionSettings
 from dcs.selection.estimator import DCSClassifier
 from dcs.selection.front import Preference
-from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table
 from tests.dcs.refusals import refuses
 from tests.dcs.solutions import coarse_problem

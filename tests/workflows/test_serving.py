@@ -23,11 +23,11 @@ from dcs.schemes.apply import BASES
 from dcs.schemes.calibration import CalibrationKind, fit_calibration, fit_stack, from_arrays
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking.store.serving import save_model
 from tests.dcs.biased import biased_table
 from tests.docs.runner import ROOT, blocks_of
 from tests.servers import free_port, running
 from tests.workflows.conftest import done
-from dcs_tracking.store.serving import save_model
 
 CLASSES = ("Sports", "World news", "label", "p:x")
 KINDS = get_args(CalibrationKind)

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter
 from dcs.data.columns import Reading
 from dcs.data.overlap import refuse_shared_rows
 from dcs.data.reader import open_sources, source_files
-from dcs.data.splits import identical_rows, stratified_split
+from dcs.data.splits import copied_rows, stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
@@ -262,7 +262,7 @@ def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, 
     if labelled.size == 0:
         return {split: table.subset(others, split=split) for split in ("optimization", "test")}
     probs = table.probs if table.probs.ndim == 2 else np.concatenate([*table.probs], axis=1)
-    group = identical_rows(probs[labelled])
+    group = copied_rows(probs[labelled])
     _, first, group = np.unique(group, return_index=True, return_inverse=True)
     parts = stratified_split(
         table.labels[labelled[first]],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +15,11 @@ Array: TypeAlias = NDArray[np.float64]
 Labels: TypeAlias = NDArray[np.int64]
 
 
-class FittedCalibration(Protocol):
+@dataclass(frozen=True)
+class FittedCalibration(ABC):
     """A calibration that can be fitted to labelled rows.
 
-    Attributes
+    Parameters
     ----------
     name : str
         Name in settings and schemes.
@@ -26,15 +29,19 @@ class FittedCalibration(Protocol):
         Whether it only adds an offset to the log-probability of each class.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def needs_labels(self) -> bool: ...
-    @property
-    def adds_offsets(self) -> bool: ...
+    name: str
+    needs_labels: bool = True
+    adds_offsets: bool = False
 
+    @abstractmethod
     def fit(
-        self, probs: Array, labels: Labels, fitted: NDArray[np.bool_], *, ridge: float, anchor: float
+        self,
+        probs: Array,
+        labels: Labels,
+        fitted: NDArray[np.bool_],
+        *,
+        ridge: float,
+        anchor: float,
     ) -> Calibration | None:
         """Fit the calibration; None if it changes nothing.
 
@@ -52,4 +59,3 @@ class FittedCalibration(Protocol):
             Share of the batch-calibrated log-probabilities towards which the penalty shrinks, 0
             for uniform probabilities.
         """
-        ...

@@ -3,43 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_probabilities, checked_rows
-from dcs.methods.calibrations.base import Array, Labels
+from dcs.methods.calibrations.base import Array, FittedCalibration, Labels
 from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_offset
 
 
-@dataclass(frozen=True, slots=True)
-class Uncalibrated:
+@dataclass(frozen=True)
+class Uncalibrated(FittedCalibration):
     """No calibration."""
 
-    name: ClassVar = "none"
-    needs_labels: ClassVar = False
-    adds_offsets: ClassVar = True
-
-    def fit(self, probs: Array, *rows: Any, **options: float) -> None:
+    def fit(
+        self,
+        probs: Array,
+        labels: Labels,
+        fitted: NDArray[np.bool_],
+        *,
+        ridge: float,
+        anchor: float,
+    ) -> None:
         """Return None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+@dataclass(frozen=True)
+class Batch(FittedCalibration):
     """Division by the mean probability of each class over all rows."""
 
-    name: ClassVar = "batch"
-    needs_labels: ClassVar = False
-    adds_offsets: ClassVar = True
-
-    def fit(self, probs: Array, *rows: Any, **options: float) -> Calibration:
+    def fit(
+        self,
+        probs: Array,
+        labels: Labels,
+        fitted: NDArray[np.bool_],
+        *,
+        ridge: float,
+        anchor: float,
+    ) -> Calibration:
         """Return the batch calibration of all rows."""
         return batch_calibration(probs)
 
 
-NONE: Final = Uncalibrated()
-BATCH: Final = Batch()
+NONE: Final = Uncalibrated("none", needs_labels=False, adds_offsets=True)
+BATCH: Final = Batch("batch", needs_labels=False, adds_offsets=True)
 
 
 def batch_calibration(probs: ArrayLike) -> Calibration:

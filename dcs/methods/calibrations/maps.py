@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows
-from dcs.methods.calibrations.base import Array, Labels
+from dcs.methods.calibrations.base import Array, FittedCalibration, Labels
 from dcs.methods.calibrations.free import log_means, smooth_shares
 from dcs.schemes.apply import softmax
 from dcs.schemes.calibration import (
@@ -61,14 +61,14 @@ _LEAST_SPREAD: Final = 1e-6
 _Loss: TypeAlias = Callable[[Array], tuple[float, Array]]
 
 
-@dataclass(frozen=True, slots=True)
-class LinearMap:
+@dataclass(frozen=True)
+class LinearMap(FittedCalibration):
     """A linear map of log-probabilities; see the module.
 
     Parameters
     ----------
-    name : str
-        Name in settings and schemes.
+    name, needs_labels, adds_offsets
+        See :class:`dcs.methods.calibrations.base.FittedCalibration`.
     terms : {"offsets", "logarithms", "products"}
         Features. Products are left out above 10 classes.
     loss : {"balanced", "surrogate", "worst-class"}
@@ -81,30 +81,27 @@ class LinearMap:
         Number of rows beyond which only some are used, since more hardly change a map.
     """
 
-    name: str
     terms: Terms = "logarithms"
     loss: Literal["balanced", "surrogate", "worst-class"] = "balanced"
     steps: int = 18
     most_rows: int | None = 4000
 
-    @property
-    def needs_labels(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def adds_offsets(self) -> bool:
-        """Whether the map only adds offsets, which holds with an anchor of 1."""
-        return self.terms == "offsets"
-
     def fit(
-        self, probs: Array, labels: Labels, fitted: NDArray[np.bool_], *, ridge: float, anchor: float
+        self,
+        probs: Array,
+        labels: Labels,
+        fitted: NDArray[np.bool_],
+        *,
+        ridge: float,
+        anchor: float,
     ) -> Calibration:
         """Fit the map; see :class:`dcs.methods.calibrations.base.FittedCalibration`."""
         logs = np.log(np.maximum(probs, DEFAULT_FLOOR))
         n = logs.shape[1]
         basis = _Basis.of(logs, products=self.terms == "products" and n <= _MOST_PRODUCT_CLASSES)
         centre = np.eye(n) - 1.0 / n
+        if self.terms == "offsets":
+            centre, anchor = np.eye(n), 1.0
         start = np.vstack([anchor * centre, -anchor * log_means(probs) @ centre])
         rows = np.flatnonzero(fitted & (labels >= 0))
         strength = ridge / rows.size
@@ -130,7 +127,7 @@ class LinearMap:
         return basis.calibration(self.name, coefficients, start)
 
 
-OFFSETS: Final = LinearMap("offsets", terms="offsets")
+OFFSETS: Final = LinearMap("offsets", adds_offsets=True, terms="offsets")
 LINEAR: Final = LinearMap("linear")
 PRODUCTS: Final = LinearMap("products", terms="products")
 #: The smooth counterpart of the annealing search; compare Menon et al. 2021 (arXiv 2007.07314) for
@@ -182,10 +179,9 @@ class _Basis:
         n = start.shape[1]
         matrix[:n] += start[:-1]
         offset = start[-1] + coefficients[-1] - self.means @ scaled
-        matrix, offset = (x - x.mean(axis=-1, keepdims=True) for x in (matrix, offset))
-        return from_arrays(
-            name, matrix.T.round(_DIGITS), offset.round(_DIGITS), basis="products" if self.products else "logs"
-        )
+        offset -= offset.mean()
+        basis = "products" if self.products else "logs"
+        return from_arrays(name, matrix.T.round(_DIGITS), offset.round(_DIGITS), basis=basis)
 
 
 def _terms(logs: Array, *, products: bool) -> Array:

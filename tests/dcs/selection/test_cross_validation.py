@@ -11,6 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dcs.selection.cross_validation import (
+    Folds,
+    SelectionSettings,
+    Threads,
+    cobias_noise,
+    fit_scheme,
+    front_of,
+    stratified_folds,
+)
+from dcs.selection.settings import Hyperparameters, Interpolated, between
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,17 +31,7 @@ from dcs.evaluation.uncertainty import paired_errors
 from dcs.schemes.calibration import fit_calibration
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import (
-    Folds,
-    SelectionSettings,
-    Threads,
-    cobias_noise,
-    fit_scheme,
-    front_of,
-    stratified_folds,
-)
 from dcs.selection.front import FittedScheme, Preference, pareto_front
-from dcs.selection.settings import Hyperparameters, Interpolated, between
 from tests.dcs.biased import biased_table, fit_setting, gain
 
 #: Drawn back by nothing: it makes the classes equal on the rows it sees.

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.settings import Hyperparameters
 from numpy.typing import ArrayLike
 
 from dcs.data.columns import to_shares
@@ -13,9 +15,7 @@ from dcs.errors import InvalidInputError, TableError
 from dcs.schemes.calibration import fit_calibration, fit_stack, mean_combination
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.ensemble import TableEnsemble, combine, mean_of
-from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table
 
 _CLASSES = ("a", "b", "c")

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.settings import Hyperparameters
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
@@ -14,9 +16,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
-from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table
 
 #: What scikit-learn's checks feed to a classifier is not class probabilities: random numbers with

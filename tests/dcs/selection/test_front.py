@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.settings import Hyperparameters
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dcs.errors import SchemeError
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.front import (
     Change,
     FittedScheme,
@@ -25,7 +26,6 @@ from dcs.selection.front import (
     pareto_front,
     proven,
 )
-from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table
 
 _PREFERENCES = [

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dcs.selection.settings import Hyperparameters
 
 from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
 from dcs.schemes.calibration import fit_calibration
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.schedule import Schedule
-from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table, fit_setting
 
 #: Drawn back by nothing.

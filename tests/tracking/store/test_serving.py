@@ -15,9 +15,9 @@ from dcs.errors import ConfigError, TrackingError
 from dcs.schemes import apply
 from dcs.schemes.calibration import mean_combination
 from dcs.schemes.scheme import CorrectionScheme
-from tests.tracking.cells import make_cell, recorded
 from dcs_tracking.store.queries import stored_cells
 from dcs_tracking.store.serving import log_cell_scheme, register_model, save_model
+from tests.tracking.cells import make_cell, recorded
 
 
 @pytest.fixture(scope="module")

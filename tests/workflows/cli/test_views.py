@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.settings import Hyperparameters
 from rich.console import Console
 
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme, Preference
-from dcs.selection.settings import Hyperparameters
 from dcs_tracking import Cells
 from dcs_workflows.cli.views import judged_table, progress_line, results_table, show_front
 from dcs_workflows.plan import Progress

@@ -7,9 +7,9 @@ from collections import defaultdict
 import optuna
 import pandas as pd
 import pytest
+from dcs.selection.settings import Hyperparameters
 
 from dcs.selection.methods import get_method
-from dcs.selection.settings import Hyperparameters
 from dcs_tracking.results.paper import paper_frame, paper_model
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label
 from dcs_workflows.config.sweep import packaged_config as packaged

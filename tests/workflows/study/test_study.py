@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from dcs.selection.cross_validation import Folds, Threads
+from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
-from dcs.selection.cross_validation import Folds, Threads
 from dcs.selection.methods import get_method
-from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.study.space import SearchSpace
 from dcs_workflows.study.study import StoredStudy, Tuned, Tuning, open_storage, study_scheme

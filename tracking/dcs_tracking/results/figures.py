@@ -19,7 +19,7 @@ from dcs.errors import InvalidInputError, one_line
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.front import pareto_front
+from dcs.selection.points import pareto_front
 from dcs_tracking import schema
 from dcs_tracking.records import UNCORRECTED, CellRecord
 from dcs_tracking.results.cells import (
