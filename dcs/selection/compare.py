@@ -74,8 +74,8 @@ class SelectionSettings:
     Parameters
     ----------
     candidates : tuple of Hyperparameters
-        Settings to compare; those with a search are evaluated at every beta. All compete on any
-        number of rows and classes.
+        Settings to compare, on any number of rows and classes. The first is evaluated at every
+        beta, others that search at every second one.
     betas : tuple of float
         Weights of COBias for the searches; the front is interpolated between them.
     folds : int
@@ -204,7 +204,9 @@ def standard_settings(settings: SelectionSettings, n_classes: int) -> list[Hyper
             lambda1=each.schedule.lambda1 * share,
             lambda2=each.schedule.lambda2 * share,
         )
-        grid += [replace(each, schedule=schedule).at(beta) for beta in settings.betas]
+        # The first one makes the front; the others compete with it at some betas.
+        betas = settings.betas if each == candidates[0] else settings.betas[::2]
+        grid += [replace(each, schedule=schedule).at(beta) for beta in betas]
     return sorted(dict.fromkeys(grid), key=lambda each: each.corrections != "none")
 
 

@@ -24,6 +24,7 @@ from dcs.data.splits import copied_rows, stratified_folds, stratified_split
 from dcs.evaluation.metrics import ClassificationMetrics, mean_distance, rates
 from dcs.evaluation.uncertainty import design_effect, paired_errors
 from dcs.methods.calibrations import CALIBRATIONS
+from dcs.methods.calibrations.maps import MOST_PRODUCT_CLASSES
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.methods.search import CalibratedRows, logarithms, to_weights
 from dcs.schemes.apply import softmax
@@ -42,14 +43,17 @@ FEWEST_LABELS: Final = 2
 """Minimum number of labelled rows for cross-validation."""
 
 #: The calibrations that a mixture is made of: name, ridge and anchor.
-POOL: Final = (
+_POOL: Final = (
     ("none", 0.0, 0.0),
     ("batch", 0.0, 0.0),
     *(("offsets", ridge, 1.0) for ridge in (10.0, 50.0)),
     *(("linear", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (2.0, 10.0, 50.0)),
-    *(("products", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (25.0, 100.0)),
     ("surrogate", 25.0, 1.0),
     ("drops", 2.0, 0.0),
+)
+#: And those that differ from them with few classes, which have products.
+_PRODUCTS: Final = tuple(
+    ("products", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (25.0, 100.0)
 )
 
 #: Decimals of coefficients, see :mod:`dcs.methods.calibrations.maps`.
@@ -471,14 +475,15 @@ class Fitting:
         """
         if self.pool:
             return
-        found = list(mapper(self.rows.calibrations, POOL))
+        pool = _POOL + (_PRODUCTS if self.n_classes <= MOST_PRODUCT_CLASSES else ())
+        found = list(mapper(self.rows.calibrations, pool))
         logits = [self.logits_of(each) for each in found]
         scales = [self._scale(each) for each in logits]
         scaled = [scale * each for scale, each in zip(scales, logits, strict=True)]
         criteria = [[-self._balanced_loss(each) for each in scaled]]
         criteria.append([self._score(each) for each in scaled])
-        number = round(math.sqrt(len(POOL))) + 1
-        weights = np.zeros(len(POOL))
+        number = round(math.sqrt(len(pool))) + 1
+        weights = np.zeros(len(pool))
         for values in criteria:
             best = np.argsort(-np.array(values), kind="stable")[:number]
             weights[best] += 0.5 / number
@@ -489,7 +494,7 @@ class Fitting:
             for fold in range(self.n_folds)
         )
         self.rows = replace(self.rows, mixture=mixture)
-        self.pool = {"{} {:g} {:g}".format(*POOL[i]): float(weights[i]) for i in used}
+        self.pool = {"{} {:g} {:g}".format(*pool[i]): float(weights[i]) for i in used}
 
     def logits_of(self, calibrations: Sequence[Calibration | None]) -> Array:
         """Return the logits of the held-out rows, each calibrated without its fold."""

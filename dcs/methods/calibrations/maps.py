@@ -33,8 +33,8 @@ from dcs.schemes.calibration import (
 
 Terms: TypeAlias = Literal["offsets", "logarithms", "products"]
 
-#: Number of classes up to which maps have products: their number grows with the square.
-_MOST_PRODUCT_CLASSES: Final = 10
+MOST_PRODUCT_CLASSES: Final = 10
+"""Number of classes up to which maps have products, whose number grows with the square."""
 
 #: The offsets have a tenth of the ridge.
 _OFFSET_RIDGE: Final = 0.1
@@ -98,7 +98,7 @@ class LinearMap(FittedCalibration):
         """Fit the map; see :class:`dcs.methods.calibrations.base.FittedCalibration`."""
         logs = np.log(np.maximum(probs, DEFAULT_FLOOR))
         n = logs.shape[1]
-        basis = _Basis.of(logs, products=self.terms == "products" and n <= _MOST_PRODUCT_CLASSES)
+        basis = _Basis.of(logs, products=self.terms == "products" and n <= MOST_PRODUCT_CLASSES)
         centre = np.eye(n) - 1.0 / n
         if self.terms == "offsets":
             centre, anchor = np.eye(n), 1.0
