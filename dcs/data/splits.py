@@ -121,8 +121,10 @@ _MOST_REPEATS: Final = 3.0
 _LARGEST_SHARE: Final = 0.005
 _FEWEST_LARGE: Final = 10
 
-#: Number of decimals from which on equal probabilities are hardly a coincidence.
+#: Probabilities of no more decimals coincide by chance; those of two classes, which are one number,
+#: more often.
 _DECIMALS: Final = 5
+_DECIMALS_OF_TWO: Final = 6
 
 #: Share of values that are rounded, or differ between rows, in tables that are mostly so.
 _TYPICAL: Final = 0.9
@@ -168,9 +170,10 @@ def copied_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def _is_coarse(probs: NDArray[np.float64]) -> bool:
     """Whether probabilities are rounded, or shares of a number of votes, so that they coincide."""
-    if np.mean(np.abs(probs - probs.round(_DECIMALS)) < 1e-9) > _TYPICAL:
+    inner = probs[(probs > _CERTAIN) & (probs < 1.0 - _CERTAIN)]
+    decimals = _DECIMALS_OF_TWO if probs.shape[1] == 2 else _DECIMALS
+    if not inner.size or np.mean(np.abs(inner - inner.round(decimals)) < 1e-9) > _TYPICAL:
         return True
-    inner = (probs > _CERTAIN) & (probs < 1.0 - _CERTAIN)
     rows = np.unique(probs.round(9), axis=0)
     values = np.unique(rows)
     if 2 < values.size <= _MOST_VOTES:
@@ -178,11 +181,11 @@ def _is_coarse(probs: NDArray[np.float64]) -> bool:
         steps /= steps.min()
         if np.abs(steps - steps.round()).max() < 1e-3:
             return True
-    if probs.shape[1] == 2 or not inner.any():
+    if probs.shape[1] == 2:
         return False
     # Of three classes or more, different rows have few equal values unless these are coarse.
-    inner = (rows > _CERTAIN) & (rows < 1.0 - _CERTAIN)
-    columns = [(column[own], own.sum()) for column, own in zip(rows.T, inner.T, strict=True)]
+    within = (rows > _CERTAIN) & (rows < 1.0 - _CERTAIN)
+    columns = [(column[own], own.sum()) for column, own in zip(rows.T, within.T, strict=True)]
     shares = [np.unique(column).size / number for column, number in columns if number]
     return float(np.median(shares)) < _TYPICAL
 
