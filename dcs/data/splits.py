@@ -15,7 +15,11 @@ from dcs.seeds import derive_generator
 
 
 def stratified_split(
-    labels: ArrayLike, fractions: Mapping[str, float], *, seed: int
+    labels: ArrayLike,
+    fractions: Mapping[str, float],
+    *,
+    seed: int,
+    groups: ArrayLike | None = None,
 ) -> dict[str, NDArray[np.int64]]:
     """Split rows at random into named parts, stratified by class.
 
@@ -27,6 +31,9 @@ def stratified_split(
         Share of the rows in each part, positive; relative to their sum.
     seed : int
         Non-negative; the same seed gives the same parts.
+    groups : array of int, shape [M], optional
+        Group of every row; the rows of a group stay together. A group belongs to the class of its
+        first row. The rows that are alone then make up for the sizes of the groups.
 
     Returns
     -------
@@ -56,12 +63,15 @@ def stratified_split(
     part_of = np.empty(classes.size, dtype=np.int64)
     targets = np.zeros(len(names))
     sizes = np.zeros(len(names), dtype=np.int64)
+    together = _divide_groups(classes, groups, shares, generator, part_of)
     for label in np.unique(classes):
-        rows = generator.permutation(np.flatnonzero(classes == label))
-        targets += shares * rows.size
-        counts = _allocate(rows.size, shares, targets - sizes)
+        own = classes == label
+        rows = generator.permutation(np.flatnonzero(own & ~together))
+        targets += shares * own.sum()
+        taken = np.bincount(part_of[own & together], minlength=len(names))
+        counts = _allocate(int(own.sum()), shares, targets - sizes)
         sizes += counts
-        part_of[rows] = np.repeat(np.arange(len(names)), counts)
+        part_of[rows] = np.repeat(np.arange(len(names)), _fill(counts - taken, rows.size))
     if not sizes.all():
         raise InvalidInputError(
             f"split part {show(names[sizes.argmin()])} would be empty: {classes.size} rows of "
@@ -121,8 +131,8 @@ _MOST_REPEATS: Final = 3.0
 _LARGEST_SHARE: Final = 0.005
 _FEWEST_LARGE: Final = 10
 
-#: Probabilities of no more decimals coincide by chance; those of two classes, which are one number,
-#: more often.
+#: Probabilities of no more decimals coincide by chance; those of two classes, which are a single
+#: number, more often.
 _DECIMALS: Final = 5
 _DECIMALS_OF_TWO: Final = 6
 
@@ -219,6 +229,46 @@ def stratified_folds(
     places = np.empty(first.size, dtype=np.int64)
     places[order] = np.arange(first.size) % folds
     return np.asarray(places[of_row])
+
+
+def _divide_groups(
+    classes: NDArray[np.int64],
+    groups: ArrayLike | None,
+    shares: NDArray[np.float64],
+    generator: np.random.Generator,
+    part_of: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Put groups of several rows into parts; return whether each row is in one.
+
+    Each group, the largest first, goes to the part that lacks most rows of the class.
+    """
+    together = np.zeros(classes.size, np.bool_)
+    if groups is None:
+        return together
+    _, first, of_row, counts = np.unique(
+        np.asarray(groups), return_index=True, return_inverse=True, return_counts=True
+    )
+    together = counts[of_row] > 1
+    members = np.argsort(of_row, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    lacking = {label: shares * (classes == label).sum() for label in np.unique(classes)}
+    shuffled = generator.permutation(np.flatnonzero(counts > 1))
+    for group in shuffled[np.argsort(-counts[shuffled], kind="stable")]:
+        lack = lacking[classes[first[group]]]
+        # In proportion to the shares, so that a small part gets groups as well.
+        part = int(np.argmax(lack / shares))
+        part_of[members[starts[group] : starts[group + 1]]] = part
+        lack[part] -= counts[group]
+    return np.asarray(together)
+
+
+def _fill(counts: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:
+    """Return the number of rows that each part still takes, with the sum `n_rows`."""
+    counts = np.maximum(counts, 0)
+    while (excess := int(counts.sum()) - n_rows) != 0:
+        part = int(np.argmax(counts))
+        counts[part] -= min(excess, counts[part]) if excess > 0 else excess
+    return counts
 
 
 def _allocate(

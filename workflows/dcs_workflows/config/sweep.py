@@ -155,7 +155,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 #: The respect in which the tables of an ensemble differ.
-Grouping = Literal["prompts", "seeds", "models", "orders"]
+Grouping = Literal["prompts", "seeds", "models", "orders", "all"]
 
 
 class PromptsConfig(Strict):
@@ -244,10 +244,11 @@ class SweepConfig(PromptsConfig, TuneConfig):
         ``{task}_seed{seed}.npz``, or from the tables.
     reading : Reading
         How the columns of `tables` are read, where it is not inferred.
-    ensemble : tuple of "prompts", "seeds", "models" or "orders"
+    ensemble : tuple of "prompts", "seeds", "models", "orders" or "all"
         Additionally tune jointly on tables of the same rows that differ in shots, demonstrations
         or template (``prompts``), in the demonstration seed, in the model, or in
-        the order of the options (``orders``).
+        the order of the options (``orders``). ``all`` shows what more tables of a task buy: it
+        combines all of them, and some numbers of them in three random orders.
     position_prior : int or None
         Score only this many texts per split under the orders after the first, and let the
         ensemble over ``orders`` be the first order divided by the prior of each position; see
@@ -280,7 +281,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     tasks: Distinct[str] = ()
     tables: Annotated[tuple[TableChoice, ...], BeforeValidator(_as_tuple)] = ()
     reading: Reading = Reading()
-    ensemble: Distinct[Grouping] = ()
+    ensemble: Annotated[Distinct[Grouping], BeforeValidator(_as_tuple)] = ()
     position_prior: int | None = Field(default=None, ge=20)
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")

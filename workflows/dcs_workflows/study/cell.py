@@ -254,9 +254,12 @@ def _add_provenance(scheme: CorrectionScheme, cell: Cell, table: Rows) -> Correc
 
 
 def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
+    joint = isinstance(optimization, TableEnsemble)
+    labelled = int(optimization.labelled.sum())
     return {
         "optimization": optimization.provenance.to_dict()
-        | {"rows": optimization.n_rows, "labelled": int(optimization.labelled.sum())},
+        | {"rows": optimization.n_rows, "labelled": labelled}
+        | ({"tables": len(optimization.probs)} if joint else {}),
         "test": test.provenance.to_dict() | {"rows": test.n_rows},
     }
 
