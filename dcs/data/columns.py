@@ -8,16 +8,22 @@ by the classes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import Named, affixes, as_text, fold, softmax
+from dcs.data.checks import (
+    SEPARATORS,
+    Named,
+    affixes,
+    shared_prefix,
+    softmax,
+)
+from dcs.data.labels import TELLING, Counting, as_text, comparable
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
@@ -48,8 +54,6 @@ _PREDICTIONS: Final = re.compile(r".*(pred|output|guess|argmax|answered).*|y_hat
 #: Cells without a value.
 _EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "-")
 
-_SEPARATORS: Final = ":_.-/| "
-
 
 class Reading(Strict):
     """How rows are read from columns: what the user specifies, and what is inferred.
@@ -65,6 +69,8 @@ class Reading(Strict):
     values : str, optional
         ``"probabilities"`` (sum 1), ``"percent"`` (sum 100), ``"votes"``, ``"scores"`` (to be
         divided by their sum), ``"log-probabilities"``, ``"log2"``, ``"log10"``, ``"logits"``.
+    labels : {"names", "from-0", "from-1"}, optional
+        Whether labels are names of classes, or positions that count from 0 or from 1.
     separator, decimal : str, optional
         Separator and decimal mark of text.
     """
@@ -74,6 +80,7 @@ class Reading(Strict):
     label: str | None = None
     id: str | None = None
     values: Values | None = None
+    labels: Counting | None = None
     separator: str | None = None
     decimal: Literal[".", ","] | None = None
 
@@ -109,13 +116,14 @@ def infer(
     finder = _Finder(frame, given, source, known or Reading())
     label = finder.label()
     columns, classes, kind = finder.class_columns(label)
-    label = label or finder.label_by_content(classes, columns)
+    label = finder.truth(label, classes, columns)
     reading = Reading(
         columns=columns,
         classes=classes,
         label=label,
         id=finder.id({*columns, label}),
         values=kind,
+        labels=given.labels,
         separator=given.separator,
         decimal="," if any(finder.number(each).comma for each in columns) else ".",
     )
@@ -173,6 +181,7 @@ class _Finder:
     def __init__(self, frame: pd.DataFrame, given: Reading, source: str, known: Reading) -> None:
         self.frame, self.given, self.source, self.known = frame, given, source, known
         self.names = [str(name) for name in frame.columns]
+        self._classes = given.classes or self.known.classes
         self._numbers: dict[str, _Number] = {}
 
     def number(self, name: str) -> _Number:
@@ -203,38 +212,47 @@ class _Finder:
             return self._existing(self.given.label, "label")
         if self.known.label in self.names:
             return self.known.label
-        named = [name for name in self.names if _LABELS.fullmatch(name.strip().lower())]
-        classes = {*(self.given.columns or ()), *(self.given.classes or self.known.classes or ())}
-        named = [name for name in named if name not in classes]
+        named = self._named_labels({*(self.given.columns or ()), *(self._classes or ())})
         exact = [name for name in named if name.strip().lower() == "label"]
-        if len(exact or named) > 1:
-            raise self._ask("which column holds the labels", "label=COLUMN", exact or named)
         return next(iter(exact or named), None)
 
-    def label_by_content(self, classes: Sequence[str], columns: Sequence[str]) -> str | None:
-        """Return the only column whose cells are class names and not the predictions."""
-        if self.known.columns is not None:
-            return None
-        folded, found = {fold(name) for name in classes}, []
-        top = self.matrix(columns)
-        for name in self.names:
-            if name in columns or _PREDICTIONS.fullmatch(name.lower()):
-                continue
-            cells = [fold(cell) for cell in self.frame[name].dropna().unique().tolist()]
-            if {cell for cell in cells if cell} <= folded and any(cells):
-                found.append(name)
-        if len(found) > 1:
-            raise self._ask("which column holds the labels", "label=COLUMN", found)
-        if found and not np.isnan(top).any():
-            best = [fold(classes[k]) for k in top.argmax(axis=1)]
-            if len(best) >= 20 and [*map(fold, cells_of(self.frame[found[0]]))] == best:
-                raise self._ask(
-                    f"column {show(found[0])} names the most probable class of every row: are "
-                    "these labels or predictions",
-                    f"label={found[0]}",
-                    found,
-                )
-        return next(iter(found), None)
+    def _named_labels(self, others: Container[str]) -> list[str]:
+        """Return the columns that are named as labels."""
+        named = [name for name in self.names if _LABELS.fullmatch(name.strip().lower())]
+        return [name for name in named if name not in others]
+
+    def truth(
+        self, label: str | None, classes: Sequence[str], columns: Sequence[str]
+    ) -> str | None:
+        """Return the label column: by its name or content, and not that of the predictions."""
+        if self.given.label is not None or self.known.columns is not None:
+            return label
+        others = self._named_labels(columns) if label is not None else self.names
+        found = [label] if label is not None else []
+        found += [
+            name
+            for name in others
+            if name not in (*columns, label)
+            and not _PREDICTIONS.fullmatch(name.lower())
+            and self._names_classes(name, classes)
+        ]
+        best = self.matrix(columns)
+        top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
+        cells = {name: [*map(comparable, cells_of(self.frame[name]))] for name in found}
+        unlike = {
+            tuple(cells[name]): name
+            for name in reversed(found)
+            if not same_as_top(cells[name], top, classes)
+        }
+        if len(unlike) > 1:
+            several = sorted(unlike.values(), key=found.index)
+            raise self._ask("which column holds the labels", "label=COLUMN", several)
+        return next(iter([*unlike.values(), *found]), None)
+
+    def _names_classes(self, name: str, classes: Sequence[str]) -> bool:
+        """Whether the cells of a column are names of classes."""
+        cells = {comparable(cell) for cell in cells_of(self.frame[name]) if hashable(cell)}
+        return {*cells} - {""} <= {*map(comparable, classes)} and cells != {""}
 
     def id(self, others: set[str | None]) -> str | None:
         """Return the id column: named as one, with a different value in every row."""
@@ -251,7 +269,7 @@ class _Finder:
     def class_columns(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...], Values]:
         """Return the class columns, the classes, and the kind of their values."""
         given, names = self.given, self.names
-        classes = given.classes or self.known.classes
+        classes = self._classes
         if given.columns is not None:
             chosen = tuple(
                 each
@@ -310,7 +328,7 @@ class _Finder:
         groups: dict[str, list[str]] = {}
         for name in numeric:
             for at, mark in enumerate(name):
-                if mark in _SEPARATORS and at + 1 < len(name):
+                if mark in SEPARATORS and at + 1 < len(name):
                     groups.setdefault(name[: at + 1], []).append(name)
         shared = sorted((g for g in groups.values() if len(g) > 1), key=len, reverse=True)
         by_prefix = [tuple(each) for each in shared]
@@ -338,8 +356,7 @@ class _Finder:
         )
 
     def _stripped(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        shared = commonprefix(columns)
-        start = shared[: max(shared.rfind(mark) for mark in _SEPARATORS) + 1]
+        start = shared_prefix(columns)
         return tuple(name.removeprefix(start) for name in columns)
 
     def _alike(self, found: Sequence[tuple[str, ...]]) -> bool:
@@ -437,3 +454,17 @@ def cells_of(column: pd.Series[Any]) -> list[Any]:
     """Return the cells of a column, with None for missing ones."""
     plain: list[Any] = column.astype(object).where(column.notna(), None).tolist()
     return plain
+
+
+def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequence[str]) -> bool:
+    """Whether comparable labels of enough rows all are the most probable class of their rows."""
+    names = [comparable(name) for name in classes]
+    known = [(cell, k) for cell, k in zip(cells, top.tolist(), strict=True) if cell != ""]
+    return len(known) >= TELLING and (
+        all(cell == names[k] for cell, k in known) or all(cell == k for cell, k in known)
+    )
+
+
+def hashable(cell: Any) -> bool:
+    """Whether a cell is no list, object or array."""
+    return not isinstance(cell, list | dict | tuple | set | np.ndarray)

@@ -19,10 +19,11 @@ from dcs.data.checks import (
     Named,
     checked_classes,
     checked_ids,
-    label_indices,
+    flat_names,
     refuse_too_large,
 )
 from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_number, to_shares
+from dcs.data.labels import TELLING, as_text, read_labels
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet
 from dcs.errors import ConfigError, TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, read_json, read_text, validated
@@ -165,9 +166,10 @@ def open_source(
         if given.values is None and kind != "probs":
             given = given.model_copy(update={"values": _ARRAYS[kind]})
         origin = Provenance(model=about.get("model"), task=about.get("task"), source=path.name)
-        return _interpret(frame, given, known, name, origin)
+        return _interpret(frame, given, known, name, origin, documented=True)
     if path.suffix == ".txt":
-        return _interpret(_vectors_frame(path), given, known, name, _provenance_of(path))
+        origin = _provenance_of(path)
+        return _interpret(_vectors_frame(path), given, known, name, origin, documented=True)
     if str(path) != "-" and path.suffix not in SUFFIXES and not path.is_file():
         fault = "is a folder" if path.is_dir() else "file or folder does not exist"
         raise TableError(f"{name}: {fault}; {READABLE}")
@@ -193,14 +195,22 @@ READABLE: Final = (
 
 
 def _interpret(
-    frame: pd.DataFrame, given: Reading, known: Reading | None, source: str, origin: Provenance
+    frame: pd.DataFrame,
+    given: Reading,
+    known: Reading | None,
+    source: str,
+    origin: Provenance,
+    *,
+    documented: bool = False,
 ) -> Source:
     """Return the table of a frame."""
     if not len(frame):
         raise TableError(f"{source}: cannot be read: no rows")
+    frame = _without_index(frame, source)
     _refuse_many_columns(frame.shape[1], source)
     refuse_too_large(*frame.shape, source=source)
-    frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    given, known = _normalised(given), known and _normalised(known)
+    frame = frame.set_axis(flat_names(frame.columns), axis=1)
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise TableError(f"{source}: column names are not unique: {show(twice)}; rename one")
@@ -222,10 +232,24 @@ def _interpret(
             remarks.append(f"{rounded:,} rows were rounded, and are normalised")
     if empty := int(np.isnan(numbers).sum()):
         remarks.append(f"{empty:,} empty cells are 0")
-    given_labels = [None] * len(frame) if reading.label is None else cells_of(frame[reading.label])
-    labels = label_indices(given_labels, probs, names)
-    if reading.label is not None and (missing := int((labels < 0).sum())):
-        remarks.append(f"{missing:,} rows without a label")
+    cells = [None] * len(frame) if reading.label is None else cells_of(frame[reading.label])
+    labels, how = read_labels(cells, probs, names, counting=reading.labels, documented=documented)
+    if reading.label is not None:
+        remarks[1] += f" {how}"
+        marked = labels[labels >= 0]
+        if marked.size and (marked == probs.argmax(axis=1)[labels >= 0]).all():
+            remarks.append("labels name the most probable class of every row")
+            if known is None and given.label is None and marked.size >= TELLING:
+                raise TableError(
+                    f"{source}: column {show(reading.label)} names the most probable class of "
+                    "every row: are these labels or predictions; specify --read "
+                    f"label={reading.label} if they are labels, or another column"
+                )
+        if missing := int((labels < 0).sum()):
+            remarks.append(f"{missing:,} rows without a label")
+        absent = [name for k, name in enumerate(classes) if marked.size and k not in marked]
+        if absent:
+            remarks.append(f"no row is labelled {quoted(absent)}")
     corrected = all(each.startswith(CORRECTED) for each in columns)
     origin = replace(origin, reading=reading, corrected_by="a scheme" if corrected else None)
     parts: dict[str, Any] = {"classes": classes, "ids": names.ids, "provenance": origin}
@@ -235,6 +259,36 @@ def _interpret(
     else:
         table = ProbabilityTable.from_arrays(probs, labels, source=source, **parts)
     return Source(table, frame, reading, "; ".join(remarks))
+
+
+def _normalised(reading: Reading) -> Reading:
+    """Return a reading whose names are spelled as those of columns are: in Unicode NFC."""
+    lists = {name: getattr(reading, name) for name in ("columns", "classes")}
+    changes: dict[str, Any] = {k: tuple(map(as_text, v)) for k, v in lists.items() if v}
+    changes |= {k: as_text(v) for k in ("label", "id") if (v := getattr(reading, k)) is not None}
+    return reading.model_copy(update=changes)
+
+
+def _without_index(frame: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Return a frame with the named levels of its index as columns."""
+    import pandas as pd
+
+    named = [name for name in frame.index.names if name is not None and name not in frame]
+    if len(named) < frame.index.nlevels > 1:
+        raise TableError(
+            f"{source}: the index has {frame.index.nlevels} levels without names of their own; "
+            "call reset_index() and name the columns"
+        )
+    levels = {
+        name: frame.index.get_level_values(level)
+        for level, name in enumerate(frame.index.names)
+        if name in named
+    }
+    frame = frame.reset_index(drop=True)
+    if not levels:
+        return frame
+    plain = pd.DataFrame({name: values.to_numpy() for name, values in levels.items()})
+    return pd.concat([plain, frame.set_axis(flat_names(frame.columns), axis=1)], axis=1)
 
 
 def _refuse_many_columns(number: int, source: str) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dcs import fit_scheme
+from dcs.data.checks import checked_rows
 from dcs.data.reader import open_source, read_table
 from dcs.errors import DCSError, TableError
 from tests.dcs.refusals import refuses
@@ -22,6 +24,7 @@ PROBS = RNG.dirichlet(np.full(5, 0.7), 120)
 PROBS[np.arange(120), LABELS] += 0.4
 PROBS /= PROBS.sum(axis=1, keepdims=True)
 GOLD = [CLASSES[k] for k in LABELS]
+TOP = [CLASSES[k] for k in PROBS.argmax(axis=1)]
 TEXTS = [f"message number {k}, of a customer" for k in range(120)]
 
 
@@ -114,10 +117,11 @@ WAYS: dict[str, tuple[pd.DataFrame, dict[str, Any], Any, float]] = {
     "a label column of another name": (columns(), {"queue": GOLD}, csv_of(), 1e-12),
     "with predictions": (
         columns(),
-        {"predicted": [CLASSES[k] for k in PROBS.argmax(axis=1)], "label": GOLD},
+        {"predicted": TOP, "label": GOLD},
         csv_of(),
         1e-12,
     ),
+    "predictions as label": (columns(), {"label": TOP, "gold": GOLD}, csv_of(), 1e-12),
     "with numbers": (
         columns(),
         {"length": range(120), "score": np.ones(120), "label": GOLD},
@@ -196,12 +200,15 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns(2 * PROBS).assign(label=GOLD), "values=scores"),
         (columns(LOGS + 3.0), "columns="),
         (
-            columns(classes=list("abcde")).assign(label=[str(k + 1) for k in LABELS]),
+            columns(classes=list("abcde")).assign(label=[str(k + 2) for k in LABELS]),
             "label is '5'",
         ),
-        (columns().assign(gold=GOLD, truth=GOLD), "label=COLUMN"),
+        (columns().assign(gold=GOLD, truth=GOLD[::-1]), "label=COLUMN"),
+        (columns().assign(label=GOLD, truth=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(first=GOLD, second=GOLD[::-1]), "label=COLUMN"),
-        (columns().assign(old=[CLASSES[k] for k in PROBS.argmax(axis=1)]), "label=old"),
+        (columns().assign(old=TOP), "label=old"),
+        (columns().assign(label=TOP), "label=label"),
+        (columns().assign(label=PROBS.argmax(axis=1)), "label=label"),
         (pd.concat([columns(form="a_{}"), columns(PROBS[::-1], "b_{}")], axis=1), "columns="),
         (pd.DataFrame({"score": PROBS[:, 0], "label": GOLD}), "columns="),
         (columns()[:0], "no rows"),
@@ -211,11 +218,70 @@ def test_what_can_be_read_in_two_ways_or_in_none_is_asked(frame: Any, says: str)
     refuses(TableError, read_table, frame, names=[says])
 
 
-def test_numbers_that_count_from_one_are_no_labels() -> None:
+#: Labels of probabilities of the classes of a table, and what they are, or which answers they ask.
+COLUMNS_OF_LABELS: list[tuple[list[str], list[Any], list[int] | str]] = [
+    (["-1", "0", "1"], ["-1.0", "0.0", "", "1.0"], [0, 1, -1, 2]),
+    (["-1", "0", "1"], [-1.0, 0.0, None, 1.0], [0, 1, -1, 2]),
+    (["1", "2", "3"], ["1.0", "2.0", "2"], [0, 1, 1]),
+    (["1", "2", "3"], [1, 2, 2], [0, 1, 1]),
+    (["1.0", "2.50"], ["1", "2.5", "-1"], [0, 1, -1]),
+    (["3", "1", "2"], [1, 2], [1, 2]),
+    (["1", "2", "3"], [0, 1, 2], "labels=names or labels=from-0"),
+    (["a", "b", "c"], [1, 2, 1], "labels=from-0 or labels=from-1"),
+    (["a", "b"], [-1, 1, 1], "classes=-1,1"),
+    (["0", "1"], [-1, 1, 1, 0], [-1, 1, 1, 0]),
+    (["a", "b", "c"], ["LABEL_0", "LABEL_2"], [0, 2]),
+    (["Stra\u00dfe", "Cafe\u0301"], ["STRASSE", " caf\u00e9\u00a0"], [0, 1]),
+    (["\u0130yi", "k\u00f6t\u00fc"], ["iyi", "KO\u0308TU\u0308"], [0, 1]),
+    (["a", "A"], ["a", "A"], [0, 1]),
+    (["a", "A"], ["a", "\u0410"], "row 1"),
+    (["0", "1"], [True, False], [1, 0]),
+    (["a", "b"], [["a"], "b"], "row 0"),
+]
+
+
+@pytest.mark.parametrize(("classes", "told", "labels"), COLUMNS_OF_LABELS)
+def test_a_column_of_labels_is_read_as_one(classes: Any, told: Any, labels: Any) -> None:
+    probs = np.full((len(told), len(classes)), 1 / len(classes))
+    frame = pd.DataFrame(probs, columns=classes).add_prefix("p:")
+    rows = frame.assign(label=pd.Series(told, dtype=object))
+    if isinstance(labels, str):
+        refuses(TableError, read_table, rows, names=[*labels.split(" or "), "label"])
+        refuses(TableError, fit_scheme, frame, told, names=["label"])
+    else:
+        found = [
+            read_table(rows).labels,
+            read_table(rows, label="label", classes=classes, columns=[*frame]).labels,
+            checked_rows(frame, told, missing=True)[1],
+        ]
+        assert [each.tolist() for each in found] == [labels] * 3
+
+
+def test_numbers_that_count_from_one() -> None:
+    frame = columns().assign(label=LABELS + 1)
+    found = open_source(frame)
+    assert found.table.labels.tolist() == LABELS.tolist()
+    assert "as positions from 1" in found.remark
+    # Without the last class, they may count from 0.
     frame = columns().assign(label=np.minimum(LABELS, 3) + 1)
-    for rows in (frame, frame[:20]):
-        refuses(TableError, read_table, rows, names=["count from 1"])
-    assert read_table(frame[:19]).labels.min() == 1
+    for rows in (frame, frame[:5]):
+        refuses(TableError, read_table, rows, names=["labels=from-0", "labels=from-1"])
+        for start in (0, 1):
+            assert read_table(rows, labels=f"from-{start}").labels.min() == 1 - start
+    rows = columns()[LABELS > 0].assign(label=LABELS[LABELS > 0])
+    assert read_table(rows).labels.min() == 1
+
+
+def test_the_index_of_a_frame_is_no_place_for_labels_to_get_lost() -> None:
+    frame = columns(form="p:{}").assign(label=GOLD, id=[f"T{k}" for k in range(120)])
+    levels = pd.MultiIndex.from_tuples([("p", name[2:]) for name in frame.columns[:5]])
+    deep = frame.iloc[:, :5].set_axis(levels, axis=1)
+    deep[("label", "")], deep[("id", "")] = frame["label"], frame["id"]
+    for rows in (frame.set_index(["id", "label"]), frame.set_index("label"), deep):
+        table = read_table(rows)
+        assert table.labels.tolist() == LABELS.tolist()
+    unnamed = frame.set_index(["id", "label"]).rename_axis([None, None])
+    refuses(TableError, read_table, unnamed, names=["reset_index"])
 
 
 def test_a_question_is_answered() -> None:
