@@ -203,10 +203,6 @@ class TestNpz:
     def test_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
         refuses(TableError, read_table, saved(tmp_path, **changes), names=["t.npz: "])
 
-    def test_a_misspelt_array_is_not_suggested_as_its_own_correction(self, tmp_path: Path) -> None:
-        with pytest.raises(TableError, match="'label'.*'labels'"):
-            read_table(saved(tmp_path, labels=None, label=[0, 1]))
-
     def test_an_array_without_rows_and_columns_is_one_value(self, tmp_path: Path) -> None:
         with pytest.raises(TableError, match="1 class names"):
             read_table(saved(tmp_path, classes="a"))
