@@ -27,7 +27,14 @@ def frame_of(table: Any, source: str) -> pd.DataFrame:
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             columns.append(_series(column))
-        except (pa.ArrowException, ValueError, OverflowError, TypeError, LookupError) as error:
+        except (
+            pa.ArrowException,
+            ValueError,
+            OverflowError,
+            TypeError,
+            LookupError,
+            RuntimeError,
+        ) as error:
             raise TableError(
                 f"{source}: column {show(name)} of type {column.type} cannot be converted: "
                 f"{reason(error)}; drop it, or cast it to text or numbers"
@@ -67,7 +74,10 @@ def _series(column: Any) -> pd.Series[Any]:
         column = _dates(column)
     elif not (types.is_primitive(kind) or types.is_boolean(kind)):
         # Strings, binary and views of them.
-        column = column.cast(pa.large_string())
+        try:
+            column = column.cast(pa.large_string())
+        except pa.ArrowInvalid:  # pictures, say
+            return pd.Series(column.to_pylist(), dtype=object)
     frame: pd.DataFrame = pa.table({"": column}).to_pandas(
         types_mapper=pd.ArrowDtype, ignore_metadata=True
     )
@@ -78,16 +88,15 @@ def _dates(column: Any) -> Any:
     """Return dates, times and durations unchanged if Python can represent them, else as text."""
     import pyarrow as pa
 
+    if pa.types.is_interval(column.type):
+        return pa.chunked_array([pa.array([str(each) for each in column.to_pylist()])])
     try:
         column.to_pylist()
-    except (pa.ArrowException, ValueError, OverflowError, TypeError, LookupError, ImportError):
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp(column.type.unit))
-        try:
-            return column.cast(pa.string())
-        except pa.ArrowException:
-            bits = pa.int32() if column.type.bit_width == 32 else pa.int64()
-            return column.cast(bits).cast(pa.string())
+    except (pa.ArrowException, ValueError, OverflowError, TypeError, LookupError):
+        # The text of a moment in an unknown zone has no zone.
+        known = not pa.types.is_timestamp(column.type)
+        plain = column if known else column.cast(pa.timestamp(column.type.unit))
+        return plain.cast(pa.string() if not pa.types.is_duration(column.type) else pa.int64())
     return column
 
 

@@ -112,8 +112,13 @@ def read_labels(
         counted and _fits(distinct, positions, 0, len(names.classes))
     ):
         found, how, named = _by_name(texts, names.classes)
+        numbered = [*map(comparable, names.classes)] == [*range(len(names.classes))]
         if found is not None:
+            if numbered and counting is None and 0 not in positions.values():
+                _check_start(found, probs, names, [0], documented=True)
             return found, how
+        # The names of columns without names are their positions.
+        named = {} if numbered else named
     if not distinct:
         return np.full(len(texts), -1), "none"
     size = len(names.classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dcs.data.columns import Reading
+from dcs.data.columns import Reading, is_label
 from dcs.data.forms.base import Form, Rows, is_number, parsed_cells
 from dcs.errors import TableError
 
@@ -22,11 +22,12 @@ def _inner(cell: Any) -> dict[str, Any] | None:
     return {str(key): each for key, each in found.items()}
 
 
-def _columns(frame: pd.DataFrame) -> dict[str, list[dict[str, Any] | None]]:
+def _columns(frame: pd.DataFrame, given: Reading) -> dict[str, list[dict[str, Any] | None]]:
     """Return the columns whose cells are lists or objects of numbers."""
     found = {}
     for name in frame.columns:
-        cells = parsed_cells(frame, name)
+        # A label is one class: a list of them is refused.
+        cells = [] if name == given.label or is_label(name) else parsed_cells(frame, name)
         rows = [_inner(cell) for cell in cells]
         if any(rows) and all(row or cell is None for row, cell in zip(rows, cells, strict=True)):
             found[name] = rows
@@ -36,7 +37,7 @@ def _columns(frame: pd.DataFrame) -> dict[str, list[dict[str, Any] | None]]:
 def _rows(frame: pd.DataFrame, given: Reading, source: str) -> Rows:
     import pandas as pd
 
-    for name, rows in _columns(frame).items():
+    for name, rows in _columns(frame, given).items():
         keys = list(dict.fromkeys(key for row in rows if row for key in row))
         sizes = [len(row) for row in rows if row]
         if keys == [str(k) for k in range(len(keys))] and len({*sizes}) > 1:
@@ -52,4 +53,6 @@ def _rows(frame: pd.DataFrame, given: Reading, source: str) -> Rows:
     return Rows(frame)
 
 
-FORM = Form("lists or objects of numbers", lambda frame, given: bool(_columns(frame)), _rows)
+FORM = Form(
+    "lists or objects of numbers", lambda frame, given: bool(_columns(frame, given)), _rows
+)

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.feather import write_feather
 
 from dcs.data.reader import open_sources, read_table, source_files
 from dcs.errors import TableError
@@ -90,17 +91,52 @@ def test_text_that_is_refused(content: bytes, tmp_path: Path) -> None:
     refuses(TableError, read_table, tmp_path / "t.csv", names=["t.csv: "])
 
 
-def test_types_of_parquet_columns(tmp_path: Path) -> None:
-    labels = pa.array(["no", "yes", "yes"]).dictionary_encode()
-    single = pa.array(GOOD["p:no"], pa.float32())
-    path = save("parquet", tmp_path, label=labels, **{"p:no": single})
+def zoned(values: list[int], unit: str = "us", zone: str | None = None) -> Any:
+    return pa.array(values, pa.timestamp(unit, tz=zone))
+
+
+TEXT = ["no", "yes", "yes"]
+#: Columns of odd types: whether they are labels that can be read.
+TYPES: dict[str, tuple[Any, bool]] = {
+    "dictionary": (pa.array(TEXT).dictionary_encode(), True),
+    "string view": (pa.array(TEXT, pa.string_view()), True),
+    "binary view": (pa.array([text.encode() for text in TEXT], pa.binary_view()), True),
+    "runs": (pa.RunEndEncodedArray.from_arrays(pa.array([1, 3], pa.int32()), TEXT[:2]), True),
+    "half": (pa.array(np.array([0, 1, 1], np.float16)), True),
+    "decimal": (pa.array([0, 1, 1], pa.decimal256(50, 2)), True),
+    "json": (pa.ExtensionArray.from_storage(pa.json_(), pa.array(TEXT)), True),
+    "list": (pa.array([["no"]] * 3), False),
+    "numbers": (pa.array([[1, 2]] * 3, pa.list_(pa.int64(), 2)), False),
+    "struct": (pa.array([{"k": 1.0}] * 3), False),
+    "map": (pa.array([[("k", 1.0)]] * 3, pa.map_(pa.string(), pa.float64())), False),
+    "bytes": (pa.array([b"\xff"] * 3), False),
+    "far date": (pa.array([2**31 - 1] * 3, pa.int32()).cast(pa.date32()), False),
+    "far moment": (zoned([2**62] * 3, "s"), False),
+    "zone": (zoned([1] * 3, zone="Nowhere/City"), False),
+    "duration": (pa.array([2**62] * 3, pa.duration("s")), False),
+    "interval": (pa.array([pa.MonthDayNano([1, 2, 3])] * 3), False),
+    "time": (pa.array([1] * 3, pa.time64("us")), False),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_types_of_arrow(name: str, tmp_path: Path) -> None:
+    column, readable = TYPES[name]
+    path = tmp_path / "t.feather"
+    others = {"p:no": pa.array(GOOD["p:no"], pa.float32()), "p:yes": GOOD["p:yes"]}
+    write_feather(pa.table({"label": TEXT, "x": column, **others}), path, "uncompressed")
     assert read_table(path).labels.tolist() == [0, 1, 1]
-    for changes in (
-        {"p:no": [0.75, None, 0.5]},
-        {"p:no": [[1], [1], [1]]},
-    ):
-        path = save("parquet", tmp_path, **changes)
-        refuses(TableError, read_table, path, names=["t.parquet: "])
+    write_feather(pa.table({"label": column, **others}), path, "uncompressed")
+    if readable:
+        assert read_table(path).labels.tolist() == [0, 1, 1]
+    else:
+        refuses(TableError, read_table, path, names=["t.feather: ", "label"])
+
+
+@pytest.mark.parametrize("values", [[0.75, None, 0.5], [[1], [1], [1]]])
+def test_columns_of_parquet_that_are_no_probabilities(values: Any, tmp_path: Path) -> None:
+    path = save("parquet", tmp_path, **{"p:no": values})
+    refuses(TableError, read_table, path, names=["t.parquet: "])
 
 
 LINES = "x1 0 1 0.25 0.75\nx2 1 1 0.5 0.5\n"

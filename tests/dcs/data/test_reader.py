@@ -258,10 +258,10 @@ def test_a_column_of_labels_is_read_as_one(classes: Any, told: Any, labels: Any)
 
 
 def test_numbers_that_count_from_one() -> None:
-    frame = columns().assign(label=LABELS + 1)
-    found = open_source(frame)
-    assert found.table.labels.tolist() == LABELS.tolist()
-    assert "as positions from 1" in found.remark
+    for frame in (columns(), pd.DataFrame(PROBS)):
+        found = open_source(frame.assign(label=LABELS + 1))
+        assert found.table.labels.tolist() == LABELS.tolist()
+        assert "as positions from 1" in found.remark
     # Without the last class, they may count from 0.
     frame = columns().assign(label=np.minimum(LABELS, 3) + 1)
     for rows in (frame, frame[:5]):
