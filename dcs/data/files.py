@@ -8,8 +8,8 @@ import gzip
 import io
 import lzma
 import re
-import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,16 +34,6 @@ TEXT_BYTES: Final = 2**32
 #: Maximum number of columns: a mistaken separator or orientation fails at once.
 _MOST_COLUMNS: Final = 20_000
 
-#: Bytes that files of a kind begin with, for those whose suffix does not tell.
-_MAGIC: Final = {
-    b"PAR1": ".parquet",
-    b"ARROW1": ".feather",
-    b"\x93NUMPY": ".npy",
-    b"PK\x03\x04": ".zip",
-    b"\x1f\x8b": ".gz",
-    b"BZh": ".bz2",
-    b"\xfd7zXZ": ".xz",
-}
 _PACKED: Final[Mapping[str, Callable[..., Any]]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
@@ -109,109 +99,72 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
         If it cannot be read.
     """
     name, suffix = escaped(path), path.suffix.lower()
-    if text is not None:
-        return _from_text(text, suffix, given, name, Provenance(source=path.name))
-    if suffix not in (*_BINARY, *_PACKED, ".zip", ".eval", *_TEXT):
-        suffix = _sniffed(path)
-    if suffix in (*_PACKED, ".zip", ".eval"):
-        return _from_archive(path, suffix, given)
+    if text is None and suffix not in (*_BINARY, *_PACKED, ".zip", ".eval", *_TEXT):
+        fault = "" if path.is_file() else "file or folder does not exist"
+        if fault or path.is_dir():
+            raise TableError(f"{name}: {'is a folder' if path.is_dir() else fault}; {READABLE}")
+    if suffix in (".zip", ".eval"):
+        return _from_zip(path, given)
     if suffix in _BINARY:
         return _BINARY[suffix](path, given)
-    text = read_text(path, error=TableError, limit=TEXT_BYTES)
-    first = text.split("\n", 1)[0].split()
-    if suffix == ".txt" and (len(first) < 3 or not re.search("[a-z,;]{3}|\t", text[:200], re.I)):
-        return _from_vectors(path, text)
-    if suffix == ".txt" and len(first) > 4 and not to_number(_series(first[3:])).wrong.any():
+    if suffix in _PACKED:
+        with _unpacking(path), _PACKED[suffix](path, "rb") as packed:
+            text = _unpacked(packed, name)
+        suffix = suffix_of(path)
+    if text is None:
+        text = read_text(path, error=TableError, limit=TEXT_BYTES)
+    head = text.split("\n", 1)[0]
+    if suffix == ".txt" and not any(mark in head for mark in "\t,;|"):
         return _from_vectors(path, text)
     return _from_text(text, suffix, given, name, _log_origin(path))
 
 
-def _series(cells: list[str]) -> Any:
-    import pandas as pd
-
-    return pd.Series(cells, dtype=object)
-
-
-def _sniffed(path: Path) -> str:
-    """Return the suffix that the first bytes of a file call for; empty for text."""
-    if not path.exists():
-        raise TableError(f"{escaped(path)}: file or folder does not exist; {READABLE}")
-    if path.is_dir():
-        raise TableError(f"{escaped(path)}: is a folder; {READABLE}")
-    with existing_file(path, error=TableError).open("rb") as file:
-        head = file.read(8)
-    return next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "")
-
-
 @contextmanager
-def _renamed(temporary: Path, path: Path) -> Iterator[None]:
-    """Name the archive in errors about a file that was unpacked from it."""
+def _unpacking(path: Path) -> Iterator[None]:
+    """Name the file in errors of what unpacks it."""
+    existing_file(path, error=TableError)
     try:
         yield
-    except TableError as error:
-        raise TableError(str(error).replace(escaped(temporary), escaped(path))) from None
+    except (
+        OSError,
+        EOFError,
+        RuntimeError,
+        zlib.error,
+        lzma.LZMAError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise TableError(
+            f"{escaped(path)}: cannot be unpacked: {reason(error)}; unpack it, and give its file"
+        ) from None
 
 
-def _from_archive(path: Path, suffix: str, given: Reading) -> Records:
-    """Read the only file of a compressed file, or the samples of an Inspect log."""
-    source = escaped(existing_file(path, error=TableError))
-    with tempfile.TemporaryDirectory() as folder:
-        inner = Path(folder) / (path.stem if suffix in _PACKED else "rows")
-        try:
-            if suffix in _PACKED:
-                with _PACKED[suffix](path, "rb") as packed:
-                    _unpack(packed, inner, source)
-            else:
-                with zipfile.ZipFile(path) as archive:
-                    names = [each for each in archive.namelist() if not each.endswith("/")]
-                    if "header.json" in names:
-                        return _from_inspect(archive, names, source, path)
-                    if any(each.endswith(".npy") for each in names):
-                        return _from_npz(path, given)
-                    if len(names) != 1:
-                        raise TableError(
-                            f"{source}: contains {len(names)} files ({quoted(names, 4)}); unpack "
-                            "it and give one of them"
-                        )
-                    inner = Path(folder) / Path(names[0]).name
-                    with archive.open(names[0]) as packed:
-                        _unpack(packed, inner, source)
-        except (
-            OSError,
-            EOFError,
-            ValueError,
-            RuntimeError,
-            lzma.LZMAError,
-            zipfile.BadZipFile,
-        ) as error:
-            if isinstance(error, TableError):
-                raise
+def _unpacked(packed: Any, source: str) -> str:
+    """Return the text of a compressed file."""
+    content: bytes = packed.read(TEXT_BYTES + 1)
+    if len(content) > TEXT_BYTES:
+        raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise TableError(f"{source}: contains no text; unpack it, and give its file") from None
+
+
+def _from_zip(path: Path, given: Reading) -> Records:
+    """Read the only file of an archive, or the samples of an Inspect log."""
+    source = escaped(path)
+    with _unpacking(path), zipfile.ZipFile(path) as archive:
+        names = [each for each in archive.namelist() if not each.endswith("/")]
+        if "header.json" in names:
+            return _from_inspect(archive, names, source, path)
+        if len(names) != 1:
             raise TableError(
-                f"{source}: cannot be unpacked: {reason(error)}; unpack it, and give its file"
-            ) from None
-        if inner.suffix.lower() in (*_PACKED, ".zip"):
-            raise TableError(f"{source}: is compressed twice; unpack it once")
-        with _renamed(inner, path):
-            found = read_records(inner, given)
-    origin = found.origin
-    return Records(
-        found.frame,
-        found.told,
-        Provenance(**{**_plain(origin), "source": path.name}),
-        found.documented,
-    )
-
-
-def _plain(origin: Provenance) -> dict[str, Any]:
-    return {key: value for key, value in origin.to_dict().items() if key != "reading"}
-
-
-def _unpack(packed: Any, target: Path, source: str) -> None:
-    with target.open("wb") as file:
-        while block := packed.read(2**22):
-            file.write(block)
-            if file.tell() > TEXT_BYTES:
-                raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
+                f"{source}: contains {len(names)} files ({quoted(names, 4)}); unpack it, and give "
+                "one of them"
+            )
+        with archive.open(names[0]) as packed:
+            text = _unpacked(packed, source)
+    suffix = Path(names[0]).suffix.lower()
+    return _from_text(text, suffix, given, source, Provenance(source=path.name))
 
 
 def _from_inspect(archive: zipfile.ZipFile, names: list[str], source: str, path: Path) -> Records:
@@ -321,7 +274,7 @@ def _separated(
         )
     quoting, (mark, rows) = next(iter(found.items()))
     names = [name.strip() for name in rows[0]]
-    if not to_number(_series(names)).wrong.any():
+    if not to_number(pd.Series(names, dtype=object)).wrong.any():
         raise TableError(
             f"{source}: the first line holds numbers; a line of column names is needed"
         )
@@ -442,13 +395,12 @@ def _from_npz(path: Path, given: Reading) -> Records:
     """
     source, file = escaped(path), existing_file(path, error=TableError)
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            names = archive.files
-            # A small compressed file can hold very large arrays.
-            members = [archive.zip.getinfo(f"{key}.npy") for key in _KEYS.intersection(names)]
-            if sum(member.file_size for member in members) > 8 * MOST_VALUES:
-                raise TableError(f"{source}: the arrays are too large for one table")
-            arrays = {key: np.atleast_1d(archive[key]) for key in names if key in _KEYS}
+        if path.suffix.lower() == ".npy":
+            whole = np.load(file, allow_pickle=False, mmap_mode="r")
+            refuse_too_large(1, whole.size, source=source)
+            arrays, names = {"probs": np.array(whole)}, ["probs"]
+        else:
+            arrays, names = _arrays(file, source)
     except TableError:
         raise
     except Exception as error:
@@ -480,6 +432,17 @@ def _from_npz(path: Path, given: Reading) -> Records:
     return Records(frame, {} if kind == "probabilities" else {"values": kind}, origin, True)
 
 
+def _arrays(file: Path, source: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the arrays of an archive that are read, and the names of all."""
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        # A small compressed file can hold very large arrays.
+        members = [archive.zip.getinfo(f"{key}.npy") for key in _KEYS.intersection(archive.files)]
+        if sum(member.file_size for member in members) > 8 * MOST_VALUES:
+            raise TableError(f"{source}: the arrays are too large for one table")
+        found = {key: np.atleast_1d(archive[key]) for key in archive.files if key in _KEYS}
+        return found, [*archive.files]
+
+
 def _array_frame(values: Any, name: str, classes: Any, source: str) -> pd.DataFrame:
     """Return a frame of an array [rows, classes]."""
     import pandas as pd
@@ -493,25 +456,6 @@ def _array_frame(values: Any, name: str, classes: Any, source: str) -> pd.DataFr
     refuse_many_columns(values.shape[1], source)
     found = checked_classes(classes, n_classes=values.shape[1], source=source)
     return pd.DataFrame(values, columns=[PREFIX + each for each in found])
-
-
-def _from_npy(path: Path, given: Reading) -> Records:
-    """Read one array of probabilities, without labels."""
-    source, file = escaped(path), existing_file(path, error=TableError)
-    try:
-        values = np.load(file, allow_pickle=False, mmap_mode="r")
-        refuse_too_large(1, int(np.prod(values.shape)), source=source)
-        values = np.array(values)
-    except TableError:
-        raise
-    except Exception as error:
-        # Corrupt files fail in the header parser, the allocator or the mapping.
-        raise TableError(
-            f"{source}: not a plain NumPy array, or corrupt: {reason(error)}; save it with "
-            "numpy.save"
-        ) from error
-    frame = _array_frame(np.atleast_1d(values), path.stem, given.classes, source)
-    return Records(frame, {}, Provenance(source=path.name), True)
 
 
 def _index_entry(path: Path) -> dict[str, Any]:
@@ -599,6 +543,6 @@ _BINARY: Final[Mapping[str, Callable[[Path, Reading], Records]]] = {
     ".feather": _from_feather,
     ".arrow": _from_feather,
     ".npz": _from_npz,
-    ".npy": _from_npy,
+    ".npy": _from_npz,
 }
 _TEXT: Final = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".ndjson")

@@ -267,7 +267,10 @@ def _in_columns(
     )
     for form in FORMS:
         if form.sniff(frame, hint):
-            rows = form.rows(frame, hint, source)
+            try:
+                rows = form.rows(frame, hint)
+            except TableError as fault:
+                raise TableError(f"{source}: {form.name}: {fault}") from None
             kept = ("label", "id", "values")
             told = {k: v for k, v in rows.told.items() if k not in kept or not getattr(given, k)}
             about = f"{form.name}: " + (f"{rows.remark}; " if rows.remark else "")

@@ -48,12 +48,13 @@ class Form:
     sniff : callable
         Whether a frame, one row per record of the file, has this form.
     rows : callable
-        Returns the rows of a frame of this form, given the reading and the name of the source.
+        Returns the rows of a frame of this form, or raises a :class:`dcs.errors.TableError` whose
+        message the names of file and form precede.
     """
 
     name: str
     sniff: Callable[[pd.DataFrame, Reading], bool]
-    rows: Callable[[pd.DataFrame, Reading, str], Rows]
+    rows: Callable[[pd.DataFrame, Reading], Rows]
 
 
 _NUMPY: Final = re.compile(r"np\.(?:float|int)\d+\(([^()]*)\)")
@@ -64,9 +65,9 @@ def parsed(cell: Any) -> Any:
     if isinstance(cell, np.ndarray):
         return cell.tolist()
     if not isinstance(cell, str) or cell.strip()[:1] not in ("[", "{"):
-        return cell
+        return None if cell == "" else cell
     text = _NUMPY.sub(r"\1", cell.strip())
-    if re.fullmatch(r"\[[\d\s.e+-]*\]", text) and not re.search(r"\d,", text):
+    if re.fullmatch(r"\[[\d\s.e+-]*\]", text):
         text = re.sub(r"(?<=[\d.])\s+(?=[\d.-])", ",", text)  # as NumPy prints arrays
     text = re.sub(r"(?<=[\[ ,:])(?:nan|null)(?=[\], }])", "None", text)
     try:
@@ -77,10 +78,8 @@ def parsed(cell: Any) -> Any:
 
 def parsed_cells(frame: pd.DataFrame, name: str) -> list[Any]:
     """Return the cells of a column as plain Python, None for missing ones."""
-    column = frame[name]
-    if not (column.dtype == object or str(column.dtype).startswith(("str", "string", "large"))):
-        return cells_of(column)
-    return [None if cell == "" else cell for cell in map(parsed, cells_of(column))]
+    cells = cells_of(frame[name])
+    return [*map(parsed, cells)] if frame[name].dtype.kind == "O" else cells
 
 
 def is_number(cell: Any) -> bool:
@@ -95,62 +94,52 @@ def natural(name: str) -> list[Any]:
 
 
 def with_scores(
-    frame: pd.DataFrame,
-    scores: Sequence[Mapping[str, Any]],
-    drop: Sequence[str],
-    classes: Sequence[str] | None = None,
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return a frame with a column per class in place of others, and the classes."""
+    frame: pd.DataFrame, scores: Sequence[Mapping[str, Any]], classes: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return a frame with a column per class; by default, of all that have a score."""
     import pandas as pd
 
-    names = tuple(
-        classes or sorted(dict.fromkeys(name for row in scores for name in row), key=natural)
-    )
+    names = classes or sorted(dict.fromkeys(name for row in scores for name in row), key=natural)
     columns = {PREFIX + name: [row.get(name) for row in scores] for name in names}
-    rest = frame.drop(columns=[*drop])
-    return pd.concat([rest, pd.DataFrame(columns, index=frame.index, dtype=object)], axis=1), names
+    added = pd.DataFrame(columns, index=frame.index, dtype=object)
+    return pd.concat([frame.drop(columns=[n for n in columns if n in frame]), added], axis=1)
 
 
-def label_columns(frame: pd.DataFrame, but: Sequence[str] = ()) -> list[str]:
+def label_columns(frame: pd.DataFrame, but: Sequence[str | None] = ()) -> list[str]:
     """Return the columns that are named as labels, and are not named as predictions."""
-    named = [n for n in map(str, frame.columns) if is_label(n) and not names_predictions(n)]
+    named = [name for name in frame.columns if is_label(name) and not names_predictions(name)]
     return [name for name in named if name not in but]
 
 
-def as_votes(
-    answers: Sequence[Sequence[Any]],
-    labels: Sequence[Any],
-    given: Sequence[str] | None,
-    source: str,
-    form: str,
-) -> tuple[list[dict[str, int]], tuple[str, ...], str]:
-    """Return the numbers of answers by class of every row, the classes, and a remark.
+def with_votes(
+    frame: pd.DataFrame, answers: Sequence[Sequence[Any]], label: str | None, given: Reading
+) -> Rows:
+    """Return a frame with the number of answers by class, which labels or the reading name.
 
     Raises
     ------
     TableError
         If no classes are given, and an answer is not one of the labels.
     """
-    texts = [as_text(each) for each in labels]
-    classes = tuple(given or sorted({text for text in texts if text}, key=natural))
+    labels = [] if label is None else [*map(as_text, cells_of(frame[label]))]
+    classes = given.classes or tuple(sorted({*labels} - {""}, key=natural))
     known = {comparable(name): name for name in classes}
     counts = [dict.fromkeys(classes, 0) for _ in answers]
-    lost, odd = 0, dict[str, None]()
+    odd: list[str] = []
     for row, several in enumerate(answers):
-        for answer in several:
-            name = known.get(comparable(answer))
-            if name is not None:
+        for answer in filter(None, map(as_text, several)):
+            if name := known.get(comparable(answer)):
                 counts[row][name] += 1
-            elif as_text(answer):
-                odd.setdefault(as_text(answer))
-                lost += 1
-    if odd and given is None:
-        found = [*dict.fromkeys([*classes, *odd])]
+            else:
+                odd.append(answer)
+    if odd and given.classes is None:
+        found = [*dict.fromkeys([*classes, *odd])][:12]
         raise TableError(
-            f"{source}: {form}: answers {quoted([*odd], 4)} are none of the labels "
-            f"{quoted(classes, 4)}; specify the classes with --read classes="
-            f"{','.join(found[:12])} (other answers are no votes)"
+            f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels ({quoted(classes)}); "
+            f"name the classes with --read classes={','.join(found)} (others are no votes)"
         )
     if len(known) < max(2, len(classes)):
-        raise TableError(f"{source}: {form}: must have two classes, got {show(list(classes))}")
-    return counts, classes, f"{lost:,} answers name no class" if lost else ""
+        raise TableError(f"must have two different classes, got {show(list(classes))}")
+    remark = f"{len(odd):,} answers name no class" if odd else ""
+    told = {"values": "votes", "classes": classes, "columns": None}
+    return Rows(with_scores(frame, counts, classes), told, remark)

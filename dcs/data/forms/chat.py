@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dcs.data.columns import Reading, cells_of
 from dcs.data.forms.base import Form, Rows, natural, parsed, with_scores
@@ -15,21 +15,23 @@ from dcs.errors import TableError, quoted
 if TYPE_CHECKING:
     import pandas as pd
 
-_KEYS = ("response", "body", "choices")
+_KEYS: Final = ("response", "body", "choices")
 
 
-def likely_tokens(choices: Any) -> list[tuple[str, dict[str, float]]]:
+def likely_tokens(response: Any) -> list[tuple[str, dict[str, float]]]:
     """Return each token of an answer with the probabilities of those that were likely there.
 
-    Probabilities of tokens that differ in blanks or case are summed.
+    Probabilities of tokens that differ in blanks or case are summed. An answer that failed, or
+    without log-probabilities, has no tokens.
     """
+    for key in _KEYS:
+        response = response.get(key, response) if isinstance(response, Mapping) else response
+    found = []
     try:
-        content = choices[0]["logprobs"]["content"]
-        found = []
-        for place in content:
+        for place in response[0]["logprobs"]["content"]:
             masses: dict[str, float] = {}
             for each in place["top_logprobs"]:
-                text, mass = fold(each["token"]), math.exp(float(each["logprob"]))
+                text, mass = fold(each["token"]), math.exp(each["logprob"])
                 masses[text] = masses.get(text, 0.0) + mass
             found.append((fold(place["token"]), masses))
     except (LookupError, TypeError, ValueError, OverflowError):
@@ -38,67 +40,47 @@ def likely_tokens(choices: Any) -> list[tuple[str, dict[str, float]]]:
 
 
 def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
-    """Return the probability of each class that is a token."""
-    found = {name: masses[fold(name)] for name in classes if fold(name) in masses}
-    return {name: mass for name, mass in found.items() if mass == mass}
-
-
-def _choices(row: Any) -> Any:
-    """Return the choices of a response, wherever it is nested; None if it has none."""
-    for key in _KEYS:
-        if isinstance(row, Mapping) and key in row:
-            row = row[key]
-    return row if isinstance(row, list) and row and isinstance(row[0], Mapping) else None
-
-
-def _responses(frame: pd.DataFrame) -> list[Any]:
-    name = next(key for key in _KEYS if key in frame)
-    return [_choices({name: parsed(cell)}) for cell in cells_of(frame[name])]
+    """Return the probability of each class as a token; nothing if all are zero."""
+    found = {name: masses.get(fold(name), 0.0) for name in classes}
+    return found if sum(found.values()) > 0.0 else {}
 
 
 def _sniff(frame: pd.DataFrame, given: Reading) -> bool:
-    has = any(key in frame for key in _KEYS)
-    return has and any(
-        choices and ("message" in choices[0] or "logprobs" in choices[0])
-        for choices in _responses(frame)
+    return (
+        any("choices" in str(cell) for key in _KEYS if key in frame for cell in frame[key][:20])
+        or "choices" in frame
+        and "object" in frame
     )
 
 
-def _rows(frame: pd.DataFrame, given: Reading, source: str) -> Rows:
-    answers = [likely_tokens(choices) for choices in _responses(frame)]
+def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    name = next(key for key in _KEYS if key in frame)
+    answers = [likely_tokens({name: parsed(cell)}) for cell in cells_of(frame[name])]
     # Some servers answer with a blank first.
-    first = [next((m for token, m in answer if token), {}) for answer in answers]
+    first = [next((masses for token, masses in answer if token), {}) for answer in answers]
     if not any(first):
         raise TableError(
-            f"{source}: {FORM.name}: without log-probabilities; request them with logprobs=true "
-            "and top_logprobs=20"
+            "no log-probabilities; request them with logprobs=true and top_logprobs=20"
         )
-    if given.classes is None:
-        answered = Counter(max(each, key=lambda token: each[token]) for each in first if each)
-        likely = sorted((text for text, _ in answered.most_common(12)), key=natural)
-        raise TableError(
-            f"{source}: {FORM.name}: the most likely tokens are {quoted(likely, 12)}; specify "
-            f"those that are classes with --read classes={','.join(likely)}"
-        )
-    scores = [class_masses(masses, given.classes) for masses in first]
-    kept = [row for row, each in enumerate(scores) if each and max(each.values()) > 0.0]
+    top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
+    likely = sorted((text for text, _ in top.most_common(12)), key=natural)
+    scores = [class_masses(masses, given.classes or ()) for masses in first]
+    kept = [row for row, each in enumerate(scores) if each]
     if not kept:
         raise TableError(
-            f"{source}: {FORM.name}: no answer begins with one of {quoted(given.classes)}; "
-            "specify --read classes=A,B,... as the tokens are written"
+            f"the most likely tokens are {quoted(likely, 12)}; name those that are classes with "
+            f"--read classes={','.join(likely)}"
         )
-    lost = [row for row in range(len(frame)) if row not in {*kept}]
-    remark = f"{len(lost):,} rows failed and are left out, first row {lost[0]}" if lost else ""
-    drop = [n for n in ("id", "response", "error", "choices", "body") if n in frame]
-    if "custom_id" not in frame and "id" in drop:
-        drop.remove("id")
-    rest = frame.iloc[kept].reset_index(drop=True)
-    filled = [dict.fromkeys(given.classes, 0.0) | scores[row] for row in kept]
-    table, _ = with_scores(rest, filled, drop, given.classes)
+    lost = [row for row, each in enumerate(scores) if not each]
+    remark = f"{len(lost):,} failed rows are left out, the first is {lost[0]}" if lost else ""
+    drop = [n for n in ("response", "error", "choices", "body") if n in frame]
+    rest = frame.iloc[kept].reset_index(drop=True).drop(columns=drop)
     told = {"values": "scores", "columns": None}
-    if "custom_id" in frame and given.id is None:
+    if "custom_id" in frame:
         told["id"] = "custom_id"
-    return Rows(table, told, remark)
+    return Rows(
+        with_scores(rest, [scores[row] for row in kept], given.classes or ()), told, remark
+    )
 
 
 FORM = Form("answers of a chat model", _sniff, _rows)

@@ -183,7 +183,7 @@ def test_targets(targets, choices, told, labels, tmp_path):  # type: ignore[no-u
 
 @pytest.mark.parametrize("target", [2, -2, "yes", "maybe", True, [0, 1]])
 def test_targets_must_fit_as_the_others_do(target: Any, tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="doc_id 1: "):
+    with pytest.raises(TableError, match="id '1': "):
         labels_of(tmp_path, ["1", target], NO_YES)
 
 
