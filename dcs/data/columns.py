@@ -383,8 +383,8 @@ class _Finder:
         numeric = [n for n in numeric if not is_id(n)]
         by_label: dict[tuple[str, ...], tuple[str, ...]] = {}
         if label is not None:
-            texts = [as_text(cell) for cell in self.frame[label].dropna().unique().tolist()]
-            texts = [text for text in texts if text]
+            cells = filter(hashable, cells_of(self.frame[label]))
+            texts = [text for text in dict.fromkeys(map(as_text, cells)) if text]
             for start, end in affixes(numeric, texts) if len(texts) <= len(numeric) else ():
                 fits = [n for n in numeric if n.startswith(start) and n.endswith(end)]
                 # Without a prefix, other numeric columns need not be classes.

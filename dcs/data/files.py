@@ -333,6 +333,11 @@ def _is_json(line: str) -> bool:
 def _rows_of_columns(content: Any) -> list[Any] | None:
     """Return the rows of an object with a list per column."""
     lists = [*content.values()] if isinstance(content, dict) else []
+    if lists and {"columns", "data"} <= content.keys() and all(isinstance(v, list) for v in lists):
+        rows = [row for row in content["data"] if isinstance(row, list)]
+        return [dict(zip(map(str, content["columns"]), row, strict=False)) for row in rows]
+    if lists and all(isinstance(each, dict) and each.keys() == lists[0].keys() for each in lists):
+        lists = [[*each.values()] for each in lists]
     if len(lists) < 2 or not all(isinstance(each, list) and each for each in lists):
         return None
     if len({*map(len, lists)}) > 1:

@@ -130,13 +130,12 @@ def read_labels(
         wrong = np.array([text in distinct - {*named} - inside for text in texts])
         if not wrong.any():
             wrong = np.array([text in distinct - {*named} for text in texts])
-        names.refuse(
-            wrong,
-            [*cells],
-            f"must be one of {quoted(names.classes)}, or all in 0..{size - 1}; empty if "
-            "unlabelled",
-            what="label",
+        rule = (
+            f"must be one of {quoted(names.classes)}, or all in 0..{size - 1}; empty if unlabelled"
         )
+        if not positions and [*map(comparable, names.classes)] == [*range(size)]:
+            rule += "; name the classes in the order of the columns with --read classes=A,B,..."
+        names.refuse(wrong, [*cells], rule, what="label")
     start = fitting[0]
     found = np.array([positions[text] - start if text in distinct else -1 for text in texts])
     if counting is None:
@@ -155,7 +154,7 @@ def read_labels(
                 ("from-0",),
                 f"classes={','.join(('-1', '1'))}",
             )
-        if 0 not in positions.values():
+        if 0 not in positions.values() and not (start and len({*positions.values()}) == size):
             _check_start(found + start, probs, names, fitting, documented=documented)
     return found, f"as positions from {start}, as no class has such a name"
 

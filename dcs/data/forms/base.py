@@ -133,10 +133,9 @@ def with_votes(
             else:
                 odd.append(answer)
     if odd and given.classes is None:
-        found = [*dict.fromkeys([*classes, *odd])][:12]
         raise TableError(
             f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels ({quoted(classes)}); "
-            f"name the classes with --read classes={','.join(found)} (others are no votes)"
+            f"name all classes with --read classes={','.join(classes)}; others are no votes"
         )
     if len(known) < max(2, len(classes)):
         raise TableError(f"must have two different classes, got {show(list(classes))}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dcs.data.columns import Reading, cells_of
 from dcs.data.forms.base import Form, Rows, natural, parsed, with_scores
-from dcs.data.labels import fold
+from dcs.data.labels import as_text, fold
 from dcs.errors import TableError, quoted
 
 if TYPE_CHECKING:
@@ -18,10 +18,17 @@ if TYPE_CHECKING:
 _KEYS: Final = ("response", "body", "choices")
 
 
-def likely_tokens(response: Any) -> list[tuple[str, dict[str, float]]]:
+def plain_of(classes: Sequence[str]) -> Callable[[Any], str]:
+    """Return how tokens and classes are compared: in any case, if classes stay different."""
+    return fold if len({*map(fold, classes)}) == len(classes) else as_text
+
+
+def likely_tokens(
+    response: Any, plain: Callable[[Any], str]
+) -> list[tuple[str, dict[str, float]]]:
     """Return each token of an answer with the probabilities of those that were likely there.
 
-    Probabilities of tokens that differ in blanks or case are summed. An answer that failed, or
+    Probabilities of tokens that are the same text are summed. An answer that failed, or
     without log-probabilities, has no tokens.
     """
     for key in _KEYS:
@@ -31,9 +38,9 @@ def likely_tokens(response: Any) -> list[tuple[str, dict[str, float]]]:
         for place in response[0]["logprobs"]["content"]:
             masses: dict[str, float] = {}
             for each in place["top_logprobs"]:
-                text, mass = fold(each["token"]), math.exp(each["logprob"])
+                text, mass = plain(each["token"]), math.exp(each["logprob"])
                 masses[text] = masses.get(text, 0.0) + mass
-            found.append((fold(place["token"]), masses))
+            found.append((plain(place["token"]), masses))
     except (LookupError, TypeError, ValueError, OverflowError):
         return []
     return found
@@ -41,7 +48,8 @@ def likely_tokens(response: Any) -> list[tuple[str, dict[str, float]]]:
 
 def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
     """Return the probability of each class as a token; nothing if all are zero."""
-    found = {name: masses.get(fold(name), 0.0) for name in classes}
+    plain = plain_of(classes)
+    found = {name: masses.get(plain(name), 0.0) for name in classes}
     return found if sum(found.values()) > 0.0 else {}
 
 
@@ -55,7 +63,8 @@ def _sniff(frame: pd.DataFrame, given: Reading) -> bool:
 
 def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
     name = next(key for key in _KEYS if key in frame)
-    answers = [likely_tokens({name: parsed(cell)}) for cell in cells_of(frame[name])]
+    plain = plain_of(given.classes or ())
+    answers = [likely_tokens({name: parsed(cell)}, plain) for cell in cells_of(frame[name])]
     # Some servers answer with a blank first.
     first = [next((masses for token, masses in answer if token), {}) for answer in answers]
     if not any(first):

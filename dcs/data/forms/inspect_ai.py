@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dcs.data.columns import Reading, cells_of
 from dcs.data.forms.base import Form, Rows, parsed, with_scores, with_votes
-from dcs.data.forms.chat import class_masses, likely_tokens
-from dcs.data.labels import as_text, fold
+from dcs.data.forms.chat import class_masses, likely_tokens, plain_of
+from dcs.data.labels import as_text
 from dcs.errors import TableError
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
     if any(each != choices[0] for each in choices) or any(isinstance(t, list) for t in targets):
         raise TableError("samples have different choices, or several targets; one of each is read")
     names = [*map(as_text, choices[0] or given.classes or ())]
+    if len(names) > len(ascii_uppercase):
+        raise TableError(f"{len(names)} choices; at most {len(ascii_uppercase)} have letters")
     letters = [*ascii_uppercase[: len(names)]] if choices[0] else names
     spelled = dict(zip(letters, given.classes or names, strict=False))
     rows = pd.DataFrame({"id": [*map(as_text, frame["id"])]})
@@ -39,8 +41,9 @@ def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
         "columns": None,
         "classes": tuple(spelled.values()) or None,
     }
-    places = [likely_tokens(output) for output in frame["output"]]
-    known = {*map(fold, letters)}
+    plain = plain_of(letters)
+    places = [likely_tokens(output, plain) for output in frame["output"]]
+    known = {*map(plain, letters)}
     # The answer is at the end: "ANSWER: B".
     masses = [next((m for t, m in reversed(each) if t in known), {}) for each in places]
     if rows["id"].is_unique and any(masses):

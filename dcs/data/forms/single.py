@@ -55,6 +55,8 @@ def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
             f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}: values "
             "of the other classes are unknown; give a column per class"
         )
+    if comparable(classes[0]) == comparable(classes[1]):
+        raise TableError(f"classes {quoted(classes)} differ in case only; rename one")
     second, remark = np.ones(len(values), dtype=bool), ""
     if guess is None:
         place = _place(score, classes, given)

@@ -41,40 +41,6 @@ def save(form: str, folder: Path, header: bytes = b"", **changes: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-class TestColumns:
-    @pytest.mark.parametrize(
-        ("told", "classes", "labels"),
-        [
-            (["no", "yes", "yes"], None, [0, 1, 1]),
-            (["NA", "None", "None"], ["NA", "None"], [0, 1, 1]),
-            (["0", " 1", "1"], None, [0, 1, 1]),
-            (["2", "1", "1"], ["2", "1"], [0, 1, 1]),  # Names go before numbers.
-            (["no", "", "yes"], None, [0, -1, 1]),
-            ([" 0", "-1", "1"], None, [0, -1, 1]),
-            (["0", None, "1"], None, [0, -1, 1]),
-            ([None] * 3, None, [-1] * 3),
-            (None, None, [-1] * 3),
-        ],
-    )
-    def test_labels(self, form: str, told: Any, classes: Any, labels: Any, tmp_path: Path) -> None:
-        path, more = save(form, tmp_path, label=told), {}
-        if classes is not None:
-            more = {"columns": ["p:no", "p:yes"], "classes": classes}
-        assert read_table(path, **more).labels.tolist() == labels
-        assert read_table(save(form, tmp_path, id=None)).ids == ("0", "1", "2")
-
-    @pytest.mark.parametrize("classes", [("p:odd", "odd"), ("a, b", "c; d"), ("p:a", "p:b")])
-    def test_odd_class_names(self, form: str, classes: tuple[str, ...], tmp_path: Path) -> None:
-        none, (_, _, *values) = dict.fromkeys(GOOD), GOOD.values()
-        prefixed = {f"p:{key}": column for key, column in zip(classes, values, strict=True)}
-        table = read_table(save(form, tmp_path, **none, **prefixed))
-        table.write(tmp_path / "again.parquet")
-        assert read_table(tmp_path / "again.parquet").classes == table.classes == classes
-        path = save(form, tmp_path, **none, **dict(zip(classes, values, strict=True)))
-        assert read_table(path, columns=classes, classes=classes).classes == classes
-
-
 @pytest.mark.parametrize(
     "content",
     [

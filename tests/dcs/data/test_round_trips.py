@@ -1,10 +1,11 @@
-"""Whatever the classes are called and whoever wrote the rows: they are read as meant, or refused."""
+"""Whatever classes are called and whoever wrote the rows: read as meant, or refused."""
 
 from __future__ import annotations
 
 import csv
 import json
 import tempfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from os.path import commonprefix
@@ -13,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
+from dcs.data.columns import Reading
 from dcs.data.labels import as_text
 from dcs.data.reader import open_source
 from dcs.errors import DCSError
@@ -187,6 +189,106 @@ def classified(truth: Truth, path: Path) -> None:
     lines([row | {"gold": gold} for row, gold in zip(rows, truth.names, strict=True)], path)
 
 
+def logged(truth: Truth, label: Any) -> list[dict[str, Any]]:
+    """Return the log-probabilities of an answer, as chat models give them."""
+    return [
+        {
+            "index": k,
+            "message": {"role": "assistant", "content": ""},
+            "logprobs": {"content": [{"token": label(0), "logprob": -1.0, "top_logprobs": top}]},
+        }
+        for k, top in enumerate(
+            [
+                {"token": label(j), "logprob": float(np.log(max(p, 1e-12)))}
+                for j, p in enumerate(row)
+            ]
+            for row in truth.probs
+        )
+    ]
+
+
+def batch(truth: Truth, path: Path) -> None:
+    answers = logged(truth, lambda k: f" {truth.classes[k]}")
+    zipped = enumerate(zip(answers, truth.names, strict=True))
+    body = [
+        {"response": {"body": {"choices": [a]}}, "custom_id": f"r{k}", "gold": g}
+        for k, (a, g) in zipped
+    ]
+    lines(body, path)
+
+
+def inspected(truth: Truth, path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as log:
+        log.writestr("header.json", json.dumps({"eval": {"task": "t", "model": "m"}}))
+        for k, answer in enumerate(logged(truth, "ABCDE".__getitem__)):
+            label = truth.labels[k]
+            sample = {
+                "id": k,
+                "epoch": 1,
+                "choices": truth.classes,
+                "target": "" if label is None else "ABCDE"[label],
+                "output": {"choices": [answer]},
+                "scores": {},
+            }
+            log.writestr(f"samples/{k}_epoch_1.json", json.dumps(sample))
+
+
+def logs_of(truth: Truth) -> list[list[float]]:
+    return np.log(np.maximum(truth.probs, 1e-12) * 1e-9).tolist()
+
+
+def harness(truth: Truth, path: Path) -> None:
+    """Write samples of lm-evaluation-harness, whose targets are positions."""
+    arguments = {
+        f"gen_args_{k}": {"arg_0": "q", "arg_1": f" {n}"} for k, n in enumerate(truth.classes)
+    }
+    rows = [
+        {
+            "doc_id": k,
+            "target": truth.labels[k],
+            "filter": "none",
+            "arguments": arguments,
+            "filtered_resps": [[str(s), "False"] for s in row],
+        }
+        for k, row in enumerate(logs_of(truth))
+    ]
+    lines(rows, path)
+
+
+def lighteval(truth: Truth, path: Path) -> None:
+    gold = [-1 if k is None else k for k in truth.labels]
+    docs = [
+        {"choices": truth.classes, "gold_index": [k], "id": str(n)} for n, k in enumerate(gold)
+    ]
+    pd.DataFrame(
+        {"doc": docs, "model_response": [{"logprobs": row} for row in logs_of(truth)]}
+    ).to_parquet(path)
+
+
+def one_column(truth: Truth, path: Path) -> None:
+    """Write the probability of the second of two classes."""
+    score = truth.probs[:, 1] / truth.probs.sum(axis=1)
+    name = f"p_{truth.classes[1]}"
+    pd.DataFrame({"text": truth.texts, name: score, "label": truth.names}).to_csv(
+        path, index=False
+    )
+
+
+def confidence(truth: Truth, path: Path) -> None:
+    top, shares = truth.probs.argmax(axis=1), truth.probs / truth.probs.sum(axis=1, keepdims=True)
+    columns = {
+        "pred_label": [truth.classes[k] for k in top],
+        "confidence": shares.max(axis=1),
+        "label": truth.names,
+    }
+    pd.DataFrame(columns).to_csv(path, index=False)
+
+
+def arrays(truth: Truth, path: Path) -> None:
+    labels = [-1 if k is None else k for k in truth.labels]
+    np.savez(path, pred_probs=truth.probs, y=labels, classes=truth.classes)
+
+
 #: Writers of rows in other structures.
 OTHERS: dict[str, Callable[[Truth, Path], None]] = {
     "pipeline.jsonl": pipeline,
@@ -196,13 +298,21 @@ OTHERS: dict[str, Callable[[Truth, Path], None]] = {
     "list.csv": listed,
     "long.csv": long,
     "classify.jsonl": classified,
+    "batch.jsonl": batch,
+    "log.eval": inspected,
+    "samples.jsonl": harness,
+    "details.parquet": lighteval,
+    "one.csv": one_column,
+    "confidence.csv": confidence,
+    "arrays.npz": arrays,
 }
 
 
 def agree(truth: Truth, path: Any, told: list[int | None], *, tame: bool = False) -> None:
     """Assert that a file is read as meant, or refused on one line, which tame ones must not be."""
+    given = Reading(classes=tuple(truth.classes)) if "batch" in str(path) else None
     try:
-        table = open_source(path).table
+        table = open_source(path, given).table
     except DCSError as error:
         event(f"refused: {Path(path).name if isinstance(path, Path) else 'frame'}")
         assert "\n" not in str(error)
@@ -253,6 +363,7 @@ def test_a_column_per_class(truth: Truth, name: str, prefix: str, data: st.DataO
 @CASES
 @given(truths(), st.sampled_from([*OTHERS]))
 def test_other_structures(truth: Truth, name: str) -> None:
+    assume(len(truth.classes) == 2 or OTHERS[name] not in (one_column, confidence))
     with tempfile.TemporaryDirectory() as folder:
         OTHERS[name](truth, Path(folder) / name)
         agree(truth, Path(folder) / name, list(truth.labels))

@@ -364,7 +364,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["apply", gone, table], [str(gone)]),
         (["apply", other, table], [str(table), "Anger", "scheme"]),
         (["import", gone], [str(gone)]),
-        (["import", "tabel", gone], ["tabel", "table"]),
         (["sweep", gone], [str(gone)]),
         (["sweep", config], [str(config), "sheds"]),
         (["ui"], [str(output)]),
