@@ -246,13 +246,26 @@ def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = 
         The given class, if the text is not valid JSON.
     """
     try:
-        content = json.loads(text, parse_constant=_refuse_constant if finite else None)
+        content = json.loads(
+            text,
+            parse_constant=_refuse_constant if finite else None,
+            object_pairs_hook=_unique_keys,
+        )
         if re.search(r"(?i)\\ud[89a-f]", text):
             # Half a pair of surrogates is not a character, and could not be written to a file.
             json.dumps(content, ensure_ascii=False).encode("utf-8")
         return content
     except (ValueError, RecursionError) as problem:
         raise error(f"{source}: not valid JSON ({reason(problem)})") from None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, unless a key is there twice: which of the values counts is unclear."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} is there twice")
+    return content
 
 
 def _refuse_constant(name: str) -> Any:

@@ -313,7 +313,8 @@ def _resample_f1(counts: NDArray[np.int64], resamples: int, seed: int) -> Array:
     drawn = _resample(counts[true, predicted], resamples, seed)
     members = np.eye(len(counts))
     right = (drawn * (true == predicted)) @ members[true]
-    scores = rates(2 * right, drawn @ (members[true] + members[predicted]))
+    rows = drawn @ members[true]
+    scores = rates(2 * right, np.where(rows > 0, rows + drawn @ members[predicted], 0))
     return np.asarray(np.nanmean(scores, axis=1), dtype=np.float64)
 
 

@@ -6,10 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dcs.data.labels import as_text, fold
 
 MissingRule = Literal["spread", "bound", "error"]
 """The probability of a label that a server does not return: an equal share of the probability of
@@ -87,19 +89,34 @@ def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
     *_, answer = _THOUGHT_END.split(text)
     if _THOUGHT_BEGIN.search(answer):
         return None  # The thought did not end.
-    words = [word.strip() for word in label_words]
-    longest = sorted(words, key=len, reverse=True)
-    pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, longest))})(?!\w)"
-    for flags in (0, re.IGNORECASE):
-        plain = str.casefold if flags else str
-        indices = {plain(word): k for k, word in enumerate(words)}
-        named = [indices[plain(m[0])] for m in re.finditer(pattern, answer, flags)]
-        first = re.match(rf"[\W_]*?({pattern})", answer, flags)
+    for plain in (as_text, fold):
+        indices = {plain(word): k for k, word in enumerate(label_words)}
+        if len(indices) < len(label_words):
+            continue
+        longest = sorted(indices, key=len, reverse=True)
+        pattern, text = "|".join(map(_as_word, longest)), plain(answer)
+        named = [indices[match[0]] for match in re.finditer(pattern, text)]
+        first = re.match(rf"[\W_]*?({pattern})", text)
         if first is not None:
-            return indices[plain(first[1])]
+            return indices[first[1]]
         if len({*named}) == 1:
             return named[0]
     return None
+
+
+#: Letters of scripts that are written without blanks between words, or with endings (Korean).
+_BLANKLESS: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+)
+
+
+def _as_word(word: str) -> str:
+    """Return a pattern that matches a label as a word, or inside text without blanks."""
+    before, after = rf"(?<![^\W{_BLANKLESS}])", rf"(?![^\W{_BLANKLESS}])"
+    if re.match(f"[{_BLANKLESS}]", word):
+        # A single letter is part of many words, and a negation before a word reverses it.
+        before = r"(?<!\w)" if len(word) == 1 else "(?<![不非没沒無无未])"
+    return before + re.escape(word) + ("" if re.search(f"[{_BLANKLESS}]$", word) else after)
 
 
 def count_votes(texts: Iterable[str], label_words: Sequence[str]) -> NDArray[np.float64]:

@@ -80,6 +80,29 @@ def test_votes(text: str, vote: int | None) -> None:
     assert parse_vote(text, WORDS) == vote
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "vote"),
+    [
+        ("正面的", ("正面", "负面"), 0),
+        ("答案是正面", ("正面", "负面"), 0),
+        ("这不是正面,是负面", ("正面", "负面"), None),
+        ("不正面", ("正面", "负面"), None),
+        ("是的", ("是", "否"), 0),
+        ("不是", ("是", "否"), None),
+        ("不是", ("是", "不是"), 1),
+        ("答案是A", ("A", "B"), 0),
+        ("긍정입니다", ("긍정", "부정"), 0),
+        ("iyi", ("İyi", "Kötü"), 0),
+        ("Cevap: İYİ.", ("iyi", "kötü"), 0),
+        ("KO\u0308TU\u0308", ("iyi", "k\u00f6t\u00fc"), 1),
+        ("STRASSE", ("Straße", "Haus"), 0),
+        ("A", ("a", "A"), 1),
+    ],
+)
+def test_votes_in_any_script(text: str, words: tuple[str, ...], vote: int | None) -> None:
+    assert parse_vote(text, words) == vote
+
+
 def test_letters() -> None:
     assert parse_vote("I think a good answer is B", ("A", "B")) == 1
     assert parse_vote("(b)", ("A", "B")) == 1

@@ -59,12 +59,8 @@ MaxCobias = Annotated[
 
 
 def import_(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[FORMAT] PATH",
-            help="File or folder to read; FORMAT is table (the default) or lm-eval.",
-        ),
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="File or folder to read.", show_default=False)
     ],
     output: Annotated[
         Path,
@@ -90,27 +86,19 @@ def import_(
 ) -> None:
     """Convert class probabilities to a probability table; dcs tune reads most files by itself.
 
-    The format lm-eval is a sample log of lm-evaluation-harness (samples_TASK_DATE.jsonl), or a
-    folder of such logs. Its keys of `--read` are classes, filter (whose responses are read),
-    targets (auto, index or text) and choice_score: choices are scored by the sum of their
-    log-likelihoods, by the mean per character, or by the sum minus that without the prompt
-    (unconditional).
+    Any form that dcs tune reads is converted; the sample logs of an output folder of
+    lm-evaluation-harness (samples_TASK_DATE.jsonl) to a table per task and model.
 
     Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
     """
-    from dcs.data.importers import import_tables, the_table
+    from dcs.data.reader import read_tables, the_table
     from dcs.prompting.tasks import parse_shots
 
-    if len(sources) > 2:
-        raise ConfigError(
-            f"[FORMAT] PATH: got {len(sources)} values {show(sources)}; give one path"
-        )
-    format, path = sources[0] if len(sources) == 2 else "table", Path(sources[-1])
     named = {"model": model, "task": task, "demonstration_seed": seed}
     origin: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if shots is not None:
         origin["shots"] = parse_shots(shots)
-    found = import_tables(format, path, origin, **options.values_of(read))
+    found = read_tables(path, options.reading(read), **origin)
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
     if output.suffix == ".parquet":
         tables = {output: the_table(found, part, path)}
