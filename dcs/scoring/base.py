@@ -19,7 +19,7 @@ from dcs.scoring.labels import (
     JointScore,
     LabelRule,
     Tokenizer,
-    check_finite,
+    check_scores,
     class_probabilities,
     read_label_words,
 )
@@ -262,7 +262,7 @@ class TokenEngine(Engine):
         if rule != "joint":
             wanted = sorted({*sum(token_ids, ())})
             return class_probabilities(self._next_scores(tokens, wanted, progress), token_ids)
-        scores = check_finite(self._word_scores(tokens, token_ids, progress))
+        scores = check_scores(self._word_scores(tokens, token_ids, progress))
         if self._joint == "mean":
             scores /= [len(ids) for ids in token_ids]
         elif self._joint == "unconditional":
@@ -270,8 +270,8 @@ class TokenEngine(Engine):
             bare, _ = self._tokenizer.render("", [last_line(queries[0])])
             context = self._tokenizer.encode(bare)
             self._check_lengths(context, 0)
-            scores -= check_finite(self._word_scores(context, token_ids, lambda count: None))
-        return softmax(scores)
+            scores -= check_scores(self._word_scores(context, token_ids, lambda count: None))
+        return softmax(check_scores(scores))
 
     def _count_votes(
         self, prompts: list[str], label_words: Sequence[str], votes: int, progress: Progress

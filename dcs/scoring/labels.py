@@ -200,9 +200,9 @@ def class_probabilities(
     Raises
     ------
     ScoringError
-        If a value is not finite.
+        If a value is NaN or infinite; -inf is a probability of zero, if another is not.
     """
-    values = check_finite(logits)
+    values = check_scores(logits)
     columns = {token: column for column, token in enumerate(sorted({*sum(token_ids, ())}))}
     # The normaliser of the softmax is one factor per row, which the normalisation over classes
     # cancels. Subtracting the largest logit suffices, and the winner cannot underflow.
@@ -213,11 +213,12 @@ def class_probabilities(
     return np.asarray(means / means.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
-def check_finite(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the values as float64; raise ScoringError if one is not finite."""
+def check_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the values as float64; raise ScoringError if those of a row have no softmax."""
     values = np.asarray(logits, dtype=np.float64)
-    if not np.isfinite(values).all():
-        row, column = np.argwhere(~np.isfinite(values))[0]
+    wrong = ~(values < np.inf) | (values.max(axis=1, keepdims=True) == -np.inf)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
         raise ScoringError(
             f"query {row}: the model returned {values[row, column]} for a label token; "
             "try another precision or device"

@@ -43,7 +43,7 @@ from dcs.errors import (
     show,
 )
 from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
-from dcs.scoring.answers import MissingRule, count_votes, fill_missing, label_masses
+from dcs.scoring.answers import MissingRule, Shown, count_votes, fill_missing, label_masses
 from dcs.scoring.base import Engine, Progress, Prompt
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
@@ -127,7 +127,7 @@ class OpenAIScorer(Engine):
     """
 
     name = "openai"
-    version = "2"
+    version = "3"
     served = True
 
     def __init__(
@@ -296,20 +296,20 @@ class OpenAIScorer(Engine):
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the most probable tokens; if empty, the first."""
         shown = await self._top_tokens(client, prompt, self._top or 1)
-        masses = label_masses(shown, label_words)
+        masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
         if absent and self._missing_rule == "error":
             raise ScoringError(
                 f"label words {', '.join(map(repr, absent))} are not among the {len(shown)} "
-                f"tokens returned by {self.base_url}, the first {next(iter(shown), '')!r}; "
+                f"tokens returned by {self.base_url}, the first {first!r}; "
                 "increase top_logprobs, or set missing=spread"
             )
         if len(absent) == len(label_words):
-            return fill_missing(masses, shown, "spread"), next(iter(shown), "") or "nothing"
+            return fill_missing(masses, shown, "spread"), first or "nothing"
         self.missing.update(absent)
         return fill_missing(masses, shown, self._missing_rule), ""
 
-    async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> dict[str, float]:
+    async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> Shown:
         """Request the most probable next tokens of a prompt and their log-probabilities."""
         body: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "logprobs": top}
         if self._api == "chat":
@@ -317,13 +317,13 @@ class OpenAIScorer(Engine):
         (choice,) = (await self._post(client, body, prompt))["choices"]
         return _checked_logs(self._returned(choice))
 
-    def _returned(self, choice: Any) -> dict[str, float]:
-        """Return the log-probabilities of a response at the first position, by token."""
+    def _returned(self, choice: Any) -> Shown:
+        """Return the tokens of a response at the first position, and their log-probabilities."""
         shown = choice["logprobs"]
         if self._api == "completions" or "top_logprobs" in shown:
-            return {token: float(value) for token, value in shown["top_logprobs"][0].items()}
+            return [(token, float(value)) for token, value in shown["top_logprobs"][0].items()]
         entries = shown["content"][0]["top_logprobs"]
-        return {entry["token"]: float(entry["logprob"]) for entry in entries}
+        return [(_text(entry), float(entry["logprob"])) for entry in entries]
 
     async def _read_votes(
         self, client: AsyncOpenAI, label_words: Sequence[str], prompt: Prompt
@@ -401,7 +401,7 @@ class OpenAIScorer(Engine):
             choices = _in_order(answer)
             logs = logs or [{} for _ in choices]
             for found, choice in zip(logs, choices, strict=True):
-                shown = _checked_logs(self._returned(choice))
+                shown = dict(_checked_logs(self._returned(choice)))
                 found |= {token: shown[f"token_id:{token}"] for token in some}
         return logs, answer.get("prompt_token_ids") or choices[0].get("prompt_token_ids") or []
 
@@ -562,13 +562,23 @@ def _is_chat(prompt: Any) -> bool:
 _ONE_TOKEN: Mapping[str, Any] = {"max_tokens": 1, "temperature": 0, "return_token_ids": True}
 
 
-def _checked_logs(shown: dict[str, float]) -> dict[str, float]:
-    """Return log-probabilities that can be true."""
-    most = max(shown.values(), default=0.0)
-    if not most <= _ROUNDING or sum(map(math.exp, shown.values())) > 1 + _ROUNDING:
+def _text(entry: Any) -> str:
+    """Return the text of a token; its bytes tell the parts of a character apart."""
+    token, spelled = str(entry["token"]), entry.get("bytes")
+    if isinstance(spelled, list) and spelled:
+        return bytes(spelled).decode("utf-8", "surrogateescape")
+    return token
+
+
+def _checked_logs(shown: Shown) -> Shown:
+    """Return log-probabilities that can be true: -inf can, NaN cannot."""
+    values = [value for _, value in shown]
+    wrong = [value for value in values if not value <= _ROUNDING]
+    # A vLLM server may return -9999 alone while others ask for the log-probabilities of tokens.
+    if wrong or not 0.0 < sum(map(math.exp, values)) <= 1 + _ROUNDING:
         raise ScoringError(
-            f"the server returned values that are no log-probabilities (up to {most:g}); use "
-            "another api or server"
+            f"the server returned values that are no log-probabilities ({[*wrong, *values][0]:g})"
+            "; use another api or server"
         )
     return shown
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.scoring.answers import MissingRule, fill_missing, label_masses, parse_vote
+from dcs.scoring.answers import MissingRule, Shown, fill_missing, label_masses, parse_vote
 
 WORDS = ("World", "Sports", "New York", "York")
 
 
-def logs(**shown: float) -> dict[str, float]:
-    return {token.replace("_", " "): math.log(mass) for token, mass in shown.items()}
+def logs(**shown: float) -> Shown:
+    return [(token.replace("_", " "), math.log(mass)) for token, mass in shown.items()]
 
 
 class TestLabelMasses:
@@ -30,6 +30,34 @@ class TestLabelMasses:
 
     def test_case_counts_if_it_distinguishes_labels(self) -> None:
         np.testing.assert_allclose(label_masses(logs(us=0.3, _US=0.2), ("us", "US")), [0.3, 0.2])
+
+    def test_equal_texts_are_summed(self) -> None:
+        shown = [("false", -0.233), ("true", -1.577), ("null", -8.389), ("false", -8.475)]
+        masses = label_masses(shown, ("true", "false"))
+        np.testing.assert_allclose(masses / masses.sum(), [0.207, 0.793], atol=5e-4)
+
+    @pytest.mark.parametrize(
+        ("tokens", "words", "owners"),
+        [
+            (["▁Yes", "▁No"], ("Yes", "No"), [0, 1]),
+            (["ĠYes", "No", "Ċ"], ("Yes", "No"), [0, 1]),
+            (["<0x59>", "<0x4E>"], ("Yes", "No"), [0, 1]),
+            (["Ġnon", "Ã©t", "ĠÃ©t"], ("non", "été"), [0, 1, 1]),
+            (["æĤª", "<0xE8>", "bytes:\\xe6\\x82"], ("悪い", "良い"), [0, 1, 0]),
+            # Letters of the label words and of texts, no marks.
+            (["Ġust", "ust"], ("Ġust", "ust"), [0, 1]),
+            (["čes", "ano", "é"], ("česky", "ano"), [0, 1]),
+            ([" Yes", "ĠNo"], ("Yes", "No"), [0]),
+        ],
+    )
+    def test_pieces_of_a_vocabulary(
+        self, tokens: list[str], words: tuple[str, ...], owners: list[int]
+    ) -> None:
+        for token, owner in zip(tokens, owners, strict=False):
+            shown = [(other, math.log(0.5) if other == token else -math.inf) for other in tokens]
+            assert (
+                label_masses(shown, words).tolist() == (0.5 * np.eye(len(words))[owner]).tolist()
+            )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +78,7 @@ def test_a_missing_label_is_never_above_a_returned_one(
     weights: list[float], top: int, rule: MissingRule
 ) -> None:
     masses = np.sort(np.array(weights) / sum(weights))[::-1]
-    shown = {str(k): math.log(mass) for k, mass in enumerate(masses[:top])}
+    shown = [(str(k), math.log(mass)) for k, mass in enumerate(masses[:top])]
     filled = fill_missing(np.where(np.arange(masses.size) < top, masses, 0.0), shown, rule)
     assert math.isclose(filled.sum(), 1.0)
     assert (np.diff(filled) <= 1e-12).all()

@@ -225,14 +225,18 @@ class TestFaults:
 @pytest.mark.parametrize("api", ["completions", "chat"])
 @pytest.mark.parametrize(
     ("value", "choices", "tokens"),
-    [(500.0, 1, 3), (0.1, 1, 3), (-0.1, 1, 3), (math.nan, 1, 3), (-2.0, 1000, 3), (-2.0, 1, -3)],
-    ids=["+500", "above 0", "sum above 1", "NaN", "1,000 choices", "negative count"],
+    [
+        *((500.0, 1, 3), (0.1, 1, 3), (-0.1, 1, 3), (math.nan, 1, 3), (-9999.0, 1, 3)),
+        *((-2.0, 1000, 3), (-2.0, 1, -3)),
+    ],
+    ids=["+500", "above 0", "sum above 1", "NaN", "all 0", "1,000 choices", "negative count"],
 )
 def test_an_answer_that_cannot_be_true(
     server: ModelServer, api: str, value: float, choices: int, tokens: int
 ) -> None:
-    shown = {f" {word}": value for word in TASK.label_words}
-    entries = [{"token": token, "logprob": value} for token in shown]
+    first = {} if value < -9000 else {"a": -9.0}
+    shown = first | {f" {word}": value for word in TASK.label_words}
+    entries = [{"token": token, "logprob": logprob} for token, logprob in shown.items()]
     logprobs = {"top_logprobs": [shown], "content": [{"top_logprobs": entries}]}
     answer = {"choices": [{"logprobs": logprobs}] * choices, "usage": {"prompt_tokens": tokens}}
     server.faults = [(200, {}, json.dumps(answer))]
@@ -301,6 +305,18 @@ def test_secrets_are_never_told(
     assert SECRET not in str(vars(engine))
 
 
+def test_a_text_that_is_returned_twice(server: ModelServer) -> None:
+    shown = [("false", -0.233), ("true", -1.577), ("null", -8.389), ("false", -8.475)]
+    shown += [("Ã", -20.0), ("Ã", -math.inf)]
+    entries = [
+        {"token": token, "logprob": value, "bytes": [*token.encode()]} for token, value in shown
+    ]
+    answer = {"choices": [{"logprobs": {"content": [{"top_logprobs": entries}]}}]}
+    server.faults = [(200, {}, json.dumps(answer))]
+    (row,) = make(server, api="chat").score("", ["Is it?"], ("true", "false"))
+    np.testing.assert_allclose(row, [0.207, 0.793], atol=5e-4)
+
+
 class TestMissing:
     # Few tokens are shown, so that some labels are missing from some answers.
     @pytest.mark.parametrize("rule", ["spread", "bound"])
@@ -315,7 +331,8 @@ class TestMissing:
         assert len(scorer.report()) == len(scorer.missing)
         for shown, row in zip(tops.values(), probs, strict=True):
             assert isinstance(shown, dict)
-            expected = fill_missing(label_masses(shown, TASK.label_words), shown, rule)
+            tokens = [*shown.items()]
+            expected = fill_missing(label_masses(tokens, TASK.label_words), tokens, rule)
             np.testing.assert_allclose(row, expected, rtol=1e-9)
 
     def test_can_be_an_error(self, server: ModelServer) -> None:
