@@ -62,9 +62,9 @@ def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64
     for text, (_, value) in zip(texts, shown, strict=True):
         variants[_encoded(plain(text))] += math.exp(value)  # type: ignore[assignment]
     masses, spelled = np.zeros(len(words)), [_encoded(word) for word in words]
-    for text, mass in variants.items():
-        owners = [k for k, word in enumerate(spelled) if word.startswith(text)]
-        if text and len(owners) == 1:
+    for start, mass in variants.items():
+        owners = [k for k, word in enumerate(spelled) if word.startswith(start)]
+        if start and len(owners) == 1:
             masses[owners[0]] = max(masses[owners[0]], mass)
     return masses
 

@@ -38,16 +38,19 @@ class Tokenizer:
     Attributes
     ----------
     encode : callable
-        Returns the token ids of texts, including the special tokens of a prompt.
+        Returns the token ids of texts, including the special tokens before a prompt.
     describe : callable
         Returns the text of a token, for messages.
     template : ChatTemplate or None
         Renders prompts as a chat; None if they are plain text.
+    appended : int
+        Number of special tokens that the tokenizer appends to a text, which `encode` drops.
     """
 
     encode: Callable[[Sequence[str]], list[list[int]]]
     describe: Callable[[int], str]
     template: ChatTemplate | None = None
+    appended: int = 0
 
     @classmethod
     def of(
@@ -78,17 +81,26 @@ class Tokenizer:
             )
         # A chat template writes the special tokens itself.
         options = {"verbose": False, "add_special_tokens": template is None}
-        return cls(
-            lambda texts: tokenizer(texts, **options)["input_ids"],
-            lambda token: str(tokenizer.decode([token])),
-            template,
-        )
+
+        def encode(texts: Sequence[str]) -> list[list[int]]:
+            return [ids[: len(ids) - appended] for ids in tokenizer(texts, **options)["input_ids"]]
+
+        appended = 0
+        if template is None:
+            # An end of text, for example, after which no model would answer.
+            (whole,), (bare,) = (
+                encode(["a"]),
+                tokenizer(["a"], add_special_tokens=False)["input_ids"],
+            )
+            appended = whole[::-1].index(bare[-1]) if bare and bare[-1] in whole else 0
+        return cls(encode, lambda token: str(tokenizer.decode([token])), template, appended)
 
     @property
     def settings(self) -> dict[str, str]:
         """What determines the text of prompts."""
         if self.template is None:
-            return {"prompt": "completion"}
+            dropped = {"appended tokens": "dropped"} if self.appended else {}
+            return {"prompt": "completion", **dropped}
         return {
             "prompt": f"chat {self.template.digest}",
             "answer_prefix": self.template.answer_prefix,
