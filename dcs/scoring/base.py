@@ -119,6 +119,7 @@ class Engine(ABC):
     unlabelled = 0
     """Number of prompts whose answer contained no label."""
     _closed = False
+    _rendered = ""
     _turn: AbstractContextManager[Any] = nullcontext()
     """Held while prompts are scored; an engine for several threads has a lock."""
 
@@ -161,7 +162,18 @@ class Engine(ABC):
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
         with self._turn:
-            return self._score(prefix, queries, label_words, progress or (lambda count: None))
+            found = self._score(prefix, queries, label_words, progress or (lambda count: None))
+        if self._rendering() != self._rendered:
+            raise ScoringError(
+                f"model {self.model!r}: its chat template renders another prompt than when the "
+                "model was loaded, for example the date; run the same command again, or use "
+                "prompt=completion"
+            )
+        return found
+
+    def _rendering(self) -> str:
+        """Return a hash of how prompts are rendered now, which is checked after every call."""
+        return self._rendered
 
     def close(self) -> None:
         """Free the model's memory. The scorer cannot be used afterwards."""
@@ -241,6 +253,10 @@ class TokenEngine(Engine):
         rules = {"label_rule": self._label_rule, "joint": self._joint}
         read = rules if self.votes is None else self._sampling
         self.settings = {**settings, **read, **self._tokenizer.settings}
+        self._rendered = self._rendering()
+
+    def _rendering(self) -> str:
+        return self._tokenizer.settings["prompt"]
 
     def _score(
         self,
