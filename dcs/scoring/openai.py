@@ -42,6 +42,7 @@ from dcs.errors import (
     served_revision,
     show,
 )
+from dcs.io import content_key
 from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import MissingRule, Shown, count_votes, fill_missing, label_masses
 from dcs.scoring.base import Engine, Progress, Prompt
@@ -186,7 +187,10 @@ class OpenAIScorer(Engine):
         if self._top is None:
             self._top = _run(self._find_log_probabilities())
         if self._top is None:
-            return settings | {"log-probabilities": "exact", "label_rule": self._label_rule}
+            self._rendered = self._rendering()
+            rendered = {"rendering": self._rendered} if self._chat else {}
+            exact = {"log-probabilities": "exact", "label_rule": self._label_rule}
+            return settings | exact | rendered
         if self._label_rule in ("mean", "joint"):
             raise ConfigError(
                 f"label_rule {self._label_rule!r}: {self.base_url} returns only the most probable "
@@ -270,6 +274,18 @@ class OpenAIScorer(Engine):
         self.unlabelled += empty
         return scores
 
+    def _rendering(self) -> str:
+        """Return a hash of the tokens of a chat, if the server returns them."""
+        if self._top is not None or self.votes is not None or not self._chat:
+            return ""
+
+        async def ask() -> list[int]:
+            async with self._connected() as client:
+                with self._converted("chat template"):
+                    return (await self._token_logs(client, self._render("", "A"), [0, 1]))[1]
+
+        return content_key({"tokens": _run(ask())})
+
     async def _find_log_probabilities(self) -> int | None:
         """Return the number of most probable tokens that the server returns, None if any ones."""
         import openai
@@ -336,22 +352,18 @@ class OpenAIScorer(Engine):
         while len(texts) < wanted:
             body: dict[str, Any] = {
                 "temperature": self._temperature,
-                self._limit_name: self._max_tokens,
+                "max_tokens": self._max_tokens,
                 "n": min(self._samples, wanted - len(texts)),
             }
             if self._api == "completions":
                 body["stop"] = "\n"
             try:
                 answer = await self._post(client, body, prompt)
-            except openai.BadRequestError as error:
-                # Some servers call the limit otherwise, others return one sample at a time.
-                # Concurrent requests learn it at the same time: look at what this one sent.
-                if "max_completion_tokens" in str(error) and "max_tokens" in body:
-                    self._limit_name = "max_completion_tokens"
-                elif body["n"] > 1:
-                    self._samples = 1
-                else:
+            except openai.BadRequestError:
+                # Some servers return one sample at a time.
+                if body["n"] == 1:
                     raise
+                self._samples = 1
                 continue
             choices = answer["choices"]
             texts += [
@@ -431,19 +443,38 @@ class OpenAIScorer(Engine):
         start = prompt if isinstance(prompt, str) else "\0"
         known = dict(zip([start, *(start + word for word in words)], found, strict=True))
         known |= dict(zip(words, alone, strict=True))
+        last = found[0][-1]
+        if all(ids[-1] == last for ids in found) and any(ids[-1] != last for ids in alone):
+            raise ScoringError(
+                f"{self.base_url} appends token {last} to every prompt, after which the model "
+                "would not answer; use api=chat, or load the model by engine=transformers or vllm"
+            )
         tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
         return read_label_words(tokenizer, start, words, self._label_rule)
 
     async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
         """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
-        chat = _is_chat(prompt)
+        import openai
+
+        chat, given = _is_chat(prompt), body
+        limit = {self._limit_name: body["max_tokens"]}
         body = {"model": self.model, "messages" if chat else "prompt": prompt, **body}
+        del body["max_tokens"]
         if chat and "return_token_ids" in body:
             # Such servers pass this to the chat template.
             body["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}
         path = "/chat/completions" if chat else "/completions"
-        async with asyncio.timeout(self._time_limit):
-            answer: Any = await client.post(path, cast_to=object, body=body)
+        try:
+            async with asyncio.timeout(self._time_limit):
+                answer: Any = await client.post(path, cast_to=object, body=body | limit)
+        except openai.APIStatusError as error:
+            # Some servers call the limit otherwise. Concurrent requests learn it at the same time:
+            # look at what this one sent.
+            other = "max_completion_tokens"
+            if error.status_code not in (400, 422) or other not in str(error) or other in limit:
+                raise
+            self._limit_name = other
+            return await self._post(client, given, prompt)
         read = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
         if read < 0:
             raise ValueError("negative number of tokens")

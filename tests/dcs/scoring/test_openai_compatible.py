@@ -94,6 +94,32 @@ class TestExact:
         expected = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(probs, expected, atol=1e-6)
 
+    def test_a_server_that_appends_a_token(
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server.exact, encode = True, server.encode
+        monkeypatch.setattr(
+            server,
+            "encode",
+            lambda text, special=True: encode(text, special=special) + [1] * special,
+        )
+        refuses(
+            ScoringError, ask, server, top_logprobs=None, names=["appends token 1", "api=chat"]
+        )
+
+    def test_a_chat_template_that_prints_the_date(
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server.exact, encode = True, server.encode
+        first = make(server, api="chat", top_logprobs=None)
+        rendering = first.settings["rendering"]
+        monkeypatch.setattr(
+            server, "encode", lambda prompt, **options: [7, *encode(prompt, **options)]
+        )
+        assert make(server, api="chat", top_logprobs=None).settings["rendering"] != rendering
+        names = ["chat template", "run the same command again"]
+        refuses(ScoringError, first.score, "", QUERIES[:2], ("A", "B"), names=names)
+
     @pytest.mark.parametrize(("most", "found"), [(5000, "top 20"), (7, "top 5")])
     def test_other_servers_are_asked_once(
         self, server: ModelServer, most: int, found: str
@@ -136,13 +162,16 @@ class TestVotes:
         scorer = make(server, votes=3, top_logprobs=None)
         refuses(ScoringError, scorer.score, PREFIX, QUERIES, self.WORDS, names=["I cannot"])
 
-    def test_a_limit_of_another_name(self, server: ModelServer) -> None:
-        server.says = [self.WORDS[0]]
-        told = json.dumps({"error": {"message": "use 'max_completion_tokens' instead"}})
-        server.faults = [(400, {}, told)]
-        counts = make(server, votes=2, top_logprobs=None).score("", QUERIES[:1], self.WORDS)
-        assert counts[0, 0] == 2
-        assert "max_completion_tokens" in server.requests[-1][2]
+
+@pytest.mark.parametrize("options", [{"votes": 2}, {"top_logprobs": 9, "api": "chat"}, {}])
+def test_a_limit_of_another_name(server: ModelServer, options: dict[str, Any]) -> None:
+    server.says = [TASK.label_words[0]]
+    told = json.dumps({"error": {"message": "use 'max_completion_tokens' instead"}})
+    server.faults = [(400, {}, told)] * 3
+    make(server, **{"top_logprobs": None} | options).score("", QUERIES[:6], TASK.label_words)
+    assert server.faults == []
+    limits = ["max_completion_tokens" in body for _, _, body, _ in server.requests]
+    assert limits[-3:] == [True] * 3 and limits.index(True) >= limits.count(False) > 0
 
 
 class TestRequests:
