@@ -552,7 +552,8 @@ def plan_sweep(
         _plan_requests(plan)
     archive = Archive(output)
     for key, tables in plan.tables.items():
-        if (both := tables.digests) is not None:
+        # Rows that are missing are scored again, which may change the table.
+        if tables.complete and (both := tables.digests) is not None:
             plan.cells[key] = plan.cells_on(key, both)
             for record in archive.load([cell.key for cell in plan.cells[key]]).values():
                 if record.finished or not retry_failed:

@@ -16,12 +16,14 @@ from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, last_line
 from dcs.scoring.answers import count_votes
 from dcs.scoring.chat import PromptStyle, opened_thought
 from dcs.scoring.labels import (
+    UNUSABLE,
     JointScore,
     LabelRule,
     Tokenizer,
     check_scores,
     class_probabilities,
     read_label_words,
+    usable_scores,
 )
 from dcs.seeds import derive_seed
 
@@ -33,6 +35,31 @@ Prompt = str | list[dict[str, str]]
 
 Progress = Callable[[int], None]
 """Callback that receives the number of queries just finished."""
+
+
+class RowsError(ScoringError):
+    """Some prompts could not be scored, although the model works; the others were.
+
+    Parameters
+    ----------
+    probs : float64 array [M, N]
+        The class probabilities of all prompts; NaN for those that could not be scored.
+    reasons : mapping of int to str
+        Why, by the row of the prompt.
+    """
+
+    def __init__(self, probs: NDArray[np.float64], reasons: Mapping[int, str]) -> None:
+        self.probs, self.reasons = probs, dict(sorted(reasons.items()))
+        (row, reason), *others = self.reasons.items()
+        more = f" (and {len(others)} more prompts)" if others else ""
+        super().__init__(f"query {row}: {reason}{more}")
+
+
+def scored_rows(probs: NDArray[np.float64], reasons: Mapping[int, str]) -> NDArray[np.float64]:
+    """Return the probabilities if all rows were scored; otherwise raise RowsError."""
+    if reasons:
+        raise RowsError(probs, reasons)
+    return probs
 
 
 @runtime_checkable
@@ -96,8 +123,10 @@ class Scorer(Protocol):
         Raises
         ------
         ScoringError
-            If label words cannot be distinguished, a prompt is too long, or the model returns
-            values that are not finite.
+            If label words cannot be distinguished, or the model cannot be used.
+        RowsError
+            If single prompts cannot be scored, for example because they are too long; contains
+            the probabilities of the others.
         """
 
     def close(self) -> None:
@@ -266,36 +295,67 @@ class TokenEngine(Engine):
         progress: Progress,
     ) -> NDArray[np.float64]:
         prompts, space = self._tokenizer.render(prefix, queries)
-        if self.votes is not None:
-            return self._count_votes(prompts, label_words, self.votes, progress)
-        words = [space + word.strip() for word in label_words]
-        token_ids, rule = read_label_words(self._tokenizer, prompts[0], words, self._label_rule)
+        token_ids: tuple[tuple[int, ...], ...] = ()
+        more = 1
+        if self.votes is None:
+            words = [space + word.strip() for word in label_words]
+            token_ids, rule = read_label_words(
+                self._tokenizer, prompts[0], words, self._label_rule
+            )
+            # The joint rule also runs all tokens of the word except the last.
+            more = max(map(len, token_ids)) - 1 if rule == "joint" else 0
         # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.
         tokens = self._tokenizer.encode(prompts)
-        self.tokens_read += sum(map(len, tokens))
-        # The joint rule also runs all tokens of the word except the last.
-        self._check_lengths(tokens, max(map(len, token_ids)) - 1 if rule == "joint" else 0)
-        if rule != "joint":
-            wanted = sorted({*sum(token_ids, ())})
-            return class_probabilities(self._next_scores(tokens, wanted, progress), token_ids)
-        scores = check_scores(self._word_scores(tokens, token_ids, progress))
+        reasons = self._unfit(tokens, more)
+        if reasons:
+            progress(len(reasons))
+        probs = np.full((len(prompts), len(label_words)), np.nan)
+        if rows := [row for row in range(len(prompts)) if row not in reasons]:
+            fitting = [tokens[row] for row in rows]
+            self.tokens_read += sum(map(len, fitting))
+            if self.votes is not None:
+                texts = [prompts[row] for row in rows]
+                found = self._count_votes(texts, fitting, label_words, self.votes, progress)
+            elif rule == "joint":
+                found = self._read_words(fitting, token_ids, last_line(queries[0]), progress)
+            else:
+                wanted = sorted({*sum(token_ids, ())})
+                logits = usable_scores(self._next_scores(fitting, wanted, progress))
+                usable = ~np.isnan(logits).any(axis=1)
+                found = probs[rows]
+                found[usable] = class_probabilities(logits[usable], token_ids)
+            probs[rows] = found
+            wrong = (row for row in rows if np.isnan(probs[row]).any())
+            reasons |= dict.fromkeys(wrong, UNUSABLE)
+        return scored_rows(probs, reasons)
+
+    def _read_words(
+        self,
+        tokens: list[list[int]],
+        words: tuple[tuple[int, ...], ...],
+        answer_prefix: str,
+        progress: Progress,
+    ) -> NDArray[np.float64]:
+        """Return class probabilities [M, N] by the rule joint; NaN for rows without any."""
+        scores = usable_scores(self._word_scores(tokens, words, progress))
         if self._joint == "mean":
-            scores /= [len(ids) for ids in token_ids]
+            scores /= [len(ids) for ids in words]
         elif self._joint == "unconditional":
             # The answer prefix alone, as in the domain-conditional PMI of Holtzman et al. (2021).
-            bare, _ = self._tokenizer.render("", [last_line(queries[0])])
+            bare, _ = self._tokenizer.render("", [answer_prefix])
             context = self._tokenizer.encode(bare)
-            self._check_lengths(context, 0)
-            scores -= check_scores(self._word_scores(context, token_ids, lambda count: None))
-        return softmax(check_scores(scores))
+            scores -= check_scores(self._word_scores(context, words, lambda count: None))
+        return softmax(scores)
 
     def _count_votes(
-        self, prompts: list[str], label_words: Sequence[str], votes: int, progress: Progress
+        self,
+        prompts: list[str],
+        tokens: list[list[int]],
+        label_words: Sequence[str],
+        votes: int,
+        progress: Progress,
     ) -> NDArray[np.float64]:
         """Return the number of sampled answers that name each label [M, N]."""
-        tokens = self._tokenizer.encode(prompts)
-        self.tokens_read += sum(map(len, tokens))
-        self._check_lengths(tokens, 1)
         answers = self._sample(tokens, votes, progress)
         # A thought that the prompt opens is part of the answer.
         begun = [opened_thought(prompt) for prompt in prompts]
@@ -333,16 +393,18 @@ class TokenEngine(Engine):
         (text,), _ = self._tokenizer.render(prefix, [query])
         return text, len(self._tokenizer.encode([text])[0])
 
-    def _check_lengths(self, tokens: list[list[int]], word: int) -> None:
+    def _unfit(self, tokens: list[list[int]], word: int) -> dict[int, str]:
+        """Return why prompts cannot be run, by row."""
+        reasons, more = {}, f" plus {word} of a label word" if word else ""
         for row, ids in enumerate(tokens):
             if not ids:
-                raise ScoringError(f"query {row}: its prompt is empty")
-            if self._limit is not None and len(ids) + word > self._limit:
-                more = f" plus {word} of a label word" if word else ""
-                raise ScoringError(
-                    f"query {row}: its prompt has {len(ids)} tokens{more}; the context of model "
+                reasons[row] = "its prompt is empty"
+            elif self._limit is not None and len(ids) + word > self._limit:
+                reasons[row] = (
+                    f"its prompt has {len(ids)} tokens{more}; the context of model "
                     f"{self.model!r} is limited to {self._limit}; use fewer shots or shorter texts"
                 )
+        return reasons
 
     @abstractmethod
     def _next_scores(

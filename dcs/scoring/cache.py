@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dcs.errors import ConfigError, DCSError, reason
 from dcs.io import atomic_write_bytes, atomic_write_text, content_key
 from dcs.prompting.prompts import PromptPrefix
-from dcs.scoring.base import SCORING_VERSION, Progress, Prompt, Scorer
+from dcs.scoring.base import SCORING_VERSION, Progress, Prompt, RowsError, Scorer, scored_rows
 
 _log = logging.getLogger(__name__)
 
@@ -155,7 +155,8 @@ class StoredScorer:
     """A scorer that caches the probabilities of another scorer on disk.
 
     Queries are scored in shards of consecutive queries; each shard is written atomically as soon
-    as it is complete. A killed run resumes after its last complete shard, and the probabilities
+    as it is complete, without the prompts that could not be scored. A killed run resumes after its
+    last complete shard, and the probabilities
     are bit-identical to those of an uninterrupted run. Several processes may share a store, and
     several threads; these take turns with an engine that is not `concurrent`.
 
@@ -212,6 +213,7 @@ class StoredScorer:
         hashes = [query_hash(query) for query in queries]
         by_hash = dict(zip(hashes, queries, strict=True))
 
+        reasons: dict[bytes, str] = {}
         # Shard before checking the store, so that a resumed run has the shards of the first run.
         distinct = list(by_hash)
         for start in range(0, len(distinct), self._shard_size):
@@ -221,16 +223,27 @@ class StoredScorer:
             absent = [key for key in shard if key not in group.rows]
             if absent:
                 texts = [by_hash[key] for key in absent]
-                with self._turn:
-                    probs = self._scorer.score(prefix, texts, label_words, progress=report)
-                group.write(absent, probs)
+                failed: dict[bytes, str] = {}
+                try:
+                    with self._turn:
+                        probs = self._scorer.score(prefix, texts, label_words, progress=report)
+                except RowsError as error:
+                    probs = error.probs
+                    failed = {absent[row]: reason for row, reason in error.reasons.items()}
+                scored = [key for key in absent if key not in failed]
+                if scored:
+                    group.write(scored, probs[[key not in failed for key in absent]])
+                reasons |= failed
                 with self._counting:
-                    self.scored += len(absent)
+                    self.scored += len(scored)
             if len(absent) < len(shard):
                 report(len(shard) - len(absent))
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))
-        return np.stack([group.rows[key] for key in hashes])
+        missing = np.full(len(label_words), np.nan)
+        found = np.stack([missing if key in reasons else group.rows[key] for key in hashes])
+        rows = enumerate(hashes)
+        return scored_rows(found, {row: reasons[key] for row, key in rows if key in reasons})
 
     def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
         """Return a prompt as it is sent to the model, and its number of tokens, 0 if unknown."""

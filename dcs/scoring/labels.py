@@ -225,14 +225,20 @@ def class_probabilities(
     return np.asarray(means / means.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
+UNUSABLE = "the model returned no finite values for label tokens; try another precision or device"
+
+
 def check_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the values as float64; raise ScoringError if those of a row have no softmax."""
-    values = np.asarray(logits, dtype=np.float64)
-    wrong = ~(values < np.inf) | (values.max(axis=1, keepdims=True) == -np.inf)
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise ScoringError(
-            f"query {row}: the model returned {values[row, column]} for a label token; "
-            "try another precision or device"
-        )
+    values = usable_scores(logits)
+    if (wrong := np.isnan(values).any(axis=1)).any():
+        raise ScoringError(f"query {np.flatnonzero(wrong)[0]}: {UNUSABLE}")
+    return values
+
+
+def usable_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the values as float64, NaN in the rows that have no softmax."""
+    values = np.array(logits, dtype=np.float64)
+    wrong = ~(values < np.inf).all(axis=1) | (values == -np.inf).all(axis=1)
+    values[wrong] = np.nan
     return values

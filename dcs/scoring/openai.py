@@ -45,9 +45,16 @@ from dcs.errors import (
 from dcs.io import content_key
 from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import MissingRule, Shown, count_votes, fill_missing, label_masses
-from dcs.scoring.base import Engine, Progress, Prompt
+from dcs.scoring.base import Engine, Progress, Prompt, scored_rows
 from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
+from dcs.scoring.labels import (
+    UNUSABLE,
+    LabelRule,
+    Tokenizer,
+    class_probabilities,
+    read_label_words,
+    usable_scores,
+)
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -67,11 +74,26 @@ _TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server return
 #: Numbers of most probable tokens that servers return, of which the first accepted one is used.
 _TOPS = (20, 5)
 
+#: Prompts that fail one after another, after which the server is asked whether it answers any.
+_FAILURES = 4
+
+#: Statuses that are not the fault of a prompt: key, address, limits, maintenance.
+_SERVER_FAULTS = (*range(300, 400), 401, 402, 403, 404, 405, 407, 429, 503)
+
+_NO_LABEL = (
+    "no label word is in the answer {}; see the prompt with `dcs tasks show`, or use the other "
+    "api or label words that the model answers with"
+)
+
 #: Prompts without any label after which it is an error that most have none.
 _FIRST_PROMPTS = 20
 
 #: Raised when a response has another structure, is nested too deeply, or has too large numbers.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+class _PromptError(ScoringError):
+    """The answer to one prompt cannot be used; others may be."""
 
 
 class OpenAIScorer(Engine):
@@ -240,9 +262,11 @@ class OpenAIScorer(Engine):
     async def _score_all(
         self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
-        scores = np.empty((len(prompts), len(label_words)))
+        scores = np.full((len(prompts), len(label_words)), np.nan)
+        reasons: dict[int, str] = {}
+        silent: dict[int, str] = {}  # answers without any label
         rows = iter(range(len(prompts)))  # shared by all workers
-        done = empty = 0
+        done = in_a_row = 0
         async with self._connected() as client:
             read: Callable[[Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
             if self.votes is not None:
@@ -250,29 +274,55 @@ class OpenAIScorer(Engine):
             elif self._top is not None:
                 read = partial(self._read_top, client, label_words)
             else:
-                with self._converted("label words"):
-                    words = await self._label_tokens(client, prompts[0], label_words)
+                try:
+                    with self._converted("label words"):
+                        # Only what precedes a word matters; the server may refuse a long prompt.
+                        shortest = min(prompts, key=lambda prompt: len(str(prompt)))
+                        words = await self._label_tokens(client, shortest, label_words)
+                except _PromptError as error:
+                    progress(len(prompts))
+                    return scored_rows(scores, dict.fromkeys(range(len(prompts)), str(error)))
                 read = partial(self._read_exact, client, *words)
 
             async def work() -> None:
-                nonlocal done, empty
+                nonlocal done, in_a_row
                 for row in rows:
-                    with self._converted(f"query {row}"):
-                        scores[row], answer = await read(prompts[row])
-                    done += 1
-                    empty += bool(answer)
-                    if 2 * empty > done >= min(len(prompts), _FIRST_PROMPTS):
-                        raise ScoringError(
-                            f"query {row}: no label word is in the answer {show(answer)}, as in "
-                            f"{empty} of {done} answers; see the prompt with `dcs tasks show`, or "
-                            "use the other api or label words that the model answers with"
-                        )
+                    try:
+                        with self._converted(f"query {row}"):
+                            scores[row], answer = await read(prompts[row])
+                    except _PromptError as error:
+                        reasons[row] = str(error).removeprefix(f"query {row}: ")
+                        in_a_row += 1
+                        if in_a_row % _FAILURES == 0:
+                            await self._answer_anything(read, error)
+                    else:
+                        done += 1
+                        in_a_row = 0
+                        if answer:
+                            silent[row] = _NO_LABEL.format(show(answer))
+                        if 2 * len(silent) > done >= _FIRST_PROMPTS:
+                            what = f"as in {len(silent)} of {done} answers"
+                            raise ScoringError(f"query {row}: {[*silent.values()][-1]}, {what}")
                     progress(1)
 
             await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
+        if 2 * len(silent) > done:  # too few prompts to tell
+            scores[[*silent]] = np.nan
+            reasons |= silent
+            silent, done = {}, done - len(silent)
         self.answered += done
-        self.unlabelled += empty
-        return scores
+        self.unlabelled += len(silent)
+        return scored_rows(scores, reasons)
+
+    async def _answer_anything(
+        self, read: Callable[[Prompt], Awaitable[object]], failure: ScoringError
+    ) -> None:
+        """Send a prompt that the server should answer; raise the failure of others if not."""
+        try:
+            with self._converted("short prompt"):
+                await read(self._render("", "A"))
+        except ScoringError:
+            raise ScoringError(str(failure)) from None
 
     def _rendering(self) -> str:
         """Return a hash of the tokens of a chat, if the server returns them."""
@@ -315,7 +365,7 @@ class OpenAIScorer(Engine):
         masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
         if absent and self._missing_rule == "error":
-            raise ScoringError(
+            raise _PromptError(
                 f"label words {', '.join(map(repr, absent))} are not among the {len(shown)} "
                 f"tokens returned by {self.base_url}, the first {first!r}; "
                 "increase top_logprobs, or set missing=spread"
@@ -387,14 +437,14 @@ class OpenAIScorer(Engine):
         wanted = sorted({*sum(words, ())})
         (logs,), ids = await self._token_logs(client, prompt, wanted)
         if rule != "joint":
-            return class_probabilities(np.array([[logs[t] for t in wanted]]), words)[0], ""
+            return class_probabilities(_usable([[logs[t] for t in wanted]]), words)[0], ""
         heads = sorted({word[:k] for word in words for k in range(1, len(word))})
         after: dict[tuple[int, ...], dict[int, float]] = {(): logs}
         if heads:
             found, _ = await self._token_logs(client, [[*ids, *head] for head in heads], wanted)
             after |= dict(zip(heads, found, strict=True))
         scores = [sum(after[word[:k]][t] for k, t in enumerate(word)) for word in words]
-        return softmax(np.array([scores], dtype=np.float64))[0], ""
+        return softmax(_usable([scores]))[0], ""
 
     async def _token_logs(
         self, client: AsyncOpenAI, prompt: Prompt | list[list[int]], wanted: Sequence[int]
@@ -529,12 +579,12 @@ class OpenAIScorer(Engine):
         except ScoringError as error:
             if str(error).startswith(where):
                 raise
-            raise ScoringError(f"{where}: {error}") from None
+            raise type(error)(f"{where}: {error}") from None
         except (openai.APIError, TimeoutError) as error:
             raise self._convert_error(where, error) from None
         except _UNREADABLE:
             lacks = "log-probabilities" if self.votes is None else "answers"
-            raise ScoringError(
+            raise _PromptError(
                 f"{where}: {self.base_url} returns no usable {lacks} for model {self.model!r} "
                 f"with api={self._api}; use another api or server, or sample answers by votes=20"
             ) from None
@@ -562,7 +612,8 @@ class OpenAIScorer(Engine):
                 f"; check the name of the model, or set api={other} (--set scoring.api={other}) "
                 "if the server offers only that"
             )
-        return ScoringError(f"{where}: {self.base_url} {what} ({cause}){advice}")
+        kind = ScoringError if status in _SERVER_FAULTS else _PromptError
+        return kind(f"{where}: {self.base_url} {what} ({cause}){advice}")
 
 
 def _drop(record: logging.LogRecord) -> bool:
@@ -607,11 +658,18 @@ def _checked_logs(shown: Shown) -> Shown:
     wrong = [value for value in values if not value <= _ROUNDING]
     # A vLLM server may return -9999 alone while others ask for the log-probabilities of tokens.
     if wrong or not 0.0 < sum(map(math.exp, values)) <= 1 + _ROUNDING:
-        raise ScoringError(
+        raise _PromptError(
             f"the server returned values that are no log-probabilities ({[*wrong, *values][0]:g})"
             "; use another api or server"
         )
     return shown
+
+
+def _usable(scores: list[list[float]]) -> NDArray[np.float64]:
+    values = usable_scores(np.array(scores))
+    if np.isnan(values).any():
+        raise _PromptError(UNUSABLE)
+    return values
 
 
 class _LimitedStream(httpx2.AsyncByteStream):

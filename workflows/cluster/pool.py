@@ -220,7 +220,11 @@ class ScoringPool:
             return len(result.probs), None
         self._open.remove(table)
         stored = StoredTables.under(self._output, table.key)
-        table.store(stored, self._infos[actor.model])
+        try:
+            table.store(stored, self._infos[actor.model])
+        except ScoringError as error:
+            self._skip(table.request, error, error)  # no row is left
+            return len(result.probs), None
         return len(result.probs), table.key
 
     def _admit(self, actor: _Actor, info: ScorerInfo) -> None:

@@ -21,6 +21,7 @@ from dcs.errors import ConfigError, ScoringError
 from dcs.prompting.prompts import chat_messages
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
 from dcs.scoring.answers import fill_missing, label_masses
+from dcs.scoring.base import RowsError
 from dcs.scoring.openai import OpenAIScorer
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
@@ -65,9 +66,7 @@ class TestContract(ScorerContract):
         expected = tiny_scorer.score(PREFIX, QUERIES, TASK.label_words)
         np.testing.assert_allclose(probs, expected, atol=0.01)
 
-    def test_too_long_a_prompt_is_refused(self, scorer: Scorer) -> None:
-        with pytest.raises(ScoringError, match="query 1: .*400.*its prompt has"):
-            scorer.score("", [QUERIES[0], "long " * 5000], TASK.label_words)
+    too_long = "query 1: .*400.*its prompt has"
 
 
 class TestExact:
@@ -168,10 +167,12 @@ def test_a_limit_of_another_name(server: ModelServer, options: dict[str, Any]) -
     server.says = [TASK.label_words[0]]
     told = json.dumps({"error": {"message": "use 'max_completion_tokens' instead"}})
     server.faults = [(400, {}, told)] * 3
-    make(server, **{"top_logprobs": None} | options).score("", QUERIES[:6], TASK.label_words)
+    scorer = make(server, **{"top_logprobs": None} | options)
+    scorer.score("", QUERIES[:6], TASK.label_words)
+    asked = len(server.requests)
+    scorer.score("", QUERIES[:2], TASK.label_words)
     assert server.faults == []
-    limits = ["max_completion_tokens" in body for _, _, body, _ in server.requests]
-    assert limits[-3:] == [True] * 3 and limits.index(True) >= limits.count(False) > 0
+    assert all("max_completion_tokens" in body for _, _, body, _ in server.requests[asked:])
 
 
 class TestRequests:
@@ -232,6 +233,34 @@ class TestFaults:
         names = ["query 0", *names]
         refuses(ScoringError, ask, server, 24, retries=2, concurrency=1, names=names)
         assert len(server.requests) in requests
+
+    @pytest.mark.parametrize(
+        "fault", [(500, SOON, "boom"), (400, {}, "filtered"), (0, {}, ""), (200, {}, "{}")]
+    )
+    @pytest.mark.parametrize("exact", [True, False])
+    def test_a_prompt_that_always_fails_costs_its_row(
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch, fault: Any, exact: bool
+    ) -> None:
+        answer, sick = server.answer, QUERIES[6:18]
+
+        def fail(path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
+            given = fault if str(body["prompt"]) in sick else answer(path, headers, body)
+            return given[0], dict(given[1]), given[2]
+
+        server.exact = exact
+        top = {"top_logprobs": None if exact else 2000, "retries": 0}
+        expected = ask(server, 20, **top)
+        monkeypatch.setattr(server, "answer", fail)
+        with pytest.raises(RowsError) as caught:
+            ask(server, 20, **top)
+        assert [*caught.value.reasons] == [*range(6, 18)]
+        healthy = [*range(6), 18, 19]
+        np.testing.assert_allclose(caught.value.probs[healthy], expected[healthy], atol=1e-9)
+        # A server that answers nothing is another thing.
+        sick += [*QUERIES, "A"]
+        with pytest.raises(ScoringError) as other:
+            make(server, **{**top, "top_logprobs": 2000}).score("", QUERIES, TASK.label_words)
+        assert not isinstance(other.value, RowsError)
 
     @pytest.mark.parametrize("api", ["completions", "chat"])
     @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dcs.data.table import ProbabilityTable
+from dcs.scoring.base import TokenEngine
 from dcs.scoring.models import load_tokenizer
 from tests.packages import install_editable
 from tests.workflows.conftest import done
@@ -47,6 +48,27 @@ def test_six_tables_are_written_and_not_scored_again(data, tmp_path):
     again = done(*command).out
     assert "0 prompts scored" in again and again.count("(scored earlier)") == 3
     assert {path: path.read_bytes() for path in paths} == before
+
+
+def test_a_row_that_fails_is_listed_and_tried_again(data, tmp_path, monkeypatch):
+    asked = "generate --model tiny_lm --task sst5 --shots 0 --limit 30 --set scoring.device=cpu"
+    command = (*asked.split(), "--data", data, "-o", tmp_path)
+
+    def fail(engine: TokenEngine, tokens: list[list[int]], word: int) -> dict[int, str]:
+        return {7: "too long"} if len(tokens) > 7 else {}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TokenEngine, "_unfit", fail)
+        out = done(*command).out
+    assert "1 of 60 rows are missing" in out and "sst5-optimization-00007: too long" in out
+    (path,) = tmp_path.glob("tables/*/optimization.parquet")
+    table = ProbabilityTable.read(path)
+    assert (table.n_rows, table.provenance.missing_rows) == (29, 1)
+    out = done(*command).out
+    assert "1 prompts scored" in out and "missing" not in out
+    table = ProbabilityTable.read(path)
+    assert (table.n_rows, table.provenance.missing_rows) == (30, None)
+    assert "(scored earlier)" in done(*command).out
 
 
 def test_tasks_are_listed_and_a_prompt_is_shown_with_its_tokens(data):
