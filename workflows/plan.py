@@ -24,7 +24,6 @@ from dcs.io import content_key, first_fault, validated
 from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
 from tracking import Archive, CellRecord
-from workflows.config.scoring import INDECISIVE
 from workflows.config.sweep import Grouping, SweepConfig, TuneConfig, selected
 from workflows.config.tuner import TunerSettings
 from workflows.tables import (
@@ -496,7 +495,11 @@ def sweep_key(config: SweepConfig) -> str:
     str
         Hash of the settings that determine the results.
     """
-    left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
+    left_out: dict[str, Any] = {
+        "tracking": True,
+        "data": True,
+        "scoring": {*config.scoring.indecisive},
+    }
     if not config.ensemble:
         left_out["ensemble"] = True
     if config.reading == Reading():

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Any, ClassVar, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from dcs.data.checks import finite_number, softmax, whole_number
 from dcs.errors import ScoringError, check_choice, show
@@ -78,11 +79,9 @@ class Scorer(Protocol):
         ``votes``, the number of answers sampled for each prompt, `score` returns the number of
         votes for each class.
 
-    A class may also define ``packages``, the names of the installed packages whose versions
-    determine its numbers; ``served``, which is true if a server hosts its models, so that it
-    receives a name instead of a :class:`~dcs.scoring.ModelReference`; a method ``report()`` that
-    returns lines to print at the end; and a method ``sent(prefix, query)`` that returns the prompt
-    as it is sent to the model, and its number of tokens, 0 if unknown.
+    A class may also define the attributes of :class:`Engine`; a method ``report()`` that returns
+    lines to print at the end; and a method ``sent(prefix, query)`` that returns the prompt as it
+    is sent to the model, and its number of tokens, 0 if unknown.
     """
 
     name: str
@@ -134,7 +133,30 @@ class Scorer(Protocol):
 
 
 class Engine(ABC):
-    """Base class of the built-in scorers, with shared checks and an idempotent ``close``."""
+    """Base class of the built-in scorers, with shared checks and an idempotent ``close``.
+
+    Scorers need not derive from it. These attributes of their class are read, if they have them;
+    here are the defaults.
+    """
+
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Names of the installed packages whose versions determine the numbers."""
+    extra: ClassVar[str] = "models"
+    """The extra of this package that installs them."""
+    served: ClassVar[bool] = False
+    """Whether a server hosts the models, so that the engine receives a name."""
+    options: ClassVar[type[BaseModel] | None] = None
+    """Types of the options in a sweep; by default, the constructor accepts or refuses them."""
+    indecisive: ClassVar[frozenset[str]] = frozenset()
+    """Options that affect placement and speed only, and no number."""
+    gpu_option: ClassVar[str | None] = None
+    """The option with the number of GPUs that an actor reserves, 1 if it is not set; None if a
+    model uses one GPU or none."""
+    in_flight: ClassVar[int] = 2
+    """Number of shards given to an actor at a time: more than 2 only if the engine runs them
+    together. An actor that is lost costs all of them."""
+    concurrent: ClassVar[bool] = False
+    """Whether several threads may call `score` at the same time."""
 
     model: str
     votes: int | None = None

@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 from dcs.errors import ConfigError, DCSError, reason
 from dcs.io import atomic_write_bytes, atomic_write_text, content_key
 from dcs.prompting.prompts import PromptPrefix
-from dcs.scoring.base import SCORING_VERSION, Progress, Prompt, RowsError, Scorer, scored_rows
+from dcs.scoring.base import (
+    SCORING_VERSION,
+    Engine,
+    Progress,
+    Prompt,
+    RowsError,
+    Scorer,
+    scored_rows,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -187,7 +195,7 @@ class StoredScorer:
         self._scorer, self._shard_size = scorer, shard_size
         self._group: ShardGroup | None = None
         self._counting = threading.Lock()
-        concurrent = getattr(scorer, "concurrent", False)
+        concurrent = getattr(scorer, "concurrent", Engine.concurrent)
         self._turn: AbstractContextManager[object] = (
             nullcontext() if concurrent else threading.Lock()
         )

@@ -55,6 +55,7 @@ from dcs.scoring.labels import (
     read_label_words,
     usable_scores,
 )
+from dcs.scoring.options import OpenAIOptions
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -152,6 +153,8 @@ class OpenAIScorer(Engine):
     name = "openai"
     version = "3"
     served = True
+    options = OpenAIOptions
+    indecisive = frozenset({"concurrency", "retries", "timeout", "key_variable"})
 
     def __init__(
         self,

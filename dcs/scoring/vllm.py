@@ -23,6 +23,7 @@ from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
+from dcs.scoring.options import VLLMOptions
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
 
@@ -70,6 +71,11 @@ class VLLMScorer(TokenEngine):
 
     name = "vllm"
     packages = ("vllm", "torch")
+    extra = "vllm"
+    options = VLLMOptions
+    indecisive = frozenset({"tensor_parallel", "memory", "max_length"})
+    gpu_option = "tensor_parallel"
+    in_flight = 8
     concurrent = True
 
     def __init__(

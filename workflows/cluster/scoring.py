@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.prompting.prompts import PromptPrefix
-from dcs.scoring import Progress, StoredScorer
+from dcs.scoring import Progress, StoredScorer, engine_trait
 from dcs.scoring.base import Prompt, RowsError
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import PromptSet, ScorerInfo
@@ -32,10 +32,9 @@ _SHARDS, _LEAST = 32, 64
 def in_flight(settings: ScoringSettings) -> int:
     """Return the number of shards that an actor is given at a time.
 
-    While the engine computes one, the next is waiting, and results of the previous are written;
-    vLLM runs those that wait together. An actor that is lost costs all of them.
+    While the engine computes one, the next is waiting, and results of the previous are written.
     """
-    return 8 if settings.engine == "vllm" else 2
+    return int(engine_trait(settings.engine, "in_flight"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from dcs.data.table import ProbabilityTable
 from dcs.scoring.base import TokenEngine
 from dcs.scoring.models import load_tokenizer
 from tests.packages import install_editable
-from tests.workflows.conftest import done
+from tests.workflows.conftest import done, refused
 from workflows.cli.scoring import table_name
+from workflows.config.scoring import ScoringSettings
 from workflows.tables import TableRequest
 
 
@@ -95,8 +96,9 @@ def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):
         "import numpy as np\n"
         "class Asking:\n"
         "    name, version, revision, settings, served = 'asking', '1', 'unknown', {}, True\n"
-        "    def __init__(self, model):\n"
-        "        self.model = model\n"
+        "    indecisive, gpu_option = frozenset({'tone'}), 'cards'\n"
+        "    def __init__(self, model, *, tone='flat', cards=1, depth=0):\n"
+        "        self.model, self.settings = model, {'depth': str(depth)}\n"
         "    def score(self, prefix, queries, label_words, *, progress=None):\n"
         "        return np.full((len(queries), len(label_words)), 1 / len(label_words))\n"
         "    def close(self):\n"
@@ -111,3 +113,11 @@ def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):
     served = ("--engine", "asking", "--model", "some-model", "--task", "reviews", "--limit", 3)
     outcome = done("generate", *served, "-o", tmp_path / "out")
     assert "some-model at asking: at most 6 requests" in outcome.out
+    # Its own options are those of a sweep.
+    deep = ("--set", "scoring.depth=2", "-o", tmp_path / "out")
+    assert "6 prompts scored" in done("generate", *served, *deep).out
+    assert "0 prompts scored" in done("generate", *served, *deep, "--set", "scoring.tone=x").out
+    refused("generate", *served, "--set", "scoring.dept=2", says=["'dept'", "depth"])
+    settings = ScoringSettings.model_validate({"engine": "asking", "cards": 3, "depth": 1})
+    assert settings.gpus == 3 and settings.options == {"cards": 3, "depth": 1}
+    assert ScoringSettings.model_validate_json(settings.model_dump_json()) == settings
