@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Protocol, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from dcs.data.checks import finite_number, softmax, whole_number
 from dcs.errors import ScoringError, check_choice, show
 from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, last_line
-from dcs.scoring.answers import count_votes
+from dcs.scoring.answers import NO_DISTRIBUTION, count_votes, mean_distribution
 from dcs.scoring.chat import PromptStyle, opened_thought
 from dcs.scoring.labels import (
     UNUSABLE,
@@ -161,6 +161,8 @@ class Engine(ABC):
     model: str
     votes: int | None = None
     """Number of answers to sample for each prompt; None reads log-probabilities instead."""
+    answer: Literal["distribution"] | None = None
+    """What sampled answers state: a share of each label, or one label if None."""
     tokens_read = 0
     """Number of prompt tokens processed so far, if known to the engine."""
     answered = 0
@@ -174,8 +176,18 @@ class Engine(ABC):
     _turn: AbstractContextManager[Any] = nullcontext()
     """Held while prompts are scored; an engine for several threads has a lock."""
 
-    def _sample_answers(self, votes: int | None, temperature: float, max_tokens: int) -> None:
+    def _sample_answers(
+        self,
+        votes: int | None,
+        temperature: float,
+        max_tokens: int,
+        answer: Literal["distribution"] | None,
+    ) -> None:
         """Check and set the options of sampled answers."""
+        if answer is not None:
+            check_choice("answer", answer, ("distribution",))
+            votes = votes or 1
+        self.answer = answer
         self.votes = None if votes is None else whole_number(votes, "votes", least=1)
         self._temperature = finite_number(temperature, "temperature", least=0.0)
         self._max_tokens = whole_number(max_tokens, "max_tokens", least=1)
@@ -183,15 +195,30 @@ class Engine(ABC):
     @property
     def _sampling(self) -> dict[str, str]:
         """The options of sampled answers, which determine the votes."""
-        options = (self.votes, self._temperature, self._max_tokens)
-        return dict(zip(("votes", "temperature", "max_tokens"), map(str, options), strict=True))
+        options = {"temperature": str(self._temperature), "max_tokens": str(self._max_tokens)}
+        if self.answer is None:
+            return {"votes": str(self.votes), **options}
+        return {"answer": self.answer, "answers": str(self.votes), **options}
+
+    def _read_answers(
+        self, texts: Sequence[str], label_words: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """Return the votes for each label [N], or its mean share; NaN if no answer states any."""
+        if self.answer is None:
+            votes = count_votes(texts, label_words)
+            self.parsed += int(votes.sum())
+            return votes
+        shares, number = mean_distribution(texts, label_words)
+        self.parsed += number
+        return shares
 
     def report(self) -> list[str]:
         """Return lines on answers that name no label."""
         lines = []
         if self.votes is not None:
             asked = self.votes * self.answered
-            lines.append(f"{self.parsed} of {asked} sampled answers name one label")
+            what = "name one label" if self.answer is None else f"state a {self.answer}"
+            lines.append(f"{self.parsed} of {asked} sampled answers {what}")
         if self.unlabelled:
             lines.append(
                 f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
@@ -266,6 +293,8 @@ class TokenEngine(Engine):
         Temperature of the samples.
     max_tokens : int
         Maximum number of tokens of a sample, including a thought.
+    answer : "distribution", optional
+        Read a share of each label from the samples, one by default.
     """
 
     _tokenizer: Tokenizer
@@ -282,6 +311,7 @@ class TokenEngine(Engine):
         votes: int | None = None,
         temperature: float = 1.0,
         max_tokens: int = 1024,
+        answer: Literal["distribution"] | None = None,
     ) -> None:
         check_choice("label_rule", label_rule, get_args(LabelRule))
         check_choice("joint", joint, get_args(JointScore))
@@ -289,7 +319,7 @@ class TokenEngine(Engine):
         check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
         self._label_rule, self._joint = label_rule, joint
         self._prompt, self._answer_prefix = prompt, answer_prefix
-        self._sample_answers(votes, temperature, max_tokens)
+        self._sample_answers(votes, temperature, max_tokens, answer)
         finite_number(temperature, "temperature", positive=True)
 
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
@@ -348,7 +378,7 @@ class TokenEngine(Engine):
                 found[usable] = class_probabilities(logits[usable], token_ids)
             probs[rows] = found
             wrong = (row for row in rows if np.isnan(probs[row]).any())
-            reasons |= dict.fromkeys(wrong, UNUSABLE)
+            reasons |= dict.fromkeys(wrong, UNUSABLE if self.answer is None else NO_DISTRIBUTION)
         return scored_rows(probs, reasons)
 
     def _read_words(
@@ -383,15 +413,14 @@ class TokenEngine(Engine):
         begun = [opened_thought(prompt) for prompt in prompts]
         counts = np.stack(
             [
-                count_votes([start + text for text in texts], label_words)
+                self._read_answers([start + text for text in texts], label_words)
                 for start, texts in zip(begun, answers, strict=True)
             ]
         )
-        silent = np.flatnonzero(~counts.any(axis=1))
+        silent = np.flatnonzero(~(counts > 0).any(axis=1))
         self.answered += len(prompts)
-        self.parsed += int(counts.sum())
-        self.unlabelled += silent.size
-        if 2 * silent.size > len(prompts):
+        self.unlabelled += silent.size if self.answer is None else 0
+        if self.answer is None and 2 * silent.size > len(prompts):
             raise ScoringError(
                 f"query {silent[0]}: no label word is in the answer "
                 f"{show(answers[silent[0]][0])}, as in {silent.size} of {len(prompts)} answers; "
@@ -403,7 +432,7 @@ class TokenEngine(Engine):
     @property
     def _stop(self) -> list[str] | None:
         """What ends a sampled answer: a line, if it continues a text; a chat ends itself."""
-        return ["\n"] if self._tokenizer.template is None else None
+        return ["\n"] if self._tokenizer.template is None and self.answer is None else None
 
     @staticmethod
     def _seed(prompt: Sequence[int]) -> int:

@@ -44,7 +44,7 @@ from dcs.errors import (
 )
 from dcs.io import content_key
 from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
-from dcs.scoring.answers import MissingRule, Shown, count_votes, fill_missing, label_masses
+from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, Shown, fill_missing, label_masses
 from dcs.scoring.base import Engine, Progress, Prompt, scored_rows
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import (
@@ -129,6 +129,8 @@ class OpenAIScorer(Engine):
         Temperature of the samples.
     max_tokens : int
         Maximum number of tokens of a sample, including a thought.
+    answer : "distribution", optional
+        Read a share of each label from the samples, one by default.
     concurrency : int
         Maximum number of concurrent requests.
     retries : int
@@ -170,6 +172,7 @@ class OpenAIScorer(Engine):
         votes: int | None = None,
         temperature: float = 1.0,
         max_tokens: int = 1024,
+        answer: Literal["distribution"] | None = None,
         concurrency: int = 8,
         retries: int = 6,
         timeout: float = 60.0,
@@ -183,7 +186,7 @@ class OpenAIScorer(Engine):
         check_choice("label_rule", label_rule, get_args(LabelRule))
         if top_logprobs is not None:
             whole_number(top_logprobs, "top_logprobs", least=1)
-        self._sample_answers(votes, temperature, max_tokens)
+        self._sample_answers(votes, temperature, max_tokens, answer)
         whole_number(concurrency, "concurrency", least=1)
         self.model = model
         self._address = plain_address(base_url)
@@ -192,7 +195,7 @@ class OpenAIScorer(Engine):
         """Number of responses from which each label word was missing."""
         self.refused = 0
         """Number of requests rejected by a busy or failing server so far."""
-        self._limit_name, self._samples = "max_tokens", votes or 1
+        self._limit_name, self._samples = "max_tokens", self.votes or 1
         self._chat = api == "chat" and prompt != "completion"
         self._answer_prefix, self._label_rule = answer_prefix, label_rule
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
@@ -270,6 +273,7 @@ class OpenAIScorer(Engine):
         silent: dict[int, str] = {}  # answers without any label
         rows = iter(range(len(prompts)))  # shared by all workers
         done = in_a_row = 0
+        no_label = _NO_LABEL if self.answer is None else f"{NO_DISTRIBUTION}: {{}}"
         async with self._connected() as client:
             read: Callable[[Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
             if self.votes is not None:
@@ -302,14 +306,14 @@ class OpenAIScorer(Engine):
                         done += 1
                         in_a_row = 0
                         if answer:
-                            silent[row] = _NO_LABEL.format(show(answer))
+                            silent[row] = no_label.format(show(answer))
                         if 2 * len(silent) > done >= _FIRST_PROMPTS:
                             what = f"as in {len(silent)} of {done} answers"
                             raise ScoringError(f"query {row}: {[*silent.values()][-1]}, {what}")
                     progress(1)
 
             await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
-        if 2 * len(silent) > done:  # too few prompts to tell
+        if self.answer is not None or 2 * len(silent) > done:  # too few prompts to tell
             scores[[*silent]] = np.nan
             reasons |= silent
             silent, done = {}, done - len(silent)
@@ -408,7 +412,7 @@ class OpenAIScorer(Engine):
                 "max_tokens": self._max_tokens,
                 "n": min(self._samples, wanted - len(texts)),
             }
-            if self._api == "completions":
+            if self._api == "completions" and self.answer is None:
                 body["stop"] = "\n"
             try:
                 answer = await self._post(client, body, prompt)
@@ -425,9 +429,8 @@ class OpenAIScorer(Engine):
             ]
             if not choices:
                 raise ValueError("no answer")
-        votes = count_votes(texts, label_words)
-        self.parsed += int(votes.sum())
-        return votes, "" if votes.any() else texts[0] or "nothing"
+        read = self._read_answers(texts, label_words)
+        return read, "" if (read > 0).any() else texts[0] or "nothing"
 
     async def _read_exact(
         self,

@@ -38,6 +38,8 @@ class ReadingOptions(Strict):
     votes, temperature, max_tokens : int, float, int or None
         Number of answers to sample for each prompt instead of reading log-probabilities, their
         temperature, and their maximum number of tokens.
+    answer : "distribution" or None
+        What sampled answers say: a share of each label instead of one label.
     """
 
     label_rule: LabelRule = "auto"
@@ -46,6 +48,7 @@ class ReadingOptions(Strict):
     votes: int | None = Field(default=None, ge=1, le=1000)
     temperature: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
     max_tokens: int | None = Field(default=None, ge=1)
+    answer: Literal["distribution"] | None = None
 
 
 class LocalOptions(ReadingOptions):

@@ -32,6 +32,10 @@ _DEFAULTS = (
 )
 
 
+#: Options without which sweeps have been recorded, and whose keys must not change.
+_ADDED = ("answer",)
+
+
 class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
     """The section ``scoring:`` of a sweep, and the options of ``dcs generate``.
 
@@ -82,9 +86,10 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
 
     @property
     def indecisive(self) -> frozenset[str]:
-        """Options that do not affect the numbers, only storage and speed."""
+        """Options that do not affect the numbers, only storage and speed, or are not set."""
         engines = (*PACKAGED_ENGINES, self.engine)
-        return frozenset({"store"}.union(*(engine_trait(each, "indecisive") for each in engines)))
+        names = {"store"}.union(*(engine_trait(each, "indecisive") for each in engines))
+        return frozenset(names.union(name for name in _ADDED if getattr(self, name) is None))
 
     @property
     def options(self) -> dict[str, Any]:
