@@ -155,6 +155,8 @@ class Engine(ABC):
     in_flight: ClassVar[int] = 2
     """Number of shards given to an actor at a time: more than 2 only if the engine runs them
     together. An actor that is lost costs all of them."""
+    repeatable: bool = True
+    """Whether a prompt has the same bits with any other prompts, so that resumed rows have."""
     concurrent: ClassVar[bool] = False
     """Whether several threads may call `score` at the same time."""
 

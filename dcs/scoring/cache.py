@@ -164,9 +164,9 @@ class StoredScorer:
 
     Queries are scored in shards of consecutive queries; each shard is written atomically as soon
     as it is complete, without the prompts that could not be scored. A killed run resumes after its
-    last complete shard, and the probabilities
-    are bit-identical to those of an uninterrupted run. Several processes may share a store, and
-    several threads; these take turns with an engine that is not `concurrent`.
+    last complete shard, and the probabilities are bit-identical to those of an uninterrupted run
+    if the engine is `repeatable`. Several processes may share a store, and several threads; these
+    take turns with an engine that is not `concurrent`.
 
     Parameters
     ----------
@@ -190,8 +190,8 @@ class StoredScorer:
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
-        self.scored = 0
-        """Number of queries scored by the model so far."""
+        self.scored = self.restored = 0
+        """Numbers of queries scored by the model so far, and of those found in the store."""
         self._scorer, self._shard_size = scorer, shard_size
         self._group: ShardGroup | None = None
         self._counting = threading.Lock()
@@ -246,6 +246,8 @@ class StoredScorer:
                     self.scored += len(scored)
             if len(absent) < len(shard):
                 report(len(shard) - len(absent))
+                with self._counting:
+                    self.restored += len(shard) - len(absent)
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))
         missing = np.full(len(label_words), np.nan)
@@ -270,6 +272,11 @@ class StoredScorer:
     def report(self) -> list[str]:
         """Return the report of the engine, e.g. on labels missing from server responses."""
         lines: list[str] = getattr(self._scorer, "report", list)()
+        if self.scored and self.restored and not getattr(self._scorer, "repeatable", True):
+            lines.append(
+                f"{self.restored} prompts were scored earlier and {self.scored} now; {self.name} "
+                "repeats numbers up to rounding, since they depend on the batch"
+            )
         return lines
 
     def close(self) -> None:

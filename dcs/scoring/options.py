@@ -86,12 +86,16 @@ class VLLMOptions(LocalOptions):
     tensor_parallel : int or None
         Number of GPUs per model; reserved by each actor of a sweep.
     memory, max_length : float, int or None
-        Fraction of GPU memory to use, and maximum number of tokens of a prompt.
+        Fraction of GPU memory to use, and maximum number of tokens of a prompt, by default as
+        many as the context of the model and the memory allow.
+    batch_invariant : bool or None
+        Whether a prompt is computed in the same way in every batch.
     """
 
     tensor_parallel: int | None = Field(default=None, ge=1)
     memory: float | None = Field(default=None, gt=0.0, le=1.0)
     max_length: int | None = Field(default=None, ge=1)
+    batch_invariant: bool | None = None
 
 
 class OpenAIOptions(ReadingOptions):

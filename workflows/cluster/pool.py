@@ -253,7 +253,7 @@ class ScoringPool:
             table.left.appendleft(call.shard)
 
     def _fail(self, call: _Call, cause: BaseException | None, error: BaseException) -> None:
-        """Give up the table of a call, or all tables of a model that cannot be loaded."""
+        """Give up the table of a call, or all tables of a model that cannot be loaded twice."""
         if call.table is not None:
             lost = [call.table] if call.table in self._open else []
             requests = [table.request for table in lost]
@@ -261,6 +261,10 @@ class ScoringPool:
             model = call.actor.model
             if call.actor in self._actors:
                 self._actors.remove(call.actor)
+            if call.actor.gpus and cause is not error and not self._deaths[model, -2]:
+                # Once more, by a new process: the GPU may not have been free yet.
+                self._deaths[model, -2] += 1
+                return
             lost = [table for table in self._open if table.request.model == model]
             requests = [table.request for table in lost]
             requests += [request for _, request in self._waiting if request.model == model]
