@@ -65,6 +65,8 @@ class Provenance:
         How the file was read.
     corrected_by : str, optional
         The scheme by which the probabilities have been corrected.
+    missing_rows : int, optional
+        Number of rows that could not be scored, if any.
     """
 
     model: str | None = None
@@ -79,6 +81,7 @@ class Provenance:
     source: str | None = None
     reading: Reading | None = None
     corrected_by: str | None = None
+    missing_rows: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the known fields by name, ready for JSON."""

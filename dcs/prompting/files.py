@@ -135,7 +135,7 @@ class FileLocation(TextLocation):
         return name
 
 
-_HUB_NAME: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 
 class HubLocation(TextLocation):
@@ -148,9 +148,10 @@ class HubLocation(TextLocation):
     @field_validator("dataset")
     @classmethod
     def _is_hub_name(cls, name: str) -> str:
-        # datasets would also open local folders, and a third-party task must not read them.
+        # datasets would also read local files, for example by NAME csv, and a third-party task
+        # must not.
         if not _HUB_NAME.fullmatch(name) or ".." in name:
-            raise ValueError("must be the name of a dataset on the hub, NAME or OWNER/NAME")
+            raise ValueError("must be the name of a dataset on the hub, OWNER/NAME")
         return name
 
 
@@ -622,13 +623,25 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
             "command in another folder"
         )
     try:
-        table: Iterable[Any] = datasets.load_dataset(
-            place.dataset, place.config or None, split=name, revision=revision
+        builder = datasets.load_dataset_builder(
+            place.dataset, place.config or None, revision=revision
         )
+        # A dataset may refer to files anywhere, also on this machine.
+        files = [str(file) for part in (builder.config.data_files or {}).values() for file in part]
+        home = re.compile(rf"(.*::)?hf://datasets/{re.escape(place.dataset)}[@/].*")
+        outside = [file for file in files if not home.fullmatch(file)]
+        if not outside:
+            builder.download_and_prepare()
+            table: Iterable[Any] = builder.as_dataset(split=name)
     except Exception as error:
         # datasets and its dependencies raise errors of many unrelated classes.
         raise ConfigError(
             f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
             f"({named(error)}); {HUB_ADVICE}, or use --data DIR"
         ) from error
+    if outside:
+        raise ConfigError(
+            f"task {file.name!r}: dataset {place.dataset!r} refers to {show(outside[0])}, which "
+            "is not one of its files on the hub; copy the texts to a folder and use --data DIR"
+        )
     return table

@@ -42,11 +42,20 @@ from dcs.errors import (
     served_revision,
     show,
 )
+from dcs.io import content_key
 from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
-from dcs.scoring.answers import MissingRule, count_votes, fill_missing, label_masses
-from dcs.scoring.base import Engine, Progress, Prompt
+from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, Shown, fill_missing, label_masses
+from dcs.scoring.base import Engine, Progress, Prompt, scored_rows
 from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
+from dcs.scoring.labels import (
+    UNUSABLE,
+    LabelRule,
+    Tokenizer,
+    class_probabilities,
+    read_label_words,
+    usable_scores,
+)
+from dcs.scoring.options import OpenAIOptions
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -66,11 +75,26 @@ _TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server return
 #: Numbers of most probable tokens that servers return, of which the first accepted one is used.
 _TOPS = (20, 5)
 
+#: Prompts that fail one after another, after which the server is asked whether it answers any.
+_FAILURES = 4
+
+#: Statuses that are not the fault of a prompt: key, address, limits, maintenance.
+_SERVER_FAULTS = (*range(300, 400), 401, 402, 403, 404, 405, 407, 429, 503)
+
+_NO_LABEL = (
+    "no label word is in the answer {}; see the prompt with `dcs tasks show`, or use the other "
+    "api or label words that the model answers with"
+)
+
 #: Prompts without any label after which it is an error that most have none.
 _FIRST_PROMPTS = 20
 
 #: Raised when a response has another structure, is nested too deeply, or has too large numbers.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+class _PromptError(ScoringError):
+    """The answer to one prompt cannot be used; others may be."""
 
 
 class OpenAIScorer(Engine):
@@ -105,6 +129,8 @@ class OpenAIScorer(Engine):
         Temperature of the samples.
     max_tokens : int
         Maximum number of tokens of a sample, including a thought.
+    answer : "distribution", optional
+        Read a share of each label from the samples, one by default.
     concurrency : int
         Maximum number of concurrent requests.
     retries : int
@@ -127,8 +153,10 @@ class OpenAIScorer(Engine):
     """
 
     name = "openai"
-    version = "2"
+    version = "3"
     served = True
+    options = OpenAIOptions
+    indecisive = frozenset({"concurrency", "retries", "timeout", "key_variable"})
 
     def __init__(
         self,
@@ -144,6 +172,7 @@ class OpenAIScorer(Engine):
         votes: int | None = None,
         temperature: float = 1.0,
         max_tokens: int = 1024,
+        answer: Literal["distribution"] | None = None,
         concurrency: int = 8,
         retries: int = 6,
         timeout: float = 60.0,
@@ -157,7 +186,7 @@ class OpenAIScorer(Engine):
         check_choice("label_rule", label_rule, get_args(LabelRule))
         if top_logprobs is not None:
             whole_number(top_logprobs, "top_logprobs", least=1)
-        self._sample_answers(votes, temperature, max_tokens)
+        self._sample_answers(votes, temperature, max_tokens, answer)
         whole_number(concurrency, "concurrency", least=1)
         self.model = model
         self._address = plain_address(base_url)
@@ -166,7 +195,7 @@ class OpenAIScorer(Engine):
         """Number of responses from which each label word was missing."""
         self.refused = 0
         """Number of requests rejected by a busy or failing server so far."""
-        self._limit_name, self._samples = "max_tokens", votes or 1
+        self._limit_name, self._samples = "max_tokens", self.votes or 1
         self._chat = api == "chat" and prompt != "completion"
         self._answer_prefix, self._label_rule = answer_prefix, label_rule
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
@@ -186,7 +215,10 @@ class OpenAIScorer(Engine):
         if self._top is None:
             self._top = _run(self._find_log_probabilities())
         if self._top is None:
-            return settings | {"log-probabilities": "exact", "label_rule": self._label_rule}
+            self._rendered = self._rendering()
+            rendered = {"rendering": self._rendered} if self._chat else {}
+            exact = {"log-probabilities": "exact", "label_rule": self._label_rule}
+            return settings | exact | rendered
         if self._label_rule in ("mean", "joint"):
             raise ConfigError(
                 f"label_rule {self._label_rule!r}: {self.base_url} returns only the most probable "
@@ -236,9 +268,12 @@ class OpenAIScorer(Engine):
     async def _score_all(
         self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
-        scores = np.empty((len(prompts), len(label_words)))
+        scores = np.full((len(prompts), len(label_words)), np.nan)
+        reasons: dict[int, str] = {}
+        silent: dict[int, str] = {}  # answers without any label
         rows = iter(range(len(prompts)))  # shared by all workers
-        done = empty = 0
+        done = in_a_row = 0
+        no_label = _NO_LABEL if self.answer is None else f"{NO_DISTRIBUTION}: {{}}"
         async with self._connected() as client:
             read: Callable[[Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
             if self.votes is not None:
@@ -246,29 +281,67 @@ class OpenAIScorer(Engine):
             elif self._top is not None:
                 read = partial(self._read_top, client, label_words)
             else:
-                with self._converted("label words"):
-                    words = await self._label_tokens(client, prompts[0], label_words)
+                try:
+                    with self._converted("label words"):
+                        # Only what precedes a word matters; the server may refuse a long prompt.
+                        shortest = min(prompts, key=lambda prompt: len(str(prompt)))
+                        words = await self._label_tokens(client, shortest, label_words)
+                except _PromptError as error:
+                    progress(len(prompts))
+                    return scored_rows(scores, dict.fromkeys(range(len(prompts)), str(error)))
                 read = partial(self._read_exact, client, *words)
 
             async def work() -> None:
-                nonlocal done, empty
+                nonlocal done, in_a_row
                 for row in rows:
-                    with self._converted(f"query {row}"):
-                        scores[row], answer = await read(prompts[row])
-                    done += 1
-                    empty += bool(answer)
-                    if 2 * empty > done >= min(len(prompts), _FIRST_PROMPTS):
-                        raise ScoringError(
-                            f"query {row}: no label word is in the answer {show(answer)}, as in "
-                            f"{empty} of {done} answers; see the prompt with `dcs tasks show`, or "
-                            "use the other api or label words that the model answers with"
-                        )
+                    try:
+                        with self._converted(f"query {row}"):
+                            scores[row], answer = await read(prompts[row])
+                    except _PromptError as error:
+                        reasons[row] = str(error).removeprefix(f"query {row}: ")
+                        in_a_row += 1
+                        if in_a_row % _FAILURES == 0:
+                            await self._answer_anything(read, error)
+                    else:
+                        done += 1
+                        in_a_row = 0
+                        if answer:
+                            silent[row] = no_label.format(show(answer))
+                        if 2 * len(silent) > done >= _FIRST_PROMPTS:
+                            what = f"as in {len(silent)} of {done} answers"
+                            raise ScoringError(f"query {row}: {[*silent.values()][-1]}, {what}")
                     progress(1)
 
             await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
+        if self.answer is not None or 2 * len(silent) > done:  # too few prompts to tell
+            scores[[*silent]] = np.nan
+            reasons |= silent
+            silent, done = {}, done - len(silent)
         self.answered += done
-        self.unlabelled += empty
-        return scores
+        self.unlabelled += len(silent)
+        return scored_rows(scores, reasons)
+
+    async def _answer_anything(
+        self, read: Callable[[Prompt], Awaitable[object]], failure: ScoringError
+    ) -> None:
+        """Send a prompt that the server should answer; raise the failure of others if not."""
+        try:
+            with self._converted("short prompt"):
+                await read(self._render("", "A"))
+        except ScoringError:
+            raise ScoringError(str(failure)) from None
+
+    def _rendering(self) -> str:
+        """Return a hash of the tokens of a chat, if the server returns them."""
+        if self._top is not None or self.votes is not None or not self._chat:
+            return ""
+
+        async def ask() -> list[int]:
+            async with self._connected() as client:
+                with self._converted("chat template"):
+                    return (await self._token_logs(client, self._render("", "A"), [0, 1]))[1]
+
+        return content_key({"tokens": _run(ask())})
 
     async def _find_log_probabilities(self) -> int | None:
         """Return the number of most probable tokens that the server returns, None if any ones."""
@@ -296,20 +369,20 @@ class OpenAIScorer(Engine):
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the most probable tokens; if empty, the first."""
         shown = await self._top_tokens(client, prompt, self._top or 1)
-        masses = label_masses(shown, label_words)
+        masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
         if absent and self._missing_rule == "error":
-            raise ScoringError(
+            raise _PromptError(
                 f"label words {', '.join(map(repr, absent))} are not among the {len(shown)} "
-                f"tokens returned by {self.base_url}, the first {next(iter(shown), '')!r}; "
+                f"tokens returned by {self.base_url}, the first {first!r}; "
                 "increase top_logprobs, or set missing=spread"
             )
         if len(absent) == len(label_words):
-            return fill_missing(masses, shown, "spread"), next(iter(shown), "") or "nothing"
+            return fill_missing(masses, shown, "spread"), first or "nothing"
         self.missing.update(absent)
         return fill_missing(masses, shown, self._missing_rule), ""
 
-    async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> dict[str, float]:
+    async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> Shown:
         """Request the most probable next tokens of a prompt and their log-probabilities."""
         body: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "logprobs": top}
         if self._api == "chat":
@@ -317,13 +390,13 @@ class OpenAIScorer(Engine):
         (choice,) = (await self._post(client, body, prompt))["choices"]
         return _checked_logs(self._returned(choice))
 
-    def _returned(self, choice: Any) -> dict[str, float]:
-        """Return the log-probabilities of a response at the first position, by token."""
+    def _returned(self, choice: Any) -> Shown:
+        """Return the tokens of a response at the first position, and their log-probabilities."""
         shown = choice["logprobs"]
         if self._api == "completions" or "top_logprobs" in shown:
-            return {token: float(value) for token, value in shown["top_logprobs"][0].items()}
+            return [(token, float(value)) for token, value in shown["top_logprobs"][0].items()]
         entries = shown["content"][0]["top_logprobs"]
-        return {entry["token"]: float(entry["logprob"]) for entry in entries}
+        return [(_text(entry), float(entry["logprob"])) for entry in entries]
 
     async def _read_votes(
         self, client: AsyncOpenAI, label_words: Sequence[str], prompt: Prompt
@@ -336,22 +409,18 @@ class OpenAIScorer(Engine):
         while len(texts) < wanted:
             body: dict[str, Any] = {
                 "temperature": self._temperature,
-                self._limit_name: self._max_tokens,
+                "max_tokens": self._max_tokens,
                 "n": min(self._samples, wanted - len(texts)),
             }
-            if self._api == "completions":
+            if self._api == "completions" and self.answer is None:
                 body["stop"] = "\n"
             try:
                 answer = await self._post(client, body, prompt)
-            except openai.BadRequestError as error:
-                # Some servers call the limit otherwise, others return one sample at a time.
-                # Concurrent requests learn it at the same time: look at what this one sent.
-                if "max_completion_tokens" in str(error) and "max_tokens" in body:
-                    self._limit_name = "max_completion_tokens"
-                elif body["n"] > 1:
-                    self._samples = 1
-                else:
+            except openai.BadRequestError:
+                # Some servers return one sample at a time.
+                if body["n"] == 1:
                     raise
+                self._samples = 1
                 continue
             choices = answer["choices"]
             texts += [
@@ -360,9 +429,8 @@ class OpenAIScorer(Engine):
             ]
             if not choices:
                 raise ValueError("no answer")
-        votes = count_votes(texts, label_words)
-        self.parsed += int(votes.sum())
-        return votes, "" if votes.any() else texts[0] or "nothing"
+        read = self._read_answers(texts, label_words)
+        return read, "" if (read > 0).any() else texts[0] or "nothing"
 
     async def _read_exact(
         self,
@@ -375,14 +443,14 @@ class OpenAIScorer(Engine):
         wanted = sorted({*sum(words, ())})
         (logs,), ids = await self._token_logs(client, prompt, wanted)
         if rule != "joint":
-            return class_probabilities(np.array([[logs[t] for t in wanted]]), words)[0], ""
+            return class_probabilities(_usable([[logs[t] for t in wanted]]), words)[0], ""
         heads = sorted({word[:k] for word in words for k in range(1, len(word))})
         after: dict[tuple[int, ...], dict[int, float]] = {(): logs}
         if heads:
             found, _ = await self._token_logs(client, [[*ids, *head] for head in heads], wanted)
             after |= dict(zip(heads, found, strict=True))
         scores = [sum(after[word[:k]][t] for k, t in enumerate(word)) for word in words]
-        return softmax(np.array([scores], dtype=np.float64))[0], ""
+        return softmax(_usable([scores]))[0], ""
 
     async def _token_logs(
         self, client: AsyncOpenAI, prompt: Prompt | list[list[int]], wanted: Sequence[int]
@@ -401,7 +469,7 @@ class OpenAIScorer(Engine):
             choices = _in_order(answer)
             logs = logs or [{} for _ in choices]
             for found, choice in zip(logs, choices, strict=True):
-                shown = _checked_logs(self._returned(choice))
+                shown = dict(_checked_logs(self._returned(choice)))
                 found |= {token: shown[f"token_id:{token}"] for token in some}
         return logs, answer.get("prompt_token_ids") or choices[0].get("prompt_token_ids") or []
 
@@ -431,19 +499,38 @@ class OpenAIScorer(Engine):
         start = prompt if isinstance(prompt, str) else "\0"
         known = dict(zip([start, *(start + word for word in words)], found, strict=True))
         known |= dict(zip(words, alone, strict=True))
+        last = found[0][-1]
+        if all(ids[-1] == last for ids in found) and any(ids[-1] != last for ids in alone):
+            raise ScoringError(
+                f"{self.base_url} appends token {last} to every prompt, after which the model "
+                "would not answer; use api=chat, or load the model by engine=transformers or vllm"
+            )
         tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
         return read_label_words(tokenizer, start, words, self._label_rule)
 
     async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
         """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
-        chat = _is_chat(prompt)
+        import openai
+
+        chat, given = _is_chat(prompt), body
+        limit = {self._limit_name: body["max_tokens"]}
         body = {"model": self.model, "messages" if chat else "prompt": prompt, **body}
+        del body["max_tokens"]
         if chat and "return_token_ids" in body:
             # Such servers pass this to the chat template.
             body["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}
         path = "/chat/completions" if chat else "/completions"
-        async with asyncio.timeout(self._time_limit):
-            answer: Any = await client.post(path, cast_to=object, body=body)
+        try:
+            async with asyncio.timeout(self._time_limit):
+                answer: Any = await client.post(path, cast_to=object, body=body | limit)
+        except openai.APIStatusError as error:
+            # Some servers call the limit otherwise. Concurrent requests learn it at the same time:
+            # look at what this one sent.
+            other = "max_completion_tokens"
+            if error.status_code not in (400, 422) or other not in str(error) or other in limit:
+                raise
+            self._limit_name = other
+            return await self._post(client, given, prompt)
         read = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
         if read < 0:
             raise ValueError("negative number of tokens")
@@ -498,12 +585,12 @@ class OpenAIScorer(Engine):
         except ScoringError as error:
             if str(error).startswith(where):
                 raise
-            raise ScoringError(f"{where}: {error}") from None
+            raise type(error)(f"{where}: {error}") from None
         except (openai.APIError, TimeoutError) as error:
             raise self._convert_error(where, error) from None
         except _UNREADABLE:
             lacks = "log-probabilities" if self.votes is None else "answers"
-            raise ScoringError(
+            raise _PromptError(
                 f"{where}: {self.base_url} returns no usable {lacks} for model {self.model!r} "
                 f"with api={self._api}; use another api or server, or sample answers by votes=20"
             ) from None
@@ -531,7 +618,8 @@ class OpenAIScorer(Engine):
                 f"; check the name of the model, or set api={other} (--set scoring.api={other}) "
                 "if the server offers only that"
             )
-        return ScoringError(f"{where}: {self.base_url} {what} ({cause}){advice}")
+        kind = ScoringError if status in _SERVER_FAULTS else _PromptError
+        return kind(f"{where}: {self.base_url} {what} ({cause}){advice}")
 
 
 def _drop(record: logging.LogRecord) -> bool:
@@ -562,15 +650,32 @@ def _is_chat(prompt: Any) -> bool:
 _ONE_TOKEN: Mapping[str, Any] = {"max_tokens": 1, "temperature": 0, "return_token_ids": True}
 
 
-def _checked_logs(shown: dict[str, float]) -> dict[str, float]:
-    """Return log-probabilities that can be true."""
-    most = max(shown.values(), default=0.0)
-    if not most <= _ROUNDING or sum(map(math.exp, shown.values())) > 1 + _ROUNDING:
-        raise ScoringError(
-            f"the server returned values that are no log-probabilities (up to {most:g}); use "
-            "another api or server"
+def _text(entry: Any) -> str:
+    """Return the text of a token; its bytes tell the parts of a character apart."""
+    token, spelled = str(entry["token"]), entry.get("bytes")
+    if isinstance(spelled, list) and spelled:
+        return bytes(spelled).decode("utf-8", "surrogateescape")
+    return token
+
+
+def _checked_logs(shown: Shown) -> Shown:
+    """Return log-probabilities that can be true: -inf can, NaN cannot."""
+    values = [value for _, value in shown]
+    wrong = [value for value in values if not value <= _ROUNDING]
+    # A vLLM server may return -9999 alone while others ask for the log-probabilities of tokens.
+    if wrong or not 0.0 < sum(map(math.exp, values)) <= 1 + _ROUNDING:
+        raise _PromptError(
+            f"the server returned values that are no log-probabilities ({[*wrong, *values][0]:g})"
+            "; use another api or server"
         )
     return shown
+
+
+def _usable(scores: list[list[float]]) -> NDArray[np.float64]:
+    values = usable_scores(np.array(scores))
+    if np.isnan(values).any():
+        raise _PromptError(UNUSABLE)
+    return values
 
 
 class _LimitedStream(httpx2.AsyncByteStream):

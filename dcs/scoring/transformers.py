@@ -25,6 +25,7 @@ from dcs.scoring.models import (
     require,
     resolve_model,
 )
+from dcs.scoring.options import TransformersOptions
 
 _log = logging.getLogger(__name__)
 
@@ -96,6 +97,8 @@ class TransformersScorer(TokenEngine):
 
     name = "transformers"
     packages = ("transformers", "torch")
+    options = TransformersOptions
+    indecisive = frozenset({"device"})
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.plan import Progress, plan_sweep, sweep_key
 from dcs_workflows.study.cell import failed_record
+from dcs_workflows.tables import StoredTables
 from tests.faults.sweeps import results, sweep
 from tests.workflows.conftest import biased_table, cell_times, refused
 
@@ -197,3 +198,30 @@ def test_a_sweep_over_tables_is_the_same_without_ray(cluster, new_output, tmp_pa
     assert results(here) == results(on_ray)
     assert [record.key for record in here] == [record.key for record in on_ray]
     assert not plan_sweep(config, output).has_work
+
+
+def test_a_prompt_that_is_too_long_costs_its_row(cluster, output):
+    import yaml
+
+    texts = [{"text": f"text {k}", "label": "good" if k % 3 else "bad"} for k in range(40)]
+    texts[5]["text"] = "long " * 5000
+    for name in ("a", "b"):
+        rows = (json.dumps({**row, "text": f"{name} {row['text']}"}) for row in texts)
+        (output / f"{name}.jsonl").write_text("\n".join(rows))
+    files = {"optimization": "a.jsonl", "test": "b.jsonl", "fields": {"text": "text"}}
+    task = {"name": "own", "classes": ["good", "bad"], "template": "{text}\nMood:"}
+    (output / "own.yaml").write_text(
+        yaml.safe_dump({**task, "files": {**files, "label": "label"}})
+    )
+    config = CONFIG.model_copy(update={"tasks": (str(output / "own.yaml"),), "shots": (0,)})
+    first, _ = _sweep(config, output)
+    assert [record.finished for record in first] == [True, True]
+    plan = plan_sweep(config, output)
+    ((key, _),) = plan.missing_tables.items()
+    lines = StoredTables.under(output, key).scoring.shortfall
+    assert lines[0].startswith("2 of 80 rows are missing")
+    assert ["-00005: its prompt has" in line for line in lines] == [False, True, True]
+    before = cell_times(output)
+    again, _ = _sweep(config, output)
+    assert [record.key for record in again] == [record.key for record in first]
+    assert cell_times(output) == before

@@ -24,7 +24,6 @@ from dcs.io import content_key, first_fault, validated
 from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
-from dcs_workflows.config.scoring import INDECISIVE
 from dcs_workflows.config.sweep import Grouping, SweepConfig, TuneConfig, selected
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.tables import (
@@ -496,7 +495,11 @@ def sweep_key(config: SweepConfig) -> str:
     str
         Hash of the settings that determine the results.
     """
-    left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
+    left_out: dict[str, Any] = {
+        "tracking": True,
+        "data": True,
+        "scoring": {*config.scoring.indecisive},
+    }
     if not config.ensemble:
         left_out["ensemble"] = True
     if config.reading == Reading():
@@ -552,7 +555,8 @@ def plan_sweep(
         _plan_requests(plan)
     archive = Archive(output)
     for key, tables in plan.tables.items():
-        if (both := tables.digests) is not None:
+        # Rows that are missing are scored again, which may change the table.
+        if tables.complete and (both := tables.digests) is not None:
             plan.cells[key] = plan.cells_on(key, both)
             for record in archive.load([cell.key for cell in plan.cells[key]]).values():
                 if record.finished or not retry_failed:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -143,6 +143,7 @@ class GivenTable(Source):
     own_seed: bool = False
     reading: Reading = Reading()
     remarks: tuple[str, ...] = ()
+    complete: ClassVar = True
 
     @property
     def files(self) -> Mapping[str, Path]:
@@ -602,6 +603,8 @@ class Scoring:
         Ids of the demonstrations in the prompts.
     remarks : list of str
         Report of the engine, e.g. on labels missing from server responses.
+    missing : dict of str to str
+        Why rows are missing that could not be scored, by id.
     """
 
     model: str
@@ -613,9 +616,22 @@ class Scoring:
     scorer: dict[str, str] = field(default_factory=dict)
     demonstrations: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
     scored: int = 0
     tokens: int = 0
     size: int = 1
+
+    @property
+    def shortfall(self) -> list[str]:
+        """What is missing from the tables, in lines for the user; empty if nothing is."""
+        if not self.missing:
+            return []
+        number = f"{len(self.missing)} of {self.rows + len(self.missing)} rows are missing"
+        lines = [f"{number}; the same command tries them again:"]
+        lines += [f"  {name}: {why}" for name, why in [*self.missing.items()][:_SHOWN]]
+        if len(self.missing) > _SHOWN:
+            lines.append(f"  and {len(self.missing) - _SHOWN} more, listed in {_RECORD}")
+        return lines
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -627,6 +643,7 @@ class Scoring:
             "prompts_per_second": self.rows / max(self.seconds, 1e-9),
             "cache_hits": self.rows - self.scored,
             "tokens": self.tokens,
+            "missing_rows": len(self.missing),
         }
         return {f"scoring/{name}": float(value) for name, value in found.items()}
 
@@ -635,6 +652,9 @@ _SCORING = TypeAdapter(Scoring)
 
 #: File of the record of a scoring, in the folder of the tables.
 _RECORD: Final = "scoring.json"
+
+#: Missing rows that are printed.
+_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -693,6 +713,11 @@ class StoredTables:
                 "tables scored again"
             ) from None
         return record
+
+    @property
+    def complete(self) -> bool:
+        """Whether the tables exist and lack no row."""
+        return (scoring := self.scoring) is not None and not scoring.missing
 
     @property
     def digests(self) -> Mapping[str, str] | None:
@@ -761,6 +786,11 @@ class JointTables:
     members: Mapping[str, StoredTables]
     files: Mapping[str, Path] = field(default_factory=dict)
     divided: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tables exist and lack no row."""
+        return all(each.complete for each in self.members.values())
 
     @property
     def digests(self) -> Mapping[str, str] | None:

@@ -379,6 +379,30 @@ def write_dataset(folder: Path, hub: HubLocation, name: str) -> None:
     (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
 
 
+#: What datasets reads from files of the current folder, without asking the hub.
+BUILDERS = ("csv", "json", "text", "parquet", "arrow", "xml", "imagefolder", "lance", "hf://csv")
+
+
+def fetch_from(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Let a dataset of the hub be a folder, whose files are said to be somewhere."""
+    datasets = pytest.importorskip("datasets")
+    load = datasets.load_dataset_builder
+
+    def load_dataset_builder(path: str, *args: Any, **options: Any) -> Any:
+        builder = load(str(folder), *args, **options)
+        files = {
+            part: [str(file).replace(str(folder), where) for file in names]
+            for part, names in builder.config.data_files.items()
+        }
+        return SimpleNamespace(
+            config=SimpleNamespace(data_files=files),
+            download_and_prepare=builder.download_and_prepare,
+            as_dataset=builder.as_dataset,
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", load_dataset_builder)
+
+
 class TestHub:
     """Datasets of the hub, by folders of the same form, without a network."""
 
@@ -392,19 +416,16 @@ class TestHub:
         assert file.hub is not None
         write_dataset(tmp_path / "hub", file.hub, name)
         hub = file.hub.model_copy(update={"dataset": f"owner/{name}", "revision": ""})
-        load = datasets.load_dataset
-        monkeypatch.setattr(
-            datasets,
-            "load_dataset",
-            lambda path, *args, **options: load(str(tmp_path / "hub"), *args, **options),
-        )
+        fetch_from(tmp_path / "hub", monkeypatch, where=f"hf://datasets/owner/{name}@0")
         for split in SPLITS:
             examples = read_examples(file.model_copy(update={"hub": hub}), split)
             assert [e.label for e in examples] == list(range(len(file.classes)))
             shown = (getattr(hub, split), *COLUMNS[name][0])
             assert all(word in examples[0].text for word in shown)
 
-    @pytest.mark.parametrize("name", ["/etc", "../texts", "a/../../b", "~/texts", "a/b/c", ""])
+    @pytest.mark.parametrize(
+        "name", ["/etc", "../texts", "a/../../b", "~/texts", "a/b/c", "", *BUILDERS]
+    )
     def test_a_local_path_is_refused(self, name: str) -> None:
         with pytest.raises(ValidationError):
             HubLocation(dataset=name, optimization="train", test="test")
@@ -420,6 +441,17 @@ class TestHub:
         with pytest.raises(ConfigError, match="local path"):
             read_examples(file, "test")
 
+    @pytest.mark.parametrize("where", ["", "hf://datasets/other/trec@0", "https://host"])
+    def test_files_outside_of_the_dataset_are_not_read(
+        self, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = read_task_file(DESCRIBED["trec"])
+        assert file.hub is not None
+        write_dataset(tmp_path / "hub", file.hub, "trec")
+        fetch_from(tmp_path / "hub", monkeypatch, where or str(tmp_path / "hub"))
+        with pytest.raises(ConfigError, match="not one of its files on the hub"):
+            read_examples(file.model_copy(update={"seed": len(where) + 1}), "test")
+
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
         refused("trec", None, "trec", "--data", "pip install datasets")
@@ -429,6 +461,6 @@ class TestHub:
         def load_dataset(*args: Any, **kwargs: Any) -> None:
             raise ConnectionError("Couldn't reach it\n(OfflineModeIsEnabled)")
 
-        datasets = SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace())
+        datasets = SimpleNamespace(load_dataset_builder=load_dataset, config=SimpleNamespace())
         monkeypatch.setitem(sys.modules, "datasets", datasets)
         refused("agnews", None, "agnews", "--data")

@@ -141,7 +141,7 @@ def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | No
             report = recorder.finish()
     for key, request in plan.missing_tables.items():
         scoring = StoredTables.under(plan.output, key).scoring
-        for remark in scoring.remarks if scoring else ():
+        for remark in [*scoring.remarks, *scoring.shortfall] if scoring else ():
             console.print(f"{request.label}: {remark}")
     show_results(records)
     console.print(report.message)
