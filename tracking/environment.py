@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import hashlib
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -12,6 +11,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from dcs import plugins
 
 DISTRIBUTION = "dcs-debias"
 _ROOT = Path(__file__).resolve().parents[1]
@@ -71,12 +72,7 @@ def installed_version() -> str:
 @cache
 def source_digest() -> str:
     """Return a short hash of the installed source files of this package."""
-    digest = hashlib.sha256()
-    for package in _SOURCES:
-        for path in sorted((_ROOT / package).rglob("*.py")):
-            digest.update(path.relative_to(_ROOT).as_posix().encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    return plugins.source_digest(*(_ROOT / package for package in _SOURCES))
 
 
 @cache

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, model_validator
 
 from dcs.errors import origin, plain_address, served_revision
 from dcs.io import Strict, as_value_error
+from dcs.plugins import plugin_version
 from dcs.prompting.prompts import AnswerPrefix
 from dcs.scoring import (
     JointScore,
@@ -177,6 +178,8 @@ class ScoringSettings(Strict):
             If the model cannot be found.
         """
         versions = {package: _find_version(package) for package in engine_packages(self.engine)}
+        if (own := plugin_version("dcs.engines", self.engine)) is not None:
+            versions[self.engine] = own
         named = model
         if not is_served(self.engine):
             reference = resolve_model(model)
