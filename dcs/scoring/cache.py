@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError, reason
 from dcs.io import atomic_write_bytes, atomic_write_text, content_key
+from dcs.plugins import plugin_version
 from dcs.prompting.prompts import PromptPrefix
 from dcs.scoring.base import (
     SCORING_VERSION,
@@ -51,11 +52,13 @@ def score_settings(
     """
     is_content = scorer.revision.startswith("sha256:")
     is_chat = scorer.settings.get("prompt", "completion") != "completion"
+    plugin = plugin_version("dcs.engines", scorer.name)
     return {
         "model": None if is_content else scorer.model,
         "revision": scorer.revision,
         "scorer": scorer.name,
         "scorer_version": scorer.version,
+        **({} if plugin is None else {"plugin": plugin}),
         "scoring": SCORING_VERSION,
         "settings": dict(scorer.settings),
         # The text alone does not tell the turns of a chat.

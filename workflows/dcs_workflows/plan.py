@@ -21,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError
 from dcs.io import content_key, first_fault, validated
+from dcs.plugins import plugin_version
 from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
@@ -62,11 +63,14 @@ class Variant:
         None for a method without tuned settings.
     optimization_size : int or None
         Number of optimization rows to use; None means all.
+    plugin : str or None
+        Version and digest of the code of a method that is a plug-in.
     """
 
     method: str
     tuner: TunerSettings | None
     optimization_size: int | None = None
+    plugin: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,8 @@ class Cell(Variant):
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result, as plain JSON values."""
         plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
-        return plain
+        # Left out, so that the keys of built-in methods stay what they were.
+        return {k: v for k, v in plain.items() if (k, v) != ("plugin", None)}
 
     @property
     def key(self) -> str:
@@ -193,14 +198,15 @@ def variants_of(config: SweepConfig) -> list[Variant]:
     """
     variants: dict[Variant, None] = {}
     for name in config.methods:
-        method = get_method(name)
+        method, plugin = get_method(name), plugin_version("dcs.methods", name)
         for settings, size in config.variants:
             if name in UNFITTED or (size is not None and size >= (config.limit or math.inf)):
                 size = None
             if size is None:
                 settings = settings.model_copy(update={"keep_unlabelled": False})
             tuner = effective_settings(method, settings)
-            variants[Variant(method=name, tuner=tuner, optimization_size=size)] = None
+            variant = Variant(method=name, tuner=tuner, optimization_size=size, plugin=plugin)
+            variants[variant] = None
     return list(variants)
 
 

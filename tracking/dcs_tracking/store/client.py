@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import re
+import shlex
 import socket
 import sqlite3
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -179,8 +181,9 @@ def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
     if has_server(uri):
         raise ConfigError(f"{redact(uri)} is a server with its own UI; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
-    # Do not log every request of the browser.
-    command += ["--uvicorn-opts", "--log-level warning"]
+    # Do not log every request of the browser, nor import modules of the current folder.
+    options = ["--log-level", "warning", "--app-dir", sysconfig.get_path("purelib")]
+    command += ["--uvicorn-opts", shlex.join(options)]
     return [*command, "--host", "127.0.0.1", "--port", str(port)]
 
 

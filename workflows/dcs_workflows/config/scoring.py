@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, model_validator
 
 from dcs.errors import ConfigError, origin, served_revision, suggest
 from dcs.io import as_value_error, validated
+from dcs.plugins import plugin_version
 from dcs.scoring import (
     PACKAGED_ENGINES,
     Scorer,
@@ -143,6 +144,8 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
         """
         packages = engine_trait(self.engine, "packages")
         versions = {package: _find_version(package) for package in packages}
+        if (own := plugin_version("dcs.engines", self.engine)) is not None:
+            versions[self.engine] = own
         named = model
         if not is_served(self.engine):
             reference = resolve_model(model)
