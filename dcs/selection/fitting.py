@@ -42,10 +42,14 @@ R = TypeVar("R")
 FEWEST_LABELS: Final = 2
 """Minimum number of labelled rows for cross-validation."""
 
+#: Batch calibration in a mixture, and its prior weight in rows per class.
+_BATCH: Final = ("batch", 0.0, 0.0)
+_BATCH_ROWS: Final = 12.0
+
 #: The calibrations that a mixture is made of: name, ridge and anchor.
 _POOL: Final = (
     ("none", 0.0, 0.0),
-    ("batch", 0.0, 0.0),
+    _BATCH,
     *(("offsets", ridge, 1.0) for ridge in (10.0, 50.0)),
     *(("linear", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (2.0, 10.0, 50.0)),
     ("surrogate", 25.0, 1.0),
@@ -471,7 +475,7 @@ class Fitting:
 
         Half of the weight is divided among the best by likelihood, half among the best by accuracy
         minus COBias; the best are the square root of their number, and one. The best single one
-        would mostly be the luckiest.
+        would mostly be the luckiest. Batch calibration counts as 12 rows per class.
         """
         if self.pool:
             return
@@ -487,6 +491,11 @@ class Fitting:
         for values in criteria:
             best = np.argsort(-np.array(values), kind="stable")[:number]
             weights[best] += 0.5 / number
+        # The share of batch calibration, which needs no labels, fades as labels increase.
+        prior = _BATCH_ROWS * self.n_classes
+        prior /= prior + self.labels.size
+        weights *= 1.0 - prior
+        weights[pool.index(_BATCH)] += prior
         used = np.flatnonzero(weights)
         final = self._scale(np.sum([weights[i] * scaled[i] for i in used], axis=0))
         mixture = tuple(
