@@ -143,6 +143,8 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
         """
         packages = engine_trait(self.engine, "packages")
         versions = {package: _find_version(package) for package in packages}
+        if own := engine_trait(self.engine, "version"):
+            versions[self.engine] = own
         named = model
         if not is_served(self.engine):
             reference = resolve_model(model)

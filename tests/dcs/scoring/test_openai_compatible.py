@@ -271,7 +271,7 @@ class TestFaults:
         # A server that answers nothing is another thing.
         sick += [*QUERIES, "A"]
         with pytest.raises(ScoringError) as other:
-            make(server, **{**top, "top_logprobs": 2000}).score("", QUERIES, TASK.label_words)
+            ask(server, 20, top_logprobs=2000, retries=0, concurrency=1)
         assert not isinstance(other.value, RowsError)
 
     @pytest.mark.parametrize("api", ["completions", "chat"])
