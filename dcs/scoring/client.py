@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import httpx2
 
-from dcs.errors import ScoringError, named, plain_address, served_revision, show
+from dcs.errors import ScoringError, named, show
 from dcs.scoring.base import Engine
 
 if TYPE_CHECKING:
@@ -38,16 +38,7 @@ class PromptError(ScoringError):
 
 
 class ServedEngine(Engine):
-    """Base class of engines whose models are hosted by a server.
-
-    Parameters
-    ----------
-    model, base_url, revision : str
-        See :class:`dcs.scoring.openai.OpenAIScorer`, as for the others.
-    api : {"completions", "chat"}
-        Which API to use.
-    retries, timeout, key_variable : int, float, str
-        How requests are sent.
+    """Base class of engines whose models are hosted by a server; the subclass sets its fields.
 
     Attributes
     ----------
@@ -58,26 +49,14 @@ class ServedEngine(Engine):
     """
 
     served = True
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        base_url: str,
-        revision: str | None,
-        api: Api,
-        retries: int,
-        timeout: float,
-        key_variable: str,
-    ) -> None:
-        self.model, self._api = model, api
-        self._address = plain_address(base_url)
-        self.revision, self.base_url = served_revision(self._address, revision)
-        self.refused = 0
-        self._limit_name = "max_tokens"
-        self._retries, self._timeout, self._key_variable = retries, timeout, key_variable
-        # Retries and waits included: a server that drips would take `timeout` for each of them.
-        self._time_limit = _ATTEMPTS_OF_A_PROMPT * timeout
+    base_url: str
+    refused = 0
+    _address: str
+    _api: Api
+    _key_variable: str
+    _limit_name = "max_tokens"
+    _retries: int
+    _timeout: float
 
     async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
         """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
@@ -94,7 +73,8 @@ class ServedEngine(Engine):
         other = "max_completion_tokens"
         for name in (self._limit_name, other):
             try:
-                async with asyncio.timeout(self._time_limit):
+                # Retries and waits included: a server that drips would take one for each of them.
+                async with asyncio.timeout(_ATTEMPTS_OF_A_PROMPT * self._timeout):
                     answer: Any = await client.post(
                         path, cast_to=object, body={**body, name: limit}
                     )

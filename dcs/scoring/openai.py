@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import softmax, whole_number
-from dcs.errors import ConfigError, ScoringError, check_choice, show
+from dcs.errors import (
+    ConfigError,
+    ScoringError,
+    check_choice,
+    plain_address,
+    served_revision,
+    show,
+)
 from dcs.io import content_key
 from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, Shown, fill_missing, label_masses
@@ -154,15 +161,10 @@ class OpenAIScorer(ServedEngine):
             whole_number(top_logprobs, "top_logprobs", least=1)
         self._sample_answers(votes, temperature, max_tokens, answer)
         whole_number(concurrency, "concurrency", least=1)
-        super().__init__(
-            model,
-            base_url=base_url,
-            revision=revision,
-            api=api,
-            retries=retries,
-            timeout=timeout,
-            key_variable=key_variable,
-        )
+        self.model, self._api = model, api
+        self._address = plain_address(base_url)
+        self.revision, self.base_url = served_revision(self._address, revision)
+        self._retries, self._timeout, self._key_variable = retries, timeout, key_variable
         self.missing: Counter[str] = Counter()
         self._samples, self._concurrency = self.votes or 1, concurrency
         self._chat = api == "chat" and prompt != "completion"
