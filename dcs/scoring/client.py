@@ -78,7 +78,8 @@ class ServedEngine(Engine):
                     answer: Any = await client.post(
                         path, cast_to=object, body={**body, name: limit}
                     )
-                self._limit_name = name
+                if name == other:
+                    self._limit_name = other
                 break
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if name == other or other not in str(error):
