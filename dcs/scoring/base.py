@@ -38,6 +38,10 @@ Progress = Callable[[int], None]
 """Callback that receives the number of queries just finished."""
 
 
+Scores = tuple[NDArray[np.float64], dict[int, str]]
+"""Class probabilities [M, N], and by row why those that are NaN could not be computed."""
+
+
 class RowsError(ScoringError):
     """Some prompts could not be scored, although the model works; the others were.
 
@@ -135,48 +139,60 @@ class Scorer(Protocol):
 class Engine(ABC):
     """Base class of the built-in scorers, with shared checks and an idempotent ``close``.
 
-    Scorers need not derive from it. These attributes of their class are read, if they have them;
-    here are the defaults.
+    Scorers need not derive from it. The attributes up to `repeatable` of their class are read, if
+    they have them; here are the defaults.
+
+    Attributes
+    ----------
+    version : str
+        Of the engine itself, if its class has one.
+    packages : tuple of str
+        Names of the installed packages whose versions determine the numbers.
+    extra : str
+        The extra of this package that installs them.
+    served : bool
+        Whether a server hosts the models, so that the engine receives a name.
+    options : type of BaseModel or None
+        Types of the options in a sweep; by default, the constructor accepts or refuses them.
+    indecisive : frozenset of str
+        Options that affect placement and speed only, and no number.
+    gpu_option : str or None
+        The option with the number of GPUs that an actor reserves, 1 if it is not set; None if a
+        model uses one GPU or none.
+    in_flight : int
+        Number of shards given to an actor at a time: more than 2 only if the engine runs them
+        together. An actor that is lost costs all of them.
+    concurrent, repeatable : bool
+        Whether several threads may call `score` at the same time, and whether a prompt has the
+        same bits with any other prompts, so that resumed rows have.
+    votes : int or None
+        Number of answers to sample for each prompt; None reads log-probabilities instead.
+    answer : "distribution" or None
+        What sampled answers state: a share of each label, or one label if None.
+    tokens_read, answered, parsed, unlabelled : int
+        Numbers so far of prompt tokens, if known to the engine, of prompts scored, of sampled
+        answers that name a label, and of prompts whose answer contained no label.
     """
 
+    version: str = ""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Names of the installed packages whose versions determine the numbers."""
     extra: ClassVar[str] = "models"
-    """The extra of this package that installs them."""
     served: ClassVar[bool] = False
-    """Whether a server hosts the models, so that the engine receives a name."""
     options: ClassVar[type[BaseModel] | None] = None
-    """Types of the options in a sweep; by default, the constructor accepts or refuses them."""
     indecisive: ClassVar[frozenset[str]] = frozenset()
-    """Options that affect placement and speed only, and no number."""
     gpu_option: ClassVar[str | None] = None
-    """The option with the number of GPUs that an actor reserves, 1 if it is not set; None if a
-    model uses one GPU or none."""
     in_flight: ClassVar[int] = 2
-    """Number of shards given to an actor at a time: more than 2 only if the engine runs them
-    together. An actor that is lost costs all of them."""
-    repeatable: bool = True
-    """Whether a prompt has the same bits with any other prompts, so that resumed rows have."""
     concurrent: ClassVar[bool] = False
-    """Whether several threads may call `score` at the same time."""
+    repeatable: bool = True
 
     model: str
     votes: int | None = None
-    """Number of answers to sample for each prompt; None reads log-probabilities instead."""
     answer: Literal["distribution"] | None = None
-    """What sampled answers state: a share of each label, or one label if None."""
-    tokens_read = 0
-    """Number of prompt tokens processed so far, if known to the engine."""
-    answered = 0
-    """Number of prompts scored so far."""
-    parsed = 0
-    """Number of sampled answers that name a label."""
-    unlabelled = 0
-    """Number of prompts whose answer contained no label."""
+    tokens_read = answered = parsed = unlabelled = 0
     _closed = False
     _rendered = ""
+    # Held while prompts are scored; an engine for several threads has a lock.
     _turn: AbstractContextManager[Any] = nullcontext()
-    """Held while prompts are scored; an engine for several threads has a lock."""
 
     def _sample_answers(
         self,
@@ -242,14 +258,14 @@ class Engine(ABC):
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
         with self._turn:
-            found = self._score(prefix, queries, label_words, progress or (lambda count: None))
+            scored = self._score(prefix, queries, label_words, progress or (lambda count: None))
         if self._rendering() != self._rendered:
             raise ScoringError(
                 f"model {self.model!r}: its chat template renders another prompt than when the "
                 "model was loaded, for example the date; run the same command again, or use "
                 "prompt=completion"
             )
-        return found
+        return scored_rows(*scored)
 
     def _rendering(self) -> str:
         """Return a hash of how prompts are rendered now, which is checked after every call."""
@@ -268,8 +284,8 @@ class Engine(ABC):
         queries: Sequence[str],
         label_words: Sequence[str],
         progress: Progress,
-    ) -> NDArray[np.float64]:
-        """Return the class probabilities of one or more prompts [M, N]."""
+    ) -> Scores:
+        """Return the class probabilities of one or more prompts, and why rows of NaN failed."""
 
     def _free(self) -> None:  # noqa: B027
         """Release the model, if the engine holds one."""
@@ -347,7 +363,7 @@ class TokenEngine(Engine):
         queries: Sequence[str],
         label_words: Sequence[str],
         progress: Progress,
-    ) -> NDArray[np.float64]:
+    ) -> Scores:
         prompts, space = self._tokenizer.render(prefix, queries)
         token_ids: tuple[tuple[int, ...], ...] = ()
         more = 1
@@ -381,7 +397,7 @@ class TokenEngine(Engine):
             probs[rows] = found
             wrong = (row for row in rows if np.isnan(probs[row]).any())
             reasons |= dict.fromkeys(wrong, UNUSABLE if self.answer is None else NO_DISTRIBUTION)
-        return scored_rows(probs, reasons)
+        return probs, reasons
 
     def _read_words(
         self,

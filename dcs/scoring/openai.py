@@ -9,26 +9,13 @@ Others return the most probable next tokens, as text; the labels among them are 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import os
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import httpx2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,7 +24,6 @@ from dcs.errors import (
     ConfigError,
     ScoringError,
     check_choice,
-    named,
     plain_address,
     served_revision,
     show,
@@ -45,8 +31,9 @@ from dcs.errors import (
 from dcs.io import content_key
 from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, Shown, fill_missing, label_masses
-from dcs.scoring.base import Engine, Progress, Prompt, scored_rows
+from dcs.scoring.base import Progress, Prompt, Scores
 from dcs.scoring.chat import PromptStyle
+from dcs.scoring.client import UNREADABLE, Api, PromptError, ServedEngine, is_chat, run
 from dcs.scoring.labels import (
     UNUSABLE,
     LabelRule,
@@ -60,14 +47,6 @@ from dcs.scoring.options import OpenAIOptions
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-Api = Literal["completions", "chat"]
-
-T = TypeVar("T")
-
-_MAX_RESPONSE_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
-
-_ATTEMPTS_OF_A_PROMPT = 4  # number of `timeout`s after which a request is given up
-
 _ROUNDING = 1e-3  # by which servers' log-probabilities may exceed 0, and their sum exceed 1
 
 _TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server returns by default
@@ -78,9 +57,6 @@ _TOPS = (20, 5)
 #: Prompts that fail one after another, after which the server is asked whether it answers any.
 _FAILURES = 4
 
-#: Statuses that are not the fault of a prompt: key, address, limits, maintenance.
-_SERVER_FAULTS = (*range(300, 400), 401, 402, 403, 404, 405, 407, 429, 503)
-
 _NO_LABEL = (
     "no label word is in the answer {}; see the prompt with `dcs tasks show`, or use the other "
     "api or label words that the model answers with"
@@ -89,15 +65,8 @@ _NO_LABEL = (
 #: Prompts without any label after which it is an error that most have none.
 _FIRST_PROMPTS = 20
 
-#: Raised when a response has another structure, is nested too deeply, or has too large numbers.
-_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
 
-
-class _PromptError(ScoringError):
-    """The answer to one prompt cannot be used; others may be."""
-
-
-class OpenAIScorer(Engine):
+class OpenAIScorer(ServedEngine):
     """Compute class probabilities with a served model.
 
     Parameters
@@ -146,6 +115,11 @@ class OpenAIScorer(Engine):
         The exact version of the model, if known; a served model may change without a change of
         name. Required if the path of `base_url` is more than an API version.
 
+    Attributes
+    ----------
+    missing : collections.Counter
+        Number of responses from which each label word was missing.
+
     Raises
     ------
     InvalidInputError
@@ -154,7 +128,6 @@ class OpenAIScorer(Engine):
 
     name = "openai"
     version = "3"
-    served = True
     options = OpenAIOptions
     indecisive = frozenset({"concurrency", "retries", "timeout", "key_variable"})
 
@@ -188,21 +161,15 @@ class OpenAIScorer(Engine):
             whole_number(top_logprobs, "top_logprobs", least=1)
         self._sample_answers(votes, temperature, max_tokens, answer)
         whole_number(concurrency, "concurrency", least=1)
-        self.model = model
+        self.model, self._api = model, api
         self._address = plain_address(base_url)
         self.revision, self.base_url = served_revision(self._address, revision)
+        self._retries, self._timeout, self._key_variable = retries, timeout, key_variable
         self.missing: Counter[str] = Counter()
-        """Number of responses from which each label word was missing."""
-        self.refused = 0
-        """Number of requests rejected by a busy or failing server so far."""
-        self._limit_name, self._samples = "max_tokens", self.votes or 1
+        self._samples, self._concurrency = self.votes or 1, concurrency
         self._chat = api == "chat" and prompt != "completion"
         self._answer_prefix, self._label_rule = answer_prefix, label_rule
-        self._api, self._top, self._missing_rule = api, top_logprobs, missing
-        self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
-        # Retries and waits included: a server that drips would take `timeout` for each of them.
-        self._time_limit = _ATTEMPTS_OF_A_PROMPT * timeout
-        self._key_variable = key_variable
+        self._top, self._missing_rule = top_logprobs, missing
 
     @cached_property
     def settings(self) -> dict[str, str]:
@@ -213,7 +180,7 @@ class OpenAIScorer(Engine):
         if self.votes is not None:
             return settings | self._sampling
         if self._top is None:
-            self._top = _run(self._find_log_probabilities())
+            self._top = run(self._find_log_probabilities())
         if self._top is None:
             self._rendered = self._rendering()
             rendered = {"rendering": self._rendered} if self._chat else {}
@@ -249,11 +216,11 @@ class OpenAIScorer(Engine):
         queries: Sequence[str],
         label_words: Sequence[str],
         progress: Progress,
-    ) -> NDArray[np.float64]:
+    ) -> Scores:
         prompts = [self._render(prefix, query) for query in queries]
         if "log-probabilities" in self.settings and self._top is not None:
             _check_prefixes(label_words)
-        return _run(self._score_all(prompts, label_words, progress))
+        return run(self._score_all(prompts, label_words, progress))
 
     def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
         if self._chat:
@@ -267,7 +234,7 @@ class OpenAIScorer(Engine):
 
     async def _score_all(
         self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress
-    ) -> NDArray[np.float64]:
+    ) -> Scores:
         scores = np.full((len(prompts), len(label_words)), np.nan)
         reasons: dict[int, str] = {}
         silent: dict[int, str] = {}  # answers without any label
@@ -286,9 +253,9 @@ class OpenAIScorer(Engine):
                         # Only what precedes a word matters; the server may refuse a long prompt.
                         shortest = min(prompts, key=lambda prompt: len(str(prompt)))
                         words = await self._label_tokens(client, shortest, label_words)
-                except _PromptError as error:
+                except PromptError as error:
                     progress(len(prompts))
-                    return scored_rows(scores, dict.fromkeys(range(len(prompts)), str(error)))
+                    return scores, dict.fromkeys(range(len(prompts)), str(error))
                 read = partial(self._read_exact, client, *words)
 
             async def work() -> None:
@@ -297,7 +264,7 @@ class OpenAIScorer(Engine):
                     try:
                         with self._converted(f"query {row}"):
                             scores[row], answer = await read(prompts[row])
-                    except _PromptError as error:
+                    except PromptError as error:
                         reasons[row] = str(error).removeprefix(f"query {row}: ")
                         in_a_row += 1
                         if in_a_row % _FAILURES == 0:
@@ -319,7 +286,7 @@ class OpenAIScorer(Engine):
             silent, done = {}, done - len(silent)
         self.answered += done
         self.unlabelled += len(silent)
-        return scored_rows(scores, reasons)
+        return scores, reasons
 
     async def _answer_anything(
         self, read: Callable[[Prompt], Awaitable[object]], failure: ScoringError
@@ -341,7 +308,7 @@ class OpenAIScorer(Engine):
                 with self._converted("chat template"):
                     return (await self._token_logs(client, self._render("", "A"), [0, 1]))[1]
 
-        return content_key({"tokens": _run(ask())})
+        return content_key({"tokens": run(ask())})
 
     async def _find_log_probabilities(self) -> int | None:
         """Return the number of most probable tokens that the server returns, None if any ones."""
@@ -359,7 +326,7 @@ class OpenAIScorer(Engine):
                         else:
                             await self._top_tokens(client, prompt, top)
                         return top
-                    except (*refusals, *_UNREADABLE):
+                    except (*refusals, *UNREADABLE):
                         continue
                 await self._top_tokens(client, prompt, _TOPS[-1])
         return _TOPS[-1]
@@ -372,7 +339,7 @@ class OpenAIScorer(Engine):
         masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
         if absent and self._missing_rule == "error":
-            raise _PromptError(
+            raise PromptError(
                 f"label words {', '.join(map(repr, absent))} are not among the {len(shown)} "
                 f"tokens returned by {self.base_url}, the first {first!r}; "
                 "increase top_logprobs, or set missing=spread"
@@ -461,7 +428,7 @@ class OpenAIScorer(Engine):
             some = list(wanted[start : start + _TOKENS_OF_A_REQUEST])
             body = {
                 **_ONE_TOKEN,
-                "logprobs": 1 if isinstance(prompt, str) or not _is_chat(prompt) else True,
+                "logprobs": 1 if isinstance(prompt, str) or not is_chat(prompt) else True,
                 "logprob_token_ids": some,
                 "return_tokens_as_token_ids": True,
             }
@@ -508,142 +475,10 @@ class OpenAIScorer(Engine):
         tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
         return read_label_words(tokenizer, start, words, self._label_rule)
 
-    async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
-        """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
-        import openai
-
-        chat, given = _is_chat(prompt), body
-        limit = {self._limit_name: body["max_tokens"]}
-        body = {"model": self.model, "messages" if chat else "prompt": prompt, **body}
-        del body["max_tokens"]
-        if chat and "return_token_ids" in body:
-            # Such servers pass this to the chat template.
-            body["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}
-        path = "/chat/completions" if chat else "/completions"
-        try:
-            async with asyncio.timeout(self._time_limit):
-                answer: Any = await client.post(path, cast_to=object, body=body | limit)
-        except openai.APIStatusError as error:
-            # Some servers call the limit otherwise. Concurrent requests learn it at the same time:
-            # look at what this one sent.
-            other = "max_completion_tokens"
-            if error.status_code not in (400, 422) or other not in str(error) or other in limit:
-                raise
-            self._limit_name = other
-            return await self._post(client, given, prompt)
-        read = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
-        if read < 0:
-            raise ValueError("negative number of tokens")
-        self.tokens_read += read
-        return answer
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[AsyncOpenAI]:
-        import openai
-
-        if self._address != self.base_url:
-            # They log the URL of every request, with a path that may contain a key.
-            for name in ("httpx2", "openai._base_client"):
-                logging.getLogger(name).addFilter(_drop)
-        async with openai.AsyncOpenAI(
-            base_url=self._address,
-            api_key=self._key or "none",
-            timeout=self._timeout,
-            max_retries=self._retries,
-            http_client=openai.DefaultAsyncHttpxClient(
-                # A redirect would send the prompts, and possibly the key, to another server.
-                follow_redirects=False,
-                headers={"Accept-Encoding": "identity"},
-                event_hooks={"response": [self._limit_response]},
-            ),
-        ) as client:
-            yield client
-
-    @property
-    def _key(self) -> str:
-        return os.environ.get(self._key_variable, "").strip()
-
-    async def _limit_response(self, response: httpx2.Response) -> None:
-        """Limit the size of a response, and count requests that are rejected temporarily."""
-        # A small compressed response may decompress to a very large one.
-        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
-            raise ScoringError(
-                f"{self.base_url} compresses its responses ({show(encoding, 20)}) despite "
-                "Accept-Encoding: identity; use a server that respects the header"
-            )
-        response.stream = _LimitedStream(response.stream, self.base_url)
-        if response.status_code in (408, 409, 429) or response.status_code >= 500:
-            self.refused += 1
-
-    @contextmanager
-    def _converted(self, where: str) -> Iterator[None]:
-        """Convert errors of the client and unreadable responses to a ScoringError."""
-        import openai
-
-        try:
-            yield
-        except ScoringError as error:
-            if str(error).startswith(where):
-                raise
-            raise type(error)(f"{where}: {error}") from None
-        except (openai.APIError, TimeoutError) as error:
-            raise self._convert_error(where, error) from None
-        except _UNREADABLE:
-            lacks = "log-probabilities" if self.votes is None else "answers"
-            raise _PromptError(
-                f"{where}: {self.base_url} returns no usable {lacks} for model {self.model!r} "
-                f"with api={self._api}; use another api or server, or sample answers by votes=20"
-            ) from None
-
-    def _convert_error(self, where: str, error: Exception) -> ScoringError:
-        if isinstance(error.__cause__, ScoringError):
-            # The client may wrap the error of the hook.
-            return error.__cause__
-        status = getattr(error, "status_code", None)
-        if status in (401, 403):
-            # Omit the response: servers repeat parts of the key in it.
-            return ScoringError(
-                f"{self.base_url} rejected the API key (status {status}); set the environment "
-                f"variable {self._key_variable} on the machine that sends the requests"
-            )
-        what = "does not respond" if status is None else f"returned status {status}"
-        cause = named(error)
-        path = self._address.removeprefix(self.base_url)
-        for secret in (self._key, path, *(part for part in path.split("/") if len(part) > 3)):
-            cause = cause.replace(secret, "***") if secret else cause
-        advice = ""
-        if status in (404, 405):
-            other = "chat" if self._api == "completions" else "completions"
-            advice = (
-                f"; check the name of the model, or set api={other} (--set scoring.api={other}) "
-                "if the server offers only that"
-            )
-        kind = ScoringError if status in _SERVER_FAULTS else _PromptError
-        return kind(f"{where}: {self.base_url} {what} ({cause}){advice}")
-
-
-def _drop(record: logging.LogRecord) -> bool:
-    return False
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    # A notebook already runs an event loop, which must not be blocked.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
-
 
 def _in_order(answer: Any) -> list[Any]:
     """Return the choices of a response, in the order of the prompts."""
     return sorted(answer["choices"], key=lambda choice: int(choice["index"]))
-
-
-def _is_chat(prompt: Any) -> bool:
-    return isinstance(prompt, list) and isinstance(prompt[0], dict)
 
 
 #: The body of a request that reads one position, for servers that return token ids.
@@ -664,7 +499,7 @@ def _checked_logs(shown: Shown) -> Shown:
     wrong = [value for value in values if not value <= _ROUNDING]
     # A vLLM server may return -9999 alone while others ask for the log-probabilities of tokens.
     if wrong or not 0.0 < sum(map(math.exp, values)) <= 1 + _ROUNDING:
-        raise _PromptError(
+        raise PromptError(
             f"the server returned values that are no log-probabilities ({[*wrong, *values][0]:g})"
             "; use another api or server"
         )
@@ -674,29 +509,8 @@ def _checked_logs(shown: Shown) -> Shown:
 def _usable(scores: list[list[float]]) -> NDArray[np.float64]:
     values = usable_scores(np.array(scores))
     if np.isnan(values).any():
-        raise _PromptError(UNUSABLE)
+        raise PromptError(UNUSABLE)
     return values
-
-
-class _LimitedStream(httpx2.AsyncByteStream):
-    """The body of a response, with a limit on its size."""
-
-    def __init__(self, body: Any, address: str) -> None:
-        self._body, self._address = body, address
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for part in self._body:
-            size += len(part)
-            if size > _MAX_RESPONSE_BYTES:
-                raise ScoringError(
-                    f"{self._address} returned more than {_MAX_RESPONSE_BYTES >> 20} MiB for one "
-                    "prompt; check that base_url is a model server"
-                )
-            yield part
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
 
 
 def _check_prefixes(label_words: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.prompting.prompts import PromptPrefix
-from dcs.scoring.base import Progress, TokenEngine
+from dcs.scoring.base import Progress, Scores, TokenEngine
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -132,7 +132,7 @@ class TransformersScorer(TokenEngine):
         queries: Sequence[str],
         label_words: Sequence[str],
         progress: Progress,
-    ) -> NDArray[np.float64]:
+    ) -> Scores:
         try:
             with self._torch.inference_mode():
                 return super()._score(prefix, queries, label_words, progress)

@@ -201,23 +201,18 @@ def test_a_sweep_over_tables_is_the_same_without_ray(cluster, new_output, tmp_pa
 
 
 def test_a_prompt_that_is_too_long_costs_its_row(cluster, output):
-    import yaml
-
-    texts = [{"text": f"text {k}", "label": "good" if k % 3 else "bad"} for k in range(40)]
-    texts[5]["text"] = "long " * 5000
+    texts = [f"text {k}" if k != 5 else "long " * 5000 for k in range(40)]
     for name in ("a", "b"):
-        rows = (json.dumps({**row, "text": f"{name} {row['text']}"}) for row in texts)
-        (output / f"{name}.jsonl").write_text("\n".join(rows))
+        rows = ({"text": f"{name} {text}", "label": k % 2} for k, text in enumerate(texts))
+        (output / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     files = {"optimization": "a.jsonl", "test": "b.jsonl", "fields": {"text": "text"}}
-    task = {"name": "own", "classes": ["good", "bad"], "template": "{text}\nMood:"}
-    (output / "own.yaml").write_text(
-        yaml.safe_dump({**task, "files": {**files, "label": "label"}})
-    )
+    task = {"name": "own", "classes": ["bad", "good"], "template": "{text}\nMood:"}
+    task["files"] = {**files, "label": "label"}
+    (output / "own.yaml").write_text(json.dumps(task))
     config = CONFIG.model_copy(update={"tasks": (str(output / "own.yaml"),), "shots": (0,)})
     first, _ = _sweep(config, output)
     assert [record.finished for record in first] == [True, True]
-    plan = plan_sweep(config, output)
-    ((key, _),) = plan.missing_tables.items()
+    (key,) = plan_sweep(config, output).missing_tables
     lines = StoredTables.under(output, key).scoring.shortfall
     assert lines[0].startswith("2 of 80 rows are missing")
     assert ["-00005: its prompt has" in line for line in lines] == [False, True, True]

@@ -45,6 +45,9 @@ _TEMPERATURES: Final = (0.5, 0.25)
 _SMOOTHING: Final = 1e-3
 _SURROGATE_RIDGE: Final = 0.1
 
+#: Limit of rows times entries of a matrix, for many classes.
+_MOST_PRODUCTS: Final = 20_000_000
+
 _DROPS_STEPS: Final = 200
 _DROPS_RATE: Final = 0.3
 
@@ -78,7 +81,8 @@ class LinearMap(FittedCalibration):
     steps : int
         Steps of the optimiser for each loss.
     most_rows : int, optional
-        Number of rows beyond which only some are used, since more hardly change a map.
+        Number of rows beyond which only some are used, since more hardly change a map; fewer above
+        70 classes, half as many at least.
     """
 
     terms: Terms = "logarithms"
@@ -105,8 +109,11 @@ class LinearMap(FittedCalibration):
         start = np.vstack([anchor * centre, -anchor * log_means(probs) @ centre])
         rows = np.flatnonzero(fitted & (labels >= 0))
         strength = ridge / rows.size
-        if self.most_rows is not None and rows.size > self.most_rows:
-            rows = rows[np.linspace(0, rows.size - 1, self.most_rows).astype(np.int64)]
+        most = rows.size
+        if self.most_rows is not None:
+            most = min(self.most_rows, max(self.most_rows // 2, _MOST_PRODUCTS // n**2))
+        if rows.size > most:
+            rows = rows[np.linspace(0, rows.size - 1, most).astype(np.int64)]
         features = basis.features(logs[rows])
         if self.terms == "offsets":
             features = features[:, -1:]

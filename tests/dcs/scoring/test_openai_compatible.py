@@ -175,16 +175,26 @@ class TestVotes:
 
 
 @pytest.mark.parametrize("options", [{"votes": 2}, {"top_logprobs": 9, "api": "chat"}, {}])
-def test_a_limit_of_another_name(server: ModelServer, options: dict[str, Any]) -> None:
-    server.says = [TASK.label_words[0]]
-    told = json.dumps({"error": {"message": "use 'max_completion_tokens' instead"}})
-    server.faults = [(400, {}, told)] * 3
+def test_a_limit_of_another_name(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    server.says, answer = [TASK.label_words[0]], server.answer
+    asked: list[str] = []
+
+    def strict(path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
+        asked.append(next(name for name in body if name.startswith("max_")))
+        if asked[-1] == "max_tokens":
+            told = {"error": {"message": "use 'max_completion_tokens' instead"}}
+            return 400, {}, json.dumps(told)
+        return answer(path, headers, body)
+
+    monkeypatch.setattr(server, "answer", strict)
     scorer = make(server, **{"top_logprobs": None} | options)
     scorer.score("", QUERIES[:6], TASK.label_words)
-    asked = len(server.requests)
+    assert "max_tokens" in asked
+    asked.clear()
     scorer.score("", QUERIES[:2], TASK.label_words)
-    assert server.faults == []
-    assert all("max_completion_tokens" in body for _, _, body, _ in server.requests[asked:])
+    assert {*asked} == {"max_completion_tokens"}
 
 
 class TestRequests:
@@ -271,7 +281,7 @@ class TestFaults:
         # A server that answers nothing is another thing.
         sick += [*QUERIES, "A"]
         with pytest.raises(ScoringError) as other:
-            make(server, **{**top, "top_logprobs": 2000}).score("", QUERIES, TASK.label_words)
+            ask(server, 20, top_logprobs=2000, retries=0, concurrency=1)
         assert not isinstance(other.value, RowsError)
 
     @pytest.mark.parametrize("api", ["completions", "chat"])

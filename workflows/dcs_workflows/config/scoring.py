@@ -144,7 +144,8 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
         """
         packages = engine_trait(self.engine, "packages")
         versions = {package: _find_version(package) for package in packages}
-        if (own := plugin_version("dcs.engines", self.engine)) is not None:
+        plugged = plugin_version("dcs.engines", self.engine)
+        if own := plugged or engine_trait(self.engine, "version"):
             versions[self.engine] = own
         named = model
         if not is_served(self.engine):
