@@ -243,25 +243,19 @@ def _separated(
     text = text.lstrip("\r\n")
     head = text.split("\n", 1)[0]
     marks = [given.separator] if given.separator else ["\t"] if suffix == ".tsv" else [*",;\t|"]
-    quotings = (
-        [given.quoting] if given.quoting else ["double", "none"] if '"' in text else ["double"]
-    )
+    quotings = [given.quoting] if given.quoting else ["double", "none"][: 1 + ('"' in text)]
+    refuse_many_columns(max(map(head.count, marks)) + 1, source)
     found: dict[str, tuple[str, list[list[str]]]] = {}
-    faults: dict[str, str] = {}
+    faults: list[str] = []
     for quoting in quotings:
-        for mark in marks:
-            if quoting == "double":
-                refuse_many_columns(head.count(mark) + 1, source)
+        for mark in (mark for mark in marks if mark in head):
             rows, fault = _fields(text, mark, quoting)
-            if fault:
-                if mark in head:
-                    faults.setdefault(quoting, fault)
-            elif len(rows[0]) > 1 and (
-                quoting not in found or len(rows[0]) > len(found[quoting][1][0])
-            ):
+            faults += [fault] if fault else []
+            most = len(found[quoting][1][0]) if quoting in found else 1
+            if not fault and len(rows[0]) > most:
                 found[quoting] = (mark, rows)
     if not found:
-        fault = next(iter(faults.values()), "no separator of columns was found")
+        fault = next(iter(faults), "no separator of columns was found")
         raise TableError(
             f"{source}: cannot be read as columns: {fault}; correct the row, or specify the "
             "dialect with --read separator=MARK or --read quoting=none (quotes are text)"

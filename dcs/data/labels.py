@@ -103,8 +103,9 @@ def read_labels(
         if isinstance(cell, list | dict | tuple | set | np.ndarray):
             wrong = np.arange(len(cells)) == row
             names.refuse(wrong, cells, "must be text or a number", what="label")
-    texts = [as_text(cell) for cell in cells]
-    distinct = {text for text in texts if text and comparable(text) != _MISSING}
+    known = {(type(cell), cell): as_text(cell) for cell in cells}
+    texts = [known[type(cell), cell] for cell in cells]
+    distinct = {text for text in {*texts} if text and comparable(text) != _MISSING}
     positions = {text: int(m[1]) for text in distinct if (m := _POSITION.fullmatch(text))}
     named: dict[str, int] = {}
     counted = documented and all(isinstance(cell, int) for cell in cells)

@@ -82,6 +82,21 @@ def parsed_cells(frame: pd.DataFrame, name: str) -> list[Any]:
     return [*map(parsed, cells)] if frame[name].dtype.kind == "O" else cells
 
 
+def structured(frame: pd.DataFrame) -> list[str]:
+    """Return the columns whose first cell that is not empty is a list or an object."""
+    found = []
+    for name in frame.columns:
+        column = frame[name]
+        filled = (
+            cell
+            for cell in column
+            if isinstance(cell, str | list | dict | np.ndarray) and len(cell)
+        )
+        if column.dtype.kind == "O" and isinstance(parsed(next(filled, None)), list | dict):
+            found.append(name)
+    return found
+
+
 def is_number(cell: Any) -> bool:
     """Whether a cell is a number."""
     return isinstance(cell, int | float) and not isinstance(cell, bool)

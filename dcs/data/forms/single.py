@@ -25,8 +25,7 @@ def _columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str | None, str 
     """Return the columns of the values, of a prediction they are the confidence of, of labels."""
     chosen = given.columns if given.columns and len(given.columns) == 1 else None
     scores = [n for n in frame.columns if (n in chosen if chosen else _SCORE.fullmatch(n))]
-    scores = [n for n in scores if to_number(frame[n]).plausible]
-    if len(scores) != 1:
+    if len(scores) != 1 or not to_number(frame[scores[0]]).plausible:
         return None
     guesses = [n for n in frame.columns if names_predictions(n) and n not in scores]
     labels = [given.label] if given.label in frame else label_columns(frame, scores)
