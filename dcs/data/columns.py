@@ -130,7 +130,7 @@ def infer(
         label=label,
         id=finder.id({*columns, label}),
         values=kind,
-        labels=given.labels or finder.known.labels,
+        labels=given.labels,
         separator=given.separator,
         decimal="," if any(finder.number(each).mark == "," for each in columns) else ".",
         quoting=given.quoting,

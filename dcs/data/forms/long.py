@@ -13,7 +13,7 @@ from dcs.data.columns import (
     names_predictions,
     to_number,
 )
-from dcs.data.forms.base import Form, Rows, label_columns, with_scores, with_votes
+from dcs.data.forms.base import Form, Rows, label_columns, structured, with_scores, with_votes
 from dcs.data.labels import as_text
 from dcs.errors import TableError, show
 
@@ -32,7 +32,10 @@ def _constant(frame: pd.DataFrame, key: str, name: str) -> bool:
 
 def _columns(frame: pd.DataFrame) -> tuple[str, str, str | None] | None:
     """Return the columns of ids, of classes or answers, and of probabilities, if any."""
-    keys = [n for n in frame.columns if is_id(n) and 1 < frame[n].nunique() < len(frame)]
+    nested = structured(frame)
+    ids = [n for n in frame.columns if is_id(n) and n not in nested]
+    texts = [n for n in frame.columns if n.lower() in ("text", "document") and n not in nested]
+    keys = [n for n in ids or texts if 1 < frame[n].nunique() < len(frame)]
     if not keys:
         return None
     values = [n for n in frame.columns if _VALUE.fullmatch(n) and to_number(frame[n]).plausible]

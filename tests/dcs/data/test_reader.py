@@ -286,3 +286,14 @@ def test_very_many_columns_are_refused_at_once(form: str, tmp_path: Path) -> Non
     else:
         path.write_text(json.dumps(dict.fromkeys(map(str, range(many)), 0)))
     refuses(TableError, read_table, path, names=["25,000 columns"])
+
+
+def test_labels_of_the_next_file_count_as_those_of_the_first(tmp_path: Path) -> None:
+    for start in (0, 1):
+        first = open_source(columns().assign(label=LABELS + start))
+        rows = columns()[:9].assign(label=np.minimum(LABELS[:9], 2) % 2 + 1 + start)
+        if not start:
+            refuses(TableError, open_source, rows, names=["labels=from-0", "labels=from-1"])
+        for label in (rows["label"], np.array(CLASSES)[rows["label"] - start]):
+            table = open_source(rows.assign(label=label), known=first.reading).table
+            assert table.labels.tolist() == (rows["label"] - start).tolist()
