@@ -253,6 +253,16 @@ def test_numbers_that_count_from_one() -> None:
     assert read_table(rows).labels.min() == 1
 
 
+def test_a_letter_is_the_same_however_it_is_encoded() -> None:
+    frame = columns(classes=["caf\u00e9", *CLASSES[1:]])
+    other = frame.rename(columns={"caf\u00e9": "cafe\u0301"})
+    tables = [read_table(rows) for rows in (frame, other)]
+    assert tables[0].digest == tables[1].digest
+    old = ["cafe\u0301", *CLASSES[1:]]
+    assert tables[0].with_classes(old).classes == tuple(old)
+    assert read_table(other, columns=old, classes=old).digest == tables[0].digest
+
+
 def test_the_index_of_a_frame_is_no_place_for_labels_to_get_lost() -> None:
     frame = columns(form="p:{}").assign(label=GOLD, id=[f"T{k}" for k in range(120)])
     levels = pd.MultiIndex.from_tuples([("p", name[2:]) for name in frame.columns[:5]])
