@@ -53,10 +53,13 @@ def fold(cell: Any) -> str:
 
 
 def comparable(cell: Any) -> Hashable:
-    """Return numerals and truth values as numbers, so that 1.0 equals 1; other cells folded."""
+    """Return numerals and truth values as numbers, so that 1.0 equals 1; other cells folded.
+
+    So are the names ``LABEL_1`` of a Transformers model without names.
+    """
     text = fold(cell)
-    if _NUMERAL.fullmatch(text):
-        return Decimal(text)
+    if _NUMERAL.fullmatch(number := text.removeprefix("label_")):
+        return Decimal(number)
     return {"true": Decimal(1), "false": Decimal(0)}.get(text, text)
 
 

@@ -160,7 +160,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     frame, given, about = _in_columns(frame, given, known, source)
     refuse_many_columns(frame.shape[1], source)
     refuse_too_large(*frame.shape, source=source)
-    frame = frame.set_axis(flat_names(frame.columns), axis=1)
+    frame = _without_copies(frame.set_axis(flat_names(frame.columns), axis=1), source)
     reading, numbers = infer(frame, given, source=source, known=known)
     columns, kind = reading.columns or (), reading.values or "probabilities"
     classes = checked_classes(reading.classes, n_classes=len(columns), source=source)
@@ -269,7 +269,9 @@ def _in_columns(
         update={
             key: getattr(known, key)
             for key in ("classes", "label", "filter")
-            if known is not None and getattr(given, key) is None
+            if known is not None
+            and getattr(given, key) is None
+            and (key != "label" or known.label in frame)
         }
     )
     for form in FORMS:

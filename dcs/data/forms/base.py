@@ -117,7 +117,7 @@ def with_scores(
     names = classes or sorted(dict.fromkeys(name for row in scores for name in row), key=natural)
     columns = {PREFIX + name: [row.get(name) for row in scores] for name in names}
     added = pd.DataFrame(columns, index=frame.index, dtype=object)
-    return pd.concat([frame.drop(columns=[n for n in columns if n in frame]), added], axis=1)
+    return pd.concat([frame, added], axis=1)
 
 
 def label_columns(frame: pd.DataFrame, but: Sequence[str | None] = ()) -> list[str]:

@@ -212,6 +212,8 @@ COLUMNS_OF_LABELS: list[tuple[list[str], list[Any], list[int] | str]] = [
     (["a", "b"], [-1, 1, 1], "classes=-1,1"),
     (["0", "1"], [-1, 1, 1, 0], [-1, 1, 1, 0]),
     (["a", "b", "c"], ["LABEL_0", "LABEL_2"], [0, 2]),
+    (["1", "0", "2"], ["LABEL_0", "LABEL_2"], [1, 2]),
+    (["LABEL_1", "LABEL_0"], [0, 1, 1], [1, 0, 0]),
     (["Stra\u00dfe", "Cafe\u0301"], ["STRASSE", " caf\u00e9\u00a0"], [0, 1]),
     (["\u0130yi", "k\u00f6t\u00fc"], ["iyi", "KO\u0308TU\u0308"], [0, 1]),
     (["a", "A"], ["a", "A"], [0, 1]),
