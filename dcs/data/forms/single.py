@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WORD: Final = "p|probs?|proba|probability|score|confidence|conf"
-_SCORE: Final = re.compile(
-    rf"(?:(?P<before>.+)[ _:.-])?(?:{_WORD})(?:[ _:.-](?P<after>.+))?", re.I
-)
+_BEFORE: Final = re.compile(rf"(?:{_WORD})[ _:.-](.+)", re.I)
+_AFTER: Final = re.compile(rf"(.+)[ _:.-](?:{_WORD})", re.I)
+_SCORE: Final = re.compile(rf"{_WORD}|{_BEFORE.pattern}|{_AFTER.pattern}", re.I)
 
 
 def _columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str | None, str | None] | None:
@@ -101,15 +101,16 @@ def _ways(classes: tuple[str, ...]) -> str:
 
 def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
     """Return which class a column is the probability of."""
-    match, keys = _SCORE.fullmatch(score), [*map(comparable, classes)]
-    named = comparable(match["after"] or match["before"]) if match else ""
-    if given.classes or (named not in keys and keys in ([0, 1], [-1, 1])):
+    keys = [*map(comparable, classes)]
+    found = [pattern.fullmatch(score) for pattern in (_BEFORE, _AFTER)]
+    named = {keys.index(name) for m in found if m and (name := comparable(m[1])) in keys}
+    if given.classes or (not named and keys in ([0, 1], [-1, 1])):
         return 1
-    if named not in keys:
+    if len(named) != 1:
         raise TableError(
             f"{score} is the probability of one of {quoted(classes)}; {_ways(classes)}"
         )
-    return keys.index(named)
+    return named.pop()
 
 
 def _sniff(frame: pd.DataFrame, given: Reading) -> bool:
