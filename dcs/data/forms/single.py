@@ -104,7 +104,8 @@ def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
     keys = [*map(comparable, classes)]
     found = [pattern.fullmatch(score) for pattern in (_BEFORE, _AFTER)]
     named = {keys.index(name) for m in found if m and (name := comparable(m[1])) in keys}
-    if given.classes or (not named and keys in ([0, 1], [-1, 1])):
+    # The classes of earlier rows are given too, so that the name of the column goes first.
+    if len(named) != 1 and (given.classes or (not named and keys in ([0, 1], [-1, 1]))):
         return 1
     if len(named) != 1:
         raise TableError(
