@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def check_form(
     form: Form, frame: pd.DataFrame, table: ProbabilityTable, given: Reading | None = None
 ) -> None:
-    """Assert that a form reads rows as a known table, in any order, and changes nothing.
+    """Assert that a form reads rows as a known table, in any order, labelled or not.
 
     Parameters
     ----------
@@ -50,4 +50,9 @@ def check_form(
             found = open_source(rows, hint).table.with_classes(table.classes)
             np.testing.assert_allclose(found.probs, table.probs[::step], atol=1e-6)
             np.testing.assert_array_equal(found.labels, table.labels[::step])
+    # New rows need no labels.
+    known = open_source(frame, hint).reading
+    rows = frame.drop(columns=[name for name in frame if name == known.label])
+    found = open_source(rows, known=known).table.with_classes(table.classes)
+    np.testing.assert_allclose(found.probs, table.probs, atol=1e-6)
     pd.testing.assert_frame_equal(frame, before)

@@ -130,7 +130,7 @@ def infer(
         label=label,
         id=finder.id({*columns, label}),
         values=kind,
-        labels=given.labels or finder.known.labels,
+        labels=given.labels,
         separator=given.separator,
         decimal="," if any(finder.number(each).mark == "," for each in columns) else ".",
         quoting=given.quoting,
@@ -303,7 +303,7 @@ class _Finder:
         ]
         best = self.matrix(columns)
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
-        cells = {name: [*map(comparable, cells_of(self.frame[name]))] for name in found}
+        cells = {name: comparables(cells_of(self.frame[name])) for name in found}
         unlike = {
             tuple(cells[name]): name
             for name in reversed(found)
@@ -316,8 +316,9 @@ class _Finder:
 
     def _names_classes(self, name: str, classes: Sequence[str]) -> bool:
         """Whether the cells of a column are names of classes."""
-        cells = {comparable(cell) for cell in cells_of(self.frame[name]) if hashable(cell)}
-        return {*cells} - {""} <= {*map(comparable, classes)} and cells != {""}
+        cells = {*filter(hashable, cells_of(self.frame[name]))}
+        texts = {*map(comparable, cells)} - {""} if len(cells) <= 3 * len(classes) + 9 else set()
+        return bool(texts) and texts <= {*map(comparable, classes)}
 
     def id(self, others: set[str | None]) -> str | None:
         """Return the id column: named as one, with a different value in every row."""
@@ -583,6 +584,14 @@ def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequ
     return len(known) >= TELLING and (
         all(cell == names[k] for cell, k in known) or all(cell == k for cell, k in known)
     )
+
+
+def comparables(cells: Sequence[Any]) -> list[Hashable]:
+    """Return the cells of a column as they are compared; computes each distinct one once."""
+    if not all(map(hashable, cells)):
+        return [*map(comparable, map(str, cells))]
+    known = {cell: comparable(cell) for cell in {*cells}}
+    return [known[cell] for cell in cells]
 
 
 def hashable(cell: Any) -> bool:

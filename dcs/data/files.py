@@ -243,25 +243,19 @@ def _separated(
     text = text.lstrip("\r\n")
     head = text.split("\n", 1)[0]
     marks = [given.separator] if given.separator else ["\t"] if suffix == ".tsv" else [*",;\t|"]
-    quotings = (
-        [given.quoting] if given.quoting else ["double", "none"] if '"' in text else ["double"]
-    )
+    quotings = [given.quoting] if given.quoting else ["double", "none"][: 1 + ('"' in text)]
+    refuse_many_columns(max(map(head.count, marks)) + 1, source)
     found: dict[str, tuple[str, list[list[str]]]] = {}
-    faults: dict[str, str] = {}
+    faults: list[str] = []
     for quoting in quotings:
-        for mark in marks:
-            if quoting == "double":
-                refuse_many_columns(head.count(mark) + 1, source)
+        for mark in (mark for mark in marks if mark in head):
             rows, fault = _fields(text, mark, quoting)
-            if fault:
-                if mark in head:
-                    faults.setdefault(quoting, fault)
-            elif len(rows[0]) > 1 and (
-                quoting not in found or len(rows[0]) > len(found[quoting][1][0])
-            ):
+            faults += [fault] if fault else []
+            most = len(found[quoting][1][0]) if quoting in found else 1
+            if not fault and len(rows[0]) > most:
                 found[quoting] = (mark, rows)
     if not found:
-        fault = next(iter(faults.values()), "no separator of columns was found")
+        fault = next(iter(faults), "no separator of columns was found")
         raise TableError(
             f"{source}: cannot be read as columns: {fault}; correct the row, or specify the "
             "dialect with --read separator=MARK or --read quoting=none (quotes are text)"
@@ -369,21 +363,11 @@ def _records_frame(rows: list[Any], source: str) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
+_PROBS: Final = "probs pred_probs probabilities proba y_pred_proba y_proba y_prob y_score"
+
 #: Names of the arrays of an archive, by what they hold.
 _VALUES: Final[dict[str, str]] = {
-    **dict.fromkeys(
-        (
-            "probs",
-            "pred_probs",
-            "probabilities",
-            "proba",
-            "y_pred_proba",
-            "y_proba",
-            "y_prob",
-            "y_score",
-        ),
-        "probabilities",
-    ),
+    **dict.fromkeys(_PROBS.split(), "probabilities"),
     "logits": "logits",
     "logprobs": "log-probabilities",
     "votes": "votes",
@@ -478,25 +462,22 @@ def _from_vectors(path: Path, text: str) -> Records:
     """Parse published vectors: lines ``id label prediction p_0 ... p_{N-1}``."""
     import pandas as pd
 
-    try:
-        frame = pd.read_csv(
-            io.StringIO(text),
-            header=None,
-            dtype=object,
-            keep_default_na=False,
-            sep=r"\s+",
-            quoting=csv.QUOTE_NONE,
+    lines = [(n, line.split()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    size = len(lines[0][1]) if lines else 0
+    odd = [
+        f"line {n} has {len(row)} columns, others have {size}"
+        for n, row in lines
+        if len(row) != size
+    ]
+    if odd or size < 5:
+        fault = next(
+            iter(odd),
+            f"{size} columns; must be id, label, prediction and at least 2 probabilities",
         )
-    except ValueError as error:
-        raise TableError(f"{escaped(path)}: cannot be read as columns: {reason(error)}") from None
-    names = ["id", "label", "prediction"]
-    names += [f"{PREFIX}class_{k}" for k in range(frame.shape[1] - 3)]
-    if len(names) < 5:
-        raise TableError(
-            f"{escaped(path)}: {frame.shape[1]} columns; must be id, label, prediction and at "
-            "least 2 probabilities"
-        )
-    return Records(frame.set_axis(names, axis=1), {}, _folder_origin(path), True)
+        raise TableError(f"{escaped(path)}: cannot be read as vectors: {fault}")
+    names = ["id", "label", "prediction", *(f"{PREFIX}class_{k}" for k in range(size - 3))]
+    frame = pd.DataFrame([row for _, row in lines], columns=names, dtype=object)
+    return Records(frame, {}, _folder_origin(path), True)
 
 
 def _folder_origin(path: Path) -> Provenance:

@@ -53,10 +53,13 @@ def fold(cell: Any) -> str:
 
 
 def comparable(cell: Any) -> Hashable:
-    """Return numerals and truth values as numbers, so that 1.0 equals 1; other cells folded."""
+    """Return numerals and truth values as numbers, so that 1.0 equals 1; other cells folded.
+
+    So are the names ``LABEL_1`` of a Transformers model without names.
+    """
     text = fold(cell)
-    if _NUMERAL.fullmatch(text):
-        return Decimal(text)
+    if _NUMERAL.fullmatch(number := text.removeprefix("label_")):
+        return Decimal(number)
     return {"true": Decimal(1), "false": Decimal(0)}.get(text, text)
 
 
@@ -103,8 +106,9 @@ def read_labels(
         if isinstance(cell, list | dict | tuple | set | np.ndarray):
             wrong = np.arange(len(cells)) == row
             names.refuse(wrong, cells, "must be text or a number", what="label")
-    texts = [as_text(cell) for cell in cells]
-    distinct = {text for text in texts if text and comparable(text) != _MISSING}
+    known = {(type(cell), cell): as_text(cell) for cell in cells}
+    texts = [known[type(cell), cell] for cell in cells]
+    distinct = {text for text in {*texts} if text and comparable(text) != _MISSING}
     positions = {text: int(m[1]) for text in distinct if (m := _POSITION.fullmatch(text))}
     named: dict[str, int] = {}
     counted = documented and all(isinstance(cell, int) for cell in cells)

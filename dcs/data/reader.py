@@ -160,7 +160,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     frame, given, about = _in_columns(frame, given, known, source)
     refuse_many_columns(frame.shape[1], source)
     refuse_too_large(*frame.shape, source=source)
-    frame = frame.set_axis(flat_names(frame.columns), axis=1)
+    frame = _without_copies(frame.set_axis(flat_names(frame.columns), axis=1), source)
     reading, numbers = infer(frame, given, source=source, known=known)
     columns, kind = reading.columns or (), reading.values or "probabilities"
     classes = checked_classes(reading.classes, n_classes=len(columns), source=source)
@@ -180,9 +180,16 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     if empty := int(np.isnan(numbers).sum()):
         remarks.append(f"{empty:,} empty cells are 0")
     cells = [None] * len(frame) if reading.label is None else cells_of(frame[reading.label])
-    labels, how = read_labels(
-        cells, probs, names, counting=reading.labels, documented=records.documented
-    )
+    way = given.labels or (known.labels if known else None)
+    try:
+        labels, how = read_labels(cells, probs, names, counting=way, documented=records.documented)
+    except TableError:
+        if way == given.labels:
+            raise
+        # The labels of these rows are written in another way than those of earlier ones.
+        labels, how = read_labels(cells, probs, names, documented=records.documented)
+    counted = [f"from-{k}" for k in (0, 1) if f"from {k}" in how]
+    reading = reading.model_copy(update={"labels": next(iter(counted), reading.labels)})
     if reading.label is not None:
         remarks[1] += f" {how}"
         marked = labels[labels >= 0]
@@ -262,7 +269,9 @@ def _in_columns(
         update={
             key: getattr(known, key)
             for key in ("classes", "label", "filter")
-            if known is not None and getattr(given, key) is None
+            if known is not None
+            and getattr(given, key) is None
+            and (key != "label" or known.label in frame)
         }
     )
     for form in FORMS:

@@ -26,6 +26,7 @@ from dcs.data.checks import (
     refuse_too_large,
 )
 from dcs.data.columns import PREFIX, Reading
+from dcs.data.labels import as_text
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, validated
 
@@ -379,11 +380,14 @@ class ProbabilityTable:
         TableError
             If the names differ.
         """
-        if sorted(classes) != sorted(self.classes):
+        # A letter with an accent can be one character or two: both are the same name.
+        plain = str if {*classes} == {*self.classes} else as_text
+        place = {plain(name): k for k, name in enumerate(self.classes)}
+        if sorted(map(plain, classes)) != sorted(place):
             raise TableError(
                 f"{source}: classes are {quoted(self.classes)}; expected {quoted(classes)}"
             )
-        columns = [self.classes.index(name) for name in classes]
+        columns = [place[plain(name)] for name in classes]
         return replace(
             self,
             probs=self.probs[:, columns],

@@ -82,6 +82,21 @@ def parsed_cells(frame: pd.DataFrame, name: str) -> list[Any]:
     return [*map(parsed, cells)] if frame[name].dtype.kind == "O" else cells
 
 
+def structured(frame: pd.DataFrame) -> list[str]:
+    """Return the columns whose first cell that is not empty is a list or an object."""
+    found = []
+    for name in frame.columns:
+        column = frame[name]
+        filled = (
+            cell
+            for cell in column
+            if isinstance(cell, str | list | dict | np.ndarray) and len(cell)
+        )
+        if column.dtype.kind == "O" and isinstance(parsed(next(filled, None)), list | dict):
+            found.append(name)
+    return found
+
+
 def is_number(cell: Any) -> bool:
     """Whether a cell is a number."""
     return isinstance(cell, int | float) and not isinstance(cell, bool)
@@ -102,7 +117,7 @@ def with_scores(
     names = classes or sorted(dict.fromkeys(name for row in scores for name in row), key=natural)
     columns = {PREFIX + name: [row.get(name) for row in scores] for name in names}
     added = pd.DataFrame(columns, index=frame.index, dtype=object)
-    return pd.concat([frame.drop(columns=[n for n in columns if n in frame]), added], axis=1)
+    return pd.concat([frame, added], axis=1)
 
 
 def label_columns(frame: pd.DataFrame, but: Sequence[str | None] = ()) -> list[str]:

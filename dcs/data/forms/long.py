@@ -13,7 +13,7 @@ from dcs.data.columns import (
     names_predictions,
     to_number,
 )
-from dcs.data.forms.base import Form, Rows, label_columns, with_scores, with_votes
+from dcs.data.forms.base import Form, Rows, label_columns, structured, with_scores, with_votes
 from dcs.data.labels import as_text
 from dcs.errors import TableError, show
 
@@ -30,9 +30,12 @@ def _constant(frame: pd.DataFrame, key: str, name: str) -> bool:
     return bool(frame.groupby(key, sort=False)[name].nunique(dropna=False).max() == 1)
 
 
-def _columns(frame: pd.DataFrame) -> tuple[str, str, str | None] | None:
+def _columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | None] | None:
     """Return the columns of ids, of classes or answers, and of probabilities, if any."""
-    keys = [n for n in frame.columns if is_id(n) and 1 < frame[n].nunique() < len(frame)]
+    nested = structured(frame)
+    ids = [n for n in frame.columns if is_id(n) and n not in nested]
+    texts = [n for n in frame.columns if n.lower() in ("text", "document") and n not in nested]
+    keys = [n for n in ids or texts if 1 < frame[n].nunique() < len(frame)]
     if not keys:
         return None
     values = [n for n in frame.columns if _VALUE.fullmatch(n) and to_number(frame[n]).plausible]
@@ -40,7 +43,8 @@ def _columns(frame: pd.DataFrame) -> tuple[str, str, str | None] | None:
     found = [n for n in frame.columns if n not in keys and named.fullmatch(n)]
     if not values:
         found += [n for n in frame.columns if names_predictions(n) and n not in found]
-        found = [n for n in found if any(m != n for m in label_columns(frame))][:1]
+        known = [n for n in found if given.classes or label_columns(frame, [n])]
+        found = known[:1]
     found = [n for n in found if not values or not frame.duplicated([keys[0], n]).any()]
     found = [n for n in found if not values or not _constant(frame, keys[0], n)]
     if len(found) != 1 or len(values) > 1:
@@ -49,7 +53,7 @@ def _columns(frame: pd.DataFrame) -> tuple[str, str, str | None] | None:
 
 
 def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
-    key, name, value = _columns(frame) or ("", "", None)
+    key, name, value = _columns(frame, given) or ("", "", None)
     groups: dict[Any, list[int]] = {}
     for row, cell in enumerate(cells_of(frame[key])):
         groups.setdefault(cell, []).append(row)
@@ -77,7 +81,7 @@ def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
 
 
 def _sniff(frame: pd.DataFrame, given: Reading) -> bool:
-    return _columns(frame) is not None and not has_class_columns(frame, given)
+    return _columns(frame, given) is not None and not has_class_columns(frame, given)
 
 
 FORM = Form("several rows per text", _sniff, _rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dcs.data.columns import Reading, is_label
-from dcs.data.forms.base import Form, Rows, is_number, parsed_cells
+from dcs.data.forms.base import Form, Rows, is_number, parsed_cells, structured
 from dcs.errors import TableError, show
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def _inner(cell: Any) -> dict[str, Any]:
 def _columns(frame: pd.DataFrame, given: Reading) -> dict[str, list[dict[str, Any]]]:
     """Return the columns whose cells are lists or objects of numbers; a label is neither."""
     found = {}
-    for name in (n for n in frame.columns if n != given.label and not is_label(n)):
+    for name in (n for n in structured(frame) if n != given.label and not is_label(n)):
         cells = parsed_cells(frame, name)
         rows = [_inner(cell) for cell in cells]
         if any(rows) and all(row or cell is None for row, cell in zip(rows, cells, strict=True)):

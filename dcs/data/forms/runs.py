@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from dcs.data.columns import Reading, cells_of, to_number
+from dcs.data.columns import Reading, cells_of, has_class_columns, to_number
 from dcs.data.forms.base import Form, Rows, label_columns, with_votes
 
 if TYPE_CHECKING:
@@ -35,7 +35,12 @@ def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
     runs = _runs(frame, given)
     labels = [given.label] if given.label in frame else label_columns(frame, runs)
     answers = [*zip(*(cells_of(frame[name]) for name in runs), strict=True)]
-    return with_votes(frame, answers, next(iter(labels), None), given)
+    return with_votes(frame.drop(columns=runs), answers, next(iter(labels), None), given)
 
 
-FORM = Form("a column per run", lambda frame, given: bool(_runs(frame, given)), _rows)
+def _sniff(frame: pd.DataFrame, given: Reading) -> bool:
+    runs = _runs(frame, given)
+    return bool(runs) and not has_class_columns(frame.drop(columns=runs), given)
+
+
+FORM = Form("a column per run", _sniff, _rows)

@@ -6,7 +6,15 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from dcs.data.columns import Reading, cells_of
-from dcs.data.forms.base import Form, Rows, is_number, label_columns, parsed_cells, with_scores
+from dcs.data.forms.base import (
+    Form,
+    Rows,
+    is_number,
+    label_columns,
+    parsed_cells,
+    structured,
+    with_scores,
+)
 from dcs.data.labels import as_text
 from dcs.errors import TableError, quoted, show
 
@@ -41,7 +49,7 @@ def _pairs(cell: Any) -> list[tuple[str, Any]]:
 
 def _found(frame: pd.DataFrame) -> tuple[list[str], list[list[tuple[str, Any]]]]:
     """Return the columns that hold labels with scores, and the pairs of each row."""
-    columns = {name: parsed_cells(frame, name) for name in frame.columns}
+    columns = {name: parsed_cells(frame, name) for name in structured(frame)}
     keys = [(name,) for name in columns]
     if {"labels", "scores"} <= columns.keys():
         both = zip(columns["labels"], columns["scores"], strict=True)

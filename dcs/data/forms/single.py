@@ -16,17 +16,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WORD: Final = "p|probs?|proba|probability|score|confidence|conf"
-_SCORE: Final = re.compile(
-    rf"(?:(?P<before>.+)[ _:.-])?(?:{_WORD})(?:[ _:.-](?P<after>.+))?", re.I
-)
+_BEFORE: Final = re.compile(rf"(?:{_WORD})[ _:.-](.+)", re.I)
+_AFTER: Final = re.compile(rf"(.+)[ _:.-](?:{_WORD})", re.I)
+_SCORE: Final = re.compile(rf"{_WORD}|{_BEFORE.pattern}|{_AFTER.pattern}", re.I)
 
 
 def _columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str | None, str | None] | None:
     """Return the columns of the values, of a prediction they are the confidence of, of labels."""
     chosen = given.columns if given.columns and len(given.columns) == 1 else None
     scores = [n for n in frame.columns if (n in chosen if chosen else _SCORE.fullmatch(n))]
-    scores = [n for n in scores if to_number(frame[n]).plausible]
-    if len(scores) != 1:
+    if len(scores) != 1 or not to_number(frame[scores[0]]).plausible:
         return None
     guesses = [n for n in frame.columns if names_predictions(n) and n not in scores]
     labels = [given.label] if given.label in frame else label_columns(frame, scores)
@@ -102,15 +101,17 @@ def _ways(classes: tuple[str, ...]) -> str:
 
 def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
     """Return which class a column is the probability of."""
-    match, keys = _SCORE.fullmatch(score), [*map(comparable, classes)]
-    named = comparable(match["after"] or match["before"]) if match else ""
-    if given.classes or (named not in keys and keys in ([0, 1], [-1, 1])):
+    keys = [*map(comparable, classes)]
+    found = [pattern.fullmatch(score) for pattern in (_BEFORE, _AFTER)]
+    named = {keys.index(name) for m in found if m and (name := comparable(m[1])) in keys}
+    # The classes of earlier rows are given too, so that the name of the column goes first.
+    if len(named) != 1 and (given.classes or (not named and keys in ([0, 1], [-1, 1]))):
         return 1
-    if named not in keys:
+    if len(named) != 1:
         raise TableError(
             f"{score} is the probability of one of {quoted(classes)}; {_ways(classes)}"
         )
-    return keys.index(named)
+    return named.pop()
 
 
 def _sniff(frame: pd.DataFrame, given: Reading) -> bool:

@@ -271,3 +271,38 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
     for read in (open_sources, source_files):
         refuses(TableError, read, empty, names=[str(empty)])
     refuses(TableError, open_sources, empty / "a.csv", names=["a.csv"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("t.csv", 'label,a,b\na,"1,500",500\nb,200,"1,800"\n', [[0.75, 0.25], [0.1, 0.9]]),
+        ("t.csv", 'label,a,b\na,"1,000","3,000"\nb,"3,000","1,000"\n', [[1, 3], [3, 1]]),
+        ("t.csv", "label;a;b\na;0,125;0,875\nb;0,5;0,5\n", [[0.125, 0.875], [0.5, 0.5]]),
+        ("t.csv", "label;a;b\na;1,500;2,000\n", "decimal=, or --read decimal=."),
+        ("t.csv", "label;a;b\na;1.500,5;2,5\nb;1,5;2,5\n", "row 0"),
+        ("t.tsv", 'label\ta\tb\tx\na\t.1\t.9\t"one\nb\t.8\t.2\t"two\n', [[0.1, 0.9], [0.8, 0.2]]),
+        (
+            "t.tsv",
+            'label\ta\tb\tx\na\t.1\t.9\t"1\nb\t.8\t.2\t2"\n',
+            "quoting=double or quoting=none",
+        ),
+        ("t.csv", "label,a,b\na,.1,.9,\nb,.8,.2\n", "line 2 has 4 fields, the header has 3"),
+        ("t.csv", "label,a,b\na,,.9\nb,.8,.2\n", "row 0, a is empty"),
+        ("t.json", '{"label": "a", "a": 0.5, "a": 0.1, "b": 0.5}', "twice"),
+        ("t.json", '{"label": ["a", "b"], "a": [0.1, 1], "b": [0.9, 0]}', [[0.1, 0.9], [1, 0]]),
+        ("t.json", '[[{"label": "a", "score": 1}, {"label": "b", "score": 0}]]', [[1, 0]]),
+        ("t.json", '{"columns": ["a", "b"], "data": [[0.5, 0.5]]}', [[0.5, 0.5]]),
+    ],
+)
+def test_numbers_rows_and_records(name: str, text: str, expected: Any, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    if isinstance(expected, str):
+        refuses(TableError, read_table, path, names=expected.split(" or "))
+        return
+    values = "scores" if "500" in text else None
+    table = read_table(path, values=values)
+    # The votes are thousands, so that one more in the prior changes little.
+    shares = np.divide(expected, np.sum(expected, axis=1, keepdims=True))
+    np.testing.assert_allclose(table.probs, shares, atol=1e-3)

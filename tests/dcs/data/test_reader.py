@@ -212,6 +212,8 @@ COLUMNS_OF_LABELS: list[tuple[list[str], list[Any], list[int] | str]] = [
     (["a", "b"], [-1, 1, 1], "classes=-1,1"),
     (["0", "1"], [-1, 1, 1, 0], [-1, 1, 1, 0]),
     (["a", "b", "c"], ["LABEL_0", "LABEL_2"], [0, 2]),
+    (["1", "0", "2"], ["LABEL_0", "LABEL_2"], [1, 2]),
+    (["LABEL_1", "LABEL_0"], [0, 1, 1], [1, 0, 0]),
     (["Stra\u00dfe", "Cafe\u0301"], ["STRASSE", " caf\u00e9\u00a0"], [0, 1]),
     (["\u0130yi", "k\u00f6t\u00fc"], ["iyi", "KO\u0308TU\u0308"], [0, 1]),
     (["a", "A"], ["a", "A"], [0, 1]),
@@ -253,6 +255,16 @@ def test_numbers_that_count_from_one() -> None:
     assert read_table(rows).labels.min() == 1
 
 
+def test_a_letter_is_the_same_however_it_is_encoded() -> None:
+    frame = columns(classes=["caf\u00e9", *CLASSES[1:]])
+    other = frame.rename(columns={"caf\u00e9": "cafe\u0301"})
+    tables = [read_table(rows) for rows in (frame, other)]
+    assert tables[0].digest == tables[1].digest
+    old = ["cafe\u0301", *CLASSES[1:]]
+    assert tables[0].with_classes(old).classes == tuple(old)
+    assert read_table(other, columns=old, classes=old).digest == tables[0].digest
+
+
 def test_the_index_of_a_frame_is_no_place_for_labels_to_get_lost() -> None:
     frame = columns(form="p:{}").assign(label=GOLD, id=[f"T{k}" for k in range(120)])
     levels = pd.MultiIndex.from_tuples([("p", name[2:]) for name in frame.columns[:5]])
@@ -286,3 +298,14 @@ def test_very_many_columns_are_refused_at_once(form: str, tmp_path: Path) -> Non
     else:
         path.write_text(json.dumps(dict.fromkeys(map(str, range(many)), 0)))
     refuses(TableError, read_table, path, names=["25,000 columns"])
+
+
+def test_labels_of_the_next_file_count_as_those_of_the_first(tmp_path: Path) -> None:
+    for start in (0, 1):
+        first = open_source(columns().assign(label=LABELS + start))
+        rows = columns()[:9].assign(label=np.minimum(LABELS[:9], 2) % 2 + 1 + start)
+        if not start:
+            refuses(TableError, open_source, rows, names=["labels=from-0", "labels=from-1"])
+        for label in (rows["label"], np.array(CLASSES)[rows["label"] - start]):
+            table = open_source(rows.assign(label=label), known=first.reading).table
+            assert table.labels.tolist() == (rows["label"] - start).tolist()

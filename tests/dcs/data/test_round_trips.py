@@ -343,11 +343,14 @@ CASES = settings(max_examples=2000 if FUZZ else 100, deadline=None)
 def test_a_column_per_class(truth: Truth, name: str, prefix: str, data: st.DataObject) -> None:
     told: list[Any] = list(truth.names)
     meant = list(truth.labels)
-    if all(name.isdigit() for name in truth.classes) and data.draw(st.booleans()):
+    numbers = {float(name) for name in truth.classes if name.isdigit()}
+    if len(numbers) == len(truth.classes) and data.draw(st.booleans()):
         told = [None if each is None else float(each) for each in told]
     frame = as_frame(truth, prefix, told)
     order = data.draw(st.permutations(range(frame.shape[1])))
     frame = frame.iloc[:, list(order)]
+    if name in ("frame", "t.csv", "all.csv") and data.draw(st.booleans()):
+        frame = pd.concat([frame, frame.iloc[:, :2]], axis=1)
     tame = truth.classes[0] in VOCABULARIES[0] and {*truth.classes} <= {*VOCABULARIES[0]}
     tame = tame and prefix != "" and any(k is not None for k in meant)
     tame = tame and [*truth.probs.argmax(axis=1)] != meant and "tsv" not in name

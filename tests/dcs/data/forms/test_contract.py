@@ -68,6 +68,13 @@ def test_the_contract(name: str, tmp_path: Path) -> None:
     check_form(WRITTEN[name], frame, table, given)
 
 
+def test_the_column_of_the_first_class() -> None:
+    meant = truth(2)
+    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
+    frame = pd.DataFrame({"prob_no": meant.probs[:, 0], "label": meant.names})
+    check_form(single.FORM, frame, table)
+
+
 def test_the_contract_of_votes() -> None:
     counts = [[(row == name).sum() for name in CLASSES] for row in ANSWERS]
     gold = [*CLASSES, *CLASSES, *CLASSES]
