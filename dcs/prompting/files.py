@@ -45,7 +45,6 @@ DESCRIBED: Final = {
 
 _YAML: Final = (".yaml", ".yml")
 
-_ORDER: Final = re.compile(r"(.+)@order(\d{1,3})")
 _KEY: Final = "@key"  # key of a row in a JSON object of rows
 
 _TOKEN: Final = re.compile(r"@\w+\$|\w+|[^\w\s]")
@@ -244,29 +243,15 @@ class TaskFile(Prompt):
             f"class, seed {self.seed}"
         )
 
-    def listed(self, order: int) -> tuple[str, tuple[str, ...]]:
-        """Return the instruction with the options in an order, and the answer of each class.
-
-        Order k begins with option k and continues cyclically, so that each option is at each
-        position once.
-
-        Raises
-        ------
-        ConfigError
-            If the instruction lists no options, or there is no such order.
-        """
-        words, n_classes = self.label_words or self.classes, len(self.classes)
-        if order and "{options}" not in self.instruction:
-            raise ConfigError(
-                f"task {self.name!r}: order {order}: the instruction lists no {{options}}"
-            )
-        if order >= n_classes:
-            raise ConfigError(f"task {self.name!r}: order {order}: must be 0 to {n_classes - 1}")
-        classes = [(place + order) % n_classes for place in range(n_classes)]
-        letters, options = string.ascii_uppercase, ", ".join(words[k] for k in classes)
+    def listed(self) -> tuple[str, tuple[str, ...]]:
+        """Return the instruction with the list of options, and the answer of each class."""
+        words = self.label_words or self.classes
+        options = ", ".join(words)
         if self.options == "letters":
-            options = "\n".join(f"{letters[i]}. {words[k]}" for i, k in enumerate(classes))
-            words = tuple(letters[classes.index(k)] for k in range(n_classes))
+            letters = tuple(string.ascii_uppercase[: len(words)])
+            lettered = zip(letters, words, strict=True)
+            options = "\n".join(f"{letter}. {word}" for letter, word in lettered)
+            words = letters
         return self.instruction.replace("{options}", options), words
 
     def variant(self, name: str) -> TaskFile:
@@ -348,8 +333,7 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     ----------
     name : str
         A built-in task, one of the seven tasks of the paper, or the path of a task YAML file; an
-        optional prompt variant follows an ``@``: ``trec@published``, and then optionally the
-        order of the options, from 0: ``helpdesk@letters@order2``.
+        optional prompt variant follows an ``@``: ``trec@published``.
     data : path-like, optional
         Folder with the texts of a described task, directly or in a subfolder named after the
         task. By default, texts are read from the folder of a user-defined YAML file, or from the
@@ -362,8 +346,7 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
         only raised when the texts are requested.
     """
     known = PACKAGED | DESCRIBED
-    ordered = _ORDER.fullmatch(name)
-    base, variant, order = (ordered[1], "", int(ordered[2])) if ordered else (name, "", 0)
+    base, variant = name, ""
     if "@" in base and not base.endswith(_YAML):
         base, _, variant = base.rpartition("@")
     if base not in known and not base.endswith(_YAML):
@@ -373,10 +356,9 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     if base not in DESCRIBED and file.hub is None and (data is None or base in PACKAGED):
         data = path.parent  # The texts are in the folder of the task file.
     prompt = file.variant(variant) if variant else file
-    instruction, words = prompt.listed(order)
-    parts = (file.name, variant, f"order{order}" if ordered else "")
+    instruction, words = prompt.listed()
     return Task(
-        name="@".join(filter(None, parts)),
+        name="@".join(filter(None, (file.name, variant))),
         title=file.title or file.name,
         classes=file.classes,
         label_words=words,

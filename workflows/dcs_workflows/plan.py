@@ -578,10 +578,7 @@ def _plan_requests(plan: SweepPlan) -> None:
     # Without demonstrations, all seeds share one table.
     firsts: dict[str, TableRequest] = {}
     stored: dict[TableRequest, StoredTables] = {}
-    prior = plan.config.position_prior
     for request in table_requests(plan.config):
-        if prior and request.order:
-            request = replace(request, limit=min(prior, request.limit or prior))
         key = request_key(request, known=known)
         first = firsts.setdefault(key, request)
         stored[first] = StoredTables.under(plan.output, key)
@@ -590,18 +587,15 @@ def _plan_requests(plan: SweepPlan) -> None:
     for over in plan.config.ensemble:
         for group, drawn in grouped_over([*stored], over):
             members = {_member_name(request, over): stored[request] for request in group}
-            divided = {"position_prior": prior} if prior and over == "orders" else {}
-            key = content_key({"ensemble": [each.key for each in members.values()], **divided})
+            key = content_key({"ensemble": [each.key for each in members.values()]})
             ensemble = Source(seed=group[0].seed, **joint_names(group, over, drawn))
-            plan.add(key, ensemble, JointTables(members, divided=bool(divided)))
+            plan.add(key, ensemble, JointTables(members))
 
 
 def _member_name(request: TableRequest, over: Grouping) -> str:
     """Return the name of a table within an ensemble."""
     if over == "models":
         return request.model
-    if over == "orders":
-        return request.task.rpartition("@")[2]
     seed = f"seed {request.seed}"
     if over == "all":
         return f"{request.model} {request.shots}-shot {seed}"

@@ -37,7 +37,6 @@ from dcs.prompting.prompts import prompt_hash
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, select_demonstrations
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.ensemble import TableEnsemble, joint_digest
-from dcs.selection.position_prior import without_position_prior
 from dcs_tracking.records import PromptRecord, plain
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
@@ -96,11 +95,6 @@ class TableRequest(Source):
     def label(self) -> str:
         """A short display name."""
         return f"{self.model} {self.task} {self.shots}-shot seed {self.seed}"
-
-    @property
-    def order(self) -> int:
-        """The order of the options, 0 by default."""
-        return int(self.task.partition("@order")[2] or 0)
 
     @property
     def prompted(self) -> dict[str, Any]:
@@ -354,7 +348,6 @@ def grouped_over(sources: Sequence[S], over: Grouping) -> list[tuple[list[S], st
             "prompts": (source.model, source.task),
             "seeds": (source.model, source.task, source.shots),
             "models": (source.task, source.shots, source.seed),
-            "orders": (source.model, _unordered(source), source.shots, source.seed),
             "all": (source.task,),
         }
         # Tables that hold out rows by the seed of the sweep must hold out the same rows.
@@ -387,14 +380,9 @@ def joint_names(group: Sequence[Source], over: Grouping, name: str) -> dict[str,
     shots = {source.shots for source in group}
     return {
         "model": model,
-        "task": _unordered(group[0]) if over == "orders" else group[0].task,
+        "task": group[0].task,
         "shots": group[0].shots if len(shots) == 1 and over != "all" else None,
     }
-
-
-def _unordered(source: Source) -> str:
-    """Return the task without the order of its options."""
-    return source.task.partition("@order")[0]
 
 
 def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
@@ -778,14 +766,10 @@ class StoredTables:
 
 @dataclass(frozen=True, slots=True)
 class JointTables:
-    """Stored tables of the same rows by name, which are tuned jointly and have no own file.
-
-    If `divided`, they are orders of options, and tuned as the first without the position prior.
-    """
+    """Stored tables of the same rows by name, which are tuned jointly and have no own file."""
 
     members: Mapping[str, StoredTables]
     files: Mapping[str, Path] = field(default_factory=dict)
-    divided: bool = False
 
     @property
     def complete(self) -> bool:
@@ -798,8 +782,6 @@ class JointTables:
         parts = [part for each in self.members.values() if (part := each.digests) is not None]
         if len(parts) < len(self.members):
             return None
-        if self.divided:
-            return {split: table.digest for split, table in self.read().items()}
         return {str(split): joint_digest(part[split] for part in parts) for split in SPLITS}
 
     @property
@@ -809,10 +791,7 @@ class JointTables:
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, with rows matched."""
-        tables = {name: each.read() for name, each in self.members.items()}
-        if self.divided:
-            return dict(without_position_prior([*tables.values()]))
-        return matched_tables(tables)
+        return matched_tables({name: each.read() for name, each in self.members.items()})
 
 
 #: Where the rows of a source are.

@@ -24,8 +24,8 @@ from dcs.prompting.files import (
     read_examples,
     read_task_file,
 )
-from dcs.prompting.prompts import prompt_hash, render_prefix, render_query
-from dcs.prompting.tasks import SPLITS, Demonstrations, select_demonstrations
+from dcs.prompting.prompts import render_prefix, render_query
+from dcs.prompting.tasks import SPLITS, Demonstrations
 from tests.dcs.refusals import refuses
 
 
@@ -285,24 +285,19 @@ class TestOwnTask:
         refused(f"{path}@quiet", None, "quiet", "loud, terse")
         refused("nowhere.yaml", None, "nowhere.yaml")
 
-    @pytest.mark.parametrize("options", ["words", "letters"])
-    def test_orders_of_the_options(self, tmp_path: Path, options: str) -> None:
+    @pytest.mark.parametrize(
+        ("options", "listed", "words"),
+        [
+            ("words", "happy, sad", ("happy", "sad")),
+            ("letters", "A. happy\nB. sad", ("A", "B")),
+        ],
+    )
+    def test_list_of_the_options(
+        self, tmp_path: Path, options: str, listed: str, words: tuple[str, ...]
+    ) -> None:
         changes = {"instruction": "Choose:\n{options}", "options": options}
-        name = write_own(tmp_path, **changes)
-        tasks = [get_task(f"{name}@order{order}") for order in (0, 1)]
-        assert get_task(name).instruction == tasks[0].instruction
-        lists = [task.instruction.removeprefix("Choose:\n") for task in tasks]
-        if options == "words":
-            assert lists == ["happy, sad", "sad, happy"]
-            assert {task.label_words for task in tasks} == {("happy", "sad")}
-        else:
-            assert lists == ["A. happy\nB. sad", "A. sad\nB. happy"]
-            assert [task.label_words for task in tasks] == [("A", "B"), ("B", "A")]
-        shown = [select_demonstrations(task, 2, seed=0) for task in tasks]
-        assert shown[0] == shown[1]
-        assert len(set(map(prompt_hash, tasks, shown))) == 2
-        refused(f"{name}@order2", None, "order 2")
-        refused(f"{write_own(tmp_path)}@order1", None, "{options}")
+        task = get_task(write_own(tmp_path, **changes))
+        assert (task.instruction, task.label_words) == (f"Choose:\n{listed}", words)
 
     @pytest.mark.parametrize(
         ("changes", "key"),
