@@ -11,20 +11,11 @@ import pytest
 
 from dcs.data.columns import Reading
 from dcs.data.files import read_records
-from dcs.data.forms import (
-    FORMS,
-    Form,
-    chat,
-    classify,
-    inspect_ai,
-    lighteval,
-    lm_eval,
-    long,
-    nested,
-    runs,
-    scores,
-    single,
-)
+from dcs.data.forms import FORMS, Form
+from dcs.data.forms.engines import CHAT, CLASSIFY
+from dcs.data.forms.harnesses import INSPECT, LIGHTEVAL, LM_EVAL
+from dcs.data.forms.nested import NUMBERS, SCORES
+from dcs.data.forms.plain import LONG, RUNS, SINGLE
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
 from dcs.testing import check_form
@@ -36,18 +27,18 @@ CLASSES = ["maybe", "no", "yes"]
 ANSWERS = np.array(CLASSES)[RNG.integers(0, 3, (9, 5))]
 
 WRITTEN: dict[str, Form] = {
-    "pipeline.jsonl": scores.FORM,
-    "zero.jsonl": scores.FORM,
-    "map.parquet": nested.FORM,
-    "map.csv": nested.FORM,
-    "long.csv": long.FORM,
-    "classify.jsonl": classify.FORM,
-    "batch.jsonl": chat.FORM,
-    "log.eval": inspect_ai.FORM,
-    "samples.jsonl": lm_eval.FORM,
-    "details.parquet": lighteval.FORM,
-    "one.csv": single.FORM,
-    "confidence.csv": single.FORM,
+    "pipeline.jsonl": SCORES,
+    "zero.jsonl": SCORES,
+    "map.parquet": NUMBERS,
+    "map.csv": NUMBERS,
+    "long.csv": LONG,
+    "classify.jsonl": CLASSIFY,
+    "batch.jsonl": CHAT,
+    "log.eval": INSPECT,
+    "samples.jsonl": LM_EVAL,
+    "details.parquet": LIGHTEVAL,
+    "one.csv": SINGLE,
+    "confidence.csv": SINGLE,
 }
 
 
@@ -60,7 +51,7 @@ def truth(size: int) -> Truth:
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_contract(name: str, tmp_path: Path) -> None:
-    meant = truth(2 if WRITTEN[name] is single.FORM else 3)
+    meant = truth(2 if WRITTEN[name] is SINGLE else 3)
     OTHERS[name](meant, tmp_path / name)
     given = Reading(classes=tuple(meant.classes)) if name == "batch.jsonl" else None
     frame = read_records(tmp_path / name, Reading()).frame
@@ -72,7 +63,7 @@ def test_the_column_of_the_first_class() -> None:
     meant = truth(2)
     table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
     frame = pd.DataFrame({"prob_no": meant.probs[:, 0], "label": meant.names})
-    check_form(single.FORM, frame, table)
+    check_form(SINGLE, frame, table)
 
 
 def test_the_contract_of_votes() -> None:
@@ -80,10 +71,10 @@ def test_the_contract_of_votes() -> None:
     gold = [*CLASSES, *CLASSES, *CLASSES]
     table = ProbabilityTable.from_counts(counts, [0, 1, 2] * 3, classes=CLASSES)
     wide = pd.DataFrame(ANSWERS).add_prefix("run_").assign(label=gold)
-    check_form(runs.FORM, wide, table)
+    check_form(RUNS, wide, table)
     rows = {"id": np.repeat(range(9), 5), "epoch": [*range(5)] * 9, "answer": ANSWERS.ravel()}
-    check_form(long.FORM, pd.DataFrame(rows | {"target": np.repeat(gold, 5)}), table)
-    assert {*WRITTEN.values(), runs.FORM} == {*FORMS}
+    check_form(LONG, pd.DataFrame(rows | {"target": np.repeat(gold, 5)}), table)
+    assert {*WRITTEN.values(), RUNS} == {*FORMS}
 
 
 HALF = [0.25, 0.75] * 15

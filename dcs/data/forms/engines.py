@@ -1,4 +1,4 @@
-"""Answers of chat models with log-probabilities: outputs of the OpenAI Batch API and its kin."""
+"""Responses of model servers: chats with log-probabilities, and the endpoint ``/classify``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from dcs.data.columns import Reading, cells_of
-from dcs.data.forms.base import Form, Rows, natural, parsed, with_scores
+from dcs.data.forms.base import Form, Rows, natural, parsed, parsed_cells, with_scores
 from dcs.data.labels import as_text, fold
 from dcs.errors import TableError, quoted
 
@@ -53,7 +55,7 @@ def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[st
     return found if sum(found.values()) > 0.0 else {}
 
 
-def _sniff(frame: pd.DataFrame, given: Reading) -> bool:
+def _is_chat(frame: pd.DataFrame, given: Reading) -> bool:
     return (
         any("choices" in str(cell) for key in _KEYS if key in frame for cell in frame[key][:20])
         or "choices" in frame
@@ -61,7 +63,7 @@ def _sniff(frame: pd.DataFrame, given: Reading) -> bool:
     )
 
 
-def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
+def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     name = next(key for key in _KEYS if key in frame)
     plain = plain_of(given.classes or ())
     answers = [likely_tokens({name: parsed(cell)}, plain) for cell in cells_of(frame[name])]
@@ -92,4 +94,35 @@ def _rows(frame: pd.DataFrame, given: Reading) -> Rows:
     )
 
 
-FORM = Form("answers of a chat model", _sniff, _rows)
+CHAT = Form("answers of a chat model", _is_chat, _chat_rows)
+
+
+def _classify_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    values = [cell if isinstance(cell, list) else [] for cell in parsed_cells(frame, "probs")]
+    size = max(map(len, values))
+    if wrong := [k for k, row in enumerate(values) if len(row) != size or None in row]:
+        raise TableError(f"row {wrong[0]}: {len(values[wrong[0]])} probs, others have {size}")
+    top = np.array(values, dtype=np.float64).argmax(axis=1).tolist()
+    labels = [*map(as_text, frame["label"])]
+    predicted = dict(zip(top, labels, strict=True))
+    if len({*zip(top, labels, strict=True)}) > len({*predicted.values()}):
+        raise TableError(
+            "label is not the most probable class of every row; rename the column to gold if it "
+            "holds the labels, and name the classes with --read classes=A,B,..."
+        )
+    classes = given.classes or tuple(predicted.get(k, "") for k in range(size))
+    if "" in classes or len(classes) != size:
+        raise TableError(
+            f"only {quoted([*predicted.values()])} of {size} classes are predicted; name all in "
+            "the order of the model with --read classes=A,B,..."
+        )
+    scores = [dict(zip(classes, row, strict=True)) for row in values]
+    rest = frame.drop(columns="probs").rename(columns={"label": "predicted"})
+    return Rows(with_scores(rest, scores, classes), {}, "label is the prediction")
+
+
+CLASSIFY = Form(
+    "rows of /classify of vLLM or SGLang",
+    lambda frame, given: {"label", "probs", "num_classes"} <= {*frame.columns},
+    _classify_rows,
+)
