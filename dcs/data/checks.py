@@ -33,14 +33,23 @@ SEPARATORS: Final = ":_.-/| "
 MOST_VALUES: Final = 2**27
 
 
+#: Maximum number of columns: a mistaken separator or orientation fails at once.
+_MOST_COLUMNS: Final = 20_000
+
+
 def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
     """Check the size of a table before it is read: a small compressed file can hold many rows.
 
     Raises
     ------
     TableError
-        If it has more than the maximum number of values.
+        If it has more than the maximum number of columns, or of values.
     """
+    if n_columns > _MOST_COLUMNS:
+        raise TableError(
+            f"{source}: {n_columns:,} columns; at most {_MOST_COLUMNS:,} can be read; give a file "
+            "with a row per text and a column per class"
+        )
     if n_rows * n_columns > MOST_VALUES:
         raise TableError(
             f"{source}: {n_rows} rows of {n_columns} columns are too large for one table, which "

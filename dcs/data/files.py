@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 #: Maximum size of a text file: its parsed content takes several times that much memory.
 TEXT_BYTES: Final = 2**32
 
-#: Maximum number of columns: a mistaken separator or orientation fails at once.
-_MOST_COLUMNS: Final = 20_000
-
 _PACKED: Final[Mapping[str, Callable[..., Any]]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
@@ -189,7 +186,6 @@ def _from_inspect(archive: zipfile.ZipFile, names: list[str], source: str, path:
 def _from_parquet(path: Path, given: Reading) -> Records:
     name = escaped(path)
     with open_parquet(path) as file:
-        refuse_many_columns(file.metadata.num_columns, name)
         refuse_too_large(file.metadata.num_rows, file.metadata.num_columns, source=name)
         frame = frame_of(file.read(), name)
     return Records(frame, {}, Provenance(source=path.name))
@@ -198,24 +194,8 @@ def _from_parquet(path: Path, given: Reading) -> Records:
 def _from_feather(path: Path, given: Reading) -> Records:
     name = escaped(path)
     table = open_feather(path)
-    refuse_many_columns(table.num_columns, name)
     refuse_too_large(table.num_rows, table.num_columns, source=name)
     return Records(frame_of(table, name), {}, Provenance(source=path.name))
-
-
-def refuse_many_columns(number: int, source: str) -> None:
-    """Refuse a file with more columns than a table of rows has.
-
-    Raises
-    ------
-    TableError
-        If it has.
-    """
-    if number > _MOST_COLUMNS:
-        raise TableError(
-            f"{source}: {number:,} columns; at most {_MOST_COLUMNS:,} can be read; give a file "
-            "with a row per text and a column per class"
-        )
 
 
 def _from_text(text: str, suffix: str, given: Reading, source: str, origin: Provenance) -> Records:
@@ -244,7 +224,7 @@ def _separated(
     head = text.split("\n", 1)[0]
     marks = [given.separator] if given.separator else ["\t"] if suffix == ".tsv" else [*",;\t|"]
     quotings = [given.quoting] if given.quoting else ["double", "none"][: 1 + ('"' in text)]
-    refuse_many_columns(max(map(head.count, marks)) + 1, source)
+    refuse_too_large(1, max(map(head.count, marks)) + 1, source=source)
     found: dict[str, tuple[str, list[list[str]]]] = {}
     faults: list[str] = []
     for quoting in quotings:
@@ -359,7 +339,7 @@ def _records_frame(rows: list[Any], source: str) -> pd.DataFrame:
                 f"{source}: line {number}: expected an object with a key per column, got "
                 f"{show(row)}"
             )
-    refuse_many_columns(max(map(len, rows), default=0), source)
+    refuse_too_large(len(rows), max(map(len, rows), default=0), source=source)
     return pd.DataFrame(rows, dtype=object)
 
 
@@ -386,7 +366,7 @@ def _from_npz(path: Path, given: Reading) -> Records:
     try:
         if path.suffix.lower() == ".npy":
             whole = np.load(file, allow_pickle=False, mmap_mode="r")
-            refuse_too_large(1, whole.size, source=source)
+            refuse_too_large(whole.size, 1, source=source)
             arrays, names = {"probs": np.array(whole)}, ["probs"]
         else:
             arrays, names = _arrays(file, source)
@@ -442,7 +422,7 @@ def _array_frame(values: Any, name: str, classes: Any, source: str) -> pd.DataFr
             "be numbers [rows, classes] with at least two classes; save it and the labels with "
             "numpy.savez(FILE, probs=..., labels=...)"
         )
-    refuse_many_columns(values.shape[1], source)
+    refuse_too_large(*values.shape, source=source)
     found = checked_classes(classes, n_classes=values.shape[1], source=source)
     return pd.DataFrame(values, columns=[PREFIX + each for each in found])
 

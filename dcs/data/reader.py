@@ -23,7 +23,6 @@ from dcs.data.files import (
     Records,
     log_name,
     read_records,
-    refuse_many_columns,
     suffix_of,
 )
 from dcs.data.forms import FORMS
@@ -134,7 +133,6 @@ def _own_table(path: Path) -> Source | None:
     with open_parquet(path) as file:
         if b"dcs" not in (file.schema_arrow.metadata or {}):
             return None
-        refuse_many_columns(file.metadata.num_columns, escaped(path))
         refuse_too_large(file.metadata.num_rows, file.metadata.num_columns, source=escaped(path))
         frame = frame_of(file.read(), escaped(path))
     table = ProbabilityTable.read(path)
@@ -151,14 +149,12 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     if not len(frame):
         raise TableError(f"{source}: cannot be read: no rows")
     frame = _without_index(frame, source)
-    refuse_many_columns(frame.shape[1], source)
     refuse_too_large(*frame.shape, source=source)
     given, known = _normalised(given), known and _normalised(known)
     frame = _without_copies(frame.set_axis(flat_names(frame.columns), axis=1), source)
     told = {key: value for key, value in records.told.items() if getattr(given, key) is None}
     given = given.model_copy(update=told)
     frame, given, about = _in_columns(frame, given, known, source)
-    refuse_many_columns(frame.shape[1], source)
     refuse_too_large(*frame.shape, source=source)
     frame = _without_copies(frame.set_axis(flat_names(frame.columns), axis=1), source)
     reading, numbers = infer(frame, given, source=source, known=known)

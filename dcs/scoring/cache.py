@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dcs.errors import ConfigError, DCSError, reason
 from dcs.io import atomic_write_bytes, atomic_write_text, content_key
 from dcs.plugins import plugin_version
-from dcs.prompting.prompts import PromptPrefix
+from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring.base import (
     SCORING_VERSION,
     Engine,

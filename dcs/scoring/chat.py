@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from dcs.errors import ScoringError, named
-from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages, last_line
+from dcs.prompting.tasks import AnswerPrefix, PromptPrefix, chat_messages, last_line
 
 PromptStyle = Literal["auto", "completion", "chat"]
 """How a model is prompted: with plain text it continues (``completion``), as in the paper, or with

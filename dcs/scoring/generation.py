@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, ScoringError
-from dcs.prompting.prompts import PromptPrefix, prompt_hash, render_prefix, render_query
 from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
     Example,
+    PromptPrefix,
     Shots,
     Split,
     Task,
+    prompt_hash,
+    render_prefix,
+    render_query,
     select_demonstrations,
 )
 from dcs.scoring.base import Progress, RowsError, Scorer

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.prompts import AnswerPrefix, PromptPrefix
+from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
 from dcs.scoring.chat import ChatTemplate, PromptStyle
 
 LabelRule = Literal["auto", "mean", "first", "joint"]

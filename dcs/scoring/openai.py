@@ -29,9 +29,9 @@ from dcs.errors import (
     show,
 )
 from dcs.io import content_key
-from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
+from dcs.prompting.tasks import AnswerPrefix, PromptPrefix, chat_messages
 from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, Shown, fill_missing, label_masses
-from dcs.scoring.base import Progress, Prompt, Scores
+from dcs.scoring.base import OpenAIOptions, Progress, Prompt, Scores
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.client import UNREADABLE, Api, PromptError, ServedEngine, is_chat, run
 from dcs.scoring.labels import (
@@ -42,7 +42,6 @@ from dcs.scoring.labels import (
     read_label_words,
     usable_scores,
 )
-from dcs.scoring.options import OpenAIOptions
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.prompts import PromptPrefix
-from dcs.scoring.base import Progress, Scores, TokenEngine
+from dcs.prompting.tasks import PromptPrefix
+from dcs.scoring.base import Progress, Scores, TokenEngine, TransformersOptions
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -25,7 +25,6 @@ from dcs.scoring.models import (
     require,
     resolve_model,
 )
-from dcs.scoring.options import TransformersOptions
 
 _log = logging.getLogger(__name__)
 

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
-from dcs.scoring.base import Progress, TokenEngine
+from dcs.scoring.base import Progress, TokenEngine, VLLMOptions
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
-from dcs.scoring.options import VLLMOptions
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
 

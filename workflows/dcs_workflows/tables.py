@@ -33,8 +33,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import prompt_hash
-from dcs.prompting.tasks import SPLITS, Shots, parse_shots, select_demonstrations
+from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.ensemble import TableEnsemble, joint_digest
 from dcs_tracking.records import PromptRecord, plain

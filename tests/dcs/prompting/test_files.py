@@ -24,8 +24,7 @@ from dcs.prompting.files import (
     read_examples,
     read_task_file,
 )
-from dcs.prompting.prompts import render_prefix, render_query
-from dcs.prompting.tasks import SPLITS, Demonstrations
+from dcs.prompting.tasks import SPLITS, Demonstrations, render_prefix, render_query
 from tests.dcs.refusals import refuses
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import AnswerPrefix, render_prefix, render_query
-from dcs.prompting.tasks import select_demonstrations
+from dcs.prompting.tasks import AnswerPrefix, render_prefix, render_query, select_demonstrations
 from dcs.scoring import load_scorer, resolve_model, score_settings
 from dcs.scoring.cache import group_key
 from dcs.scoring.chat import ChatTemplate

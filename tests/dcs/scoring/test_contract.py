@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import render_prefix, render_query
-from dcs.prompting.tasks import select_demonstrations
+from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.scoring import Scorer, load_scorer
 from dcs.scoring.base import RowsError
 from tests.dcs.refusals import refuses

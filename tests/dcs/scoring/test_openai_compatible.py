@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, ScoringError
-from dcs.prompting.prompts import chat_messages
+from dcs.prompting.tasks import chat_messages
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
 from dcs.scoring.answers import fill_missing, label_masses
 from dcs.scoring.base import RowsError

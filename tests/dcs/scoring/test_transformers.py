@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import PromptPrefix, render_prefix, render_query
-from dcs.prompting.tasks import Shots, select_demonstrations
+from dcs.prompting.tasks import (
+    PromptPrefix,
+    Shots,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
 from dcs.scoring import JointScore, LabelRule, Scorer, load_scorer, resolve_model
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer

@@ -19,7 +19,7 @@ from dcs_workflows.cli.console import console, new_table, progress_bar
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
-    from dcs.prompting.prompts import PromptPrefix
+    from dcs.prompting.tasks import PromptPrefix
     from dcs.scoring.labels import Tokenizer
     from dcs_workflows.config.scoring import ScoringSettings
     from dcs_workflows.tables import TableRequest
@@ -207,8 +207,7 @@ def show(
     Example: `dcs tasks show reviews --shots N --model gpt2`
     """
     from dcs.prompting.files import get_task
-    from dcs.prompting.prompts import render_prefix, render_query
-    from dcs.prompting.tasks import parse_shots, select_demonstrations
+    from dcs.prompting.tasks import parse_shots, render_prefix, render_query, select_demonstrations
     from dcs.scoring.models import load_tokenizer
     from dcs_workflows.config.sweep import PromptsConfig, configured
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.prompts import PromptPrefix
+from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import Progress, StoredScorer, engine_trait
 from dcs.scoring.base import Prompt, RowsError
 from dcs.scoring.cache import SHARD_SIZE

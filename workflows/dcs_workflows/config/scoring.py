@@ -20,9 +20,8 @@ from dcs.scoring import (
     load_scorer,
     resolve_model,
 )
-from dcs.scoring.base import SCORING_VERSION
+from dcs.scoring.base import SCORING_VERSION, OpenAIOptions, TransformersOptions, VLLMOptions
 from dcs.scoring.cache import local_folder
-from dcs.scoring.options import OpenAIOptions, TransformersOptions, VLLMOptions
 
 #: Options that only the engines with the default of another value need to have.
 _DEFAULTS = (
@@ -41,7 +40,7 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
     """The section ``scoring:`` of a sweep, and the options of ``dcs generate``.
 
     The options are those of the engine: of a packaged one as declared in
-    :mod:`dcs.scoring.options`, of another one as its class accepts them.
+    :mod:`dcs.scoring.base`, of another one as its class accepts them.
 
     Attributes
     ----------
