@@ -252,6 +252,24 @@ class Engine(ABC):
     Scorers need not derive from it. The attributes up to `repeatable` of their class are read, if
     they have them; here are the defaults.
 
+    Parameters
+    ----------
+    label_rule : {"auto", "mean", "first", "joint"}
+        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
+    prompt : {"auto", "completion", "chat"}
+        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
+    answer_prefix : {"user", "assistant", "none"}
+        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
+    votes : int, optional
+        Sample this many answers to each prompt instead of reading log-probabilities; the result
+        is the number of answers that name each label.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
+    answer : "distribution", optional
+        Read a share of each label from the samples, one by default.
+
     Attributes
     ----------
     version : str
@@ -304,14 +322,21 @@ class Engine(ABC):
     # Held while prompts are scored; an engine for several threads has a lock.
     _turn: AbstractContextManager[Any] = nullcontext()
 
-    def _sample_answers(
+    def __init__(
         self,
-        votes: int | None,
-        temperature: float,
-        max_tokens: int,
-        answer: Literal["distribution"] | None,
+        *,
+        label_rule: LabelRule = "auto",
+        prompt: PromptStyle = "auto",
+        answer_prefix: AnswerPrefix = "user",
+        votes: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
+        answer: Literal["distribution"] | None = None,
     ) -> None:
-        """Check and set the options of sampled answers."""
+        check_choice("label_rule", label_rule, get_args(LabelRule))
+        check_choice("prompt", prompt, get_args(PromptStyle))
+        check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
+        self._label_rule, self._prompt, self._answer_prefix = label_rule, prompt, answer_prefix
         if answer is not None:
             check_choice("answer", answer, ("distribution",))
             votes = votes or 1
@@ -406,49 +431,21 @@ class TokenEngine(Engine):
 
     Parameters
     ----------
-    label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
     joint : {"sum", "mean", "unconditional"}
         How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
-    prompt : {"auto", "completion", "chat"}
-        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
-    answer_prefix : {"user", "assistant", "none"}
-        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
-    votes : int, optional
-        Sample this many answers to each prompt instead of reading log-probabilities; the result
-        is the number of answers that name each label. Seeded by the prompt.
-    temperature : float
-        Temperature of the samples.
-    max_tokens : int
-        Maximum number of tokens of a sample, including a thought.
-    answer : "distribution", optional
-        Read a share of each label from the samples, one by default.
+    **reading
+        How the answer is read; see :class:`Engine`. Sampled answers are seeded by the prompt.
     """
 
     _tokenizer: Tokenizer
     _limit: int | None
     """Maximum number of tokens of a prompt and its continuation; None if unknown."""
 
-    def __init__(
-        self,
-        *,
-        label_rule: LabelRule = "auto",
-        joint: JointScore = "sum",
-        prompt: PromptStyle = "auto",
-        answer_prefix: AnswerPrefix = "user",
-        votes: int | None = None,
-        temperature: float = 1.0,
-        max_tokens: int = 1024,
-        answer: Literal["distribution"] | None = None,
-    ) -> None:
-        check_choice("label_rule", label_rule, get_args(LabelRule))
+    def __init__(self, *, joint: JointScore = "sum", **reading: Any) -> None:
+        super().__init__(**reading)
         check_choice("joint", joint, get_args(JointScore))
-        check_choice("prompt", prompt, get_args(PromptStyle))
-        check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
-        self._label_rule, self._joint = label_rule, joint
-        self._prompt, self._answer_prefix = prompt, answer_prefix
-        self._sample_answers(votes, temperature, max_tokens, answer)
-        finite_number(temperature, "temperature", positive=True)
+        self._joint = joint
+        finite_number(self._temperature, "temperature", positive=True)
 
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
         """Set the tokenizer, and all settings that determine the numbers."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from dcs.errors import (
     show,
 )
 from dcs.io import content_key
-from dcs.prompting.tasks import AnswerPrefix, PromptPrefix, chat_messages
+from dcs.prompting.tasks import PromptPrefix, chat_messages
 from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, Shown, fill_missing, label_masses
 from dcs.scoring.base import OpenAIOptions, Progress, Prompt, Scores
 from dcs.scoring.chat import PromptStyle
@@ -76,29 +76,12 @@ class OpenAIScorer(ServedEngine):
         URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
     api : {"completions", "chat"}
         Which API to use: plain completion, as in the paper, or chat.
-    prompt : {"auto", "completion", "chat"}
-        For ``api="chat"``: one message with the whole text (``completion``), or the instruction
-        and the demonstrations as messages (``chat``, also ``auto``).
-    answer_prefix : {"user", "none"}
-        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
-    label_rule : {"auto", "mean", "first", "joint"}
-        See :data:`dcs.scoring.LabelRule`. ``mean`` and ``joint`` need a server that returns the
-        log-probabilities of given tokens; with others, ``auto`` is ``first``.
     top_logprobs : int, optional
         Number of most probable tokens to request. By default the server is asked for exactly the
         label tokens, and for 20 or 5 if it does not support that.
     missing : {"spread", "bound", "error"}
         How to handle labels that are not among the most probable tokens; see
         :data:`dcs.scoring.answers.MissingRule`.
-    votes : int, optional
-        Sample this many answers to each prompt instead of reading log-probabilities; the result
-        is the number of answers that name each label.
-    temperature : float
-        Temperature of the samples.
-    max_tokens : int
-        Maximum number of tokens of a sample, including a thought.
-    answer : "distribution", optional
-        Read a share of each label from the samples, one by default.
     concurrency : int
         Maximum number of concurrent requests.
     retries : int
@@ -113,6 +96,12 @@ class OpenAIScorer(ServedEngine):
     revision : str, optional
         The exact version of the model, if known; a served model may change without a change of
         name. Required if the path of `base_url` is more than an API version.
+    **reading
+        How the answer is read; see :class:`dcs.scoring.base.Engine`. With ``api="chat"``, `prompt`
+        is one message with the whole text (``completion``), or the instruction and the
+        demonstrations are messages (``chat``, also ``auto``); `answer_prefix` cannot be
+        ``assistant``. The label rules ``mean`` and ``joint`` need a server that returns the
+        log-probabilities of given tokens; with others, ``auto`` is ``first``.
 
     Attributes
     ----------
@@ -136,29 +125,22 @@ class OpenAIScorer(ServedEngine):
         *,
         base_url: str = "https://api.openai.com/v1",
         api: Api = "completions",
-        prompt: PromptStyle = "auto",
-        answer_prefix: AnswerPrefix = "user",
-        label_rule: LabelRule = "auto",
         top_logprobs: int | None = None,
         missing: MissingRule = "spread",
-        votes: int | None = None,
-        temperature: float = 1.0,
-        max_tokens: int = 1024,
-        answer: Literal["distribution"] | None = None,
         concurrency: int = 8,
         retries: int = 6,
         timeout: float = 60.0,
         key_variable: str = "OPENAI_API_KEY",
         revision: str | None = None,
+        **reading: Any,
     ) -> None:
+        super().__init__(**reading)
         check_choice("api", api, get_args(Api))
-        check_choice("prompt", prompt, get_args(PromptStyle)[: 3 if api == "chat" else 2])
-        check_choice("answer_prefix", answer_prefix, ("user", "none"))
+        check_choice("prompt", self._prompt, get_args(PromptStyle)[: 3 if api == "chat" else 2])
+        check_choice("answer_prefix", self._answer_prefix, ("user", "none"))
         check_choice("missing", missing, get_args(MissingRule))
-        check_choice("label_rule", label_rule, get_args(LabelRule))
         if top_logprobs is not None:
             whole_number(top_logprobs, "top_logprobs", least=1)
-        self._sample_answers(votes, temperature, max_tokens, answer)
         whole_number(concurrency, "concurrency", least=1)
         self.model, self._api = model, api
         self._address = plain_address(base_url)
@@ -166,8 +148,7 @@ class OpenAIScorer(ServedEngine):
         self._retries, self._timeout, self._key_variable = retries, timeout, key_variable
         self.missing: Counter[str] = Counter()
         self._samples, self._concurrency = self.votes or 1, concurrency
-        self._chat = api == "chat" and prompt != "completion"
-        self._answer_prefix, self._label_rule = answer_prefix, label_rule
+        self._chat = api == "chat" and self._prompt != "completion"
         self._top, self._missing_rule = top_logprobs, missing
 
     @cached_property

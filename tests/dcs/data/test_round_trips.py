@@ -129,6 +129,7 @@ def written_by_csv(frame: pd.DataFrame, path: Path) -> None:
 #: Writers of a frame with a column per class.
 WIDE: dict[str, Callable[[pd.DataFrame, Path], None]] = {
     "t.csv": text_of,
+    "pipe.csv": lambda f, p: text_of(f, p, sep="|"),
     "semicolon.csv": lambda f, p: text_of(f, p, sep=";"),
     "comma.csv": lambda f, p: text_of(f, p, sep=";", decimal=","),
     "all.csv": written_by_csv,
@@ -338,7 +339,10 @@ CASES = settings(max_examples=2000 if FUZZ else 100, deadline=None)
 
 @CASES
 @given(
-    truths(), st.sampled_from([*WIDE, "frame"]), st.sampled_from(["p:", "prob_", ""]), st.data()
+    truths(),
+    st.sampled_from([*WIDE, "frame"]),
+    st.sampled_from(["p:", "prob_", "model 7/", ""]),
+    st.data(),
 )
 def test_a_column_per_class(truth: Truth, name: str, prefix: str, data: st.DataObject) -> None:
     told: list[Any] = list(truth.names)

@@ -38,11 +38,6 @@ class TestLabelMasses:
     def test_case_counts_if_it_distinguishes_labels(self) -> None:
         np.testing.assert_allclose(label_masses(logs(us=0.3, _US=0.2), ("us", "US")), [0.3, 0.2])
 
-    def test_equal_texts_are_summed(self) -> None:
-        shown = [("false", -0.233), ("true", -1.577), ("null", -8.389), ("false", -8.475)]
-        masses = label_masses(shown, ("true", "false"))
-        np.testing.assert_allclose(masses / masses.sum(), [0.207, 0.793], atol=5e-4)
-
     @pytest.mark.parametrize(
         ("tokens", "words", "owners"),
         [
