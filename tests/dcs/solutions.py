@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
+from dcs.methods.parameters import STANDARD_SCHEDULE, Hyperparameters
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import Objective, confusion_matrix

@@ -20,7 +20,7 @@ from dcs.selection.cross_validation import (
     front_of,
     stratified_folds,
 )
-from dcs.selection.settings import Hyperparameters, Interpolated, between
+from dcs.methods.parameters import Hyperparameters, Interpolated, between
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

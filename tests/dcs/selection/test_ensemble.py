@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.settings import Hyperparameters
+from dcs.selection.compare import SelectionSettings, fit_scheme
+from dcs.methods.parameters import Hyperparameters
 from numpy.typing import ArrayLike
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, TableError
-from dcs.schemes.calibration import fit_calibration, fit_stack, mean_combination
+from dcs.methods.calibrations.maps import LINEAR, fit_map, fit_stack
+from dcs.schemes.calibration import mean_combination
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, combine, mean_of
@@ -139,7 +140,7 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
         _CLASSES,
         (Weight(0.5), Membership(0, 0.5, 1), Weight(1.0)),
         {"seed": 1},
-        fit_calibration(ensemble.tables[0].probs, ensemble.labels, kind="vector"),
+        fit_map(ensemble.tables[0].probs, ensemble.labels, LINEAR, ridge=10.0),
         stack,
         ensemble.names,
     )

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.settings import Hyperparameters
+from dcs.selection.compare import SelectionSettings, fit_scheme
+from dcs.methods.parameters import Hyperparameters
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
@@ -29,7 +29,7 @@ _PROBS, _LABELS = biased_table(300, 3, seed=1)
 
 
 _SETTINGS = SelectionSettings(
-    candidates=(Hyperparameters(calibration="vector"),), betas=(0.3,), folds=2
+    candidates=(Hyperparameters(calibration="linear"),), betas=(0.3,), folds=2
 )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.settings import Hyperparameters
+from dcs.selection.compare import SelectionSettings, fit_scheme
+from dcs.methods.parameters import Hyperparameters
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from dcs.errors import InvalidInputError
 from dcs.schemes.calibration import batch_calibration, shrunk_calibration
 from dcs.selection.estimator import DCSClassifier
-from dcs.selection.front import Preference
+from dcs.selection.preference import Preference
 from dcs.selection.methods import get_method
 from tests.dcs.biased import biased_table, gain
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dcs.selection.settings import Hyperparameters
+from dcs.methods.parameters import Hyperparameters
 
 from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix

@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.front import FittedScheme, Preference
+from dcs.selection.front import FittedScheme
+from dcs.selection.preference import Preference
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.cli import app
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, cell_times, refused, run_dcs

@@ -7,7 +7,7 @@ from collections import defaultdict
 import optuna
 import pandas as pd
 import pytest
-from dcs.selection.settings import Hyperparameters
+from dcs.methods.parameters import Hyperparameters
 
 from dcs.selection.methods import get_method
 from dcs_tracking.results.paper import paper_frame, paper_model

@@ -9,7 +9,7 @@ import numpy as np
 import optuna
 import pytest
 from dcs.selection.cross_validation import Folds, Threads
-from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
+from dcs.methods.parameters import STANDARD_SCHEDULE, Hyperparameters
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
