@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from dcs.errors import ConfigError, named, unknown
+from dcs.errors import ConfigError, DCSError, named, unknown
 
 Group: TypeAlias = Literal["dcs.engines", "dcs.methods"]
 
@@ -75,6 +76,21 @@ def plugin_version(group: Group, name: str) -> str | None:
             version = point.dist.version if point.dist else "unknown"
             return f"{version} {source_digest(*map(Path, places or ()))}"
     return None
+
+
+@contextmanager
+def naming_plugin(group: Group, name: str) -> Iterator[None]:
+    """Let an error that a plug-in raises name it."""
+    try:
+        yield
+    except DCSError:
+        raise
+    except Exception as error:
+        for point in _entry_points(group, tuple(sys.path)):
+            if point.name == name:
+                what = f"{GROUPS[group][0]} {name!r} of {_describe_origin(point)}"
+                raise ConfigError(f"{what} failed: {named(error)}") from error
+        raise
 
 
 def source_digest(*places: Path) -> str:
