@@ -9,6 +9,7 @@ is defined more than once is an error wherever it is used.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,15 @@ GROUPS: Final[dict[Group, tuple[str, str]]] = {
 }
 
 _T = TypeVar("_T")
+
+
+def start_safely() -> None:
+    """Let the processes that this one starts import nothing from the current folder.
+
+    ``python -m`` puts it first on the import path, where any file could replace an installed
+    module: of the processes, and of those that they start.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def plugin_names(group: Group) -> tuple[str, ...]:

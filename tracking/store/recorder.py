@@ -500,7 +500,7 @@ def sync(
 def _resolve_store(sweep: Sweep) -> str | None:
     """Return the tracking URI of a sweep, with the password from the environment."""
     stored = sweep.tracking_uri
-    if stored is not None and (file := sqlite_path(stored)) and not file.parent.is_dir():
+    if stored is not None and (file := sqlite_path(stored)) and not file.parent.exists():
         # It would be created again, if the folder was moved.
         raise TrackingError(
             f"{stored}: the folder of this store does not exist any more; give another with "
