@@ -8,8 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from dcs.selection.compare import SelectionSettings
-from dcs.methods.parameters import Hyperparameters
 
 from benchmarks.exact import exact_search
 from dcs.data.splits import stratified_choice
@@ -17,11 +15,13 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.evaluation.uncertainty import metric_intervals
 from dcs.methods.calibrations.maps import fit_stack
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
+from dcs.selection.compare import SelectionSettings
 from dcs.selection.estimator import DCSClassifier
 from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table

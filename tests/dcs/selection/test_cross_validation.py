@@ -20,7 +20,6 @@ from dcs.selection.cross_validation import (
     front_of,
     stratified_folds,
 )
-from dcs.methods.parameters import Hyperparameters, Interpolated, between
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import paired_errors
+from dcs.methods.parameters import Hyperparameters, Interpolated, between
 from dcs.schemes.calibration import fit_calibration
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dcs.selection.compare import SelectionSettings, fit_scheme
-from dcs.methods.parameters import Hyperparameters
 from numpy.typing import ArrayLike
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, TableError
 from dcs.methods.calibrations.maps import LINEAR, fit_map, fit_stack
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.calibration import mean_combination
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.ensemble import TableEnsemble, combine, mean_of
 from tests.dcs.biased import biased_table
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from dcs.selection.compare import SelectionSettings, fit_scheme
-from dcs.methods.parameters import Hyperparameters
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dcs.errors import SchemeError
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import (
     Change,
     FittedScheme,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dcs.selection.compare import SelectionSettings, fit_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from dcs.errors import InvalidInputError
 from dcs.schemes.calibration import batch_calibration, shrunk_calibration
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
-from dcs.selection.preference import Preference
 from dcs.selection.methods import get_method
+from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table, gain
 
 _PROBS, _LABELS = biased_table(900, 4)

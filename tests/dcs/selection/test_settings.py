@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dcs.methods.parameters import Hyperparameters
 
 from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.calibration import fit_calibration
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.schedule import Schedule

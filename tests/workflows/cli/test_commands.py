@@ -207,6 +207,22 @@ def _content(page):
     return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
 
 
+def test_what_cannot_be_registered_is_not_logged(dcs, tuned):
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tuned[1]}/mlflow.db"
+    count = len(MlflowClient(uri).search_logged_models(["0", "1", "2"]))
+    for names in (("-rf",), ("moods", "--alias", "v1"), ("moods", "--alias", "latest")):
+        refused("register", scheme_of(tuned[1]), "-o", tuned[1], f"--name={names[0]}", *names[1:])
+    assert len(MlflowClient(uri).search_logged_models(["0", "1", "2"])) == count
+
+
+def test_a_password_in_a_setting_is_warned_of(dcs):
+    secret = "optuna_storage=postgresql://me:hunter22@db/x"
+    outcome = run_dcs("sweep", "quickstart", "--dry-run", "--set", secret)
+    assert "DCS_OPTUNA_STORAGE" in outcome.out and "hunter22" not in outcome.out + outcome.err
+
+
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):
     other = tmp_path / "other rows.parquet"
     biased_table(90, seed=1).write(other)

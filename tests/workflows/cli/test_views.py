@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from dcs.selection.compare import SelectionSettings, fit_scheme
-from dcs.methods.parameters import Hyperparameters
 from rich.console import Console
 
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Preference
 from dcs_tracking import Cells

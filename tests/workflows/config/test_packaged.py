@@ -7,8 +7,8 @@ from collections import defaultdict
 import optuna
 import pandas as pd
 import pytest
-from dcs.methods.parameters import Hyperparameters
 
+from dcs.methods.parameters import Hyperparameters
 from dcs.selection.methods import get_method
 from dcs_tracking.results.paper import paper_frame, paper_model
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label

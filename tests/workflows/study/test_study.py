@@ -9,10 +9,10 @@ import numpy as np
 import optuna
 import pytest
 from dcs.selection.cross_validation import Folds, Threads
-from dcs.methods.parameters import STANDARD_SCHEDULE, Hyperparameters
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
+from dcs.methods.parameters import STANDARD_SCHEDULE, Hyperparameters
 from dcs.selection.methods import get_method
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.study.space import SearchSpace
