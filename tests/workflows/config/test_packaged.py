@@ -47,7 +47,7 @@ def test_each_runs_on_the_small_model(name):
 def test_every_named_parameter_varies_and_runs_as_it_is_recorded(name):
     tables = ["my.parquet"] if name.startswith("results") else None
     tuner = _load(name, tables=tables).tuner
-    space = SearchSpace(tuner, get_method("dcs"), [Hyperparameters()], n_rows=2000, n_classes=4)
+    space = SearchSpace(tuner, get_method("dcs"), [Hyperparameters()], n_rows=2000)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     trials = [study.ask() for _ in range(60)]
     settings = [space.suggest(trial) for trial in trials]
