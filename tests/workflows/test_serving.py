@@ -43,9 +43,7 @@ SETS = {
 }
 
 
-def _schemes(
-    kind: str, count: int, tables: list[Any], labels: Any
-) -> Iterator[CorrectionScheme]:
+def _schemes(kind: str, count: int, tables: list[Any], labels: Any) -> Iterator[CorrectionScheme]:
     """Yield schemes of one calibration, of one or several tables, with all sets of corrections."""
     classes = tuple(CLASSES[k] if k < 4 else f"class {k}" for k in range(tables[0].shape[1]))
     parts: dict[str, Any] = {}
