@@ -69,7 +69,7 @@ def study_importances(
         trial = study.ask()
         for name in (DUMMY, CONTROL):
             trial.suggest_float(name, 0.0, 1.0)
-        (fit,) = folds.judge([space.suggest(trial)])
+        (fit,) = fitting.judge([space.suggest(trial)])
         study.tell(trial, [getattr(fit, name) for name in OBJECTIVES])
     evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
     found = {}
