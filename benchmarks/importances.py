@@ -55,7 +55,7 @@ def study_importances(
     table = open_sources(path)["optimization"].table
     settings = load_config(packaged_config(sweep)).tuner
     judge = settings.judge
-    folds = Fitting(
+    fitting = Fitting(
         table.probs, table.labels, judge.folds, development=judge.development, seed=seed
     )
     method = get_method("dcs")

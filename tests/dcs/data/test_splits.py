@@ -149,7 +149,7 @@ def _normalised(probs: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("number", [20, 60, 400])
 def test_equal_rows_of_a_model_are_copies(number: int, n_classes: int) -> None:
     probs = _RNG.dirichlet(np.full(n_classes, 0.5), number)
-    certain = (probs.max(axis=1) > 1 - 1e-5).sum()
+    certain = int((probs.max(axis=1) > 1 - 1e-5).sum())
     assert _n_copies(probs) == 0
     assert number - certain <= _n_copies(np.vstack([probs, probs])) <= number
     some = np.vstack([probs, probs[: number // 4]])

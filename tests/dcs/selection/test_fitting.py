@@ -82,7 +82,7 @@ def test_memberships_are_searched_again_on_all_rows(corrections: str) -> None:
     (fit,) = fitting.judge([setting])
     whole = fitting.whole(fit)
     assert whole.provenance["rows"] == 200
-    assert {scheme.provenance["rows"] for scheme in fit.schemes} < {133, 134}
+    assert {scheme.provenance["rows"] for scheme in fit.schemes} <= {133, 134}
     assert corrections == "both" or all(isinstance(c, Membership) for c in whole.corrections)
 
 
@@ -94,7 +94,7 @@ def test_no_label_takes_part_in_the_prediction_of_its_row() -> None:
     # Turned within the class structure, so that the folds stay the same.
     other[inside] = np.random.default_rng(0).permutation(labels[inside])
     changed = Fitting(probs, other, 3, seed=0)
-    changed.place[:] = fitting.place
+    changed.rows = replace(changed.rows, place=fitting.rows.place)
     for setting in (Hyperparameters(calibration="drops", corrections="none"), _EQUALISER):
         one, two = (each.rows.fit(setting)[0] for each in (fitting, changed))
         assert one.corrections == two.corrections
