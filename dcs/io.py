@@ -34,15 +34,6 @@ _MAX_YAML_VALUES: Final = 10**6
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def start_safely() -> None:
-    """Let the processes that this one starts import nothing from the current folder.
-
-    ``python -m`` puts it first on the import path, where any file could replace an installed
-    module: of the processes, and of those that they start.
-    """
-    os.environ["PYTHONSAFEPATH"] = "1"
-
-
 @contextmanager
 def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
     """Let errors of writing name `path`: a full disk names no file, others the temporary one."""

@@ -9,15 +9,17 @@ is defined more than once is an error wherever it is used.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from dcs.errors import ConfigError, named, unknown
+from dcs.errors import ConfigError, DCSError, named, unknown
 
 Group: TypeAlias = Literal["dcs.engines", "dcs.methods"]
 
@@ -28,6 +30,15 @@ GROUPS: Final[dict[Group, tuple[str, str]]] = {
 }
 
 _T = TypeVar("_T")
+
+
+def start_safely() -> None:
+    """Let the processes that this one starts import nothing from the current folder.
+
+    ``python -m`` puts it first on the import path, where any file could replace an installed
+    module: of the processes, and of those that they start.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def plugin_names(group: Group) -> tuple[str, ...]:
@@ -75,6 +86,21 @@ def plugin_version(group: Group, name: str) -> str | None:
             version = point.dist.version if point.dist else "unknown"
             return f"{version} {source_digest(*map(Path, places or ()))}"
     return None
+
+
+@contextmanager
+def naming_plugin(group: Group, name: str) -> Iterator[None]:
+    """Let an error that a plug-in raises name it."""
+    try:
+        yield
+    except DCSError:
+        raise
+    except Exception as error:
+        for point in _entry_points(group, tuple(sys.path)):
+            if point.name == name:
+                what = f"{GROUPS[group][0]} {name!r} of {_describe_origin(point)}"
+                raise ConfigError(f"{what} failed: {named(error)}") from error
+        raise
 
 
 def source_digest(*places: Path) -> str:

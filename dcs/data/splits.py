@@ -142,8 +142,9 @@ _TYPICAL: Final = 0.9
 #: Rows that are this close to certain are equal by chance: models round them to 1.
 _CERTAIN: Final = 1e-5
 
-#: Largest number of equal steps that the differences of probabilities of votes may be made of.
+#: Shares of votes are multiples of a step: their number, and the size of the step.
 _MOST_VOTES: Final = 1000
+_LEAST_STEP: Final = 1e-4
 
 
 def copied_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -188,8 +189,9 @@ def _is_coarse(probs: NDArray[np.float64]) -> bool:
     values = np.unique(rows)
     if 2 < values.size <= _MOST_VOTES:
         steps = np.diff(values)
-        steps /= steps.min()
-        if np.abs(steps - steps.round()).max() < 1e-3:
+        least = steps.min()
+        multiples = steps / least
+        if least > _LEAST_STEP and np.abs(multiples - multiples.round()).max() < 1e-3:
             return True
     if probs.shape[1] == 2:
         return False

@@ -230,7 +230,9 @@ class Hyperparameters:
                 continue
             value = getattr(self, row.name)
             if row.integer:
-                number: float = whole_number(value, row.name, least=int(row.least or 0))
+                most_whole = None if row.most is None else int(row.most)
+                least = int(row.least or 0)
+                number: float = whole_number(value, row.name, least=least, most=most_whole)
             else:
                 most = math.inf if row.most is None else row.most
                 number = finite_number(value, row.name, least=row.least or 0.0, most=most)

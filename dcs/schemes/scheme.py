@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.data.checks import checked_classes, checked_probabilities
 from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
+from dcs.evaluation.uncertainty import percent
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.apply import corrected, normalised
 from dcs.schemes.calibration import Calibration
@@ -74,6 +75,11 @@ class _File(_FilePart):
     calibration: _Calibration | None = None
     corrections: list[_Correction]
     provenance: dict[str, Any] = {}
+
+
+def _largest(changes: ArrayLike, count: int = 10) -> list[int]:
+    """Return the places of the largest changes, in their order."""
+    return sorted(np.argsort(-np.asarray(changes), kind="stable")[:count].tolist())
 
 
 def _digest_of(data: Mapping[str, Any]) -> str:
@@ -260,12 +266,13 @@ class CorrectionScheme:
         return not others and (first == DONT_CHANGE or isinstance(first, Weight))
 
     def explain(self) -> list[str]:
-        """Return one sentence per class, preceded by those on combination and calibration, if any.
+        """Return the sentences that say what the scheme changes.
 
         Returns
         -------
         list of str
-            Sentences; a single one if the scheme changes nothing.
+            One on the combination and one on the calibration, if any, then one per class, of many
+            classes for those that change most; a single one if the scheme changes nothing.
         """
         if self.changes_nothing:
             return ["Nothing is changed: every class keeps its probabilities."]
@@ -274,11 +281,24 @@ class CorrectionScheme:
             tables = f"{self.combination.name} of the tables {quoted(self.inputs)}"
             sentences.append(f"Before all, the {tables} becomes one table.")
         if self.calibration is not None:
-            sentences.append(f"First, {self.calibration.name} calibration of all classes.")
+            even = np.full(len(self.classes), 1.0 / len(self.classes))
+            made = self.calibration.apply([even])[0]
+            shown = _largest(np.abs(made - even))
+            parts = ", ".join(f"{self.classes[k]} {percent(made[k])} %" for k in shown)
+            others = ", and the others less changed" if len(shown) < even.size else ""
+            sentences.append(
+                f"First, {self.calibration.name} calibration of all classes: of equal "
+                f"probabilities, {percent(even[0])} % each, it makes {parts}{others}."
+            )
         if self._is_uniform:
-            return [*sentences, "No class is corrected besides."]
-        named = zip(self.classes, self.corrections, strict=True)
-        return sentences + [f"{name}: {correction.effect}." for name, correction in named]
+            return [*sentences, "No class has a correction of its own."]
+        grid = np.linspace(0.0, 1.0, 65)
+        shown = _largest([float(np.abs(each(grid) - grid).mean()) for each in self.corrections])
+        sentences += [f"{self.classes[k]}: {self.corrections[k].effect}." for k in shown]
+        left = len(self.classes) - len(shown)
+        return sentences + (
+            [f"The other {left} classes change less; see the file."] if left else []
+        )
 
     def share_fitted(self, table: ProbabilityTable) -> float:
         """Return the approximate share of the rows used to fit the scheme that are in a table.

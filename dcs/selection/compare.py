@@ -268,7 +268,8 @@ def _best(
     For each beta the mean of the best few searches that have one, and all Pareto-optimal others.
     """
     if settings.preference.prefer == "offsets":
-        fits = [fit for fit in fits if fit.setting is not None and fit.setting.adds_offsets]
+        own = [fit for fit in fits if fit.setting is not None and fit.setting.adds_offsets]
+        fits = own or fits
     searched = [fit for fit in fits if _is_averaged(fit)]
     best: list[tuple[Fit, float]] = []
     for beta in settings.betas:

@@ -7,10 +7,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import Objective, confusion_matrix
+from dcs.methods.parameters import STANDARD_SCHEDULE, Hyperparameters
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import ConfigError
-from dcs.plugins import Group, plugin_names
+from dcs.plugins import Group, naming_plugin, plugin_names
 from dcs.scoring import engine_class, load_scorer
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import SweepConfig
@@ -121,3 +121,14 @@ def test_an_edited_plugin_is_computed_again(site: Path) -> None:
     assert keys[0] == keys[2] != keys[1] and len({*plain}) == 1
     assert Cell.from_identity(cells[0][0].identity) == cells[0][0]
     assert "plugin" not in cells[0][1].identity
+
+
+def test_an_error_of_a_plugin_names_it(site: Path) -> None:
+    _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
+    with (
+        pytest.raises(ConfigError, match="'pairs' of package 'pairs-method' failed: ZeroDivision"),
+        naming_plugin("dcs.methods", "pairs"),
+    ):
+        1 / 0  # noqa: B018
+    with pytest.raises(ZeroDivisionError), naming_plugin("dcs.methods", "dcs"):
+        1 / 0  # noqa: B018

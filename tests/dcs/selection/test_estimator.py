@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.settings import Hyperparameters
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
@@ -16,6 +14,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.methods.parameters import Hyperparameters
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
 from tests.dcs.biased import biased_table
 
@@ -29,7 +29,7 @@ _PROBS, _LABELS = biased_table(300, 3, seed=1)
 
 
 _SETTINGS = SelectionSettings(
-    candidates=(Hyperparameters(calibration="vector"),), betas=(0.3,), folds=2
+    candidates=(Hyperparameters(calibration="linear"),), betas=(0.3,), folds=2
 )
 
 

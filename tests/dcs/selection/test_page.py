@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.page import verdict, worse_classes
 from tests.dcs.biased import biased_table

@@ -73,9 +73,12 @@ def test_the_scheme_of_a_cell_can_be_registered(output: Path, uri: str) -> None:
     again = mlflow.pyfunc.load_model("models:/moods@champion")
     row = pd.DataFrame([[0.9, 0.1]], columns=["p:Sports", "p:World"])
     assert again.predict(row).equals(model.predict(row))
-    for name in ("two\nlines", "o'clock"):
+    for name in ("two\nlines", "o'clock", "-rf", "a/b", "a:b", " a", "", "n" * 300):
         with pytest.raises(ConfigError):
             register_model(uri, model_id, name)
+    for alias in ("v1", "latest", "Latest", "-rf", "a b", "", "a" * 300):
+        with pytest.raises(ConfigError):
+            register_model(uri, model_id, "moods", alias=alias)
     with pytest.raises(TrackingError, match="no scheme"):
         log_cell_scheme(uri, found["icl"])
 

@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.front import FittedScheme, Preference
+from dcs.selection.front import FittedScheme
+from dcs.selection.preference import Preference
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.cli import app
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, cell_times, refused, run_dcs
@@ -157,7 +158,7 @@ def test_a_scheme_is_registered_by_its_run_or_its_file(dcs, tuned):
 
 
 def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
-    limits = ("--trials", 2, "--max-cobias", 10)
+    limits = ("--trials", 4, "--max-cobias", 10)
     objective = ("--set", "tuner.objective={beta: 0.4, tau: 0}", "--set", "tuner.memberships=5")
     outcome = dcs("tune", table, *limits, *objective, *UNDRAWN, "--output", output)
     cell = _tuned_cell(output)
@@ -170,8 +171,7 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert metrics["dev/lasting_cobias"] <= 0.1
     path = scheme_of(output)
     front = FittedScheme.load(path.with_name("front.json"))
-    # Two settings of Optuna's beside the points.
-    assert len(cell.trials) == 2
+    assert len(cell.trials) == 4
     assert cell.params["best_trial"] in [trial.number for trial in cell.trials]
     before = CorrectionScheme.load(path)
     page, other = path.with_name("result.html"), ("--trials", 1, "--output", output)
@@ -204,6 +204,22 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
 def _content(page):
     """Return what a page shows."""
     return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+def test_what_cannot_be_registered_is_not_logged(dcs, tuned):
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tuned[1]}/mlflow.db"
+    count = len(MlflowClient(uri).search_logged_models(["0", "1", "2"]))
+    for names in (("-rf",), ("moods", "--alias", "v1"), ("moods", "--alias", "latest")):
+        refused("register", scheme_of(tuned[1]), "-o", tuned[1], f"--name={names[0]}", *names[1:])
+    assert len(MlflowClient(uri).search_logged_models(["0", "1", "2"])) == count
+
+
+def test_a_password_in_a_setting_is_warned_of(dcs):
+    secret = "optuna_storage=postgresql://me:hunter22@db/x"
+    outcome = run_dcs("sweep", "quickstart", "--dry-run", "--set", secret)
+    assert "DCS_OPTUNA_STORAGE" in outcome.out and "hunter22" not in outcome.out + outcome.err
 
 
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):

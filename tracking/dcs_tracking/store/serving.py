@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcs.errors import ConfigError, TrackingError, one_line
+from dcs.errors import ConfigError, TrackingError, one_line, show
 from dcs.schemes import apply
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
@@ -212,6 +212,26 @@ def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
     )
 
 
+def check_registered_names(name: str, alias: str | None) -> None:
+    """Check the name and the alias of a registered model, before anything is logged.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        Raised if MLflow, or the command that serves the model, would not accept one.
+    """
+    if not re.fullmatch(r"(?![-\s])[^/:'\"]{1,200}(?<!\s)", name) or not name.isprintable():
+        raise ConfigError(
+            f"--name {show(name)}: must be 1 to 200 printable characters without / : ' \", not "
+            "beginning with a hyphen"
+        )
+    if alias is not None and not re.fullmatch(r"(?!latest$|v\d+$)\w[\w-]{0,199}", alias.lower()):
+        raise ConfigError(
+            f"--alias {show(alias)}: must be 1 to 200 letters, digits, hyphens and underscores, "
+            "neither latest nor a version such as v1"
+        )
+
+
 def register_model(
     tracking_uri: str, model_id: str, name: str, *, alias: str | None = None
 ) -> str:
@@ -236,14 +256,13 @@ def register_model(
     Raises
     ------
     dcs.errors.ConfigError
-        Raised if the name contains a line break or a quotation mark.
+        Raised if the name or the alias is not allowed.
     dcs.errors.TrackingError
         Raised if the store has no registry, or does not accept the name.
     """
     from mlflow.exceptions import MlflowException
 
-    if not name.isprintable() or "'" in name:
-        raise ConfigError(f"--name {name!r}: must be printable, without quotation marks")
+    check_registered_names(name, alias)
     client = open_store(tracking_uri)
     try:
         if not client.search_registered_models(f"name = '{name}'"):

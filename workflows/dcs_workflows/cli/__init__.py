@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from dcs.io import start_safely
+from dcs.plugins import start_safely
 from dcs_workflows.cli import console, results, scoring, sweeps, tables
 
 __all__ = ["app", "main"]

@@ -278,8 +278,14 @@ def register(
     """
     import dcs
     from dcs_tracking.store.client import pages, redact, resolve_tracking_uri
-    from dcs_tracking.store.serving import log_cell_scheme, log_scheme, register_model
+    from dcs_tracking.store.serving import (
+        check_registered_names,
+        log_cell_scheme,
+        log_scheme,
+        register_model,
+    )
 
+    check_registered_names(name, alias)
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
         uri = resolve_tracking_uri(tracking_uri, runs)

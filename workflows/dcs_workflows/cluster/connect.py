@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from dcs.errors import DCSError, last_line, one_line
-from dcs.io import start_safely
+from dcs.plugins import start_safely
 from dcs_tracking.environment import DISTRIBUTION, import_folders, installed_version, source_digest
 from dcs_workflows.cluster.placement import Placement, place
 from dcs_workflows.parallel import repeating

@@ -15,6 +15,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
+from dcs.plugins import naming_plugin
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
@@ -77,7 +78,8 @@ def compute_cell(
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
     method, known = get_method(cell.method), {} if known is None else known
     if cell.tuner is None:
-        fitted = _fit_at_once(rows, method, cell.seed, known)
+        with naming_plugin("dcs.methods", cell.method):
+            fitted = _fit_at_once(rows, method, cell.seed, known)
     else:
         stored = None
         if storage is not None:
