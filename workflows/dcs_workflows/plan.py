@@ -585,10 +585,10 @@ def _plan_requests(plan: SweepPlan) -> None:
         plan.add(key, request, stored[first])
         plan.texts[key] = texts_key(request, known=known)
     for over in plan.config.ensemble:
-        for group in grouped_over([*stored], over):
+        for group, drawn in grouped_over([*stored], over):
             members = {_member_name(request, over): stored[request] for request in group}
             key = content_key({"ensemble": [each.key for each in members.values()]})
-            ensemble = Source(seed=group[0].seed, **joint_names(group, over))
+            ensemble = Source(seed=group[0].seed, **joint_names(group, over, drawn))
             plan.add(key, ensemble, JointTables(members))
 
 
@@ -597,6 +597,8 @@ def _member_name(request: TableRequest, over: Grouping) -> str:
     if over == "models":
         return request.model
     seed = f"seed {request.seed}"
+    if over == "all":
+        return f"{request.model} {request.shots}-shot {seed}"
     return seed if over == "seeds" else f"{request.shots}-shot {seed}"
 
 

@@ -34,7 +34,7 @@ from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
-from dcs.seeds import derive_seed
+from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.ensemble import TableEnsemble, joint_digest
 from dcs_tracking.records import PromptRecord, plain
 from dcs_workflows.config.scoring import ScoringSettings
@@ -314,7 +314,9 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                 )
             )
     found += [
-        _join(group, over) for over in config.ensemble for group in grouped_over(found, over)
+        _join(group, over, drawn)
+        for over in config.ensemble
+        for group, drawn in grouped_over(found, over)
     ]
     origin_of = attrgetter("model", "task", "shots", "seed")
     # Tables with the same origin are named after their files, then after their paths.
@@ -328,35 +330,61 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     return found
 
 
-def grouped_over(sources: Sequence[S], over: Grouping) -> list[list[S]]:
-    """Return the groups of two or more sources that differ only in the given respect."""
+#: Numbers of tables that the ensemble over all tables tries, and number of random orders.
+_TABLES: Final = (2, 3, 4, 6, 9, 13, 19, 28)
+_DRAWS: Final = 3
+
+
+def grouped_over(sources: Sequence[S], over: Grouping) -> list[tuple[list[S], str]]:
+    """Return the groups of two or more sources that differ only in the given respect.
+
+    Each is returned with its name. For all tables of a task there are several groups of each size,
+    those of one order being nested.
+    """
     groups: dict[tuple[Any, ...], list[S]] = {}
     for source in sources:
         same: dict[str, tuple[Any, ...]] = {
             "prompts": (source.model, source.task),
             "seeds": (source.model, source.task, source.shots),
             "models": (source.task, source.shots, source.seed),
+            "all": (source.task,),
         }
         # Tables that hold out rows by the seed of the sweep must hold out the same rows.
         drawn = source.seed if isinstance(source, GivenTable) and not source.own_seed else None
         groups.setdefault((*same[over], drawn), []).append(source)
-    return [group for group in groups.values() if len(group) > 1]
+    several = [group for group in groups.values() if len(group) > 1]
+    if over != "all":
+        return [(group, f"{len(group)} {over}") for group in several]
+    return [each for group in several for each in _nested(group)]
 
 
-def joint_names(group: Sequence[Source], over: Grouping) -> dict[str, Any]:
+def _nested(group: list[S]) -> Iterator[tuple[list[S], str]]:
+    """Yield the first few of a group in some random orders, and all of it."""
+    for draw in range(_DRAWS):
+        order = derive_generator(draw, "tables").permutation(len(group))
+        for size in _TABLES:
+            if size < len(group):
+                chosen = [group[i] for i in sorted(order[:size])]
+                yield chosen, f"{size} of {len(group)} tables, draw {draw + 1}"
+    yield group, f"{len(group)} tables"
+
+
+def joint_names(group: Sequence[Source], over: Grouping, name: str) -> dict[str, Any]:
     """Return the model, task and shots of an ensemble; shots are None if they differ."""
-    model = f"{group[0].model} ({len(group)} {over})"
+    model = f"{group[0].model} ({name})"
     if over == "models":
         model = " + ".join(dict.fromkeys(source.model for source in group))
+    if over == "all":
+        model = name
     shots = {source.shots for source in group}
     return {
         "model": model,
         "task": group[0].task,
-        "shots": group[0].shots if len(shots) == 1 else None,
+        "shots": group[0].shots if len(shots) == 1 and over != "all" else None,
     }
 
 
-def _join(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
+def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
     first = group[0]
     members = [item for given in group for item in given.members.items()]
     if len({name for name, _ in members}) < len(members):
@@ -367,7 +395,7 @@ def _join(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
     return replace(
         first,
         members=dict(members),
-        **joint_names(group, over),
+        **joint_names(group, over, name),
         digests={split: table.digest for split, table in tables.items()},
     )
 

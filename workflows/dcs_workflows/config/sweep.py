@@ -155,7 +155,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 #: The respect in which the tables of an ensemble differ.
-Grouping = Literal["prompts", "seeds", "models"]
+Grouping = Literal["prompts", "seeds", "models", "all"]
 
 
 class PromptsConfig(Strict):
@@ -231,9 +231,11 @@ class SweepConfig(PromptsConfig, TuneConfig):
         ``{task}_seed{seed}.npz``, or from the tables.
     reading : Reading
         How the columns of `tables` are read, where it is not inferred.
-    ensemble : tuple of "prompts", "seeds" or "models"
+    ensemble : tuple of "prompts", "seeds", "models" or "all"
         Additionally tune jointly on tables of the same rows that differ in shots, demonstrations
-        or template (``prompts``), in the demonstration seed, or in the model.
+        or template (``prompts``), in the demonstration seed, or in the model. ``all`` shows what
+        more tables of a task buy: it combines all of them, and some numbers of them in three
+        random orders.
     held_out : float
         Fraction of the rows of a table to hold out as test rows if it has no test rows; drawn
         separately for each seed.
