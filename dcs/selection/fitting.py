@@ -440,6 +440,7 @@ class Fitting:
         seed: int,
     ) -> None:
         whole_number(folds, "folds", least=2)
+        seed = whole_number(seed, "seed", least=0)
         self.known = known = labels >= 0
         self.labels = labels[known]
         whole_number(self.labels.size, "number of labelled rows", least=FEWEST_LABELS)
