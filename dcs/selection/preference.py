@@ -30,6 +30,10 @@ MOST_MARGIN: Final = 2.0
 #: Share of the level that is spent on the points of the front; the rest is for the straight way.
 _SEQUENCE_SHARE: Final = 0.8
 
+#: Number of standard errors by which a point must be better than the reference of "balance": the
+#: best of several that are no better is about as much better by chance.
+_CLEAR: Final = 2.0
+
 #: A share of the way is safe if a point with this many times its changed rows is.
 _LOOK_AHEAD: Final = 8.0
 #: Part of the margin that the look-ahead may use.
@@ -166,7 +170,7 @@ def select(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
 
     Where cross-validation cannot distinguish points, the choice follows the mean rather than the
     best: under ``"balance"`` it is the reference, the mean of the best settings at beta 1, unless
-    another point is better by a standard error of the difference. The uncorrected probabilities
+    another point is better by two standard errors of the difference. The uncorrected probabilities
     are kept unless the choice is estimated to be better than they are.
 
     Parameters
@@ -193,7 +197,7 @@ def select(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
     best = max(own, key=lambda p: p.accuracy - rate * p.cobias)
     if rate > 0.0:
         reference = min(own, key=lambda p: p.doubt)
-        if best.score - reference.score <= best.doubt:
+        if best.score - reference.score <= _CLEAR * best.doubt:
             best = reference
     gain = (best.accuracy - plain.accuracy) - rate * (best.cobias - plain.cobias)
     # Of many estimates of accuracy the best is optimistic.

@@ -129,9 +129,9 @@ def test_a_part_of_the_way_is_safe_if_a_longer_one_is() -> None:
 
 def test_balance_is_the_reference_unless_another_is_clearly_better() -> None:
     reference = _point(0.66, 0.10)
-    better = _point(0.67, 0.08, doubt=0.02)
+    better = _point(0.67, 0.08, doubt=0.01)
     assert select([better, reference, _PLAIN], Preference("balance")) is better
-    doubtful = replace(better, doubt=0.04)
+    doubtful = replace(better, doubt=0.02)
     assert select([doubtful, reference, _PLAIN], Preference("balance")) is reference
     worse = _point(0.3, 0.1)
     assert select([worse, _PLAIN], Preference("balance")) is _PLAIN
