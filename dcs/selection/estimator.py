@@ -37,10 +37,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     prefer : str, default="no-harm"
-        Which point of the front to take. ``"no-harm"`` is the lowest COBias that is shown to
-        cost at most 0.5 points of accuracy; others are ``"balance"``, ``"accuracy"``,
-        ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"`` and ``"offsets"``, see
-        :class:`dcs.Preference`.
+        Which point of the front to take. ``"no-harm"`` is one that is shown to cost at most a
+        tenth of the COBias that it removes, in accuracy; others are ``"balance"``,
+        ``"accuracy"``, ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"`` and
+        ``"offsets"``, see :class:`dcs.Preference`.
     max_accuracy_loss : float, optional
         Select the lowest COBias that costs at most this many points of accuracy, e.g. 0.5.
     max_cobias : float, optional

@@ -33,8 +33,8 @@ Prefer = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Point of the front: no-harm is the fairest shown to cost at most 0.5 points of "
-        "accuracy, balance maximizes accuracy minus COBias; accuracy, balanced-accuracy, "
+        help="Point of the front: no-harm is the choice of balance if it is shown to cost no more "
+        "accuracy than its margin, or the best that is; balance maximizes accuracy minus COBias; accuracy, balanced-accuracy, "
         "macro-f1 and weakest-class maximize that metric; offsets is balance among schemes that "
         "`dcs export` can turn into token biases.",
         show_default="no-harm",
@@ -45,7 +45,15 @@ Margin = Annotated[
     typer.Option(
         metavar="POINTS",
         help="Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
-        show_default="0.5",
+        show_default="--rate times the COBias removed, 0.5 to 2",
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="RATE",
+        help="Points of accuracy that no-harm accepts for a point of COBias.",
+        show_default="0.1",
     ),
 ]
 MaxAccuracyLoss = Annotated[
@@ -151,6 +159,7 @@ def tune(
     ] = None,
     prefer: Prefer = None,
     margin: Margin = None,
+    rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
     compare: Annotated[
@@ -199,6 +208,7 @@ def tune(
         tuner__trials=trials,
         tuner__prefer=prefer,
         tuner__margin=margin,
+        tuner__rate=rate,
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
     )
@@ -315,6 +325,7 @@ def pick(
     ],
     prefer: Prefer = None,
     margin: Margin = None,
+    rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
 ) -> None:
@@ -334,7 +345,8 @@ def pick(
         )
     before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
-    tested = {} if margin is None else {"margin": margin}
+    given = {"margin": margin, "rate": rate}
+    tested = {name: value for name, value in given.items() if value is not None}
     preference = dcs.Preference(wanted, max_accuracy_loss, max_cobias, **tested)
     picked = before.pick(preference)
     new = picked.scheme
