@@ -34,8 +34,7 @@ _PAPER = Hyperparameters(
     prior_rows=0.0,
 )
 _CALIBRATIONS = tuple(
-    Hyperparameters(calibration=kind, corrections="none")
-    for kind in CALIBRATIONS
+    Hyperparameters(calibration=kind, corrections="none") for kind in CALIBRATIONS
 )
 _CHOICE = SelectionSettings(preference=Preference("balance"))
 
