@@ -35,8 +35,8 @@ Prefer = Annotated[
         metavar="NAME",
         help="Point of the front: no-harm is the choice of balance if it is shown to cost no more "
         "accuracy than its margin, or the best that is; balance maximizes accuracy minus COBias; "
-        "accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric; offsets is balance among schemes that "
-        "`dcs export` can turn into token biases.",
+        "accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric; offsets is "
+        "balance among schemes that `dcs export` can turn into token biases.",
         show_default="no-harm",
     ),
 ]
