@@ -21,9 +21,10 @@ from dcs.data.reader import open_sources
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.front import Preference
-from dcs.selection.settings import Hyperparameters
+from dcs.methods.calibrations import CALIBRATIONS
+from dcs.methods.parameters import Hyperparameters
+from dcs.selection.compare import SelectionSettings, fit_scheme
+from dcs.selection.preference import Preference
 
 _PAPER = Hyperparameters(
     calibration="none",
@@ -31,12 +32,9 @@ _PAPER = Hyperparameters(
     spacing="linear",
     weight_scale=30,
     prior_rows=0.0,
-    averages=0,
 )
-_BALANCED = Hyperparameters(calibration="balanced")
 _CALIBRATIONS = tuple(
-    Hyperparameters(calibration=kind, corrections="none")
-    for kind in ("batch", "prior", "vector", "logistic", "balanced")
+    Hyperparameters(calibration=kind, corrections="none") for kind in CALIBRATIONS
 )
 _CHOICE = SelectionSettings(preference=Preference("balance"))
 
@@ -54,12 +52,12 @@ ABLATIONS: Final[Mapping[str, SelectionSettings]] = {
     "+ log weights to 2": _only(replace(_PAPER, spacing="logarithmic", weight_scale=80)),
     "log weights, guards": _only(Hyperparameters(calibration="none")),
     "batch + weights": _only(Hyperparameters(calibration="batch")),
-    "vector + weights": _only(Hyperparameters(calibration="vector")),
-    "logistic + weights": _only(Hyperparameters(calibration="logistic")),
-    "balanced + weights": _only(_BALANCED),
-    "balanced + both": _only(replace(_BALANCED, corrections="both")),
-    "balanced, no shrinkage": _only(replace(_BALANCED, prior_rows=0.0)),
-    "balanced, no averages": _only(replace(_BALANCED, averages=0)),
+    "linear + weights": _only(Hyperparameters(calibration="linear")),
+    "products + weights": _only(Hyperparameters(calibration="products")),
+    "mixture + weights": _only(Hyperparameters()),
+    "mixture + both": _only(Hyperparameters(corrections="both")),
+    "mixture, no shrinkage": _only(Hyperparameters(prior_rows=0.0)),
+    "mixture, no search": _only(Hyperparameters(corrections="none")),
     "baselines, no search": _only(*_CALIBRATIONS),
     "10 folds": replace(_CHOICE, folds=10),
 }

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.prompting.prompts import PromptPrefix
+from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import PromptSet, ScorerInfo
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, in_flight

@@ -26,7 +26,7 @@ from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import percent
 from dcs.io import content_key
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.front import pareto_front
+from dcs.selection.points import pareto_front
 from dcs_tracking import CellRecord
 from dcs_tracking.results import settings
 from dcs_tracking.results.cells import (

@@ -26,7 +26,9 @@ from scipy.stats import ttest_1samp
 
 from benchmarks.results import markdown_table
 from dcs.data.reader import open_sources
-from dcs.selection.cross_validation import Folds, SelectionSettings, standard_settings
+from dcs.methods.parameters import PARAMETERS
+from dcs.selection.compare import SelectionSettings, standard_settings
+from dcs.selection.fitting import Fitting
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import load_config, packaged_config
 from dcs_workflows.parallel import one_thread
@@ -35,15 +37,8 @@ from dcs_workflows.study.study import OBJECTIVES, make_sampler
 from dcs_workflows.tables import source_name
 
 #: The parameters that the tuner is there for, in the order of the table.
-KNOBS: Final = (
-    "weight_scale",
-    "beta",
-    "tau",
-    "lambda1",
-    "lambda2",
-    "initial_temperature",
-    "temperature_ratio",
-    "cooling_rate",
+KNOBS: Final = tuple(
+    row.name for row in PARAMETERS if len(row.values) == 2 and not isinstance(row.values[0], str)
 )
 DUMMY, CONTROL = "dummy", "control"
 _LEVEL: Final = 0.05
@@ -60,10 +55,12 @@ def study_importances(
     table = open_sources(path)["optimization"].table
     settings = load_config(packaged_config(sweep)).tuner
     judge = settings.judge
-    folds = Folds(table.probs, table.labels, judge.folds, development=judge.development, seed=seed)
+    fitting = Fitting(
+        table.probs, table.labels, judge.folds, development=judge.development, seed=seed
+    )
     method = get_method("dcs")
-    standard = standard_settings(SelectionSettings.of_method(method.name), folds)
-    space = SearchSpace(settings, method, standard, n_rows=table.n_rows, n_classes=table.n_classes)
+    standard = standard_settings(SelectionSettings.of_method(method.name), table.n_classes)
+    space = SearchSpace(settings, method, standard, n_rows=table.n_rows)
     study = optuna.create_study(
         directions=[*OBJECTIVES.values()],
         sampler=make_sampler(settings.sampler, seed=seed, trials=trials),
@@ -72,7 +69,7 @@ def study_importances(
         trial = study.ask()
         for name in (DUMMY, CONTROL):
             trial.suggest_float(name, 0.0, 1.0)
-        (fit,) = folds.judge([space.suggest(trial)])
+        (fit,) = fitting.judge([space.suggest(trial)])
         study.tell(trial, [getattr(fit, name) for name in OBJECTIVES])
     evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
     found = {}

@@ -35,7 +35,7 @@ def keep_top(probs: Probs, top: int, rule: MissingRule) -> Probs:
     rows = []
     for row in probs:
         kept = np.argsort(-row, kind="stable")[:top]
-        shown = {str(k): math.log(max(row[k], 1e-300)) for k in kept}
+        shown = [(str(k), math.log(max(row[k], 1e-300))) for k in kept]
         masses = np.zeros(row.size)
         masses[kept] = row[kept]
         rows.append(fill_missing(masses, shown, rule))

@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import render_prefix, render_query
-from dcs.prompting.tasks import parse_shots, select_demonstrations
+from dcs.prompting.tasks import parse_shots, render_prefix, render_query, select_demonstrations
 from dcs.scoring import load_scorer, resolve_model
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer

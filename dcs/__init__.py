@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dcs.evaluation.metrics import Objective as Objective
     from dcs.evaluation.metrics import by_class as by_class
     from dcs.evaluation.metrics import cobias_score as cobias_score
+    from dcs.methods.parameters import Hyperparameters as Hyperparameters
     from dcs.schemes.corrections import CorrectionSet as CorrectionSet
     from dcs.schemes.corrections import Membership as Membership
     from dcs.schemes.corrections import Weight as Weight
@@ -24,13 +25,12 @@ if TYPE_CHECKING:
     from dcs.search.annealing import anneal as anneal
     from dcs.search.problem import AnnealingResult as AnnealingResult
     from dcs.search.schedule import Schedule as Schedule
-    from dcs.selection.cross_validation import SelectionSettings as SelectionSettings
-    from dcs.selection.cross_validation import fit_scheme as fit_scheme
+    from dcs.selection.compare import SelectionSettings as SelectionSettings
+    from dcs.selection.compare import fit_scheme as fit_scheme
     from dcs.selection.estimator import DCSClassifier as DCSClassifier
     from dcs.selection.front import FittedScheme as FittedScheme
-    from dcs.selection.front import Preference as Preference
     from dcs.selection.methods import get_method as get_method
-    from dcs.selection.settings import Hyperparameters as Hyperparameters
+    from dcs.selection.preference import Preference as Preference
 
 _EXPORTS = {
     "dcs.data.reader": ("read_table",),
@@ -43,10 +43,11 @@ _EXPORTS = {
     "dcs.search.problem": ("AnnealingResult",),
     "dcs.search.schedule": ("Schedule",),
     "dcs.selection.estimator": ("DCSClassifier",),
-    "dcs.selection.cross_validation": ("SelectionSettings", "fit_scheme"),
-    "dcs.selection.front": ("FittedScheme", "Preference"),
+    "dcs.selection.compare": ("SelectionSettings", "fit_scheme"),
+    "dcs.selection.front": ("FittedScheme",),
+    "dcs.selection.preference": ("Preference",),
     "dcs.selection.methods": ("get_method",),
-    "dcs.selection.settings": ("Hyperparameters",),
+    "dcs.methods.parameters": ("Hyperparameters",),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 

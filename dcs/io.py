@@ -10,7 +10,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -67,7 +67,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     OSError
         If the file cannot be written, or `path` is a device, a pipe or a socket.
     """
-    target = Path(path)
+    with _prepared(Path(path)) as temporary:
+        yield temporary
+        _put_in_place({Path(path): temporary})
+
+
+@contextmanager
+def _prepared(target: Path) -> Iterator[Path]:
+    """Yield an empty sibling with the permissions of a file, removed at last; errors name it."""
     if target.exists() and not (target.is_file() or target.is_dir()):
         # Root could replace /dev/null for all users.
         raise OSError(f"{target}: not a regular file; give the path of a file")
@@ -80,23 +87,65 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             if target.is_file():
                 shutil.copymode(target, temporary)
             yield temporary
-            _fsync(temporary)
-            temporary.replace(target)
-        with suppress(OSError):  # Some network file systems cannot flush folders.
-            _fsync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def _put_in_place(written: Mapping[Path, Path]) -> None:
+    """Replace files by temporary ones, once all of these are on the disk."""
+    for target, temporary in written.items():
+        with naming(target, temporary):
+            _fsync(temporary)
+    for target, temporary in written.items():
+        with naming(target, temporary):
+            temporary.replace(target)
+    for folder in {target.parent for target in written}:
+        with suppress(OSError):  # Some network file systems cannot flush folders.
+            _fsync(folder)
+
+
+def write_together(
+    files: Mapping[Path, bytes | str | Callable[[Path], object] | None],
+) -> None:
+    """Write several files that belong together: all of them or, if one cannot be written, none.
+
+    Parameters
+    ----------
+    files : mapping of path to bytes, str, callable or None
+        The content of each file; a callable writes it to the path that it is given, and None
+        removes the file once the others are complete.
+
+    Raises
+    ------
+    OSError
+        As of :func:`atomic_path`; all files are then as before.
+    """
+    with ExitStack() as stack:
+        written: dict[Path, Path] = {}
+        for path, content in files.items():
+            if content is None:
+                continue
+            written[path] = temporary = stack.enter_context(_prepared(path))
+            with naming(path, temporary):
+                if callable(content):
+                    content(temporary)
+                else:
+                    temporary.write_bytes(
+                        content.encode() if isinstance(content, str) else content
+                    )
+        _put_in_place(written)
+    for path in files.keys() - written.keys():
+        path.unlink(missing_ok=True)
+
+
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write `data` to `path` atomically."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
+    write_together({Path(path): data})
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` to `path` as UTF-8, atomically."""
-    atomic_write_bytes(path, text.encode("utf-8"))
+    write_together({Path(path): text})
 
 
 def _fsync(path: Path) -> None:
@@ -197,13 +246,26 @@ def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = 
         The given class, if the text is not valid JSON.
     """
     try:
-        content = json.loads(text, parse_constant=_refuse_constant if finite else None)
+        content = json.loads(
+            text,
+            parse_constant=_refuse_constant if finite else None,
+            object_pairs_hook=_unique_keys,
+        )
         if re.search(r"(?i)\\ud[89a-f]", text):
             # Half a pair of surrogates is not a character, and could not be written to a file.
             json.dumps(content, ensure_ascii=False).encode("utf-8")
         return content
     except (ValueError, RecursionError) as problem:
         raise error(f"{source}: not valid JSON ({reason(problem)})") from None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, unless a key is there twice: which of the values counts is unclear."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} is there twice")
+    return content
 
 
 def _refuse_constant(name: str) -> Any:

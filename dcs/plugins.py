@@ -8,13 +8,18 @@ is defined more than once is an error wherever it is used.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from dcs.errors import ConfigError, named, unknown
+from dcs.errors import ConfigError, DCSError, named, unknown
 
 Group: TypeAlias = Literal["dcs.engines", "dcs.methods"]
 
@@ -25,6 +30,15 @@ GROUPS: Final[dict[Group, tuple[str, str]]] = {
 }
 
 _T = TypeVar("_T")
+
+
+def start_safely() -> None:
+    """Let the processes that this one starts import nothing from the current folder.
+
+    ``python -m`` puts it first on the import path, where any file could replace an installed
+    module: of the processes, and of those that they start.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def plugin_names(group: Group) -> tuple[str, ...]:
@@ -47,6 +61,56 @@ def plugin_names(group: Group) -> tuple[str, ...]:
 def _entry_points(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points installed on `path`; cached, since scanning packages is slow."""
     return tuple(entry_points(group=group))
+
+
+def plugin_version(group: Group, name: str) -> str | None:
+    """Return what identifies the code of a plug-in; None for a built-in.
+
+    Parameters
+    ----------
+    group : {"dcs.engines", "dcs.methods"}
+        Group of entry points.
+    name : str
+        Name of the plug-in.
+
+    Returns
+    -------
+    str or None
+        Version of its package, and a digest of the sources of the module or package in which it
+        is, whose version may stay the same while it is edited.
+    """
+    for point in _entry_points(group, tuple(sys.path)):
+        if point.name == name:
+            found = find_spec(point.module.partition(".")[0])
+            places = found and (found.submodule_search_locations or [str(found.origin)])
+            version = point.dist.version if point.dist else "unknown"
+            return f"{version} {source_digest(*map(Path, places or ()))}"
+    return None
+
+
+@contextmanager
+def naming_plugin(group: Group, name: str) -> Iterator[None]:
+    """Let an error that a plug-in raises name it."""
+    try:
+        yield
+    except DCSError:
+        raise
+    except Exception as error:
+        for point in _entry_points(group, tuple(sys.path)):
+            if point.name == name:
+                what = f"{GROUPS[group][0]} {name!r} of {_describe_origin(point)}"
+                raise ConfigError(f"{what} failed: {named(error)}") from error
+        raise
+
+
+def source_digest(*places: Path) -> str:
+    """Return a short hash of the source files of modules and packages."""
+    digest = hashlib.sha256()
+    for place in places:
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            digest.update(path.relative_to(place.parent).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def find_named(group: Group, name: str, own: Mapping[str, _T], kind: type[_T]) -> _T:

@@ -13,8 +13,13 @@ import subprocess
 import sys
 import time
 
-#: Every kind of file that is read, and a sweep in any order of runs, kills and losses.
-TESTS = ["tests/test_readers.py", "tests/workflows/test_lifecycle.py"]
+#: Every kind of file that is read, rows by every writer, and a sweep in any order of runs, kills
+#: and losses.
+TESTS = [
+    "tests/test_readers.py",
+    "tests/dcs/data/test_round_trips.py",
+    "tests/workflows/test_lifecycle.py",
+]
 
 
 def main(seconds: str, first: str = "1") -> int:

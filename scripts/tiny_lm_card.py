@@ -13,8 +13,7 @@ import numpy as np
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import render_prefix, render_query
-from dcs.prompting.tasks import Shots, select_demonstrations
+from dcs.prompting.tasks import Shots, render_prefix, render_query, select_demonstrations
 from dcs.scoring import load_scorer
 
 SHOTS: tuple[Shots, ...] = (0, 1, 5, "N")

@@ -17,7 +17,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcs.data.importers import import_tables
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError
@@ -27,7 +26,7 @@ from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import Archive, Sweep
 from dcs_workflows.config.sweep import load_config
-from tests.dcs.data.importers.test_lm_eval import asked, sample
+from tests.dcs.data.forms.test_lm_eval import asked, sample
 from tests.dcs.prompting.test_files import OWN
 from tests.tracking.cells import make_cell
 from tests.workflows.conftest import biased_table
@@ -124,7 +123,7 @@ KINDS = {
         "t.csv", partial(read_table, values="logits"), b"label,p:a,p:b\n0,-3.5,2\n1,-inf,0\n"
     ),
     "jsonl": Kind("t.jsonl", read_table, b'{"id": "x", "label": "a", "p": {"a": 1, "b": 0}}\n'),
-    "lm-eval": Kind("l.jsonl", partial(import_tables, "lm-eval"), content=LOG, dump=lines),
+    "lm-eval": Kind("l.jsonl", read_table, content=LOG, dump=lines),
     "scheme": Kind("s.json", CorrectionScheme.load, content=SCHEME.to_dict()),
     "task": Kind("moods.yaml", read_task, content=TASK, dump=yaml.safe_dump),
     "texts": Kind("texts.jsonl", read_texts, content=TEXTS, dump=lines),

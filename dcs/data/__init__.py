@@ -1,1 +1,1 @@
-"""Probability tables: checks, files, splits and importers."""
+"""Probability tables: checks, files, splits and forms."""

@@ -10,11 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from numbers import Integral, Real
+from os.path import commonprefix
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dcs.data.labels import as_text, read_labels
 from dcs.errors import InvalidInputError, TableError, quoted, reason, show
 
 SUM_TOLERANCE: Final = 1e-6
@@ -24,8 +26,15 @@ SUM_TOLERANCE: Final = 1e-6
 # last bits, and a table would not survive a round trip unchanged.
 _EXACT: Final = 1e-12
 
+SEPARATORS: Final = ":_.-/| "
+"""Marks that end the common prefix of columns."""
+
 #: Maximum number of values per table: 1 GiB as float64, and several times that during processing.
 MOST_VALUES: Final = 2**27
+
+
+#: Maximum number of columns: a mistaken separator or orientation fails at once.
+_MOST_COLUMNS: Final = 20_000
 
 
 def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
@@ -34,8 +43,13 @@ def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
     Raises
     ------
     TableError
-        If it has more than the maximum number of values.
+        If it has more than the maximum number of columns, or of values.
     """
+    if n_columns > _MOST_COLUMNS:
+        raise TableError(
+            f"{source}: {n_columns:,} columns; at most {_MOST_COLUMNS:,} can be read; give a file "
+            "with a row per text and a column per class"
+        )
     if n_rows * n_columns > MOST_VALUES:
         raise TableError(
             f"{source}: {n_rows} rows of {n_columns} columns are too large for one table, which "
@@ -156,101 +170,53 @@ def checked_rows(
     if names is not None and classes is not None:
         probs = np.asarray(probs)[:, column_order(names, classes, "classes=")]
     elif names is not None:
-        labelled = [*dict.fromkeys(each for each in given.tolist() if isinstance(each, str))]
-        start, end = next(iter(affixes(names, labelled)), ("", ""))
-        classes = [name.removeprefix(start).removesuffix(end) for name in names]
+        classes = classes_of(names, given.ravel().tolist())
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
-    may_be_names = given.ndim == 1 and given.dtype.kind in "OU"
-    if may_be_names and any(isinstance(each, str) for each in given.tolist()):
-        if classes is None:
-            raise TableError(
-                f"labels are names such as {show(given[0])}; give the names of the columns with "
-                "classes=, or a data frame whose columns are named by the classes"
-            )
-        given = label_indices(given.tolist(), values, Named("labels", checked_classes(classes)))
+    texts = given.dtype.kind in "OU" and any(isinstance(each, str) for each in given.flat)
+    if texts and classes is None:
+        raise TableError(
+            f"labels are names such as {show(given.flat[0])}; give the names of the columns with "
+            "classes=, or a data frame whose columns are named by the classes"
+        )
+    # Whole numbers beside an array are positions, unless they can only be names.
+    beyond = given.dtype.kind in "iu" and given.size > 0 and given.max() >= n_classes
+    by_name = names is not None or texts or beyond or given.dtype.kind in "fO"
+    if by_name and classes is not None and given.shape == (n_rows,):
+        named = Named("labels", checked_classes(classes, n_classes=n_classes))
+        given, _ = read_labels(given.tolist(), values, named, documented=names is None)
     indices = checked_labels(given, n_rows=n_rows, n_classes=n_classes, missing=missing)
     return values, indices, checked_classes(classes, n_classes=n_classes)
 
 
-def as_text(cell: Any) -> str:
-    """Return a label as text: whole numbers without decimals, missing ones empty."""
-    if cell is None or cell != cell:
-        return ""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell).strip()
-
-
-def fold(cell: Any) -> str:
-    """Return a label as text to be compared without case."""
-    return as_text(cell).casefold()
-
-
-def label_indices(
-    labels: Sequence[Any], probs: NDArray[np.float64], names: Named
-) -> NDArray[np.int64]:
-    """Return the class index of every label: class names in any case, or numbers from 0.
-
-    Empty cells, and -1 unless it is a class, are missing labels (-1).
-
-    Raises
-    ------
-    TableError
-        If a label is neither, or the numbers may count from 1.
-    """
-    classes = names.classes
-    texts = [as_text(cell) for cell in labels]
-    empty = {"": -1, "-1": -1}
-    exact = {name.strip(): k for k, name in enumerate(classes)}
-    folded = {fold(name): k for k, name in enumerate(classes)}
-    lower = {text: folded.get(text.casefold(), -2) for text in texts} | {"": -1}
-    numbers = {str(k): k for k in range(len(classes))}
-    numbers |= {f"{k}.0": k for k in range(len(classes))} | {"-1.0": -1}
-    readings = [empty | exact, empty | numbers]
-    if len(folded) == len(classes):
-        readings.insert(1, empty | {k: v for k, v in lower.items() if v != -2})
-    if not any(texts):
-        return np.full(len(texts), -1)
-    wrong = [np.array([text not in reading for text in texts]) for reading in readings]
-    for reading, misfits in zip(readings, wrong, strict=True):
-        if not misfits.any():
-            found = np.array([reading[text] for text in texts])
-            if reading is readings[-1]:
-                _refuse_from_one(found, probs, names)
-            return found
-    # Report a row that no reading allows, rather than an earlier one that some reading allows.
-    neither = np.logical_and.reduce(wrong)
-    names.refuse(
-        neither if neither.any() else wrong[-1],
-        [*labels],
-        f"must be one of {quoted(classes)}, or all in 0..{len(classes) - 1}; empty if unlabelled",
-        what="label",
-    )
-    raise AssertionError
-
-
-def _refuse_from_one(labels: NDArray[np.int64], probs: NDArray[np.float64], names: Named) -> None:
-    """Refuse numbers that fit the probabilities better when counted from 1."""
-    known = labels >= 0
-    top = probs.argmax(axis=1)[known]
-    if (
-        0 not in labels
-        and top.size >= 20
-        and np.mean(top == labels[known] - 1) > np.mean(top == labels[known])
-    ):
-        raise TableError(
-            f"{names.source}: no label is 0, and labels fit the probabilities better if they "
-            f"count from 1; write class names, or numbers from 0 to {len(names.classes) - 1}"
-        )
-
-
 def column_names(values: Any) -> list[str] | None:
-    """Return the column names of a data frame; None for an array, or for numbered columns."""
-    names = getattr(values, "columns", None)
-    if names is None or all(isinstance(name, Integral) for name in names):
+    """Return the column names of a data frame; None for an array, or for columns 0, 1, ..."""
+    columns = getattr(values, "columns", None)
+    if columns is None or [*columns] == [*range(len(columns))]:
         return None
-    return [str(name) for name in names]
+    return flat_names(columns)
+
+
+def flat_names(columns: Iterable[Any]) -> list[str]:
+    """Return the names of columns as text in Unicode NFC; several levels are joined by a colon."""
+    return [
+        ":".join(filter(None, map(as_text, name))) if isinstance(name, tuple) else as_text(name)
+        for name in columns
+    ]
+
+
+def classes_of(names: Sequence[str], labels: Sequence[Any]) -> list[str]:
+    """Return the classes that columns are named by, with a prefix or suffix that labels show."""
+    told = [*dict.fromkeys(text for text in map(as_text, labels) if text)]
+    found = affixes(names, [each for each in told if each != "-1"])
+    start, end = next(iter(affixes(names, told) or found), (shared_prefix(names), ""))
+    return [name.removeprefix(start).removesuffix(end) for name in names]
+
+
+def shared_prefix(names: Sequence[str]) -> str:
+    """Return the common beginning of names up to its last separator."""
+    shared = commonprefix(list(names))
+    return shared[: max(shared.rfind(mark) for mark in SEPARATORS) + 1]
 
 
 def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> list[int]:
@@ -498,11 +464,11 @@ def _refuse_repeated(names: Sequence[str], kind: str, source: str, what: str = "
 
 
 def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) -> None:
-    """Warn if a class has no rows, since COBias and PMI then ignore it."""
+    """Warn if a class has no rows, since macro-F1, COBias and PMI then ignore it."""
     counts = np.bincount(labels, minlength=len(classes))
     absent = [name for name, count in zip(classes, counts, strict=True) if count == 0]
     if absent:
-        message = f"no rows are labelled {quoted(absent)}; COBias and PMI ignore these classes"
+        message = f"no rows are labelled {quoted(absent)}; macro-F1, COBias and PMI ignore them"
         warnings.warn(message, UserWarning, stacklevel=3)
 
 

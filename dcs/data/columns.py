@@ -8,16 +8,22 @@ by the classes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import Named, affixes, as_text, fold, softmax
+from dcs.data.checks import (
+    SEPARATORS,
+    Named,
+    affixes,
+    shared_prefix,
+    softmax,
+)
+from dcs.data.labels import TELLING, Counting, as_text, comparable
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
@@ -39,16 +45,15 @@ _ROUNDING: Final = 0.005
 
 #: Names of columns, in lower case; of several label columns, ``label`` goes first.
 _LABELS: Final = re.compile(
-    r"label|labels|gold|target|truth|true|y|class|category|answer|actual|ground[ _-]?truth"
-    r"|(true|gold|actual|target|correct)[ _-](label|class|answer|category)|y_true|(label|class)_id"
+    r"label|labels|gold|target|truth|true|y|class|category|answer|actual|annotation"
+    r"|ground[ _-]?truth|(true|gold|actual|target|correct)[ _-](label|class|answer|category)"
+    r"|y_true|(label|class)_id"
 )
 _IDS: Final = re.compile(r"|id|ids|unnamed: 0|index|idx|row|key|uid|uuid|guid|.*[ _-]id|id[ _-].*")
 _PREDICTIONS: Final = re.compile(r".*(pred|output|guess|argmax|answered).*|y_hat")
 
 #: Cells without a value.
 _EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "-")
-
-_SEPARATORS: Final = ":_.-/| "
 
 
 class Reading(Strict):
@@ -65,8 +70,14 @@ class Reading(Strict):
     values : str, optional
         ``"probabilities"`` (sum 1), ``"percent"`` (sum 100), ``"votes"``, ``"scores"`` (to be
         divided by their sum), ``"log-probabilities"``, ``"log2"``, ``"log10"``, ``"logits"``.
+    labels : {"names", "from-0", "from-1"}, optional
+        Whether labels are names of classes, or positions that count from 0 or from 1.
+    filter : str, optional
+        Filter whose responses are read from a log of lm-evaluation-harness.
     separator, decimal : str, optional
         Separator and decimal mark of text.
+    quoting : {"double", "none"}, optional
+        Whether cells of text can be in double quotes, or quotes are part of them.
     """
 
     columns: tuple[str, ...] | None = None
@@ -74,8 +85,11 @@ class Reading(Strict):
     label: str | None = None
     id: str | None = None
     values: Values | None = None
+    labels: Counting | None = None
+    filter: str | None = None
     separator: str | None = None
     decimal: Literal[".", ","] | None = None
+    quoting: Literal["double", "none"] | None = None
 
 
 def infer(
@@ -109,26 +123,65 @@ def infer(
     finder = _Finder(frame, given, source, known or Reading())
     label = finder.label()
     columns, classes, kind = finder.class_columns(label)
-    label = label or finder.label_by_content(classes, columns)
+    label = finder.truth(label, classes, columns)
     reading = Reading(
         columns=columns,
         classes=classes,
         label=label,
         id=finder.id({*columns, label}),
         values=kind,
+        labels=given.labels,
         separator=given.separator,
-        decimal="," if any(finder.number(each).comma for each in columns) else ".",
+        decimal="," if any(finder.number(each).mark == "," for each in columns) else ".",
+        quoting=given.quoting,
     )
     return reading, finder.matrix(columns)
 
 
+def is_label(name: str) -> bool:
+    """Whether a column is named as labels are."""
+    return _LABELS.fullmatch(name.strip().lower()) is not None
+
+
+def is_id(name: str) -> bool:
+    """Whether a column is named as ids are."""
+    return _IDS.fullmatch(name.strip().lower()) is not None
+
+
+def names_predictions(name: str) -> bool:
+    """Whether a column is named as predictions are."""
+    return _PREDICTIONS.fullmatch(name.strip().lower()) is not None
+
+
+class NoClassColumnsError(TableError):
+    """No columns of a frame are class probabilities."""
+
+
+def has_class_columns(frame: pd.DataFrame, given: Reading) -> bool:
+    """Whether a frame has a column per class, whatever they hold."""
+    finder = _Finder(frame, given, "", Reading())
+    try:
+        finder.class_columns(finder.label())
+    except NoClassColumnsError:
+        return False
+    except TableError:
+        return True
+    return True
+
+
+#: Marks of a decimal, or "?" where commas may be decimal marks or separate thousands.
+Mark: TypeAlias = Literal["", ".", ",", "?"]
+
+_GROUPED: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?%?")
+
+
 @dataclass(frozen=True, slots=True)
-class _Number:
-    """A column as numbers: NaN for empty cells, and which cells are not numbers."""
+class Number:
+    """A column as numbers: NaN for empty cells, which cells are not numbers, its decimal mark."""
 
     values: NDArray[np.float64]
     wrong: NDArray[np.bool_]
-    comma: bool = False
+    mark: Mark = ""
 
     @property
     def plausible(self) -> bool:
@@ -137,8 +190,12 @@ class _Number:
         return filled > 0 and filled >= int(self.wrong.sum())
 
 
-def to_number(column: pd.Series[Any]) -> _Number:
-    """Read a column as numbers; a per cent sign divides by 100, a comma is a decimal mark."""
+def to_number(column: pd.Series[Any], decimal: Mark = "") -> Number:
+    """Read a column as numbers; a per cent sign divides by 100.
+
+    A comma is a decimal mark, or separates thousands if all cells with one allow it: then those
+    of ``"?"`` are both, and are read as thousands unless `decimal` is a comma.
+    """
     import pandas as pd
 
     none = np.zeros(len(column), dtype=np.bool_)
@@ -147,24 +204,39 @@ def to_number(column: pd.Series[Any]) -> _Number:
         or pd.api.types.is_string_dtype(column.dtype)
         or column.dtype == object
     ):
-        return _Number(np.full(len(column), np.nan), ~none)
+        return Number(np.full(len(column), np.nan), ~none)
     if pd.api.types.is_numeric_dtype(column.dtype):
-        return _Number(column.to_numpy(dtype=np.float64, na_value=np.nan), none)
+        return Number(column.to_numpy(dtype=np.float64, na_value=np.nan), none)
     text = column.astype(object).where(column.notna(), "").map(str).str.strip()
     empty = text.isin(_EMPTY).to_numpy()
     text = text.where(~empty, "nan")
     values = np.array(pd.to_numeric(text, errors="coerce"), dtype=np.float64)
     unread = np.isnan(values) & ~empty
     if not unread.any():
-        return _Number(values, none)
+        return Number(values, none)
     rest = text[unread]
     percent = rest.str.endswith("%").to_numpy()
+    commas = rest[rest.str.contains(",", regex=False)]
+    mark = _mark_of(commas, text[~unread]) if not decimal and len(commas) else decimal
     rest = rest.str.rstrip("%").str.strip()
-    comma = rest.str.contains(",", regex=False) & ~rest.str.contains(".", regex=False)
-    rest = rest.where(~comma, rest.str.replace(",", ".", regex=False))
+    if mark == ",":
+        # A dot beside decimal commas separates thousands, and is not read.
+        values[text.str.contains(".", regex=False).to_numpy()] = np.nan
+        rest = rest.str.replace(",", ".", regex=False)
+    elif mark:
+        rest = rest.where(~rest.str.fullmatch(_GROUPED), rest.str.replace(",", "", regex=False))
     found = pd.to_numeric(rest, errors="coerce").to_numpy(dtype=np.float64)
     values[unread] = np.where(percent, found / 100.0, found)
-    return _Number(values, np.isnan(values) & ~empty, bool(comma.any()))
+    return Number(values, np.isnan(values) & ~empty, mark)
+
+
+def _mark_of(commas: pd.Series[Any], others: pd.Series[Any]) -> Mark:
+    """Return the decimal mark of cells with commas, given other cells of the column."""
+    grouped = commas.str.fullmatch(_GROUPED)
+    if not grouped.all():
+        return ","
+    sure = commas.str.contains(".", regex=False) | (commas.str.count(",") > 1)
+    return "." if sure.any() or others.str.contains(".", regex=False).any() else "?"
 
 
 class _Finder:
@@ -173,11 +245,14 @@ class _Finder:
     def __init__(self, frame: pd.DataFrame, given: Reading, source: str, known: Reading) -> None:
         self.frame, self.given, self.source, self.known = frame, given, source, known
         self.names = [str(name) for name in frame.columns]
-        self._numbers: dict[str, _Number] = {}
+        self._classes = given.classes or self.known.classes
+        self._numbers: dict[str, Number] = {}
 
-    def number(self, name: str) -> _Number:
+    def number(self, name: str) -> Number:
         if name not in self._numbers:
-            self._numbers[name] = to_number(self.frame[name])
+            self._numbers[name] = to_number(
+                self.frame[name], self.given.decimal or self.known.decimal or ""
+            )
         return self._numbers[name]
 
     def matrix(self, columns: Sequence[str]) -> NDArray[np.float64]:
@@ -203,44 +278,53 @@ class _Finder:
             return self._existing(self.given.label, "label")
         if self.known.label in self.names:
             return self.known.label
-        named = [name for name in self.names if _LABELS.fullmatch(name.strip().lower())]
-        classes = {*(self.given.columns or ()), *(self.given.classes or self.known.classes or ())}
-        named = [name for name in named if name not in classes]
+        named = self._named_labels({*(self.given.columns or ()), *(self._classes or ())})
         exact = [name for name in named if name.strip().lower() == "label"]
-        if len(exact or named) > 1:
-            raise self._ask("which column holds the labels", "label=COLUMN", exact or named)
         return next(iter(exact or named), None)
 
-    def label_by_content(self, classes: Sequence[str], columns: Sequence[str]) -> str | None:
-        """Return the only column whose cells are class names and not the predictions."""
-        if self.known.columns is not None:
-            return None
-        folded, found = {fold(name) for name in classes}, []
-        top = self.matrix(columns)
-        for name in self.names:
-            if name in columns or _PREDICTIONS.fullmatch(name.lower()):
-                continue
-            cells = [fold(cell) for cell in self.frame[name].dropna().unique().tolist()]
-            if {cell for cell in cells if cell} <= folded and any(cells):
-                found.append(name)
-        if len(found) > 1:
-            raise self._ask("which column holds the labels", "label=COLUMN", found)
-        if found and not np.isnan(top).any():
-            best = [fold(classes[k]) for k in top.argmax(axis=1)]
-            if len(best) >= 20 and [*map(fold, cells_of(self.frame[found[0]]))] == best:
-                raise self._ask(
-                    f"column {show(found[0])} names the most probable class of every row: are "
-                    "these labels or predictions",
-                    f"label={found[0]}",
-                    found,
-                )
-        return next(iter(found), None)
+    def _named_labels(self, others: Container[str]) -> list[str]:
+        """Return the columns that are named as labels."""
+        return [name for name in self.names if is_label(name) and name not in others]
+
+    def truth(
+        self, label: str | None, classes: Sequence[str], columns: Sequence[str]
+    ) -> str | None:
+        """Return the label column: by its name or content, and not that of the predictions."""
+        if self.given.label is not None or self.known.columns is not None:
+            return label
+        others = self._named_labels(columns) if label is not None else self.names
+        found = [label] if label is not None else []
+        found += [
+            name
+            for name in others
+            if name not in (*columns, label)
+            and not names_predictions(name)
+            and self._names_classes(name, classes)
+        ]
+        best = self.matrix(columns)
+        top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
+        cells = {name: comparables(cells_of(self.frame[name])) for name in found}
+        unlike = {
+            tuple(cells[name]): name
+            for name in reversed(found)
+            if not same_as_top(cells[name], top, classes)
+        }
+        if len(unlike) > 1:
+            several = sorted(unlike.values(), key=found.index)
+            raise self._ask("which column holds the labels", "label=COLUMN", several)
+        return next(iter([*unlike.values(), *found]), None)
+
+    def _names_classes(self, name: str, classes: Sequence[str]) -> bool:
+        """Whether the cells of a column are names of classes."""
+        cells = {*filter(hashable, cells_of(self.frame[name]))}
+        texts = {*map(comparable, cells)} - {""} if len(cells) <= 3 * len(classes) + 9 else set()
+        return bool(texts) and texts <= {*map(comparable, classes)}
 
     def id(self, others: set[str | None]) -> str | None:
         """Return the id column: named as one, with a different value in every row."""
         if self.given.id is not None:
             return self._existing(self.given.id, "id")
-        named = [name for name in self.names if _IDS.fullmatch(name.strip().lower())]
+        named = [name for name in self.names if is_id(name)]
         for name in sorted({*named} - others, key=lambda name: (name.lower() != "id", name)):
             cells = self.frame[name]
             whole = cells.map(lambda cell: isinstance(cell, str | int) and cell != "").all()
@@ -251,7 +335,7 @@ class _Finder:
     def class_columns(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...], Values]:
         """Return the class columns, the classes, and the kind of their values."""
         given, names = self.given, self.names
-        classes = given.classes or self.known.classes
+        classes = self._classes
         if given.columns is not None:
             chosen = tuple(
                 each
@@ -259,7 +343,7 @@ class _Finder:
                 for each in (
                     [pattern]
                     if pattern in names
-                    else [name for name in names if fnmatchcase(name, pattern)]
+                    else in_order([name for name in names if fnmatchcase(name, pattern)])
                     or [self._existing(pattern, "columns")]
                 )
             )
@@ -281,8 +365,10 @@ class _Finder:
                 )
         if classes is not None:
             found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
+            if not found and (numbered := self._numbered(label, len(classes))):
+                return numbered, classes, self._kind(numbered)
             if not found:
-                raise TableError(
+                raise NoClassColumnsError(
                     f"{self.source}: no column for each of the classes {quoted(classes)}; name "
                     f"them <class>, p:<class> or with another common prefix (columns: "
                     f"{quoted(names, 12)})"
@@ -295,11 +381,11 @@ class _Finder:
     def _guessed(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...], Values]:
         """Return class columns that the labels name, or that are a distribution."""
         numeric = [n for n in self.names if n != label and self.number(n).plausible]
-        numeric = [n for n in numeric if not _IDS.fullmatch(n.strip().lower())]
+        numeric = [n for n in numeric if not is_id(n)]
         by_label: dict[tuple[str, ...], tuple[str, ...]] = {}
         if label is not None:
-            texts = [as_text(cell) for cell in self.frame[label].dropna().unique().tolist()]
-            texts = [text for text in texts if text]
+            cells = filter(hashable, cells_of(self.frame[label]))
+            texts = [text for text in dict.fromkeys(map(as_text, cells)) if text]
             for start, end in affixes(numeric, texts) if len(texts) <= len(numeric) else ():
                 fits = [n for n in numeric if n.startswith(start) and n.endswith(end)]
                 # Without a prefix, other numeric columns need not be classes.
@@ -310,7 +396,7 @@ class _Finder:
         groups: dict[str, list[str]] = {}
         for name in numeric:
             for at, mark in enumerate(name):
-                if mark in _SEPARATORS and at + 1 < len(name):
+                if mark in SEPARATORS and at + 1 < len(name):
                     groups.setdefault(name[: at + 1], []).append(name)
         shared = sorted((g for g in groups.values() if len(g) > 1), key=len, reverse=True)
         by_prefix = [tuple(each) for each in shared]
@@ -330,16 +416,49 @@ class _Finder:
         if by_label:
             columns, classes = list(by_label.items())[-1]
             return columns, classes, self._kind(columns)
-        raise self._ask(
+        question = self._ask(
             "no columns are class probabilities under any reading, or named by the labels; which "
             "are they",
             "columns=A,B,... (or a pattern such as columns=prob_*)",
             self.names,
         )
+        raise NoClassColumnsError(str(question))
+
+    def _numbered(self, label: str | None, size: int) -> tuple[str, ...]:
+        """Return as many columns as there are classes if one name with numbers has as many."""
+        groups: dict[str, list[str]] = {}
+        for name in self.names:
+            if name != label and (match := _NUMBERED.fullmatch(name)):
+                groups.setdefault(match[1], []).append(name)
+        for names in groups.values():
+            ordered = in_order(names)
+            first = int(_NUMBERED.sub(r"\2", ordered[0]))
+            numbers = [int(_NUMBERED.sub(r"\2", name)) for name in ordered]
+            if first < 2 and numbers == [*range(first, first + size)]:
+                return tuple(ordered)
+        return ()
+
+    def _settle_commas(self, columns: tuple[str, ...]) -> None:
+        """Read commas that may separate thousands as the other columns show, or ask."""
+        marks = {self.number(name).mark for name in columns}
+        if "?" not in marks:
+            return
+        mark: Mark = "," if "," in marks else "."
+        if marks & {",", "."} == {",", "."} or ("," not in marks and self.given.separator == ";"):
+            name = next(each for each in columns if self.number(each).mark == "?")
+            cells = self.frame[name].astype(str)
+            raise self._ask(
+                f"cells such as {show(cells[cells.str.contains(',')].iloc[0])} of column "
+                f"{show(name)} have a decimal comma, or separate thousands",
+                "decimal=, or --read decimal=.",
+                columns,
+            )
+        for name in columns:
+            if self.number(name).mark == "?":
+                self._numbers[name] = to_number(self.frame[name], mark)
 
     def _stripped(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        shared = commonprefix(columns)
-        start = shared[: max(shared.rfind(mark) for mark in _SEPARATORS) + 1]
+        start = shared_prefix(columns)
         return tuple(name.removeprefix(start) for name in columns)
 
     def _alike(self, found: Sequence[tuple[str, ...]]) -> bool:
@@ -364,6 +483,7 @@ class _Finder:
                 self.frame[columns[column]].tolist(),
                 f"must be a number (column {show(columns[column])})",
             )
+        self._settle_commas(columns)
         numbers, wanted = self.matrix(columns), self.given.values
         fits = _fitting(numbers)
         share = {kind: float(np.mean(rows)) for kind, rows in fits.items()}
@@ -372,7 +492,7 @@ class _Finder:
         if wanted is None and self.known.values in share and share[self.known.values] == 1.0:
             kind = self.known.values
         elif wanted is None and share[best] < 0.5:
-            if not (numbers < 0.0).any():
+            if not (numbers < 0.0).any() and not np.isnan(numbers).any():
                 names.refuse(
                     ~fits["probabilities"],
                     np.nansum(numbers, axis=1),
@@ -387,6 +507,13 @@ class _Finder:
             )
         elif kind == "logits":
             fits["logits"] = (numbers < np.inf).all(axis=1) & (numbers.max(axis=1) > -np.inf)
+        empty = np.isnan(numbers) & ~fits[kind][:, None]
+        if empty.any():
+            row, column = (int(k) for k in np.argwhere(empty)[0])
+            raise TableError(
+                f"{self.source}: row {row}, {columns[column]} is empty, and its other values are "
+                f"not {kind}; fill it in or drop the row"
+            )
         names.refuse(
             ~fits[kind],
             np.nansum(numbers, axis=1),
@@ -437,3 +564,36 @@ def cells_of(column: pd.Series[Any]) -> list[Any]:
     """Return the cells of a column, with None for missing ones."""
     plain: list[Any] = column.astype(object).where(column.notna(), None).tolist()
     return plain
+
+
+_NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Return names in the order of their numbers if all are one name with numbers."""
+    found = [_NUMBERED.fullmatch(name) for name in names]
+    if any(match is None for match in found) or len({match[1] for match in found if match}) > 1:
+        return [*names]
+    return sorted(names, key=lambda name: int(_NUMBERED.sub(r"\2", name)))
+
+
+def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequence[str]) -> bool:
+    """Whether comparable labels of enough rows all are the most probable class of their rows."""
+    names = [comparable(name) for name in classes]
+    known = [(cell, k) for cell, k in zip(cells, top.tolist(), strict=True) if cell != ""]
+    return len(known) >= TELLING and (
+        all(cell == names[k] for cell, k in known) or all(cell == k for cell, k in known)
+    )
+
+
+def comparables(cells: Sequence[Any]) -> list[Hashable]:
+    """Return the cells of a column as they are compared; computes each distinct one once."""
+    if not all(map(hashable, cells)):
+        return [*map(comparable, map(str, cells))]
+    known = {cell: comparable(cell) for cell in {*cells}}
+    return [known[cell] for cell in cells]
+
+
+def hashable(cell: Any) -> bool:
+    """Whether a cell is no list, object or array."""
+    return not isinstance(cell, list | dict | tuple | set | np.ndarray)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from dcs.data.reader import Source
-from dcs.data.splits import identical_rows
+from dcs.data.splits import copied_rows
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError, show
 
@@ -117,7 +117,7 @@ def _texts(source: Source) -> list[str]:
 def _row_values(table: ProbabilityTable) -> list[tuple[bytes, int]]:
     """Return probabilities and label of every labelled row; none if they are too coarse."""
     if (
-        len(np.unique(identical_rows(table.probs)))
+        len(np.unique(copied_rows(table.probs)))
         == table.n_rows
         > len(np.unique(table.probs, axis=0))
     ):

@@ -15,7 +15,11 @@ from dcs.seeds import derive_generator
 
 
 def stratified_split(
-    labels: ArrayLike, fractions: Mapping[str, float], *, seed: int
+    labels: ArrayLike,
+    fractions: Mapping[str, float],
+    *,
+    seed: int,
+    groups: ArrayLike | None = None,
 ) -> dict[str, NDArray[np.int64]]:
     """Split rows at random into named parts, stratified by class.
 
@@ -27,6 +31,9 @@ def stratified_split(
         Share of the rows in each part, positive; relative to their sum.
     seed : int
         Non-negative; the same seed gives the same parts.
+    groups : array of int, shape [M], optional
+        Group of every row; the rows of a group stay together. A group belongs to the class of its
+        first row. The rows that are alone then make up for the sizes of the groups.
 
     Returns
     -------
@@ -56,12 +63,15 @@ def stratified_split(
     part_of = np.empty(classes.size, dtype=np.int64)
     targets = np.zeros(len(names))
     sizes = np.zeros(len(names), dtype=np.int64)
+    together = _divide_groups(classes, groups, shares, generator, part_of)
     for label in np.unique(classes):
-        rows = generator.permutation(np.flatnonzero(classes == label))
-        targets += shares * rows.size
-        counts = _allocate(rows.size, shares, targets - sizes)
+        own = classes == label
+        rows = generator.permutation(np.flatnonzero(own & ~together))
+        targets += shares * own.sum()
+        taken = np.bincount(part_of[own & together], minlength=len(names))
+        counts = _allocate(int(own.sum()), shares, targets - sizes)
         sizes += counts
-        part_of[rows] = np.repeat(np.arange(len(names)), counts)
+        part_of[rows] = np.repeat(np.arange(len(names)), _fill(counts - taken, rows.size))
     if not sizes.all():
         raise InvalidInputError(
             f"split part {show(names[sizes.argmin()])} would be empty: {classes.size} rows of "
@@ -115,26 +125,152 @@ def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.
     return np.sort(chosen).astype(np.int64)
 
 
-#: With fewer different rows, probabilities are too coarse to tell which rows are duplicates.
-_FEWEST_DISTINCT: Final = 50
+#: Copies are told from coincidences by how often rows repeat: rows of values that coincide, as do
+#: those of votes or trees, repeat more often on average, or in larger groups.
+_MOST_REPEATS: Final = 3.0
+_LARGEST_SHARE: Final = 0.005
+_FEWEST_LARGE: Final = 10
+
+#: Probabilities of no more decimals coincide by chance; those of two classes, which are a single
+#: number, more often.
+_DECIMALS: Final = 5
+_DECIMALS_OF_TWO: Final = 6
+
+#: Share of values that are rounded, or differ between rows, in tables that are mostly so.
+_TYPICAL: Final = 0.9
+
+#: Rows that are this close to certain are equal by chance: models round them to 1.
+_CERTAIN: Final = 1e-5
+
+#: Shares of votes are multiples of a step: their number, and the size of the step.
+_MOST_VOTES: Final = 1000
+_LEAST_STEP: Final = 1e-4
 
 
-def identical_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the group of identical rows of every row, numbered by their first rows.
+def copied_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the group of copies of every row, numbered by their first rows.
 
-    The copies of a row must not be divided between fitted and held-out rows. A table with fewer
-    than 50 different rows has coarse probabilities, which are equal by chance: every row is a
-    group.
+    The copies of a row must not be divided between fitted and held-out rows. Rows with equal
+    probabilities are copies unless these can coincide by chance: if all probabilities of the table
+    have few decimals or are shares of a number of votes, if rows repeat more than three times on
+    average but not all equally often, if a row is certain of its class, or if it is one of very
+    many that are equal. Then every row is a group.
 
     Parameters
     ----------
     probs : array of float, shape [M, N]
         Class probabilities.
     """
-    distinct, first, group = np.unique(probs, axis=0, return_index=True, return_inverse=True)
-    if len(distinct) < _FEWEST_DISTINCT:
-        return np.arange(len(probs))
-    return np.asarray(np.argsort(np.argsort(first))[group.ravel()], dtype=np.int64)
+    n_rows = len(probs)
+    alone = np.arange(n_rows)
+    # Equal up to the rounding of their normalisation.
+    _, first, group, counts = np.unique(
+        probs.round(9), axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    group = group.ravel()
+    if counts.size == n_rows or _is_coarse(probs):
+        return alone
+    if n_rows > _MOST_REPEATS * counts.size and counts.min() < counts.max():
+        return alone
+    large = counts > max(_FEWEST_LARGE, _LARGEST_SHARE * n_rows)
+    if counts.min() == counts.max():
+        large[:] = False
+    certain = probs.max(axis=1) > 1.0 - _CERTAIN
+    return np.where(large[group] | certain, alone, first[group])
+
+
+def _is_coarse(probs: NDArray[np.float64]) -> bool:
+    """Whether probabilities are rounded, or shares of a number of votes, so that they coincide."""
+    inner = probs[(probs > _CERTAIN) & (probs < 1.0 - _CERTAIN)]
+    decimals = _DECIMALS_OF_TWO if probs.shape[1] == 2 else _DECIMALS
+    if not inner.size or np.mean(np.abs(inner - inner.round(decimals)) < 1e-9) > _TYPICAL:
+        return True
+    rows = np.unique(probs.round(9), axis=0)
+    values = np.unique(rows)
+    if 2 < values.size <= _MOST_VOTES:
+        steps = np.diff(values)
+        least = steps.min()
+        multiples = steps / least
+        if least > _LEAST_STEP and np.abs(multiples - multiples.round()).max() < 1e-3:
+            return True
+    if probs.shape[1] == 2:
+        return False
+    # Of three classes or more, different rows have few equal values unless these are coarse.
+    within = (rows > _CERTAIN) & (rows < 1.0 - _CERTAIN)
+    columns = [(column[own], own.sum()) for column, own in zip(rows.T, within.T, strict=True)]
+    shares = [np.unique(column).size / number for column, number in columns if number]
+    return float(np.median(shares)) < _TYPICAL
+
+
+def stratified_folds(
+    labels: ArrayLike, folds: int, *, seed: int, groups: ArrayLike | None = None
+) -> NDArray[np.int64]:
+    """Return the fold of every row, with similar class proportions in every fold.
+
+    Parameters
+    ----------
+    labels : array of int, shape [M]
+        True class indices.
+    folds : int
+        Number of folds.
+    seed : int
+        Random seed.
+    groups : array of int, shape [M], optional
+        Group of every row; the rows of a group are in one fold. A group belongs to the class of
+        its first row.
+    """
+    values = np.asarray(labels, dtype=np.int64)
+    members = np.arange(values.size) if groups is None else groups
+    _, first, of_row, sizes = np.unique(
+        members, return_index=True, return_inverse=True, return_counts=True
+    )
+    generator = derive_generator(seed, "folds")
+    shuffled = generator.permutation(first.size)
+    # Deal out the largest groups of each class first, so that the folds are of similar size.
+    order = shuffled[np.lexsort((-sizes[shuffled], values[first][shuffled]))]
+    places = np.empty(first.size, dtype=np.int64)
+    places[order] = np.arange(first.size) % folds
+    return np.asarray(places[of_row])
+
+
+def _divide_groups(
+    classes: NDArray[np.int64],
+    groups: ArrayLike | None,
+    shares: NDArray[np.float64],
+    generator: np.random.Generator,
+    part_of: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Put groups of several rows into parts; return whether each row is in one.
+
+    Each group, the largest first, goes to the part that lacks most rows of the class.
+    """
+    together = np.zeros(classes.size, np.bool_)
+    if groups is None:
+        return together
+    _, first, of_row, counts = np.unique(
+        np.asarray(groups), return_index=True, return_inverse=True, return_counts=True
+    )
+    together = counts[of_row] > 1
+    members = np.argsort(of_row, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    lacking = {label: shares * (classes == label).sum() for label in np.unique(classes)}
+    shuffled = generator.permutation(np.flatnonzero(counts > 1))
+    for group in shuffled[np.argsort(-counts[shuffled], kind="stable")]:
+        lack = lacking[classes[first[group]]]
+        # In proportion to the shares, so that a small part gets groups as well.
+        part = int(np.argmax(lack / shares))
+        part_of[members[starts[group] : starts[group + 1]]] = part
+        lack[part] -= counts[group]
+    return np.asarray(together)
+
+
+def _fill(counts: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:
+    """Return the number of rows that each part still takes, with the sum `n_rows`."""
+    counts = np.maximum(counts, 0)
+    while (excess := int(counts.sum()) - n_rows) != 0:
+        part = int(np.argmax(counts))
+        counts[part] -= min(excess, counts[part]) if excess > 0 else excess
+    return counts
 
 
 def _allocate(

@@ -26,6 +26,7 @@ from dcs.data.checks import (
     refuse_too_large,
 )
 from dcs.data.columns import PREFIX, Reading
+from dcs.data.labels import as_text
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, validated
 
@@ -65,6 +66,8 @@ class Provenance:
         How the file was read.
     corrected_by : str, optional
         The scheme by which the probabilities have been corrected.
+    missing_rows : int, optional
+        Number of rows that could not be scored, if any.
     """
 
     model: str | None = None
@@ -79,6 +82,7 @@ class Provenance:
     source: str | None = None
     reading: Reading | None = None
     corrected_by: str | None = None
+    missing_rows: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the known fields by name, ready for JSON."""
@@ -376,11 +380,14 @@ class ProbabilityTable:
         TableError
             If the names differ.
         """
-        if sorted(classes) != sorted(self.classes):
+        # A letter with an accent can be one character or two: both are the same name.
+        plain = str if {*classes} == {*self.classes} else as_text
+        place = {plain(name): k for k, name in enumerate(self.classes)}
+        if sorted(map(plain, classes)) != sorted(place):
             raise TableError(
                 f"{source}: classes are {quoted(self.classes)}; expected {quoted(classes)}"
             )
-        columns = [self.classes.index(name) for name in classes]
+        columns = [place[plain(name)] for name in classes]
         return replace(
             self,
             probs=self.probs[:, columns],

@@ -83,8 +83,9 @@ class ClassificationMetrics:
         are left out; with fewer than two classes present it is 0. Source: Z_COBias in the appendix
         on the objective function.
     macro_f1 : float
-        Mean F1 score of the classes that have rows or are predicted, 0..1. As in scikit-learn,
-        F1 is 0 if precision and recall are 0.
+        Mean F1 score of the classes that have rows, 0..1: whether a class without rows is
+        predicted must not change which classes count. As in scikit-learn, F1 is 0 if precision
+        and recall are 0.
     class_accuracies : tuple of float
         One accuracy per class; NaN for classes without rows.
     n_rows : int
@@ -129,7 +130,7 @@ class ClassificationMetrics:
         counts = _check_confusion(confusion)
         right, rows = counts.diagonal(), counts.sum(axis=1)
         shares = rates(right, rows)
-        scores = rates(2 * right, counts.sum(axis=0) + rows)
+        scores = rates(2 * right, np.where(rows > 0, counts.sum(axis=0) + rows, 0))
         return cls(
             accuracy=float(right.sum() / rows.sum()),
             cobias=float(mean_distance(shares)),

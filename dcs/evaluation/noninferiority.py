@@ -18,9 +18,10 @@ class NonInferiority:
 
     Parameters
     ----------
-    gained, lost : int
-        Numbers of rows that only the second or only the first set of predictions has right.
-    n_rows : int
+    gained, lost : float
+        Numbers of rows that only the second or only the first set of predictions has right;
+        fractions where copies count together.
+    n_rows : float
         Number of rows.
     margin : float
         Largest acceptable loss of accuracy, as a fraction.
@@ -28,9 +29,9 @@ class NonInferiority:
         One minus the level of the test.
     """
 
-    gained: int
-    lost: int
-    n_rows: int
+    gained: float
+    lost: float
+    n_rows: float
     margin: float
     confidence: float = 0.95
 
@@ -65,3 +66,40 @@ class NonInferiority:
         if statistic <= 0.0:
             return None
         return math.ceil(self.n_rows * max(1.0, (self.critical / statistic) ** 2))
+
+
+#: Number of bisection steps of the end of an interval.
+_BISECTIONS = 60
+
+
+def accuracy_difference(
+    gained: int, lost: int, n_rows: int, *, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the score interval of a difference of paired accuracies (Tango 1998).
+
+    Parameters
+    ----------
+    gained, lost : float
+        Numbers of rows that only the second or only the first set of predictions has right;
+        fractions where copies count together.
+    n_rows : float
+        Number of rows.
+    confidence : float, optional
+        Coverage of the interval.
+
+    Returns
+    -------
+    low, high : float
+        Ends of the interval of the second accuracy minus the first, -1..1.
+    """
+    critical = NormalDist().inv_cdf((1.0 + confidence) / 2.0)
+
+    def lower(gained: int, lost: int) -> float:
+        low, high = -1.0, (gained - lost) / n_rows
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2.0
+            rejected = NonInferiority(gained, lost, n_rows, -middle).statistic > critical
+            low, high = (middle, high) if rejected else (low, middle)
+        return low
+
+    return lower(gained, lost), -lower(lost, gained)

@@ -19,6 +19,7 @@ from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri
 
 from dcs.data.checks import whole_number
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance, rates
+from dcs.evaluation.noninferiority import accuracy_difference
 
 Array = NDArray[np.float64]
 
@@ -208,10 +209,10 @@ def compare_predictions(
     InvalidInputError
         If an argument is invalid.
     """
-    cells = _paired_counts(labels, before, after, n_classes)[0]
+    cells = _paired_counts(labels, before, after, n_classes)
     n_rows, rows = int(cells.sum()), cells.sum(axis=0)
     drawn = _resample(cells, _RESAMPLES, 0)
-    (accuracy1, bias1), (accuracy2, bias2) = _both_metrics(drawn)
+    (_, bias1), (_, bias2) = _both_metrics(drawn)
     curves = [_CobiasCurve.of(cells[first] + cells[3], rows) for first in (2, 1)]
     correlation = _correlation(bias1, bias2)
 
@@ -220,13 +221,14 @@ def compare_predictions(
         return _difference(two, one, correlation)
 
     low, high = ends(_LEVEL)
-    gain = float(cells[1].sum() - cells[2].sum()) / n_rows
+    gained, lost = int(cells[1].sum()), int(cells[2].sum())
+    gain = (gained - lost) / n_rows
+    error = math.sqrt(max(0.0, gained + lost - n_rows * gain**2)) / n_rows
     change = curves[1].observed - curves[0].observed
-    accuracy = _bootstrap(gain, accuracy2 - accuracy1)
     return PairedComparison(
-        accuracy=accuracy,
+        accuracy=Interval(gain, *accuracy_difference(gained, lost, n_rows), error),
         cobias=_around(change, (low, high), bias2 - bias1),
-        accuracy_p=mcnemar_p(int(cells[1].sum()), int(cells[2].sum())),
+        accuracy_p=mcnemar_p(gained, lost),
         cobias_p=_inverted_p(ends) if change else 1.0,
     )
 
@@ -237,7 +239,6 @@ def paired_errors(
     after: ArrayLike,
     n_classes: int,
     *,
-    parts: ArrayLike,
     resamples: int = 200,
 ) -> tuple[float, float, float]:
     """Return bootstrap standard errors of the differences between two sets of predictions.
@@ -250,38 +251,43 @@ def paired_errors(
         True classes and the two predictions.
     n_classes : int
         Number of classes N.
-    parts : array of int, shape [M]
-        Part of each row. COBias is the mean over the parts, as in cross-validation.
     resamples : int, optional
         Number of bootstrap samples; 200 have a relative error of about 5 %.
     """
-    tables = _paired_counts(labels, before, after, n_classes, parts)
-    accuracy, bias = np.zeros(resamples), np.zeros(resamples)
-    for i, table in enumerate(tables):
-        (accuracy1, bias1), (accuracy2, bias2) = _both_metrics(_resample(table, resamples, i))
-        accuracy += (accuracy2 - accuracy1) * (table.sum() / tables.sum())
-        bias += (bias2 - bias1) / len(tables)
+    drawn = _resample(_paired_counts(labels, before, after, n_classes), resamples, 0)
+    (accuracy1, bias1), (accuracy2, bias2) = _both_metrics(drawn)
+    accuracy, bias = accuracy2 - accuracy1, bias2 - bias1
     return float(accuracy.std()), float(bias.std()), float((accuracy - bias).std())
 
 
+def design_effect(groups: ArrayLike, changed: ArrayLike) -> float:
+    """Return the factor by which copies increase the variance of a mean, 1 or more.
+
+    Copies of a row are predicted alike, so that a group of them counts once: the factor is the
+    mean size of the group of a changed row.
+
+    Parameters
+    ----------
+    groups : array of int, shape [M]
+        Group of copies of every row.
+    changed : array of bool, shape [M]
+        Rows on which the two sets of predictions differ.
+    """
+    sizes = np.unique(np.asarray(groups)[np.asarray(changed)], return_counts=True)[1]
+    return float((sizes**2).sum() / sizes.sum()) if sizes.size else 1.0
+
+
 def _paired_counts(
-    labels: ArrayLike,
-    before: ArrayLike,
-    after: ArrayLike,
-    n_classes: int,
-    parts: ArrayLike | None = None,
+    labels: ArrayLike, before: ArrayLike, after: ArrayLike, n_classes: int
 ) -> NDArray[np.int64]:
-    """Count rows by part, correctness (neither, only after, only before, both) and class."""
+    """Count rows by correctness (neither, only after, only before, both) and class."""
     for values in (before, after):
         # Validates labels and predictions.
         confusion_matrix(labels, values, n_classes)
     true = np.asarray(labels, dtype=np.int64)
     first, second = (np.asarray(each) == true for each in (before, after))
-    # Parts without rows are dropped.
-    part = np.unique(np.zeros_like(true) if parts is None else parts, return_inverse=True)[1]
-    key = true + n_classes * (2 * first.astype(np.int64) + second + 4 * part)
-    counts = np.bincount(key, minlength=4 * n_classes * (int(part.max()) + 1))
-    return counts.reshape(-1, 4, n_classes)
+    key = true + n_classes * (2 * first.astype(np.int64) + second)
+    return np.bincount(key, minlength=4 * n_classes).reshape(4, n_classes)
 
 
 def _both_metrics(drawn: NDArray[np.int64]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -307,7 +313,8 @@ def _resample_f1(counts: NDArray[np.int64], resamples: int, seed: int) -> Array:
     drawn = _resample(counts[true, predicted], resamples, seed)
     members = np.eye(len(counts))
     right = (drawn * (true == predicted)) @ members[true]
-    scores = rates(2 * right, drawn @ (members[true] + members[predicted]))
+    rows = drawn @ members[true]
+    scores = rates(2 * right, np.where(rows > 0, rows + drawn @ members[predicted], 0))
     return np.asarray(np.nanmean(scores, axis=1), dtype=np.float64)
 
 

@@ -45,7 +45,6 @@ DESCRIBED: Final = {
 
 _YAML: Final = (".yaml", ".yml")
 
-_ORDER: Final = re.compile(r"(.+)@order(\d{1,3})")
 _KEY: Final = "@key"  # key of a row in a JSON object of rows
 
 _TOKEN: Final = re.compile(r"@\w+\$|\w+|[^\w\s]")
@@ -135,7 +134,7 @@ class FileLocation(TextLocation):
         return name
 
 
-_HUB_NAME: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 
 class HubLocation(TextLocation):
@@ -148,9 +147,10 @@ class HubLocation(TextLocation):
     @field_validator("dataset")
     @classmethod
     def _is_hub_name(cls, name: str) -> str:
-        # datasets would also open local folders, and a third-party task must not read them.
+        # datasets would also read local files, for example by NAME csv, and a third-party task
+        # must not.
         if not _HUB_NAME.fullmatch(name) or ".." in name:
-            raise ValueError("must be the name of a dataset on the hub, NAME or OWNER/NAME")
+            raise ValueError("must be the name of a dataset on the hub, OWNER/NAME")
         return name
 
 
@@ -243,29 +243,15 @@ class TaskFile(Prompt):
             f"class, seed {self.seed}"
         )
 
-    def listed(self, order: int) -> tuple[str, tuple[str, ...]]:
-        """Return the instruction with the options in an order, and the answer of each class.
-
-        Order k begins with option k and continues cyclically, so that each option is at each
-        position once.
-
-        Raises
-        ------
-        ConfigError
-            If the instruction lists no options, or there is no such order.
-        """
-        words, n_classes = self.label_words or self.classes, len(self.classes)
-        if order and "{options}" not in self.instruction:
-            raise ConfigError(
-                f"task {self.name!r}: order {order}: the instruction lists no {{options}}"
-            )
-        if order >= n_classes:
-            raise ConfigError(f"task {self.name!r}: order {order}: must be 0 to {n_classes - 1}")
-        classes = [(place + order) % n_classes for place in range(n_classes)]
-        letters, options = string.ascii_uppercase, ", ".join(words[k] for k in classes)
+    def listed(self) -> tuple[str, tuple[str, ...]]:
+        """Return the instruction with the list of options, and the answer of each class."""
+        words = self.label_words or self.classes
+        options = ", ".join(words)
         if self.options == "letters":
-            options = "\n".join(f"{letters[i]}. {words[k]}" for i, k in enumerate(classes))
-            words = tuple(letters[classes.index(k)] for k in range(n_classes))
+            letters = tuple(string.ascii_uppercase[: len(words)])
+            lettered = zip(letters, words, strict=True)
+            options = "\n".join(f"{letter}. {word}" for letter, word in lettered)
+            words = letters
         return self.instruction.replace("{options}", options), words
 
     def variant(self, name: str) -> TaskFile:
@@ -347,8 +333,7 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     ----------
     name : str
         A built-in task, one of the seven tasks of the paper, or the path of a task YAML file; an
-        optional prompt variant follows an ``@``: ``trec@published``, and then optionally the
-        order of the options, from 0: ``helpdesk@letters@order2``.
+        optional prompt variant follows an ``@``: ``trec@published``.
     data : path-like, optional
         Folder with the texts of a described task, directly or in a subfolder named after the
         task. By default, texts are read from the folder of a user-defined YAML file, or from the
@@ -361,8 +346,7 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
         only raised when the texts are requested.
     """
     known = PACKAGED | DESCRIBED
-    ordered = _ORDER.fullmatch(name)
-    base, variant, order = (ordered[1], "", int(ordered[2])) if ordered else (name, "", 0)
+    base, variant = name, ""
     if "@" in base and not base.endswith(_YAML):
         base, _, variant = base.rpartition("@")
     if base not in known and not base.endswith(_YAML):
@@ -372,10 +356,9 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     if base not in DESCRIBED and file.hub is None and (data is None or base in PACKAGED):
         data = path.parent  # The texts are in the folder of the task file.
     prompt = file.variant(variant) if variant else file
-    instruction, words = prompt.listed(order)
-    parts = (file.name, variant, f"order{order}" if ordered else "")
+    instruction, words = prompt.listed()
     return Task(
-        name="@".join(filter(None, parts)),
+        name="@".join(filter(None, (file.name, variant))),
         title=file.title or file.name,
         classes=file.classes,
         label_words=words,
@@ -622,13 +605,25 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
             "command in another folder"
         )
     try:
-        table: Iterable[Any] = datasets.load_dataset(
-            place.dataset, place.config or None, split=name, revision=revision
+        builder = datasets.load_dataset_builder(
+            place.dataset, place.config or None, revision=revision
         )
+        # A dataset may refer to files anywhere, also on this machine.
+        files = [str(file) for part in (builder.config.data_files or {}).values() for file in part]
+        home = re.compile(rf"(.*::)?hf://datasets/{re.escape(place.dataset)}[@/].*")
+        outside = [file for file in files if not home.fullmatch(file)]
+        if not outside:
+            builder.download_and_prepare()
+            table: Iterable[Any] = builder.as_dataset(split=name)
     except Exception as error:
         # datasets and its dependencies raise errors of many unrelated classes.
         raise ConfigError(
             f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
             f"({named(error)}); {HUB_ADVICE}, or use --data DIR"
         ) from error
+    if outside:
+        raise ConfigError(
+            f"task {file.name!r}: dataset {place.dataset!r} refers to {show(outside[0])}, which "
+            "is not one of its files on the hub; copy the texts to a folder and use --data DIR"
+        )
     return table

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import finite_number, whole_number
 from dcs.errors import InvalidInputError
+from dcs.schemes.apply import evaluated, triangle, weight
 
 #: Minimum width of a side: steeper slopes overflow or amplify rounding errors.
 _MIN_WIDTH: Final = 1e-6
@@ -32,10 +33,7 @@ class _CorrectionFunction:
 
     def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
         """Correct the probabilities `p` (any shape, values 0..1)."""
-        left, rise, right, fall = self.coefficients
-        values = np.asarray(p, dtype=np.float64)
-        corrected = np.minimum((values - left) * rise, (right - values) * fall)
-        return np.asarray(np.maximum(0.0, corrected), dtype=np.float64)
+        return evaluated(self.coefficients, np.asarray(p, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +99,7 @@ class Membership(_CorrectionFunction):
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
         """The coefficients ``(left, rise, right, fall)`` of the common formula."""
-        left, rise = (-math.inf, 1.0) if self.a == self.b else (self.a, 1.0 / (self.b - self.a))
-        right, fall = (math.inf, 1.0) if self.b == self.c else (self.c, 1.0 / (self.c - self.b))
-        return (left, rise, right, fall)
+        return triangle(self.a, self.b, self.c)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the representation in scheme files.
@@ -155,7 +151,7 @@ class Weight(_CorrectionFunction):
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
         """The coefficients ``(left, rise, right, fall)`` of the common formula."""
-        return (0.0, self.value, math.inf, 1.0)
+        return weight(self.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the representation in scheme files.

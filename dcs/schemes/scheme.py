@@ -16,7 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.data.checks import checked_classes, checked_probabilities
 from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
+from dcs.evaluation.uncertainty import percent
 from dcs.io import atomic_write_text, read_json, validated
+from dcs.schemes.apply import corrected, normalised
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 
@@ -52,22 +54,32 @@ class _Calibration(_FilePart):
     offset: list[float]
     floor: float
     products: bool = False
+    basis: str = "logs"
+
+    def calibration(self) -> Calibration:
+        basis = "products" if self.products else self.basis
+        return Calibration(self.name, self.matrix, self.offset, self.floor, basis)  # type: ignore[arg-type]
 
 
 class _File(_FilePart):
     """A scheme file.
 
     Version 2 added the calibration and weights above 1, version 3 the combination of several
-    tables and their names, version 4 calibrations with products.
+    tables and their names, version 4 calibrations with products, version 5 other bases.
     """
 
     format: Literal["dcs-scheme"]
-    version: Literal[1, 2, 3, 4]
+    version: Literal[1, 2, 3, 4, 5]
     inputs: list[str] = []
     combination: _Calibration | None = None
     calibration: _Calibration | None = None
     corrections: list[_Correction]
     provenance: dict[str, Any] = {}
+
+
+def _largest(changes: ArrayLike, count: int = 10) -> list[int]:
+    """Return the places of the largest changes, in their order."""
+    return sorted(np.argsort(-np.asarray(changes), kind="stable")[:count].tolist())
 
 
 def _digest_of(data: Mapping[str, Any]) -> str:
@@ -170,16 +182,12 @@ class CorrectionScheme:
             If a value is not a probability, or the number of classes or tables differs.
         """
         if self.combination is not None:
-            values = self.combination.apply(probs)
+            values = self.combination.checked(probs)
         else:
             values = checked_probabilities(probs, n_classes=len(self.classes))
-        if self.calibration is not None:
-            values = self.calibration.apply(values)
-        columns = zip(self.corrections, values.T, strict=True)
-        corrected = np.stack([correction(column) for correction, column in columns], axis=1)
-        lost = corrected.max(axis=1) == 0.0
-        corrected[lost] = values[lost]
-        return corrected
+        steps = [part.step for part in (self.combination, self.calibration) if part is not None]
+        functions = [correction.coefficients for correction in self.corrections]
+        return corrected(values, steps, functions)
 
     def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
         """Correct class probabilities and normalise every row to sum to 1.
@@ -194,8 +202,7 @@ class CorrectionScheme:
         array of float64, shape [M, N]
             Corrected probabilities, every row with sum 1.
         """
-        corrected = self.correct(probs)
-        return np.asarray(corrected / corrected.sum(axis=1, keepdims=True))
+        return normalised(self.correct(probs))
 
     def predict(self, probs: ArrayLike) -> NDArray[np.int64]:
         """Return the corrected predictions, shape [M]; ties go to the lowest class index.
@@ -259,12 +266,13 @@ class CorrectionScheme:
         return not others and (first == DONT_CHANGE or isinstance(first, Weight))
 
     def explain(self) -> list[str]:
-        """Return one sentence per class, preceded by those on combination and calibration, if any.
+        """Return the sentences that say what the scheme changes.
 
         Returns
         -------
         list of str
-            Sentences; a single one if the scheme changes nothing.
+            One on the combination and one on the calibration, if any, then one per class, of many
+            classes for those that change most; a single one if the scheme changes nothing.
         """
         if self.changes_nothing:
             return ["Nothing is changed: every class keeps its probabilities."]
@@ -273,11 +281,24 @@ class CorrectionScheme:
             tables = f"{self.combination.name} of the tables {quoted(self.inputs)}"
             sentences.append(f"Before all, the {tables} becomes one table.")
         if self.calibration is not None:
-            sentences.append(f"First, {self.calibration.name} calibration of all classes.")
+            even = np.full(len(self.classes), 1.0 / len(self.classes))
+            made = self.calibration.apply([even])[0]
+            shown = _largest(np.abs(made - even))
+            parts = ", ".join(f"{self.classes[k]} {percent(made[k])} %" for k in shown)
+            others = ", and the others less changed" if len(shown) < even.size else ""
+            sentences.append(
+                f"First, {self.calibration.name} calibration of all classes: of equal "
+                f"probabilities, {percent(even[0])} % each, it makes {parts}{others}."
+            )
         if self._is_uniform:
-            return [*sentences, "No class is corrected besides."]
-        named = zip(self.classes, self.corrections, strict=True)
-        return sentences + [f"{name}: {correction.effect}." for name, correction in named]
+            return [*sentences, "No class has a correction of its own."]
+        grid = np.linspace(0.0, 1.0, 65)
+        shown = _largest([float(np.abs(each(grid) - grid).mean()) for each in self.corrections])
+        sentences += [f"{self.classes[k]}: {self.corrections[k].effect}." for k in shown]
+        left = len(self.classes) - len(shown)
+        return sentences + (
+            [f"The other {left} classes change less; see the file."] if left else []
+        )
 
     def share_fitted(self, table: ProbabilityTable) -> float:
         """Return the approximate share of the rows used to fit the scheme that are in a table.
@@ -333,8 +354,8 @@ class CorrectionScheme:
             data |= {"version": 3, "inputs": list(self.inputs)}
         if self.combination is not None:
             data["combination"] = self.combination.to_dict()
-        if self.calibration is not None and self.calibration.products:
-            data["version"] = 4
+        if self.calibration is not None and self.calibration.basis != "logs":
+            data["version"] = 4 if "products" in data["calibration"] else 5
         return data | {
             "corrections": [
                 {"class": name, **correction.to_dict()}
@@ -393,8 +414,8 @@ class CorrectionScheme:
                 tuple(entry.name for entry in file.corrections),
                 tuple(entry.correction() for entry in file.corrections),
                 file.provenance,
-                Calibration(**dict(file.calibration)) if file.calibration else None,
-                Calibration(**dict(file.combination)) if file.combination else None,
+                file.calibration.calibration() if file.calibration else None,
+                file.combination.calibration() if file.combination else None,
                 tuple(file.inputs),
             )
         except InvalidInputError as error:

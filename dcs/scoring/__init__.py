@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from dcs.errors import ConfigError, MissingDependencyError, check_choice
 from dcs.plugins import find_named, plugin_names
-from dcs.scoring.base import Progress, Scorer
+from dcs.scoring.base import Engine, Progress, Scorer
 from dcs.scoring.cache import StoredScorer, score_settings
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import JointScore, LabelRule
 from dcs.scoring.models import PACKAGED_MODELS, ModelReference, resolve_model
 
 __all__ = [
+    "PACKAGED_ENGINES",
     "PACKAGED_MODELS",
     "JointScore",
     "LabelRule",
@@ -33,14 +34,14 @@ __all__ = [
     "check_engine",
     "engine_names",
     "engine_options",
-    "engine_packages",
+    "engine_trait",
     "is_served",
     "load_scorer",
     "resolve_model",
     "score_settings",
 ]
 
-_ENGINES: Final[dict[str, str | type[Any]]] = {
+PACKAGED_ENGINES: Final[dict[str, str | type[Any]]] = {
     "transformers": "dcs.scoring.transformers:TransformersScorer",
     "vllm": "dcs.scoring.vllm:VLLMScorer",
     "openai": "dcs.scoring.openai:OpenAIScorer",
@@ -49,7 +50,7 @@ _ENGINES: Final[dict[str, str | type[Any]]] = {
 
 def engine_names() -> tuple[str, ...]:
     """Return the names of all engines; those of installed packages come last."""
-    return tuple(dict.fromkeys((*_ENGINES, *plugin_names("dcs.engines"))))
+    return tuple(dict.fromkeys((*PACKAGED_ENGINES, *plugin_names("dcs.engines"))))
 
 
 def engine_class(engine: str) -> type[Scorer]:
@@ -62,7 +63,7 @@ def engine_class(engine: str) -> type[Scorer]:
     MissingDependencyError
         If the module of the engine cannot be imported.
     """
-    found = find_named("dcs.engines", engine, _ENGINES, type)
+    found = find_named("dcs.engines", engine, PACKAGED_ENGINES, type)
     try:
         scorer: type[Scorer] = resolve_name(found) if isinstance(found, str) else found
     except ImportError as error:
@@ -72,9 +73,9 @@ def engine_class(engine: str) -> type[Scorer]:
     return scorer
 
 
-def engine_packages(engine: str) -> tuple[str, ...]:
-    """Return the packages whose versions determine the numbers of an engine."""
-    return tuple(getattr(engine_class(engine), "packages", ()))
+def engine_trait(engine: str, name: str) -> Any:
+    """Return an attribute of an engine's class; see :class:`dcs.scoring.base.Engine`."""
+    return getattr(engine_class(engine), name, getattr(Engine, name))
 
 
 def check_engine(engine: str) -> None:
@@ -85,9 +86,9 @@ def check_engine(engine: str) -> None:
     MissingDependencyError
         If one is missing; names the extra to install.
     """
-    for package in engine_packages(engine) if engine in _ENGINES else ():
+    for package in engine_trait(engine, "packages") if engine in PACKAGED_ENGINES else ():
         if find_spec(package) is None:
-            extra = "vllm" if engine == "vllm" else "models"
+            extra = engine_trait(engine, "extra")
             raise MissingDependencyError(
                 f"engine {engine}: {package} is not installed: pip install 'dcs-debias[{extra}]'"
             )
@@ -95,7 +96,7 @@ def check_engine(engine: str) -> None:
 
 def is_served(engine: str) -> bool:
     """Return whether the engine's models are hosted by a server and not loaded locally."""
-    return bool(getattr(engine_class(engine), "served", False))
+    return bool(engine_trait(engine, "served"))
 
 
 def engine_options(engine: str) -> tuple[str, ...]:

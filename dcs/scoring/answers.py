@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dcs.data.labels import as_text, fold
 
 MissingRule = Literal["spread", "bound", "error"]
 """The probability of a label that a server does not return: an equal share of the probability of
@@ -22,16 +24,34 @@ _THOUGHT_END = re.compile(rf"[<\[◁]/(?:{_THOUGHT})[>\]▷]|<\|channel\|>final<
 _THOUGHT_BEGIN = re.compile(rf"[<\[◁](?:{_THOUGHT})[>\]▷]|<\|channel\|>analysis", re.I)
 
 
-def label_masses(shown: Mapping[str, float], label_words: Sequence[str]) -> NDArray[np.float64]:
+NO_DISTRIBUTION = "its answer states no share of each label, such as A: 70 %, B: 30 %"
+
+#: The bytes that byte-level tokenizers write as each character: a space is ``Ġ``.
+_PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
+_ALPHABET = {chr(byte): byte for byte in _PRINTED} | {
+    chr(256 + k): byte for k, byte in enumerate(sorted({*range(256)} - {*_PRINTED}))
+}
+
+#: A token that is part of a character: ``<0xE6>``, or ``bytes:\\xe6\\x82`` in OpenAI's API.
+_BYTES = re.compile(
+    r"<0x(?P<one>[0-9A-F]{2})>|(?:bytes:)?(?P<blank> ?)(?P<more>(\\x[0-9a-f]{2})+)"
+)
+
+Shown = Sequence[tuple[str, float]]
+"""The tokens that a server returned, and their log-probabilities. A text may occur twice."""
+
+
+def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64]:
     """Return the probability of each label among the most probable tokens.
 
-    A token belongs to the label word that it begins, if it begins no other. Its variants with
-    other blanks and case are summed; of beginnings of different length, the most probable counts.
+    A token belongs to the label word that it begins, if it begins no other. Equal texts, and
+    variants with other blanks and case, are summed; of beginnings of different length, the most
+    probable counts. Tokens may be written as in the vocabulary (``▁Yes``, ``ĠYes``, ``<0x59>``).
 
     Parameters
     ----------
-    shown : mapping of str to float
-        Log-probabilities of the returned tokens.
+    shown : sequence of (str, float)
+        The returned tokens and their log-probabilities.
     label_words : sequence of str, length N
         The answer of each class; none is a prefix of another.
 
@@ -41,19 +61,55 @@ def label_masses(shown: Mapping[str, float], label_words: Sequence[str]) -> NDAr
         0 if no token of the label was returned.
     """
     plain, words = _comparable(label_words)
-    variants: Counter[str] = Counter()
-    for token, value in shown.items():
-        variants[plain(token)] += math.exp(value)  # type: ignore[assignment]
-    masses = np.zeros(len(words))
-    for text, mass in variants.items():
-        owners = [k for k, word in enumerate(words) if word.startswith(text)]
-        if text and len(owners) == 1:
+    texts = _texts([token for token, _ in shown], label_words)
+    variants: Counter[bytes] = Counter()
+    for text, (_, value) in zip(texts, shown, strict=True):
+        variants[_encoded(plain(text))] += math.exp(value)  # type: ignore[assignment]
+    masses, spelled = np.zeros(len(words)), [_encoded(word) for word in words]
+    for start, mass in variants.items():
+        owners = [k for k, word in enumerate(spelled) if word.startswith(start)]
+        if start and len(owners) == 1:
             masses[owners[0]] = max(masses[owners[0]], mass)
     return masses
 
 
+def _texts(tokens: Sequence[str], label_words: Sequence[str]) -> list[str]:
+    """Return the texts of the tokens of one response."""
+    texts = [_unescaped(found) if (found := _BYTES.fullmatch(t)) else t for t in tokens]
+    # A mark in a label word is a letter of it.
+    if not any("▁" in word for word in label_words):
+        texts = [text.replace("▁", " ") for text in texts]
+    decoded = [_from_pieces(text) for text in texts]
+    # Of bytes that spell no letter, such as those of "é", none is printable.
+    spelled = [not text.isascii() and text.isprintable() for text in decoded]
+    marked = any(
+        text[:1] == "Ġ" or (letters and text != piece)
+        for text, piece, letters in zip(texts, decoded, spelled, strict=True)
+    )
+    plain = any(text[:1].isspace() for text in texts) or any("Ġ" in word for word in label_words)
+    return decoded if marked and not plain else texts
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """Return a token of bytes as text."""
+    digits = match["one"] or match["more"].replace("\\x", "")
+    return (match["blank"] or "") + bytes.fromhex(digits).decode("utf-8", "surrogateescape")
+
+
+def _from_pieces(text: str) -> str:
+    """Return the text of a token of a byte-level vocabulary; other texts are unchanged."""
+    try:
+        return bytes(_ALPHABET[character] for character in text).decode("utf-8", "surrogateescape")
+    except KeyError:
+        return text
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
 def fill_missing(
-    masses: NDArray[np.float64], shown: Mapping[str, float], rule: MissingRule
+    masses: NDArray[np.float64], shown: Shown, rule: MissingRule
 ) -> NDArray[np.float64]:
     """Return class probabilities [N] from those of the returned labels; uniform if there is none.
 
@@ -61,8 +117,8 @@ def fill_missing(
     ----------
     masses : float64 array [N]
         See :func:`label_masses`.
-    shown : mapping of str to float
-        Log-probabilities of the returned tokens.
+    shown : sequence of (str, float)
+        The returned tokens and their log-probabilities.
     rule : {"spread", "bound"}
         See :data:`MissingRule`.
     """
@@ -70,7 +126,7 @@ def fill_missing(
     if absent.all():
         return np.full(masses.size, 1.0 / masses.size)
     if absent.any():
-        returned = [math.exp(value) for value in shown.values()]
+        returned = [math.exp(value) for _, value in shown]
         share = min(returned)
         if rule == "spread":
             share = min(share, max(0.0, 1.0 - sum(returned)) / absent.sum())
@@ -87,19 +143,34 @@ def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
     *_, answer = _THOUGHT_END.split(text)
     if _THOUGHT_BEGIN.search(answer):
         return None  # The thought did not end.
-    words = [word.strip() for word in label_words]
-    longest = sorted(words, key=len, reverse=True)
-    pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, longest))})(?!\w)"
-    for flags in (0, re.IGNORECASE):
-        plain = str.casefold if flags else str
-        indices = {plain(word): k for k, word in enumerate(words)}
-        named = [indices[plain(m[0])] for m in re.finditer(pattern, answer, flags)]
-        first = re.match(rf"[\W_]*?({pattern})", answer, flags)
+    for plain in (as_text, fold):
+        indices = {plain(word): k for k, word in enumerate(label_words)}
+        if len(indices) < len(label_words):
+            continue
+        longest = sorted(indices, key=len, reverse=True)
+        pattern, text = "|".join(map(_as_word, longest)), plain(answer)
+        named = [indices[match[0]] for match in re.finditer(pattern, text)]
+        first = re.match(rf"[\W_]*?({pattern})", text)
         if first is not None:
-            return indices[plain(first[1])]
+            return indices[first[1]]
         if len({*named}) == 1:
             return named[0]
     return None
+
+
+#: Letters of scripts that are written without blanks between words, or with endings (Korean).
+_BLANKLESS: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+)
+
+
+def _as_word(word: str) -> str:
+    """Return a pattern that matches a label as a word, or inside text without blanks."""
+    before, after = rf"(?<![^\W{_BLANKLESS}])", rf"(?![^\W{_BLANKLESS}])"
+    if re.match(f"[{_BLANKLESS}]", word):
+        # A single letter is part of many words, and a negation before a word reverses it.
+        before = r"(?<!\w)" if len(word) == 1 else "(?<![不非没沒無无未])"
+    return before + re.escape(word) + ("" if re.search(f"[{_BLANKLESS}]$", word) else after)
 
 
 def count_votes(texts: Iterable[str], label_words: Sequence[str]) -> NDArray[np.float64]:
@@ -107,6 +178,47 @@ def count_votes(texts: Iterable[str], label_words: Sequence[str]) -> NDArray[np.
     votes = [parse_vote(text, label_words) for text in texts]
     named = [vote for vote in votes if vote is not None]
     return np.bincount(named, minlength=len(label_words)).astype(np.float64)
+
+
+def parse_distribution(text: str, label_words: Sequence[str]) -> NDArray[np.float64] | None:
+    """Return the distribution that an answer states [N], None if it is not clear.
+
+    After a thought, every label is followed by its share: ``A: 70 %, B: 30 %``, or ``{"A": 0.7}``.
+    The shares must add up to 1 within a tenth, and are normalised. Labels that are not named have
+    none if the others add up, and the rest if there is one of them.
+    """
+    *_, answer = _THOUGHT_END.split(text)
+    plain, words = _comparable(label_words)
+    alternatives = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    label = rf"(?<![\w.,])({alternatives})(?!\w)"
+    share = r"[^\w.,;%\n]{1,9}(?<![:=\s]-)(\d+(?:[.,]\d+)?|\.\d+)(?!\w|[.,]\d)"
+    flags = re.IGNORECASE if plain("A") == "a" else 0
+    found: dict[str, set[float]] = {}
+    for name, number in re.findall(label + share, answer, flags):
+        found.setdefault(plain(name), set()).add(float(number.replace(",", ".")))
+    rest = re.sub(label + share, "", answer, flags=flags)
+    named = {plain(name) for name in re.findall(label, rest, flags)}
+    clear = named <= found.keys() and all(len(each) == 1 for each in found.values())
+    if not found or not clear or _THOUGHT_BEGIN.search(answer):
+        return None
+    shares = np.array([min(found.get(word, {math.nan})) for word in words])
+    shares /= 100.0 if "%" in answer or np.nansum(shares) > 1.5 else 1.0
+    absent, total = np.isnan(shares), np.nansum(shares)
+    if absent.any():
+        if absent.sum() > 1 and total < 0.98:
+            return None
+        shares[absent] = max(0.0, 1.0 - total) if absent.sum() == 1 else 0.0
+        total = shares.sum()
+    return shares / total if abs(total - 1.0) < 0.1 + 1e-9 else None
+
+
+def mean_distribution(
+    texts: Iterable[str], label_words: Sequence[str]
+) -> tuple[NDArray[np.float64], int]:
+    """Return the mean of the distributions that answers state [N], NaN if none; their number."""
+    stated = [parse_distribution(text, label_words) for text in texts]
+    clear = [each for each in stated if each is not None]
+    return np.mean(clear or [np.full(len(label_words), np.nan)], axis=0), len(clear)
 
 
 def _comparable(label_words: Sequence[str]) -> tuple[Callable[[str], str], list[str]]:

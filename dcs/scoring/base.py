@@ -5,23 +5,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, Field, PlainSerializer
 
 from dcs.data.checks import finite_number, softmax, whole_number
-from dcs.errors import ScoringError, check_choice, show
-from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, last_line
-from dcs.scoring.answers import count_votes
+from dcs.errors import ScoringError, check_choice, origin, plain_address, show
+from dcs.io import Strict
+from dcs.prompting.tasks import AnswerPrefix, PromptPrefix, last_line
+from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, count_votes, mean_distribution
 from dcs.scoring.chat import PromptStyle, opened_thought
 from dcs.scoring.labels import (
+    UNUSABLE,
     JointScore,
     LabelRule,
     Tokenizer,
-    check_finite,
+    check_scores,
     class_probabilities,
     read_label_words,
+    usable_scores,
 )
 from dcs.seeds import derive_seed
 
@@ -33,6 +37,144 @@ Prompt = str | list[dict[str, str]]
 
 Progress = Callable[[int], None]
 """Callback that receives the number of queries just finished."""
+
+
+Scores = tuple[NDArray[np.float64], dict[int, str]]
+"""Class probabilities [M, N], and by row why those that are NaN could not be computed."""
+
+
+class RowsError(ScoringError):
+    """Some prompts could not be scored, although the model works; the others were.
+
+    Parameters
+    ----------
+    probs : float64 array [M, N]
+        The class probabilities of all prompts; NaN for those that could not be scored.
+    reasons : mapping of int to str
+        Why, by the row of the prompt.
+    """
+
+    def __init__(self, probs: NDArray[np.float64], reasons: Mapping[int, str]) -> None:
+        self.probs, self.reasons = probs, dict(sorted(reasons.items()))
+        (row, reason), *others = self.reasons.items()
+        more = f" (and {len(others)} more prompts)" if others else ""
+        super().__init__(f"query {row}: {reason}{more}")
+
+
+def scored_rows(probs: NDArray[np.float64], reasons: Mapping[int, str]) -> NDArray[np.float64]:
+    """Return the probabilities if all rows were scored; otherwise raise RowsError."""
+    if reasons:
+        raise RowsError(probs, reasons)
+    return probs
+
+
+def _check_address(address: str) -> str:
+    # Checked here too, before the address is written to a plan or a record.
+    plain_address(address)
+    return address
+
+
+class ReadingOptions(Strict):
+    """How prompts are written and their answers are read.
+
+    Attributes
+    ----------
+    label_rule : "auto", "mean", "first" or "joint"
+        How label words of several tokens are scored; see :data:`dcs.scoring.LabelRule`.
+    prompt : "auto", "completion" or "chat"
+        Plain text, or chat messages by the chat template of the model; ``auto`` is ``chat`` if
+        the model has a template. See :data:`dcs.scoring.PromptStyle`.
+    answer_prefix : "user", "assistant" or "none"
+        Whose turn in a chat holds the answer prefix; see :data:`dcs.prompting.AnswerPrefix`.
+    votes, temperature, max_tokens : int, float, int or None
+        Number of answers to sample for each prompt instead of reading log-probabilities, their
+        temperature, and their maximum number of tokens.
+    answer : "distribution" or None
+        What sampled answers say: a share of each label instead of one label.
+    """
+
+    label_rule: LabelRule = "auto"
+    prompt: PromptStyle = "auto"
+    answer_prefix: AnswerPrefix = "user"
+    votes: int | None = Field(default=None, ge=1, le=1000)
+    temperature: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
+    max_tokens: int | None = Field(default=None, ge=1)
+    answer: Literal["distribution"] | None = None
+
+
+class LocalOptions(ReadingOptions):
+    """Options of the engines that run the model themselves.
+
+    Attributes
+    ----------
+    joint : "sum", "mean" or "unconditional"
+        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
+    dtype : str or None
+        Precision; by default bfloat16 on a GPU and float32 on a CPU.
+    """
+
+    joint: JointScore = "sum"
+    dtype: str | None = None
+
+
+class TransformersOptions(LocalOptions):
+    """Options of the engine ``transformers``.
+
+    Attributes
+    ----------
+    device : str or None
+        ``cpu``, ``cuda:1``, ...; by default a GPU if available.
+    """
+
+    device: str | None = None
+
+
+class VLLMOptions(LocalOptions):
+    """Options of the engine ``vllm``.
+
+    Attributes
+    ----------
+    tensor_parallel : int or None
+        Number of GPUs per model; reserved by each actor of a sweep.
+    memory, max_length : float, int or None
+        Fraction of GPU memory to use, and maximum number of tokens of a prompt, by default as
+        many as the context of the model and the memory allow.
+    batch_invariant : bool or None
+        Whether a prompt is computed in the same way in every batch.
+    """
+
+    tensor_parallel: int | None = Field(default=None, ge=1)
+    memory: float | None = Field(default=None, gt=0.0, le=1.0)
+    max_length: int | None = Field(default=None, ge=1)
+    batch_invariant: bool | None = None
+
+
+class OpenAIOptions(ReadingOptions):
+    """Options of the engine ``openai``; see :class:`dcs.scoring.openai.OpenAIScorer`.
+
+    Attributes
+    ----------
+    base_url, api, top_logprobs, missing, concurrency, retries, timeout : optional
+        The server, what it is asked for, and how.
+    revision : str or None
+        Exact version of the served model, if known.
+    key_variable : str or None
+        Environment variable with the API key; by default OPENAI_API_KEY.
+    """
+
+    # JSON is what is recorded: without the path, which may contain a key.
+    base_url: (
+        Annotated[str, AfterValidator(_check_address), PlainSerializer(origin, when_used="json")]
+        | None
+    ) = None
+    api: Literal["completions", "chat"] | None = None
+    top_logprobs: int | None = Field(default=None, ge=1)
+    missing: MissingRule | None = None
+    concurrency: int | None = Field(default=None, ge=1)
+    retries: int | None = Field(default=None, ge=0)
+    timeout: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    revision: str | None = None
+    key_variable: str | None = None
 
 
 @runtime_checkable
@@ -51,11 +193,9 @@ class Scorer(Protocol):
         ``votes``, the number of answers sampled for each prompt, `score` returns the number of
         votes for each class.
 
-    A class may also define ``packages``, the names of the installed packages whose versions
-    determine its numbers; ``served``, which is true if a server hosts its models, so that it
-    receives a name instead of a :class:`~dcs.scoring.ModelReference`; a method ``report()`` that
-    returns lines to print at the end; and a method ``sent(prefix, query)`` that returns the prompt
-    as it is sent to the model, and its number of tokens, 0 if unknown.
+    A class may also define the attributes of :class:`Engine`; a method ``report()`` that returns
+    lines to print at the end; and a method ``sent(prefix, query)`` that returns the prompt as it
+    is sent to the model, and its number of tokens, 0 if unknown.
     """
 
     name: str
@@ -75,7 +215,7 @@ class Scorer(Protocol):
         """Return the class probabilities of prompts.
 
         A prompt is the text ``f"{prefix}{query}"``, or the chat messages
-        ``dcs.prompting.prompts.chat_messages(prefix, query)``.
+        ``dcs.prompting.tasks.chat_messages(prefix, query)``.
 
         Parameters
         ----------
@@ -96,8 +236,10 @@ class Scorer(Protocol):
         Raises
         ------
         ScoringError
-            If label words cannot be distinguished, a prompt is too long, or the model returns
-            values that are not finite.
+            If label words cannot be distinguished, or the model cannot be used.
+        RowsError
+            If single prompts cannot be scored, for example because they are too long; contains
+            the probabilities of the others.
         """
 
     def close(self) -> None:
@@ -105,25 +247,100 @@ class Scorer(Protocol):
 
 
 class Engine(ABC):
-    """Base class of the built-in scorers, with shared checks and an idempotent ``close``."""
+    """Base class of the built-in scorers, with shared checks and an idempotent ``close``.
+
+    Scorers need not derive from it. The attributes up to `repeatable` of their class are read, if
+    they have them; here are the defaults.
+
+    Parameters
+    ----------
+    label_rule : {"auto", "mean", "first", "joint"}
+        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
+    prompt : {"auto", "completion", "chat"}
+        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
+    answer_prefix : {"user", "assistant", "none"}
+        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
+    votes : int, optional
+        Sample this many answers to each prompt instead of reading log-probabilities; the result
+        is the number of answers that name each label.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
+    answer : "distribution", optional
+        Read a share of each label from the samples, one by default.
+
+    Attributes
+    ----------
+    version : str
+        Of the engine itself, if its class has one.
+    packages : tuple of str
+        Names of the installed packages whose versions determine the numbers.
+    extra : str
+        The extra of this package that installs them.
+    served : bool
+        Whether a server hosts the models, so that the engine receives a name.
+    options : type of BaseModel or None
+        Types of the options in a sweep; by default, the constructor accepts or refuses them.
+    indecisive : frozenset of str
+        Options that affect placement and speed only, and no number.
+    gpu_option : str or None
+        The option with the number of GPUs that an actor reserves, 1 if it is not set; None if a
+        model uses one GPU or none.
+    in_flight : int
+        Number of shards given to an actor at a time: more than 2 only if the engine runs them
+        together. An actor that is lost costs all of them.
+    concurrent, repeatable : bool
+        Whether several threads may call `score` at the same time, and whether a prompt has the
+        same bits with any other prompts, so that resumed rows have.
+    votes : int or None
+        Number of answers to sample for each prompt; None reads log-probabilities instead.
+    answer : "distribution" or None
+        What sampled answers state: a share of each label, or one label if None.
+    tokens_read, answered, parsed, unlabelled : int
+        Numbers so far of prompt tokens, if known to the engine, of prompts scored, of sampled
+        answers that name a label, and of prompts whose answer contained no label.
+    """
+
+    version: str = ""
+    packages: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str] = "models"
+    served: ClassVar[bool] = False
+    options: ClassVar[type[BaseModel] | None] = None
+    indecisive: ClassVar[frozenset[str]] = frozenset()
+    gpu_option: ClassVar[str | None] = None
+    in_flight: ClassVar[int] = 2
+    concurrent: ClassVar[bool] = False
+    repeatable: bool = True
 
     model: str
     votes: int | None = None
-    """Number of answers to sample for each prompt; None reads log-probabilities instead."""
-    tokens_read = 0
-    """Number of prompt tokens processed so far, if known to the engine."""
-    answered = 0
-    """Number of prompts scored so far."""
-    parsed = 0
-    """Number of sampled answers that name a label."""
-    unlabelled = 0
-    """Number of prompts whose answer contained no label."""
+    answer: Literal["distribution"] | None = None
+    tokens_read = answered = parsed = unlabelled = 0
     _closed = False
+    _rendered = ""
+    # Held while prompts are scored; an engine for several threads has a lock.
     _turn: AbstractContextManager[Any] = nullcontext()
-    """Held while prompts are scored; an engine for several threads has a lock."""
 
-    def _sample_answers(self, votes: int | None, temperature: float, max_tokens: int) -> None:
-        """Check and set the options of sampled answers."""
+    def __init__(
+        self,
+        *,
+        label_rule: LabelRule = "auto",
+        prompt: PromptStyle = "auto",
+        answer_prefix: AnswerPrefix = "user",
+        votes: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
+        answer: Literal["distribution"] | None = None,
+    ) -> None:
+        check_choice("label_rule", label_rule, get_args(LabelRule))
+        check_choice("prompt", prompt, get_args(PromptStyle))
+        check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
+        self._label_rule, self._prompt, self._answer_prefix = label_rule, prompt, answer_prefix
+        if answer is not None:
+            check_choice("answer", answer, ("distribution",))
+            votes = votes or 1
+        self.answer = answer
         self.votes = None if votes is None else whole_number(votes, "votes", least=1)
         self._temperature = finite_number(temperature, "temperature", least=0.0)
         self._max_tokens = whole_number(max_tokens, "max_tokens", least=1)
@@ -131,15 +348,30 @@ class Engine(ABC):
     @property
     def _sampling(self) -> dict[str, str]:
         """The options of sampled answers, which determine the votes."""
-        options = (self.votes, self._temperature, self._max_tokens)
-        return dict(zip(("votes", "temperature", "max_tokens"), map(str, options), strict=True))
+        options = {"temperature": str(self._temperature), "max_tokens": str(self._max_tokens)}
+        if self.answer is None:
+            return {"votes": str(self.votes), **options}
+        return {"answer": self.answer, "answers": str(self.votes), **options}
+
+    def _read_answers(
+        self, texts: Sequence[str], label_words: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """Return the votes for each label [N], or its mean share; NaN if no answer states any."""
+        if self.answer is None:
+            votes = count_votes(texts, label_words)
+            self.parsed += int(votes.sum())
+            return votes
+        shares, number = mean_distribution(texts, label_words)
+        self.parsed += number
+        return shares
 
     def report(self) -> list[str]:
         """Return lines on answers that name no label."""
         lines = []
         if self.votes is not None:
             asked = self.votes * self.answered
-            lines.append(f"{self.parsed} of {asked} sampled answers name one label")
+            what = "name one label" if self.answer is None else f"state a {self.answer}"
+            lines.append(f"{self.parsed} of {asked} sampled answers {what}")
         if self.unlabelled:
             lines.append(
                 f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
@@ -161,7 +393,18 @@ class Engine(ABC):
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
         with self._turn:
-            return self._score(prefix, queries, label_words, progress or (lambda count: None))
+            scored = self._score(prefix, queries, label_words, progress or (lambda count: None))
+        if self._rendering() != self._rendered:
+            raise ScoringError(
+                f"model {self.model!r}: its chat template renders another prompt than when the "
+                "model was loaded, for example the date; run the same command again, or use "
+                "prompt=completion"
+            )
+        return scored_rows(*scored)
+
+    def _rendering(self) -> str:
+        """Return a hash of how prompts are rendered now, which is checked after every call."""
+        return self._rendered
 
     def close(self) -> None:
         """Free the model's memory. The scorer cannot be used afterwards."""
@@ -176,8 +419,8 @@ class Engine(ABC):
         queries: Sequence[str],
         label_words: Sequence[str],
         progress: Progress,
-    ) -> NDArray[np.float64]:
-        """Return the class probabilities of one or more prompts [M, N]."""
+    ) -> Scores:
+        """Return the class probabilities of one or more prompts, and why rows of NaN failed."""
 
     def _free(self) -> None:  # noqa: B027
         """Release the model, if the engine holds one."""
@@ -188,46 +431,21 @@ class TokenEngine(Engine):
 
     Parameters
     ----------
-    label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
     joint : {"sum", "mean", "unconditional"}
         How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
-    prompt : {"auto", "completion", "chat"}
-        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
-    answer_prefix : {"user", "assistant", "none"}
-        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
-    votes : int, optional
-        Sample this many answers to each prompt instead of reading log-probabilities; the result
-        is the number of answers that name each label. Seeded by the prompt.
-    temperature : float
-        Temperature of the samples.
-    max_tokens : int
-        Maximum number of tokens of a sample, including a thought.
+    **reading
+        How the answer is read; see :class:`Engine`. Sampled answers are seeded by the prompt.
     """
 
     _tokenizer: Tokenizer
     _limit: int | None
     """Maximum number of tokens of a prompt and its continuation; None if unknown."""
 
-    def __init__(
-        self,
-        *,
-        label_rule: LabelRule = "auto",
-        joint: JointScore = "sum",
-        prompt: PromptStyle = "auto",
-        answer_prefix: AnswerPrefix = "user",
-        votes: int | None = None,
-        temperature: float = 1.0,
-        max_tokens: int = 1024,
-    ) -> None:
-        check_choice("label_rule", label_rule, get_args(LabelRule))
+    def __init__(self, *, joint: JointScore = "sum", **reading: Any) -> None:
+        super().__init__(**reading)
         check_choice("joint", joint, get_args(JointScore))
-        check_choice("prompt", prompt, get_args(PromptStyle))
-        check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
-        self._label_rule, self._joint = label_rule, joint
-        self._prompt, self._answer_prefix = prompt, answer_prefix
-        self._sample_answers(votes, temperature, max_tokens)
-        finite_number(temperature, "temperature", positive=True)
+        self._joint = joint
+        finite_number(self._temperature, "temperature", positive=True)
 
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
         """Set the tokenizer, and all settings that determine the numbers."""
@@ -241,6 +459,10 @@ class TokenEngine(Engine):
         rules = {"label_rule": self._label_rule, "joint": self._joint}
         read = rules if self.votes is None else self._sampling
         self.settings = {**settings, **read, **self._tokenizer.settings}
+        self._rendered = self._rendering()
+
+    def _rendering(self) -> str:
+        return self._tokenizer.settings["prompt"]
 
     def _score(
         self,
@@ -248,52 +470,82 @@ class TokenEngine(Engine):
         queries: Sequence[str],
         label_words: Sequence[str],
         progress: Progress,
-    ) -> NDArray[np.float64]:
+    ) -> Scores:
         prompts, space = self._tokenizer.render(prefix, queries)
-        if self.votes is not None:
-            return self._count_votes(prompts, label_words, self.votes, progress)
-        words = [space + word.strip() for word in label_words]
-        token_ids, rule = read_label_words(self._tokenizer, prompts[0], words, self._label_rule)
+        token_ids: tuple[tuple[int, ...], ...] = ()
+        more = 1
+        if self.votes is None:
+            words = [space + word.strip() for word in label_words]
+            token_ids, rule = read_label_words(
+                self._tokenizer, prompts[0], words, self._label_rule
+            )
+            # The joint rule also runs all tokens of the word except the last.
+            more = max(map(len, token_ids)) - 1 if rule == "joint" else 0
         # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.
         tokens = self._tokenizer.encode(prompts)
-        self.tokens_read += sum(map(len, tokens))
-        # The joint rule also runs all tokens of the word except the last.
-        self._check_lengths(tokens, max(map(len, token_ids)) - 1 if rule == "joint" else 0)
-        if rule != "joint":
-            wanted = sorted({*sum(token_ids, ())})
-            return class_probabilities(self._next_scores(tokens, wanted, progress), token_ids)
-        scores = check_finite(self._word_scores(tokens, token_ids, progress))
+        reasons = self._unfit(tokens, more)
+        if reasons:
+            progress(len(reasons))
+        probs = np.full((len(prompts), len(label_words)), np.nan)
+        if rows := [row for row in range(len(prompts)) if row not in reasons]:
+            fitting = [tokens[row] for row in rows]
+            self.tokens_read += sum(map(len, fitting))
+            if self.votes is not None:
+                texts = [prompts[row] for row in rows]
+                found = self._count_votes(texts, fitting, label_words, self.votes, progress)
+            elif rule == "joint":
+                found = self._read_words(fitting, token_ids, last_line(queries[0]), progress)
+            else:
+                wanted = sorted({*sum(token_ids, ())})
+                logits = usable_scores(self._next_scores(fitting, wanted, progress))
+                usable = ~np.isnan(logits).any(axis=1)
+                found = probs[rows]
+                found[usable] = class_probabilities(logits[usable], token_ids)
+            probs[rows] = found
+            wrong = (row for row in rows if np.isnan(probs[row]).any())
+            reasons |= dict.fromkeys(wrong, UNUSABLE if self.answer is None else NO_DISTRIBUTION)
+        return probs, reasons
+
+    def _read_words(
+        self,
+        tokens: list[list[int]],
+        words: tuple[tuple[int, ...], ...],
+        answer_prefix: str,
+        progress: Progress,
+    ) -> NDArray[np.float64]:
+        """Return class probabilities [M, N] by the rule joint; NaN for rows without any."""
+        scores = usable_scores(self._word_scores(tokens, words, progress))
         if self._joint == "mean":
-            scores /= [len(ids) for ids in token_ids]
+            scores /= [len(ids) for ids in words]
         elif self._joint == "unconditional":
             # The answer prefix alone, as in the domain-conditional PMI of Holtzman et al. (2021).
-            bare, _ = self._tokenizer.render("", [last_line(queries[0])])
+            bare, _ = self._tokenizer.render("", [answer_prefix])
             context = self._tokenizer.encode(bare)
-            self._check_lengths(context, 0)
-            scores -= check_finite(self._word_scores(context, token_ids, lambda count: None))
+            scores -= check_scores(self._word_scores(context, words, lambda count: None))
         return softmax(scores)
 
     def _count_votes(
-        self, prompts: list[str], label_words: Sequence[str], votes: int, progress: Progress
+        self,
+        prompts: list[str],
+        tokens: list[list[int]],
+        label_words: Sequence[str],
+        votes: int,
+        progress: Progress,
     ) -> NDArray[np.float64]:
         """Return the number of sampled answers that name each label [M, N]."""
-        tokens = self._tokenizer.encode(prompts)
-        self.tokens_read += sum(map(len, tokens))
-        self._check_lengths(tokens, 1)
         answers = self._sample(tokens, votes, progress)
         # A thought that the prompt opens is part of the answer.
         begun = [opened_thought(prompt) for prompt in prompts]
         counts = np.stack(
             [
-                count_votes([start + text for text in texts], label_words)
+                self._read_answers([start + text for text in texts], label_words)
                 for start, texts in zip(begun, answers, strict=True)
             ]
         )
-        silent = np.flatnonzero(~counts.any(axis=1))
+        silent = np.flatnonzero(~(counts > 0).any(axis=1))
         self.answered += len(prompts)
-        self.parsed += int(counts.sum())
-        self.unlabelled += silent.size
-        if 2 * silent.size > len(prompts):
+        self.unlabelled += silent.size if self.answer is None else 0
+        if self.answer is None and 2 * silent.size > len(prompts):
             raise ScoringError(
                 f"query {silent[0]}: no label word is in the answer "
                 f"{show(answers[silent[0]][0])}, as in {silent.size} of {len(prompts)} answers; "
@@ -305,7 +557,7 @@ class TokenEngine(Engine):
     @property
     def _stop(self) -> list[str] | None:
         """What ends a sampled answer: a line, if it continues a text; a chat ends itself."""
-        return ["\n"] if self._tokenizer.template is None else None
+        return ["\n"] if self._tokenizer.template is None and self.answer is None else None
 
     @staticmethod
     def _seed(prompt: Sequence[int]) -> int:
@@ -317,16 +569,18 @@ class TokenEngine(Engine):
         (text,), _ = self._tokenizer.render(prefix, [query])
         return text, len(self._tokenizer.encode([text])[0])
 
-    def _check_lengths(self, tokens: list[list[int]], word: int) -> None:
+    def _unfit(self, tokens: list[list[int]], word: int) -> dict[int, str]:
+        """Return why prompts cannot be run, by row."""
+        reasons, more = {}, f" plus {word} of a label word" if word else ""
         for row, ids in enumerate(tokens):
             if not ids:
-                raise ScoringError(f"query {row}: its prompt is empty")
-            if self._limit is not None and len(ids) + word > self._limit:
-                more = f" plus {word} of a label word" if word else ""
-                raise ScoringError(
-                    f"query {row}: its prompt has {len(ids)} tokens{more}; the context of model "
+                reasons[row] = "its prompt is empty"
+            elif self._limit is not None and len(ids) + word > self._limit:
+                reasons[row] = (
+                    f"its prompt has {len(ids)} tokens{more}; the context of model "
                     f"{self.model!r} is limited to {self._limit}; use fewer shots or shorter texts"
                 )
+        return reasons
 
     @abstractmethod
     def _next_scores(

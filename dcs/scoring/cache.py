@@ -24,8 +24,17 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError, reason
 from dcs.io import atomic_write_bytes, atomic_write_text, content_key
-from dcs.prompting.prompts import PromptPrefix
-from dcs.scoring.base import SCORING_VERSION, Progress, Prompt, Scorer
+from dcs.plugins import plugin_version
+from dcs.prompting.tasks import PromptPrefix
+from dcs.scoring.base import (
+    SCORING_VERSION,
+    Engine,
+    Progress,
+    Prompt,
+    RowsError,
+    Scorer,
+    scored_rows,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,11 +52,13 @@ def score_settings(
     """
     is_content = scorer.revision.startswith("sha256:")
     is_chat = scorer.settings.get("prompt", "completion") != "completion"
+    plugin = plugin_version("dcs.engines", scorer.name)
     return {
         "model": None if is_content else scorer.model,
         "revision": scorer.revision,
         "scorer": scorer.name,
         "scorer_version": scorer.version,
+        **({} if plugin is None else {"plugin": plugin}),
         "scoring": SCORING_VERSION,
         "settings": dict(scorer.settings),
         # The text alone does not tell the turns of a chat.
@@ -155,9 +166,10 @@ class StoredScorer:
     """A scorer that caches the probabilities of another scorer on disk.
 
     Queries are scored in shards of consecutive queries; each shard is written atomically as soon
-    as it is complete. A killed run resumes after its last complete shard, and the probabilities
-    are bit-identical to those of an uninterrupted run. Several processes may share a store, and
-    several threads; these take turns with an engine that is not `concurrent`.
+    as it is complete, without the prompts that could not be scored. A killed run resumes after its
+    last complete shard, and the probabilities are bit-identical to those of an uninterrupted run
+    if the engine is `repeatable`. Several processes may share a store, and several threads; these
+    take turns with an engine that is not `concurrent`.
 
     Parameters
     ----------
@@ -181,12 +193,12 @@ class StoredScorer:
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
-        self.scored = 0
-        """Number of queries scored by the model so far."""
+        self.scored = self.restored = 0
+        """Numbers of queries scored by the model so far, and of those found in the store."""
         self._scorer, self._shard_size = scorer, shard_size
         self._group: ShardGroup | None = None
         self._counting = threading.Lock()
-        concurrent = getattr(scorer, "concurrent", False)
+        concurrent = getattr(scorer, "concurrent", Engine.concurrent)
         self._turn: AbstractContextManager[object] = (
             nullcontext() if concurrent else threading.Lock()
         )
@@ -212,6 +224,7 @@ class StoredScorer:
         hashes = [query_hash(query) for query in queries]
         by_hash = dict(zip(hashes, queries, strict=True))
 
+        reasons: dict[bytes, str] = {}
         # Shard before checking the store, so that a resumed run has the shards of the first run.
         distinct = list(by_hash)
         for start in range(0, len(distinct), self._shard_size):
@@ -221,16 +234,29 @@ class StoredScorer:
             absent = [key for key in shard if key not in group.rows]
             if absent:
                 texts = [by_hash[key] for key in absent]
-                with self._turn:
-                    probs = self._scorer.score(prefix, texts, label_words, progress=report)
-                group.write(absent, probs)
+                failed: dict[bytes, str] = {}
+                try:
+                    with self._turn:
+                        probs = self._scorer.score(prefix, texts, label_words, progress=report)
+                except RowsError as error:
+                    probs = error.probs
+                    failed = {absent[row]: reason for row, reason in error.reasons.items()}
+                scored = [key for key in absent if key not in failed]
+                if scored:
+                    group.write(scored, probs[[key not in failed for key in absent]])
+                reasons |= failed
                 with self._counting:
-                    self.scored += len(absent)
+                    self.scored += len(scored)
             if len(absent) < len(shard):
                 report(len(shard) - len(absent))
+                with self._counting:
+                    self.restored += len(shard) - len(absent)
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))
-        return np.stack([group.rows[key] for key in hashes])
+        missing = np.full(len(label_words), np.nan)
+        found = np.stack([missing if key in reasons else group.rows[key] for key in hashes])
+        rows = enumerate(hashes)
+        return scored_rows(found, {row: reasons[key] for row, key in rows if key in reasons})
 
     def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
         """Return a prompt as it is sent to the model, and its number of tokens, 0 if unknown."""
@@ -249,6 +275,11 @@ class StoredScorer:
     def report(self) -> list[str]:
         """Return the report of the engine, e.g. on labels missing from server responses."""
         lines: list[str] = getattr(self._scorer, "report", list)()
+        if self.scored and self.restored and not getattr(self._scorer, "repeatable", True):
+            lines.append(
+                f"{self.restored} prompts were scored earlier and {self.scored} now; {self.name} "
+                "repeats numbers up to rounding, since they depend on the batch"
+            )
         return lines
 
     def close(self) -> None:

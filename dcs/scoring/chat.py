@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 from dcs.errors import ScoringError, named
-from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages, last_line
+from dcs.prompting.tasks import AnswerPrefix, PromptPrefix, chat_messages, last_line
 
 PromptStyle = Literal["auto", "completion", "chat"]
 """How a model is prompted: with plain text it continues (``completion``), as in the paper, or with
@@ -24,13 +26,17 @@ _OPEN_THOUGHT = re.compile(r"([<\[])([\w:]*(?:think|thought)\w*)([>\]])\s*$", re
 #: Templates with channels (gpt-oss) let the model choose one, and answer in this one.
 _FINAL_CHANNEL = "<|channel|>final<|message|>"
 
+#: Templates print the date of today; a prompt must be the same on every day.
+_TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
+_DATE = datetime.date(2024, 7, 26)
+
 
 class ChatTemplate:
     """The chat template of a tokenizer, ending where the answer begins.
 
     The instruction is a system message if the template accepts one, and otherwise begins the
     first message. Thinking is switched off by an option of the template; a thought that is opened
-    nevertheless is closed.
+    nevertheless is closed. A template that prints the date prints 26 July 2024.
 
     Parameters
     ----------
@@ -54,12 +60,15 @@ class ChatTemplate:
     ) -> None:
         self._tokenizer, self._model, self.answer_prefix = tokenizer, model, answer_prefix
         self._thinking = thinking
+        self._template = _TODAY.sub(
+            lambda call: json.dumps(_DATE.strftime(call[2])), tokenizer.get_chat_template()
+        )
 
     @property
     def digest(self) -> str:
-        """A hash of the template."""
-        template: str = self._tokenizer.get_chat_template()
-        return hashlib.sha256(template.encode()).hexdigest()[:16]
+        """A hash of the template, and of what it renders now."""
+        rendered = self._render_roles("system", "user") or self._render_roles("user")
+        return hashlib.sha256(f"{self._template}\0{rendered}".encode()).hexdigest()[:16]
 
     def render(self, prefix: str | PromptPrefix, queries: Sequence[str]) -> tuple[list[str], str]:
         """Return the text of each prompt, and what separates it from the answer, if anything.
@@ -99,17 +108,22 @@ class ChatTemplate:
     @cached_property
     def _has_system(self) -> bool:
         """Whether the template renders a system message, instead of an error or nothing."""
-        roles = ("system", "user")
+        return "system-turn" in self._render_roles("system", "user")
+
+    def _render_roles(self, *roles: str) -> str:
+        """Return messages of some roles as rendered; empty if the template refuses them."""
         try:
             (text,) = self._apply([[{"role": role, "content": f"{role}-turn"} for role in roles]])
         except Exception:
             # Templates refuse by an error of their own.
-            return False
-        return "system-turn" in text
+            return ""
+        return text
 
     def _apply(self, conversations: list[list[dict[str, str]]], **options: Any) -> list[str]:
+        if not self._thinking:
+            options |= _NO_THINKING
         texts: list[str] = self._tokenizer.apply_chat_template(
-            conversations, tokenize=False, **({} if self._thinking else _NO_THINKING), **options
+            conversations, chat_template=self._template, tokenize=False, **options
         )
         return texts
 

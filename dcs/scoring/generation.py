@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,18 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import ConfigError
-from dcs.prompting.prompts import PromptPrefix, prompt_hash, render_prefix, render_query
+from dcs.errors import ConfigError, ScoringError
 from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
     Example,
+    PromptPrefix,
     Shots,
     Split,
     Task,
+    prompt_hash,
+    render_prefix,
+    render_query,
     select_demonstrations,
 )
-from dcs.scoring.base import Progress, Scorer
+from dcs.scoring.base import Progress, RowsError, Scorer
+
+_log = logging.getLogger(__name__)
+
+_NONE: Mapping[int, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class PromptSet:
         return render_prefix(self.task, self.demonstrations), queries, self.task.label_words
 
     def tables(
-        self, probs: NDArray[np.float64], scorer: ScorerInfo
+        self, probs: NDArray[np.float64], scorer: ScorerInfo, reasons: Mapping[int, str] = _NONE
     ) -> dict[str, ProbabilityTable]:
         """Return ``{"optimization": table, "test": table}``.
 
@@ -117,12 +125,26 @@ class PromptSet:
             The class probabilities of each text, or the votes for each class.
         scorer : ScorerInfo
             The model that returned them.
+        reasons : mapping of int to str
+            Why texts could not be scored, by row; the tables are without them.
+
+        Raises
+        ------
+        ScoringError
+            If no text of a split could be scored.
         """
         rows = {text: row for row, text in enumerate(self.texts)}
         voted = "votes" in scorer.settings
         build = ProbabilityTable.from_counts if voted else ProbabilityTable.from_arrays
-        return {
-            str(split): build(
+        missing, tables = self.missing(reasons), {}
+        for split, every in self.examples.items():
+            examples = [example for example in every if example.id not in missing]
+            if not examples:
+                raise ScoringError(
+                    f"task {self.task.name!r}: no {split} text could be scored; "
+                    f"{every[0].id}: {missing[every[0].id]}"
+                )
+            tables[str(split)] = build(
                 probs[np.array([rows[example.text] for example in examples], dtype=np.intp)],
                 [example.label for example in examples],
                 classes=self.task.classes,
@@ -137,10 +159,16 @@ class PromptSet:
                     prompt_hash=prompt_hash(self.task, self.demonstrations),
                     scorer=scorer.name,
                     scorer_version=scorer.version,
+                    missing_rows=len(every) - len(examples) or None,
                 ),
             )
-            for split, examples in self.examples.items()
-        }
+        return tables
+
+    def missing(self, reasons: Mapping[int, str]) -> dict[str, str]:
+        """Return why texts could not be scored, by the id of each example."""
+        texts = {self.texts[row]: reason for row, reason in reasons.items()}
+        examples = (example for every in self.examples.values() for example in every)
+        return {each.id: texts[each.text] for each in examples if each.text in texts}
 
 
 def generate_tables(
@@ -167,15 +195,21 @@ def generate_tables(
     -------
     dict
         ``{"optimization": table, "test": table}``. All prompts share the same demonstrations,
-        which are drawn from the optimization texts and excluded from both tables.
+        which are drawn from the optimization texts and excluded from both tables. A text that
+        cannot be scored is missing, with a warning.
 
     Raises
     ------
     ConfigError
         If `shots` or `limit` is invalid.
     ScoringError
-        If the model cannot score the prompts.
+        If the model cannot score the prompts, or none of a split.
     """
     chosen = PromptSet.select(task, shots=shots, seed=seed, limit=limit)
-    probs = scorer.score(*chosen.prompts(), progress=progress)
-    return chosen.tables(probs, ScorerInfo.of(scorer))
+    try:
+        probs, reasons = scorer.score(*chosen.prompts(), progress=progress), _NONE
+    except RowsError as error:
+        probs, reasons = error.probs, error.reasons
+        for name, reason in chosen.missing(reasons).items():
+            _log.warning("%s is missing from the tables: %s", name, reason)
+    return chosen.tables(probs, ScorerInfo.of(scorer), reasons)

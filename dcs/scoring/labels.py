@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.prompts import AnswerPrefix, PromptPrefix
+from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
 from dcs.scoring.chat import ChatTemplate, PromptStyle
 
 LabelRule = Literal["auto", "mean", "first", "joint"]
@@ -38,16 +38,19 @@ class Tokenizer:
     Attributes
     ----------
     encode : callable
-        Returns the token ids of texts, including the special tokens of a prompt.
+        Returns the token ids of texts, including the special tokens before a prompt.
     describe : callable
         Returns the text of a token, for messages.
     template : ChatTemplate or None
         Renders prompts as a chat; None if they are plain text.
+    appended : int
+        Number of special tokens that the tokenizer appends to a text, which `encode` drops.
     """
 
     encode: Callable[[Sequence[str]], list[list[int]]]
     describe: Callable[[int], str]
     template: ChatTemplate | None = None
+    appended: int = 0
 
     @classmethod
     def of(
@@ -78,17 +81,26 @@ class Tokenizer:
             )
         # A chat template writes the special tokens itself.
         options = {"verbose": False, "add_special_tokens": template is None}
-        return cls(
-            lambda texts: tokenizer(texts, **options)["input_ids"],
-            lambda token: str(tokenizer.decode([token])),
-            template,
-        )
+
+        def encode(texts: Sequence[str]) -> list[list[int]]:
+            return [ids[: len(ids) - appended] for ids in tokenizer(texts, **options)["input_ids"]]
+
+        appended = 0
+        if template is None:
+            # An end of text, for example, after which no model would answer.
+            (whole,), (bare,) = (
+                encode(["a"]),
+                tokenizer(["a"], add_special_tokens=False)["input_ids"],
+            )
+            appended = whole[::-1].index(bare[-1]) if bare and bare[-1] in whole else 0
+        return cls(encode, lambda token: str(tokenizer.decode([token])), template, appended)
 
     @property
     def settings(self) -> dict[str, str]:
         """What determines the text of prompts."""
         if self.template is None:
-            return {"prompt": "completion"}
+            dropped = {"appended tokens": "dropped"} if self.appended else {}
+            return {"prompt": "completion", **dropped}
         return {
             "prompt": f"chat {self.template.digest}",
             "answer_prefix": self.template.answer_prefix,
@@ -200,9 +212,9 @@ def class_probabilities(
     Raises
     ------
     ScoringError
-        If a value is not finite.
+        If a value is NaN or infinite; -inf is a probability of zero, if another is not.
     """
-    values = check_finite(logits)
+    values = check_scores(logits)
     columns = {token: column for column, token in enumerate(sorted({*sum(token_ids, ())}))}
     # The normaliser of the softmax is one factor per row, which the normalisation over classes
     # cancels. Subtracting the largest logit suffices, and the winner cannot underflow.
@@ -213,13 +225,20 @@ def class_probabilities(
     return np.asarray(means / means.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
-def check_finite(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the values as float64; raise ScoringError if one is not finite."""
-    values = np.asarray(logits, dtype=np.float64)
-    if not np.isfinite(values).all():
-        row, column = np.argwhere(~np.isfinite(values))[0]
-        raise ScoringError(
-            f"query {row}: the model returned {values[row, column]} for a label token; "
-            "try another precision or device"
-        )
+UNUSABLE = "the model returned no finite values for label tokens; try another precision or device"
+
+
+def check_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the values as float64; raise ScoringError if those of a row have no softmax."""
+    values = usable_scores(logits)
+    if (wrong := np.isnan(values).any(axis=1)).any():
+        raise ScoringError(f"query {np.flatnonzero(wrong)[0]}: {UNUSABLE}")
+    return values
+
+
+def usable_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the values as float64, NaN in the rows that have no softmax."""
+    values = np.array(logits, dtype=np.float64)
+    wrong = ~(values < np.inf).all(axis=1) | (values == -np.inf).all(axis=1)
+    values[wrong] = np.nan
     return values

@@ -20,7 +20,7 @@ from dcs.errors import (
     named,
     suggest,
 )
-from dcs.prompting.prompts import AnswerPrefix
+from dcs.prompting.tasks import AnswerPrefix
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import Tokenizer
 

@@ -9,26 +9,13 @@ Others return the most probable next tokens, as text; the labels among them are 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import os
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import httpx2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,27 +24,27 @@ from dcs.errors import (
     ConfigError,
     ScoringError,
     check_choice,
-    named,
     plain_address,
     served_revision,
     show,
 )
-from dcs.prompting.prompts import AnswerPrefix, PromptPrefix, chat_messages
-from dcs.scoring.answers import MissingRule, count_votes, fill_missing, label_masses
-from dcs.scoring.base import Engine, Progress, Prompt
+from dcs.io import content_key
+from dcs.prompting.tasks import PromptPrefix, chat_messages
+from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, Shown, fill_missing, label_masses
+from dcs.scoring.base import OpenAIOptions, Progress, Prompt, Scores
 from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
+from dcs.scoring.client import UNREADABLE, Api, PromptError, ServedEngine, is_chat, run
+from dcs.scoring.labels import (
+    UNUSABLE,
+    LabelRule,
+    Tokenizer,
+    class_probabilities,
+    read_label_words,
+    usable_scores,
+)
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-Api = Literal["completions", "chat"]
-
-T = TypeVar("T")
-
-_MAX_RESPONSE_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
-
-_ATTEMPTS_OF_A_PROMPT = 4  # number of `timeout`s after which a request is given up
 
 _ROUNDING = 1e-3  # by which servers' log-probabilities may exceed 0, and their sum exceed 1
 
@@ -66,14 +53,19 @@ _TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server return
 #: Numbers of most probable tokens that servers return, of which the first accepted one is used.
 _TOPS = (20, 5)
 
+#: Prompts that fail one after another, after which the server is asked whether it answers any.
+_FAILURES = 4
+
+_NO_LABEL = (
+    "no label word is in the answer {}; see the prompt with `dcs tasks show`, or use the other "
+    "api or label words that the model answers with"
+)
+
 #: Prompts without any label after which it is an error that most have none.
 _FIRST_PROMPTS = 20
 
-#: Raised when a response has another structure, is nested too deeply, or has too large numbers.
-_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
 
-
-class OpenAIScorer(Engine):
+class OpenAIScorer(ServedEngine):
     """Compute class probabilities with a served model.
 
     Parameters
@@ -84,27 +76,12 @@ class OpenAIScorer(Engine):
         URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
     api : {"completions", "chat"}
         Which API to use: plain completion, as in the paper, or chat.
-    prompt : {"auto", "completion", "chat"}
-        For ``api="chat"``: one message with the whole text (``completion``), or the instruction
-        and the demonstrations as messages (``chat``, also ``auto``).
-    answer_prefix : {"user", "none"}
-        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
-    label_rule : {"auto", "mean", "first", "joint"}
-        See :data:`dcs.scoring.LabelRule`. ``mean`` and ``joint`` need a server that returns the
-        log-probabilities of given tokens; with others, ``auto`` is ``first``.
     top_logprobs : int, optional
         Number of most probable tokens to request. By default the server is asked for exactly the
         label tokens, and for 20 or 5 if it does not support that.
     missing : {"spread", "bound", "error"}
         How to handle labels that are not among the most probable tokens; see
         :data:`dcs.scoring.answers.MissingRule`.
-    votes : int, optional
-        Sample this many answers to each prompt instead of reading log-probabilities; the result
-        is the number of answers that name each label.
-    temperature : float
-        Temperature of the samples.
-    max_tokens : int
-        Maximum number of tokens of a sample, including a thought.
     concurrency : int
         Maximum number of concurrent requests.
     retries : int
@@ -119,6 +96,17 @@ class OpenAIScorer(Engine):
     revision : str, optional
         The exact version of the model, if known; a served model may change without a change of
         name. Required if the path of `base_url` is more than an API version.
+    **reading
+        How the answer is read; see :class:`dcs.scoring.base.Engine`. With ``api="chat"``, `prompt`
+        is one message with the whole text (``completion``), or the instruction and the
+        demonstrations are messages (``chat``, also ``auto``); `answer_prefix` cannot be
+        ``assistant``. The label rules ``mean`` and ``joint`` need a server that returns the
+        log-probabilities of given tokens; with others, ``auto`` is ``first``.
+
+    Attributes
+    ----------
+    missing : collections.Counter
+        Number of responses from which each label word was missing.
 
     Raises
     ------
@@ -127,8 +115,9 @@ class OpenAIScorer(Engine):
     """
 
     name = "openai"
-    version = "2"
-    served = True
+    version = "3"
+    options = OpenAIOptions
+    indecisive = frozenset({"concurrency", "retries", "timeout", "key_variable"})
 
     def __init__(
         self,
@@ -136,44 +125,31 @@ class OpenAIScorer(Engine):
         *,
         base_url: str = "https://api.openai.com/v1",
         api: Api = "completions",
-        prompt: PromptStyle = "auto",
-        answer_prefix: AnswerPrefix = "user",
-        label_rule: LabelRule = "auto",
         top_logprobs: int | None = None,
         missing: MissingRule = "spread",
-        votes: int | None = None,
-        temperature: float = 1.0,
-        max_tokens: int = 1024,
         concurrency: int = 8,
         retries: int = 6,
         timeout: float = 60.0,
         key_variable: str = "OPENAI_API_KEY",
         revision: str | None = None,
+        **reading: Any,
     ) -> None:
+        super().__init__(**reading)
         check_choice("api", api, get_args(Api))
-        check_choice("prompt", prompt, get_args(PromptStyle)[: 3 if api == "chat" else 2])
-        check_choice("answer_prefix", answer_prefix, ("user", "none"))
+        check_choice("prompt", self._prompt, get_args(PromptStyle)[: 3 if api == "chat" else 2])
+        check_choice("answer_prefix", self._answer_prefix, ("user", "none"))
         check_choice("missing", missing, get_args(MissingRule))
-        check_choice("label_rule", label_rule, get_args(LabelRule))
         if top_logprobs is not None:
             whole_number(top_logprobs, "top_logprobs", least=1)
-        self._sample_answers(votes, temperature, max_tokens)
         whole_number(concurrency, "concurrency", least=1)
-        self.model = model
+        self.model, self._api = model, api
         self._address = plain_address(base_url)
         self.revision, self.base_url = served_revision(self._address, revision)
+        self._retries, self._timeout, self._key_variable = retries, timeout, key_variable
         self.missing: Counter[str] = Counter()
-        """Number of responses from which each label word was missing."""
-        self.refused = 0
-        """Number of requests rejected by a busy or failing server so far."""
-        self._limit_name, self._samples = "max_tokens", votes or 1
-        self._chat = api == "chat" and prompt != "completion"
-        self._answer_prefix, self._label_rule = answer_prefix, label_rule
-        self._api, self._top, self._missing_rule = api, top_logprobs, missing
-        self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
-        # Retries and waits included: a server that drips would take `timeout` for each of them.
-        self._time_limit = _ATTEMPTS_OF_A_PROMPT * timeout
-        self._key_variable = key_variable
+        self._samples, self._concurrency = self.votes or 1, concurrency
+        self._chat = api == "chat" and self._prompt != "completion"
+        self._top, self._missing_rule = top_logprobs, missing
 
     @cached_property
     def settings(self) -> dict[str, str]:
@@ -184,9 +160,12 @@ class OpenAIScorer(Engine):
         if self.votes is not None:
             return settings | self._sampling
         if self._top is None:
-            self._top = _run(self._find_log_probabilities())
+            self._top = run(self._find_log_probabilities())
         if self._top is None:
-            return settings | {"log-probabilities": "exact", "label_rule": self._label_rule}
+            self._rendered = self._rendering()
+            rendered = {"rendering": self._rendered} if self._chat else {}
+            exact = {"log-probabilities": "exact", "label_rule": self._label_rule}
+            return settings | exact | rendered
         if self._label_rule in ("mean", "joint"):
             raise ConfigError(
                 f"label_rule {self._label_rule!r}: {self.base_url} returns only the most probable "
@@ -217,11 +196,11 @@ class OpenAIScorer(Engine):
         queries: Sequence[str],
         label_words: Sequence[str],
         progress: Progress,
-    ) -> NDArray[np.float64]:
+    ) -> Scores:
         prompts = [self._render(prefix, query) for query in queries]
         if "log-probabilities" in self.settings and self._top is not None:
             _check_prefixes(label_words)
-        return _run(self._score_all(prompts, label_words, progress))
+        return run(self._score_all(prompts, label_words, progress))
 
     def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
         if self._chat:
@@ -235,10 +214,13 @@ class OpenAIScorer(Engine):
 
     async def _score_all(
         self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress
-    ) -> NDArray[np.float64]:
-        scores = np.empty((len(prompts), len(label_words)))
+    ) -> Scores:
+        scores = np.full((len(prompts), len(label_words)), np.nan)
+        reasons: dict[int, str] = {}
+        silent: dict[int, str] = {}  # answers without any label
         rows = iter(range(len(prompts)))  # shared by all workers
-        done = empty = 0
+        done = in_a_row = 0
+        no_label = _NO_LABEL if self.answer is None else f"{NO_DISTRIBUTION}: {{}}"
         async with self._connected() as client:
             read: Callable[[Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
             if self.votes is not None:
@@ -246,29 +228,67 @@ class OpenAIScorer(Engine):
             elif self._top is not None:
                 read = partial(self._read_top, client, label_words)
             else:
-                with self._converted("label words"):
-                    words = await self._label_tokens(client, prompts[0], label_words)
+                try:
+                    with self._converted("label words"):
+                        # Only what precedes a word matters; the server may refuse a long prompt.
+                        shortest = min(prompts, key=lambda prompt: len(str(prompt)))
+                        words = await self._label_tokens(client, shortest, label_words)
+                except PromptError as error:
+                    progress(len(prompts))
+                    return scores, dict.fromkeys(range(len(prompts)), str(error))
                 read = partial(self._read_exact, client, *words)
 
             async def work() -> None:
-                nonlocal done, empty
+                nonlocal done, in_a_row
                 for row in rows:
-                    with self._converted(f"query {row}"):
-                        scores[row], answer = await read(prompts[row])
-                    done += 1
-                    empty += bool(answer)
-                    if 2 * empty > done >= min(len(prompts), _FIRST_PROMPTS):
-                        raise ScoringError(
-                            f"query {row}: no label word is in the answer {show(answer)}, as in "
-                            f"{empty} of {done} answers; see the prompt with `dcs tasks show`, or "
-                            "use the other api or label words that the model answers with"
-                        )
+                    try:
+                        with self._converted(f"query {row}"):
+                            scores[row], answer = await read(prompts[row])
+                    except PromptError as error:
+                        reasons[row] = str(error).removeprefix(f"query {row}: ")
+                        in_a_row += 1
+                        if in_a_row % _FAILURES == 0:
+                            await self._answer_anything(read, error)
+                    else:
+                        done += 1
+                        in_a_row = 0
+                        if answer:
+                            silent[row] = no_label.format(show(answer))
+                        if 2 * len(silent) > done >= _FIRST_PROMPTS:
+                            what = f"as in {len(silent)} of {done} answers"
+                            raise ScoringError(f"query {row}: {[*silent.values()][-1]}, {what}")
                     progress(1)
 
             await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
+        if self.answer is not None or 2 * len(silent) > done:  # too few prompts to tell
+            scores[[*silent]] = np.nan
+            reasons |= silent
+            silent, done = {}, done - len(silent)
         self.answered += done
-        self.unlabelled += empty
-        return scores
+        self.unlabelled += len(silent)
+        return scores, reasons
+
+    async def _answer_anything(
+        self, read: Callable[[Prompt], Awaitable[object]], failure: ScoringError
+    ) -> None:
+        """Send a prompt that the server should answer; raise the failure of others if not."""
+        try:
+            with self._converted("short prompt"):
+                await read(self._render("", "A"))
+        except ScoringError:
+            raise ScoringError(str(failure)) from None
+
+    def _rendering(self) -> str:
+        """Return a hash of the tokens of a chat, if the server returns them."""
+        if self._top is not None or self.votes is not None or not self._chat:
+            return ""
+
+        async def ask() -> list[int]:
+            async with self._connected() as client:
+                with self._converted("chat template"):
+                    return (await self._token_logs(client, self._render("", "A"), [0, 1]))[1]
+
+        return content_key({"tokens": run(ask())})
 
     async def _find_log_probabilities(self) -> int | None:
         """Return the number of most probable tokens that the server returns, None if any ones."""
@@ -286,7 +306,7 @@ class OpenAIScorer(Engine):
                         else:
                             await self._top_tokens(client, prompt, top)
                         return top
-                    except (*refusals, *_UNREADABLE):
+                    except (*refusals, *UNREADABLE):
                         continue
                 await self._top_tokens(client, prompt, _TOPS[-1])
         return _TOPS[-1]
@@ -296,20 +316,20 @@ class OpenAIScorer(Engine):
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the most probable tokens; if empty, the first."""
         shown = await self._top_tokens(client, prompt, self._top or 1)
-        masses = label_masses(shown, label_words)
+        masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
         if absent and self._missing_rule == "error":
-            raise ScoringError(
+            raise PromptError(
                 f"label words {', '.join(map(repr, absent))} are not among the {len(shown)} "
-                f"tokens returned by {self.base_url}, the first {next(iter(shown), '')!r}; "
+                f"tokens returned by {self.base_url}, the first {first!r}; "
                 "increase top_logprobs, or set missing=spread"
             )
         if len(absent) == len(label_words):
-            return fill_missing(masses, shown, "spread"), next(iter(shown), "") or "nothing"
+            return fill_missing(masses, shown, "spread"), first or "nothing"
         self.missing.update(absent)
         return fill_missing(masses, shown, self._missing_rule), ""
 
-    async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> dict[str, float]:
+    async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> Shown:
         """Request the most probable next tokens of a prompt and their log-probabilities."""
         body: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "logprobs": top}
         if self._api == "chat":
@@ -317,13 +337,13 @@ class OpenAIScorer(Engine):
         (choice,) = (await self._post(client, body, prompt))["choices"]
         return _checked_logs(self._returned(choice))
 
-    def _returned(self, choice: Any) -> dict[str, float]:
-        """Return the log-probabilities of a response at the first position, by token."""
+    def _returned(self, choice: Any) -> Shown:
+        """Return the tokens of a response at the first position, and their log-probabilities."""
         shown = choice["logprobs"]
         if self._api == "completions" or "top_logprobs" in shown:
-            return {token: float(value) for token, value in shown["top_logprobs"][0].items()}
+            return [(token, float(value)) for token, value in shown["top_logprobs"][0].items()]
         entries = shown["content"][0]["top_logprobs"]
-        return {entry["token"]: float(entry["logprob"]) for entry in entries}
+        return [(_text(entry), float(entry["logprob"])) for entry in entries]
 
     async def _read_votes(
         self, client: AsyncOpenAI, label_words: Sequence[str], prompt: Prompt
@@ -336,22 +356,18 @@ class OpenAIScorer(Engine):
         while len(texts) < wanted:
             body: dict[str, Any] = {
                 "temperature": self._temperature,
-                self._limit_name: self._max_tokens,
+                "max_tokens": self._max_tokens,
                 "n": min(self._samples, wanted - len(texts)),
             }
-            if self._api == "completions":
+            if self._api == "completions" and self.answer is None:
                 body["stop"] = "\n"
             try:
                 answer = await self._post(client, body, prompt)
-            except openai.BadRequestError as error:
-                # Some servers call the limit otherwise, others return one sample at a time.
-                # Concurrent requests learn it at the same time: look at what this one sent.
-                if "max_completion_tokens" in str(error) and "max_tokens" in body:
-                    self._limit_name = "max_completion_tokens"
-                elif body["n"] > 1:
-                    self._samples = 1
-                else:
+            except openai.BadRequestError:
+                # Some servers return one sample at a time.
+                if body["n"] == 1:
                     raise
+                self._samples = 1
                 continue
             choices = answer["choices"]
             texts += [
@@ -360,9 +376,8 @@ class OpenAIScorer(Engine):
             ]
             if not choices:
                 raise ValueError("no answer")
-        votes = count_votes(texts, label_words)
-        self.parsed += int(votes.sum())
-        return votes, "" if votes.any() else texts[0] or "nothing"
+        read = self._read_answers(texts, label_words)
+        return read, "" if (read > 0).any() else texts[0] or "nothing"
 
     async def _read_exact(
         self,
@@ -375,14 +390,14 @@ class OpenAIScorer(Engine):
         wanted = sorted({*sum(words, ())})
         (logs,), ids = await self._token_logs(client, prompt, wanted)
         if rule != "joint":
-            return class_probabilities(np.array([[logs[t] for t in wanted]]), words)[0], ""
+            return class_probabilities(_usable([[logs[t] for t in wanted]]), words)[0], ""
         heads = sorted({word[:k] for word in words for k in range(1, len(word))})
         after: dict[tuple[int, ...], dict[int, float]] = {(): logs}
         if heads:
             found, _ = await self._token_logs(client, [[*ids, *head] for head in heads], wanted)
             after |= dict(zip(heads, found, strict=True))
         scores = [sum(after[word[:k]][t] for k, t in enumerate(word)) for word in words]
-        return softmax(np.array([scores], dtype=np.float64))[0], ""
+        return softmax(_usable([scores]))[0], ""
 
     async def _token_logs(
         self, client: AsyncOpenAI, prompt: Prompt | list[list[int]], wanted: Sequence[int]
@@ -393,7 +408,7 @@ class OpenAIScorer(Engine):
             some = list(wanted[start : start + _TOKENS_OF_A_REQUEST])
             body = {
                 **_ONE_TOKEN,
-                "logprobs": 1 if isinstance(prompt, str) or not _is_chat(prompt) else True,
+                "logprobs": 1 if isinstance(prompt, str) or not is_chat(prompt) else True,
                 "logprob_token_ids": some,
                 "return_tokens_as_token_ids": True,
             }
@@ -401,7 +416,7 @@ class OpenAIScorer(Engine):
             choices = _in_order(answer)
             logs = logs or [{} for _ in choices]
             for found, choice in zip(logs, choices, strict=True):
-                shown = _checked_logs(self._returned(choice))
+                shown = dict(_checked_logs(self._returned(choice)))
                 found |= {token: shown[f"token_id:{token}"] for token in some}
         return logs, answer.get("prompt_token_ids") or choices[0].get("prompt_token_ids") or []
 
@@ -431,122 +446,14 @@ class OpenAIScorer(Engine):
         start = prompt if isinstance(prompt, str) else "\0"
         known = dict(zip([start, *(start + word for word in words)], found, strict=True))
         known |= dict(zip(words, alone, strict=True))
+        last = found[0][-1]
+        if all(ids[-1] == last for ids in found) and any(ids[-1] != last for ids in alone):
+            raise ScoringError(
+                f"{self.base_url} appends token {last} to every prompt, after which the model "
+                "would not answer; use api=chat, or load the model by engine=transformers or vllm"
+            )
         tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
         return read_label_words(tokenizer, start, words, self._label_rule)
-
-    async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
-        """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
-        chat = _is_chat(prompt)
-        body = {"model": self.model, "messages" if chat else "prompt": prompt, **body}
-        if chat and "return_token_ids" in body:
-            # Such servers pass this to the chat template.
-            body["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}
-        path = "/chat/completions" if chat else "/completions"
-        async with asyncio.timeout(self._time_limit):
-            answer: Any = await client.post(path, cast_to=object, body=body)
-        read = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
-        if read < 0:
-            raise ValueError("negative number of tokens")
-        self.tokens_read += read
-        return answer
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[AsyncOpenAI]:
-        import openai
-
-        if self._address != self.base_url:
-            # They log the URL of every request, with a path that may contain a key.
-            for name in ("httpx2", "openai._base_client"):
-                logging.getLogger(name).addFilter(_drop)
-        async with openai.AsyncOpenAI(
-            base_url=self._address,
-            api_key=self._key or "none",
-            timeout=self._timeout,
-            max_retries=self._retries,
-            http_client=openai.DefaultAsyncHttpxClient(
-                # A redirect would send the prompts, and possibly the key, to another server.
-                follow_redirects=False,
-                headers={"Accept-Encoding": "identity"},
-                event_hooks={"response": [self._limit_response]},
-            ),
-        ) as client:
-            yield client
-
-    @property
-    def _key(self) -> str:
-        return os.environ.get(self._key_variable, "").strip()
-
-    async def _limit_response(self, response: httpx2.Response) -> None:
-        """Limit the size of a response, and count requests that are rejected temporarily."""
-        # A small compressed response may decompress to a very large one.
-        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
-            raise ScoringError(
-                f"{self.base_url} compresses its responses ({show(encoding, 20)}) despite "
-                "Accept-Encoding: identity; use a server that respects the header"
-            )
-        response.stream = _LimitedStream(response.stream, self.base_url)
-        if response.status_code in (408, 409, 429) or response.status_code >= 500:
-            self.refused += 1
-
-    @contextmanager
-    def _converted(self, where: str) -> Iterator[None]:
-        """Convert errors of the client and unreadable responses to a ScoringError."""
-        import openai
-
-        try:
-            yield
-        except ScoringError as error:
-            if str(error).startswith(where):
-                raise
-            raise ScoringError(f"{where}: {error}") from None
-        except (openai.APIError, TimeoutError) as error:
-            raise self._convert_error(where, error) from None
-        except _UNREADABLE:
-            lacks = "log-probabilities" if self.votes is None else "answers"
-            raise ScoringError(
-                f"{where}: {self.base_url} returns no usable {lacks} for model {self.model!r} "
-                f"with api={self._api}; use another api or server, or sample answers by votes=20"
-            ) from None
-
-    def _convert_error(self, where: str, error: Exception) -> ScoringError:
-        if isinstance(error.__cause__, ScoringError):
-            # The client may wrap the error of the hook.
-            return error.__cause__
-        status = getattr(error, "status_code", None)
-        if status in (401, 403):
-            # Omit the response: servers repeat parts of the key in it.
-            return ScoringError(
-                f"{self.base_url} rejected the API key (status {status}); set the environment "
-                f"variable {self._key_variable} on the machine that sends the requests"
-            )
-        what = "does not respond" if status is None else f"returned status {status}"
-        cause = named(error)
-        path = self._address.removeprefix(self.base_url)
-        for secret in (self._key, path, *(part for part in path.split("/") if len(part) > 3)):
-            cause = cause.replace(secret, "***") if secret else cause
-        advice = ""
-        if status in (404, 405):
-            other = "chat" if self._api == "completions" else "completions"
-            advice = (
-                f"; check the name of the model, or set api={other} (--set scoring.api={other}) "
-                "if the server offers only that"
-            )
-        return ScoringError(f"{where}: {self.base_url} {what} ({cause}){advice}")
-
-
-def _drop(record: logging.LogRecord) -> bool:
-    return False
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    # A notebook already runs an event loop, which must not be blocked.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
 
 
 def _in_order(answer: Any) -> list[Any]:
@@ -554,44 +461,36 @@ def _in_order(answer: Any) -> list[Any]:
     return sorted(answer["choices"], key=lambda choice: int(choice["index"]))
 
 
-def _is_chat(prompt: Any) -> bool:
-    return isinstance(prompt, list) and isinstance(prompt[0], dict)
-
-
 #: The body of a request that reads one position, for servers that return token ids.
 _ONE_TOKEN: Mapping[str, Any] = {"max_tokens": 1, "temperature": 0, "return_token_ids": True}
 
 
-def _checked_logs(shown: dict[str, float]) -> dict[str, float]:
-    """Return log-probabilities that can be true."""
-    most = max(shown.values(), default=0.0)
-    if not most <= _ROUNDING or sum(map(math.exp, shown.values())) > 1 + _ROUNDING:
-        raise ScoringError(
-            f"the server returned values that are no log-probabilities (up to {most:g}); use "
-            "another api or server"
+def _text(entry: Any) -> str:
+    """Return the text of a token; its bytes tell the parts of a character apart."""
+    token, spelled = str(entry["token"]), entry.get("bytes")
+    if isinstance(spelled, list) and spelled:
+        return bytes(spelled).decode("utf-8", "surrogateescape")
+    return token
+
+
+def _checked_logs(shown: Shown) -> Shown:
+    """Return log-probabilities that can be true: -inf can, NaN cannot."""
+    values = [value for _, value in shown]
+    wrong = [value for value in values if not value <= _ROUNDING]
+    # A vLLM server may return -9999 alone while others ask for the log-probabilities of tokens.
+    if wrong or not 0.0 < sum(map(math.exp, values)) <= 1 + _ROUNDING:
+        raise PromptError(
+            f"the server returned values that are no log-probabilities ({[*wrong, *values][0]:g})"
+            "; use another api or server"
         )
     return shown
 
 
-class _LimitedStream(httpx2.AsyncByteStream):
-    """The body of a response, with a limit on its size."""
-
-    def __init__(self, body: Any, address: str) -> None:
-        self._body, self._address = body, address
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for part in self._body:
-            size += len(part)
-            if size > _MAX_RESPONSE_BYTES:
-                raise ScoringError(
-                    f"{self._address} returned more than {_MAX_RESPONSE_BYTES >> 20} MiB for one "
-                    "prompt; check that base_url is a model server"
-                )
-            yield part
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
+def _usable(scores: list[list[float]]) -> NDArray[np.float64]:
+    values = usable_scores(np.array(scores))
+    if np.isnan(values).any():
+        raise PromptError(UNUSABLE)
+    return values
 
 
 def _check_prefixes(label_words: Sequence[str]) -> None:

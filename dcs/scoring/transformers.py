@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.prompts import PromptPrefix
-from dcs.scoring.base import Progress, TokenEngine
+from dcs.prompting.tasks import PromptPrefix
+from dcs.scoring.base import Progress, Scores, TokenEngine, TransformersOptions
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -96,6 +96,8 @@ class TransformersScorer(TokenEngine):
 
     name = "transformers"
     packages = ("transformers", "torch")
+    options = TransformersOptions
+    indecisive = frozenset({"device"})
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class TransformersScorer(TokenEngine):
         queries: Sequence[str],
         label_words: Sequence[str],
         progress: Progress,
-    ) -> NDArray[np.float64]:
+    ) -> Scores:
         try:
             with self._torch.inference_mode():
                 return super()._score(prefix, queries, label_words, progress)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
-from dcs.scoring.base import Progress, TokenEngine
+from dcs.scoring.base import Progress, TokenEngine, VLLMOptions
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
@@ -54,7 +54,11 @@ class VLLMScorer(TokenEngine):
     memory : float, optional
         Fraction of the memory of each GPU for weights and cache.
     max_length : int, optional
-        Maximum number of tokens of a prompt; by default the context length of the model.
+        Maximum number of tokens of a prompt; by default as many as the context of the model and
+        the memory allow.
+    batch_invariant : bool
+        Compute a prompt in the same way in every batch, so that resumed rows are the same bits;
+        slower, and only on GPUs that vLLM supports (``VLLM_BATCH_INVARIANT``).
     **reading
         How the answer is read; see :class:`dcs.scoring.base.TokenEngine`.
 
@@ -70,6 +74,11 @@ class VLLMScorer(TokenEngine):
 
     name = "vllm"
     packages = ("vllm", "torch")
+    extra = "vllm"
+    options = VLLMOptions
+    indecisive = frozenset({"tensor_parallel", "memory", "max_length"})
+    gpu_option = "tensor_parallel"
+    in_flight = 8
     concurrent = True
 
     def __init__(
@@ -80,10 +89,17 @@ class VLLMScorer(TokenEngine):
         tensor_parallel: int = 1,
         memory: float | None = None,
         max_length: int | None = None,
+        batch_invariant: bool = False,
         **reading: Any,
     ) -> None:
         super().__init__(**reading)
-        whole_number(tensor_parallel, "tensor_parallel", least=1)
+        self.repeatable = batch_invariant
+        # vLLM reads these when it is imported.
+        if batch_invariant:
+            os.environ["VLLM_BATCH_INVARIANT"] = "1"
+        if whole_number(tensor_parallel, "tensor_parallel", least=1) == 1:
+            # A process of the engine core would outlive a killed actor, and keep the GPU.
+            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         reference = resolve_model(model)
         self._vllm = require("vllm", "'dcs-debias[vllm]', or use the engine transformers")
         torch = importlib.import_module("torch")
@@ -97,7 +113,7 @@ class VLLMScorer(TokenEngine):
             # On a CPU, seeds and parts of prompts do not go together.
             "enable_chunked_prefill": None if has_gpu or self.votes is None else False,
             "gpu_memory_utilization": memory,
-            "max_model_len": max_length,
+            "max_model_len": max_length or -1,  # fitted to the memory
         }
         try:
             self._engine: Any = self._vllm.LLM(
@@ -128,7 +144,8 @@ class VLLMScorer(TokenEngine):
         self.model = reference.name
         self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
-        self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision)
+        same = {"batch_invariant": "true"} if batch_invariant else {}
+        self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision, **same)
 
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress

@@ -16,11 +16,12 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dcs.data.splits import stratified_folds
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, quoted, show
-from dcs.schemes.calibration import DEFAULT_FLOOR, fit_stack, mean_combination
+from dcs.methods.calibrations.maps import fit_stack
+from dcs.schemes.calibration import DEFAULT_FLOOR, mean_combination
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import stratified_folds
 
 Array: TypeAlias = NDArray[np.float64]
 

@@ -14,16 +14,17 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 from threadpoolctl import threadpool_limits
 
-from dcs.data.checks import column_names, column_order
+from dcs.data.checks import classes_of, column_names, column_order
+from dcs.data.labels import as_text
 from dcs.errors import InvalidInputError, quoted, show
-from dcs.selection.cross_validation import (
+from dcs.selection.compare import (
     FEWEST_LABELS,
     SelectionSettings,
-    Threads,
     fit_scheme,
     label_free_scheme,
 )
-from dcs.selection.front import Preference
+from dcs.selection.fitting import Threads
+from dcs.selection.preference import Preference
 
 
 class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -36,10 +37,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     prefer : str, default="no-harm"
-        Which point of the front to take. ``"no-harm"`` is the lowest COBias that is shown to
-        cost at most 0.5 points of accuracy; others are ``"balance"``, ``"accuracy"``,
-        ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"`` and ``"offsets"``, see
-        :class:`dcs.Preference`.
+        Which point of the front to take. ``"no-harm"`` is one that is shown to cost at most a
+        tenth of the COBias that it removes, in accuracy; others are ``"balance"``,
+        ``"accuracy"``, ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"`` and
+        ``"offsets"``, see :class:`dcs.Preference`.
     max_accuracy_loss : float, optional
         Select the lowest COBias that costs at most this many points of accuracy, e.g. 0.5.
     max_cobias : float, optional
@@ -128,6 +129,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         values = targets.tolist()
         # If y contains only -1 and 1, both are classes: a single class could not be fitted.
         marked = -1 not in labels if labels is not None else len(set(values)) > 2
+        if names is not None and labels is None:
+            # A column that is named -1 makes it a class.
+            marked = marked and "-1" not in classes_of(names, values)
         known = np.array([not (marked and label == -1) for label in values])
         self.classes_ = np.unique(targets[known]) if labels is None else np.asarray(labels)
         if self.classes_.size < 2:
@@ -137,7 +141,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         indices = np.full(known.size, -1)
         indices[known] = self._to_indices(targets[known].tolist())
-        classes = tuple(f"{label}" for label in self.classes_.tolist())
+        classes = tuple(map(as_text, self.classes_.tolist()))
         self._order = self._order_of(names, classes)
         probs = self._normalise(X)
         if known.sum() < FEWEST_LABELS:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -20,21 +20,15 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import checked_rows, warn_of_absent_classes
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, Objective
+from dcs.methods.calibrations.free import batch_calibration, prior_reweighting
+from dcs.methods.calibrations.maps import DROPS, SURROGATE, fit_map
 from dcs.plugins import find_named
-from dcs.schemes.calibration import (
-    DEFAULT_FLOOR,
-    Calibration,
-    batch_calibration,
-    fit_calibration,
-    from_arrays,
-    prior_reweighting,
-    surrogate_calibration,
-)
+from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_arrays
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
 from dcs.seeds import derive_generator, derive_seed
-from dcs.selection.cross_validation import (
+from dcs.selection.compare import (
     FEWEST_LABELS,
     SelectionSettings,
     fit_scheme,
@@ -217,7 +211,6 @@ METHODS: Final = (
 BASELINES: Final = (
     Method("batch", "Batch calibration"),
     Method("prior", "Prior reweighting"),
-    Method("vector", "Vector scaling"),
     Method("logistic", "Logistic regression"),
     Method("logistic-balanced", "Balanced logistic regression"),
     Method("drops", "DROPS"),
@@ -247,30 +240,9 @@ def _regression(probs: _Probs, labels: _Labels, *, balanced: bool) -> Calibratio
     return from_arrays("logistic-balanced" if balanced else "logistic", matrix, offset)
 
 
-_DROPS_STEPS: Final = 200
-_DROPS_RATE: Final = 0.3
-
-
-def _drops(probs: _Probs, labels: _Labels) -> Calibration:
-    """Fit class weights that maximise the worst class accuracy of logistic regression.
-
-    Source: distributionally robust post-hoc classifiers, Wei et al. 2023, arXiv 2309.08825, for
-    all shifts of the class shares: exponentiated gradient steps on the weights of the class
-    errors, each followed by the optimal classifier for these weights.
-    """
-    posterior = _regression(probs, labels, balanced=False)
-    logs = np.log(np.maximum(posterior.apply(probs), DEFAULT_FLOOR))
-    counts = np.bincount(labels, minlength=probs.shape[1])
-    present = counts > 0
-    prior = np.log(np.maximum(counts, 1) / labels.size)
-    weights, best, offset = np.zeros(counts.size), -1.0, np.zeros(counts.size)
-    for _ in range(_DROPS_STEPS):
-        right = (logs + weights - prior).argmax(axis=1) == labels
-        accuracies = np.bincount(labels, right, counts.size)[present] / counts[present]
-        if accuracies.min() > best:
-            best, offset = accuracies.min(), weights - prior
-        weights[present] += _DROPS_RATE * (accuracies.mean() - accuracies)
-    return from_arrays("drops", np.array(posterior.matrix), np.array(posterior.offset) + offset)
+#: The peers of the default are fitted to all rows, until they converge.
+_PEER_DROPS: Final = replace(DROPS, steps=100, most_rows=None)
+_PEER_SURROGATE: Final = replace(SURROGATE, steps=30, most_rows=None)
 
 
 #: Methods whose fit uses unlabelled rows, at least in part.
@@ -281,12 +253,10 @@ _CALIBRATIONS: Final[dict[str, Callable[[_Probs, _Labels], Calibration | None]]]
     "icl": lambda probs, labels: None,
     "batch": lambda probs, labels: batch_calibration(probs),
     "prior": prior_reweighting,
-    # A ridge of about one row only keeps classes without rows finite.
-    "vector": lambda probs, labels: fit_calibration(probs, labels, kind="vector", ridge=1.0),
     "logistic": lambda probs, labels: _regression(probs, labels, balanced=False),
     "logistic-balanced": lambda probs, labels: _regression(probs, labels, balanced=True),
-    "drops": _drops,
-    "surrogate": surrogate_calibration,
+    "drops": lambda probs, labels: fit_map(probs, labels, _PEER_DROPS, ridge=1.0),
+    "surrogate": lambda probs, labels: fit_map(probs, labels, _PEER_SURROGATE, ridge=10.0),
 }
 
 #: Error weight, beta, tau and D_W.

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.evaluation.uncertainty import mcnemar_p, percent, sentence_of_chance
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.evaluation.uncertainty import (
+    compare_predictions,
+    mcnemar_p,
+    percent,
+    sentence_of_chance,
+)
 
 #: Significance level of the statements of the verdict.
 _SIGNIFICANT = 0.05
@@ -31,34 +37,42 @@ def result_page(content: dict[str, Any]) -> str:
     return template.replace(">DATA<", f">{data}<")
 
 
-def verdict(metrics: Mapping[str, float], n_rows: int, worse: Sequence[str] = ()) -> str:
+def verdict(
+    labels: NDArray[np.int64],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    classes: Sequence[str],
+) -> str:
     """Return what held-out rows show about a correction, in a sentence or two.
 
     Parameters
     ----------
-    metrics : mapping of str to float
-        ``test/accuracy``, ``test/cobias``, their p-values ``..._p`` and, prefixed with
-        ``uncorrected/``, those before the correction.
-    n_rows : int
-        Number of labelled held-out rows.
-    worse : sequence of str
-        The classes of :func:`worse_classes`.
+    labels, before, after : array of int, shape [M]
+        True classes, and the predictions before and after the correction.
+    classes : sequence of str
+        Class names.
     """
+    old, new = (
+        ClassificationMetrics.from_predictions(labels, each, len(classes))
+        for each in (before, after)
+    )
+    comparison = compare_predictions(labels, before, after, len(classes))
     shown, unknown = [], []
     for name, title, up in (("accuracy", "accuracy", True), ("cobias", "COBias", False)):
-        before, after = metrics[f"uncorrected/test/{name}"], metrics[f"test/{name}"]
-        p = metrics[f"test/{name}_p"]
-        change = f"from {percent(before)} to {percent(after)} ({sentence_of_chance(p)})"
+        first, last = getattr(old, name), getattr(new, name)
+        p = getattr(comparison, f"{name}_p")
+        change = f"from {percent(first)} to {percent(last)} ({sentence_of_chance(p)})"
         if p < _SIGNIFICANT:
-            shown.append(f"{title} {'improves' if (after > before) == up else 'worsens'} {change}")
+            shown.append(f"{title} {'improves' if (last > first) == up else 'worsens'} {change}")
         else:
             unknown.append(f"the change of {title} {change}")
-    rows, chance = f"{n_rows:,} held-out rows", f"{' and '.join(unknown)} may be chance"
+    rows, chance = f"{labels.size:,} held-out rows", f"{' and '.join(unknown)} may be chance"
+    worse = worse_classes(labels, before, after, classes)
     if not shown and not worse:
         return f"Nothing is proven on {rows}: {chance}."
     parts = [*([" and ".join(shown)] if shown else []), *([chance] if unknown else [])]
-    classes = f" Less accurate than before: {', '.join(worse)}." if worse else ""
-    return f"On {rows}, {'; '.join(parts)}.{classes}"
+    less = f" Less accurate than before: {', '.join(worse)}." if worse else ""
+    return f"On {rows}, {'; '.join(parts)}.{less}"
 
 
 def worse_classes(

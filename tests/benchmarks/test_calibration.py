@@ -9,17 +9,23 @@ import pytest
 from benchmarks import calibration
 
 
-def test_worlds_are_calibrated_or_shifted() -> None:
-    n_rows, n_classes, shifted, draw = calibration.world(4)
+def test_calibrated_worlds_are_and_can_be_repeated() -> None:
+    kind, draw = calibration.world(7)
     (probs, labels), (fresh, truth) = draw
-    assert not shifted
-    assert probs.shape == (n_rows, n_classes)
+    assert kind == "calibrated"
     # Of the calibrated rows, as many belong to the predicted class as the probabilities say.
     right = (fresh.argmax(axis=1) == truth).mean()
     assert right == pytest.approx(fresh.max(axis=1).mean(), abs=0.01)
-    again, _ = calibration.world(4)[3]
+    again, _ = calibration.world(7)[1]
     np.testing.assert_array_equal(again[0], probs)
     np.testing.assert_array_equal(again[1], labels)
+
+
+def test_worlds_of_copies_repeat_their_rows() -> None:
+    kind, draw = calibration.world(5)
+    probs, _ = next(draw)
+    assert kind == "copies"
+    assert len(np.unique(probs, axis=0)) < 0.6 * len(probs)
 
 
 @pytest.mark.slow
@@ -35,18 +41,22 @@ def test_the_level_and_the_coverage_hold_in_one_setting() -> None:
     assert "all" in calibration.intervals_table(frame)
 
 
-def test_the_share_above_the_margin_is_counted() -> None:
+def test_claims_broken_are_counted() -> None:
     rows = [
         {
             "rule": rule,
-            "shifted": shifted,
+            "kind": kind,
             "accuracy": accuracy,
             "cobias": -2.0,
+            "margin": 0.5,
             "unchanged": False,
+            "estimate": 0.0,
+            "error": 0.6,
         }
-        for rule in ("default", "estimate")
-        for shifted, accuracy in ((False, -0.6), (True, 1.0))
+        for rule in ("default", "balance")
+        for kind, accuracy in (("calibrated", -0.6), ("shifted", 1.0), ("copies", -0.4))
     ]
     text = calibration.guarantee_table(pd.DataFrame(rows))
-    assert "default: loss above the margin in 1 of 2 worlds, 50.0 %" in text
+    assert "default: claim broken in 1 of 3 all worlds, 33.3 %" in text
+    assert "default: claim broken in 1 of 2 regular worlds, 50.0 %" in text
     assert "Share of the gain in COBias: 100%" in text

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.settings import Hyperparameters, fit_settings
+from dcs.selection.fitting import Fitting
 
 
 def biased_table(
@@ -40,7 +41,10 @@ def fit_setting(
     probs: NDArray[np.float64],
     labels: NDArray[np.int64],
     setting: Hyperparameters,
+    *,
+    folds: int = 5,
     seed: int = 0,
 ) -> CorrectionScheme:
-    """Return the scheme of one setting on all rows."""
-    return fit_settings(probs, labels, [setting], seed=seed)[0]
+    """Return the scheme of one setting for new rows."""
+    fitting = Fitting(probs, labels, folds, seed=seed)
+    return fitting.whole(fitting.judge([setting])[0])

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import Objective, confusion_matrix
+from dcs.methods.parameters import STANDARD_SCHEDULE, Hyperparameters
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
-from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
 
 SETS = {
     "dcs": CorrectionSet.dcs(weight_scale=7),

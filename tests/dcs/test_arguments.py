@@ -14,16 +14,16 @@ from dcs.data.splits import stratified_choice
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.evaluation.uncertainty import metric_intervals
-from dcs.schemes.calibration import fit_calibration, fit_stack
+from dcs.methods.calibrations.maps import fit_stack
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
-from dcs.selection.cross_validation import SelectionSettings
+from dcs.selection.compare import SelectionSettings
 from dcs.selection.estimator import DCSClassifier
-from dcs.selection.front import Preference
-from dcs.selection.settings import Hyperparameters
+from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table
 from tests.dcs.refusals import refuses
 from tests.dcs.solutions import coarse_problem
@@ -73,20 +73,22 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
         },
     ),
     (partial(metric_intervals, [[3, 1], [1, 3]]), {"resamples": [0]}),
-    (partial(fit_calibration, _PROBS, _LABELS, kind="vector"), {"ridge": [-1.0]}),
-    (
-        partial(fit_stack, [_PROBS], labels=_LABELS),
-        {"ridge": [-1.0], "labels": [[-1] * 40, [9] * 40]},
-    ),
+    (partial(fit_stack, [_PROBS], labels=_LABELS), {"labels": [[-1] * 40, [9] * 40]}),
     (
         Hyperparameters,
         {
             "calibration": ["platt"],
             "corrections": ["all"],
-            "ridge": [-1],
-            "weight_scale": [1],
-            "beta": [-0.1],
-            "averages": [-1],
+            "spacing": ["cubic"],
+            "ridge": [-1, 0, _NAN],
+            "anchor": [-0.1, 1.1],
+            "weight_scale": [1, 1001, 2.5],
+            "beta": [-0.1, math.inf],
+            "tau": ["0"],
+            "error_weight": [-1],
+            "pseudo_count": [0],
+            "prior_rows": [-1],
+            "memberships": [20],
         },
     ),
     (SelectionSettings, {"folds": [1]}),
@@ -96,6 +98,8 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "prefer": ["speed"],
             "max_cobias": [101.0],
             "max_accuracy_loss": [-0.1],
+            "margin": [-0.1, 101.0],
+            "rate": [-0.1, _NAN],
             "confidence": [0.4, 1.0],
         },
     ),

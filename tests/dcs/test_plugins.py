@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dcs.errors import ConfigError
-from dcs.plugins import Group, plugin_names
+from dcs.plugins import Group, naming_plugin, plugin_names
 from dcs.scoring import engine_class, load_scorer
 from dcs.selection.methods import get_method
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.plan import Cell, cells_of, variants_of
+from dcs_workflows.tables import Source
 from tests.dcs.refusals import refuses
 
 _MODULE = """
@@ -48,6 +52,7 @@ def _install(folder: Path, package: str, group: str, **points: str) -> None:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "plugged.py").write_text(_MODULE)
+    monkeypatch.delitem(sys.modules, "plugged", raising=False)  # that of another folder
     (tmp_path / "broken.py").write_text("raise RuntimeError('half\\ninstalled')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -102,3 +107,28 @@ def test_two_packages_of_one_name_are_refused(site: Path) -> None:
 def test_a_name_is_looked_for_in_its_own_group(site: Path) -> None:
     _install(site, "elsewhere", "dcs.methods", pairs="plugged:PAIRS")
     refuses(ConfigError, engine_class, "pairs")
+
+
+def test_an_edited_plugin_is_computed_again(site: Path) -> None:
+    _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
+    cells = []
+    for edit in ("", "# edited\n", ""):
+        (site / "plugged.py").write_text(_MODULE + edit)
+        config = SweepConfig(name="x", tables=["x"], methods=["pairs", "icl"], seeds=[0])
+        source = Source(model="m", task="t", shots=None, seed=0)
+        cells.append(cells_of(source, variants_of(config), {"optimization": "a", "test": "b"}))
+    keys, plain = ([pair[k].key for pair in cells] for k in (0, 1))
+    assert keys[0] == keys[2] != keys[1] and len({*plain}) == 1
+    assert Cell.from_identity(cells[0][0].identity) == cells[0][0]
+    assert "plugin" not in cells[0][1].identity
+
+
+def test_an_error_of_a_plugin_names_it(site: Path) -> None:
+    _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
+    with (
+        pytest.raises(ConfigError, match="'pairs' of package 'pairs-method' failed: ZeroDivision"),
+        naming_plugin("dcs.methods", "pairs"),
+    ):
+        1 / 0  # noqa: B018
+    with pytest.raises(ZeroDivisionError), naming_plugin("dcs.methods", "dcs"):
+        1 / 0  # noqa: B018

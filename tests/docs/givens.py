@@ -61,7 +61,7 @@ def _csv(path: Path) -> None:
 
 def _scheme(path: Path) -> None:
     probs, labels = _biased()
-    fitted = get_method("vector").fit(probs, labels, classes=CLASSES)
+    fitted = get_method("surrogate").fit(probs, labels, classes=CLASSES)
     CorrectionScheme(CLASSES, (Weight(0.5), *fitted.corrections[1:])).save(path)
 
 

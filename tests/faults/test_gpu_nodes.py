@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dcs.errors import ScoringError
 from dcs_workflows.cluster.scoring import ScoringActor
 
 from .processes import add_node, lose_first, remove_node, wait_for
@@ -91,3 +93,25 @@ def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, output):
         for node in nodes:
             remove_node(cluster, node)
     check_complete(output, of_scoring(undisturbed[1]))
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_load_that_fails_is_tried_once_more(
+    cluster, gpu_node, tmp_path, output, monkeypatch, failures
+):
+    import dcs_workflows.cluster.pool
+
+    class LateActor(ScoringActor):
+        def load(self):
+            (tmp_path / f"load-{os.getpid()}").touch()
+            if len(list(tmp_path.glob("load-*"))) <= failures:
+                raise ScoringError("the GPU is full")
+            return super().load()
+
+    monkeypatch.setattr(dcs_workflows.cluster.pool, "ScoringActor", LateActor)
+    if failures == 1:
+        assert all(record.finished for record in sweep(output, SCORING)[0])
+    else:
+        with pytest.raises(ScoringError, match="the GPU is full"):
+            sweep(output, SCORING)
+    assert len(list(tmp_path.glob("load-*"))) == 2

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.soak
 
 CELLS = int(os.environ.get("DCS_SOAK_CELLS", "20000"))
 SECONDS = float(os.environ.get("DCS_SOAK_SECONDS", "60"))
-METHODS = ("icl", "batch", "prior", "vector")
+METHODS = ("icl", "batch", "prior", "surrogate")
 #: Growth of the driver's memory from the first third of the computing to its end.
 MEGABYTES = 100.0
 

@@ -58,41 +58,6 @@ def test_given_tables_are_grouped_by_what_they_differ_in(tmp_path):
         assert {split: table.digest for split, table in tables.items()} == each.digests
 
 
-def test_orders_of_the_options_are_tasks_and_an_ensemble(tmp_path):
-    config = _config(
-        tasks=["helpdesk@letters"], permutations=2, shots=[0, 1], ensemble=["orders"], limit=60
-    )
-    assert config.tasks == ("helpdesk@letters@order0", "helpdesk@letters@order1")
-    plan = plan_sweep(config, tmp_path)
-    assert len(plan.missing_tables) == 4
-    assert [
-        (plan.sources[key][0].task, plan.sources[key][0].shots, [*tables.members])
-        for key, tables in plan.tables.items()
-        if isinstance(tables, JointTables)
-    ] == [("helpdesk@letters", shots, ["order0", "order1"]) for shots in (0, 1)]
-
-
-def test_the_prior_of_positions_takes_a_part_of_the_other_orders(tmp_path):
-    config = _config(
-        tasks=["helpdesk@letters"], permutations=2, ensemble=["orders"], position_prior=20
-    )
-    plan = plan_sweep(config, tmp_path)
-    assert [request.limit for request in plan.missing_tables.values()] == [None, 20]
-    ((key, tables),) = ((k, t) for k, t in plan.tables.items() if isinstance(t, JointTables))
-    whole = biased_table(100)
-    for rows, member in zip((100, 20), tables.members.values(), strict=True):
-        part = whole.subset(range(rows))
-        pair = {"optimization": part, "test": part}
-        member.write(pair, model="tiny_lm", seconds=1.0, gpus=0.0)
-        known = plan.cells_after(member.key)
-    assert key in known
-    found = tables.read()
-    assert found["test"].n_rows == 100
-    assert {split: table.digest for split, table in found.items()} == tables.digests
-    with pytest.raises(ValueError, match="position_prior requires"):
-        _config(tasks=["helpdesk"], position_prior=20)
-
-
 def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(output):
     config = _config(
         tasks=["reviews"], shots=[0, 1], seeds=[0, 1, 2], ensemble=["seeds"], limit=100

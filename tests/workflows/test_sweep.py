@@ -21,6 +21,7 @@ from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.plan import Progress, plan_sweep, sweep_key
 from dcs_workflows.study.cell import failed_record
+from dcs_workflows.tables import StoredTables
 from tests.faults.sweeps import results, sweep
 from tests.workflows.conftest import biased_table, cell_times, refused
 
@@ -197,3 +198,25 @@ def test_a_sweep_over_tables_is_the_same_without_ray(cluster, new_output, tmp_pa
     assert results(here) == results(on_ray)
     assert [record.key for record in here] == [record.key for record in on_ray]
     assert not plan_sweep(config, output).has_work
+
+
+def test_a_prompt_that_is_too_long_costs_its_row(cluster, output):
+    texts = [f"text {k}" if k != 5 else "long " * 5000 for k in range(40)]
+    for name in ("a", "b"):
+        rows = ({"text": f"{name} {text}", "label": k % 2} for k, text in enumerate(texts))
+        (output / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = {"optimization": "a.jsonl", "test": "b.jsonl", "fields": {"text": "text"}}
+    task = {"name": "own", "classes": ["bad", "good"], "template": "{text}\nMood:"}
+    task["files"] = {**files, "label": "label"}
+    (output / "own.yaml").write_text(json.dumps(task))
+    config = CONFIG.model_copy(update={"tasks": (str(output / "own.yaml"),), "shots": (0,)})
+    first, _ = _sweep(config, output)
+    assert [record.finished for record in first] == [True, True]
+    (key,) = plan_sweep(config, output).missing_tables
+    lines = StoredTables.under(output, key).scoring.shortfall
+    assert lines[0].startswith("2 of 80 rows are missing")
+    assert ["-00005: its prompt has" in line for line in lines] == [False, True, True]
+    before = cell_times(output)
+    again, _ = _sweep(config, output)
+    assert [record.key for record in again] == [record.key for record in first]
+    assert cell_times(output) == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import hashlib
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -13,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from dcs import plugins
 
 DISTRIBUTION = "dcs-debias"
 _SOURCES = ("dcs", "dcs_tracking", "dcs_workflows")
@@ -78,12 +79,7 @@ def import_folders() -> tuple[Path, ...]:
 @cache
 def source_digest() -> str:
     """Return a short hash of the installed source files of this package."""
-    digest = hashlib.sha256()
-    for folder in import_folders():
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.relative_to(folder.parent).as_posix().encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    return plugins.source_digest(*import_folders())
 
 
 @cache

@@ -21,10 +21,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError
 from dcs.io import content_key, first_fault, validated
+from dcs.plugins import plugin_version
 from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
-from dcs_workflows.config.scoring import INDECISIVE
 from dcs_workflows.config.sweep import Grouping, SweepConfig, TuneConfig, selected
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.tables import (
@@ -63,11 +63,14 @@ class Variant:
         None for a method without tuned settings.
     optimization_size : int or None
         Number of optimization rows to use; None means all.
+    plugin : str or None
+        Version and digest of the code of a method that is a plug-in.
     """
 
     method: str
     tuner: TunerSettings | None
     optimization_size: int | None = None
+    plugin: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +126,8 @@ class Cell(Variant):
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result, as plain JSON values."""
         plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
-        return plain
+        # Left out, so that the keys of built-in methods stay what they were.
+        return {k: v for k, v in plain.items() if (k, v) != ("plugin", None)}
 
     @property
     def key(self) -> str:
@@ -194,14 +198,15 @@ def variants_of(config: SweepConfig) -> list[Variant]:
     """
     variants: dict[Variant, None] = {}
     for name in config.methods:
-        method = get_method(name)
+        method, plugin = get_method(name), plugin_version("dcs.methods", name)
         for settings, size in config.variants:
             if name in UNFITTED or (size is not None and size >= (config.limit or math.inf)):
                 size = None
             if size is None:
                 settings = settings.model_copy(update={"keep_unlabelled": False})
             tuner = effective_settings(method, settings)
-            variants[Variant(method=name, tuner=tuner, optimization_size=size)] = None
+            variant = Variant(method=name, tuner=tuner, optimization_size=size, plugin=plugin)
+            variants[variant] = None
     return list(variants)
 
 
@@ -496,7 +501,11 @@ def sweep_key(config: SweepConfig) -> str:
     str
         Hash of the settings that determine the results.
     """
-    left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
+    left_out: dict[str, Any] = {
+        "tracking": True,
+        "data": True,
+        "scoring": {*config.scoring.indecisive},
+    }
     if not config.ensemble:
         left_out["ensemble"] = True
     if config.reading == Reading():
@@ -552,7 +561,8 @@ def plan_sweep(
         _plan_requests(plan)
     archive = Archive(output)
     for key, tables in plan.tables.items():
-        if (both := tables.digests) is not None:
+        # Rows that are missing are scored again, which may change the table.
+        if tables.complete and (both := tables.digests) is not None:
             plan.cells[key] = plan.cells_on(key, both)
             for record in archive.load([cell.key for cell in plan.cells[key]]).values():
                 if record.finished or not retry_failed:
@@ -568,31 +578,27 @@ def _plan_requests(plan: SweepPlan) -> None:
     # Without demonstrations, all seeds share one table.
     firsts: dict[str, TableRequest] = {}
     stored: dict[TableRequest, StoredTables] = {}
-    prior = plan.config.position_prior
     for request in table_requests(plan.config):
-        if prior and request.order:
-            request = replace(request, limit=min(prior, request.limit or prior))
         key = request_key(request, known=known)
         first = firsts.setdefault(key, request)
         stored[first] = StoredTables.under(plan.output, key)
         plan.add(key, request, stored[first])
         plan.texts[key] = texts_key(request, known=known)
     for over in plan.config.ensemble:
-        for group in grouped_over([*stored], over):
+        for group, drawn in grouped_over([*stored], over):
             members = {_member_name(request, over): stored[request] for request in group}
-            divided = {"position_prior": prior} if prior and over == "orders" else {}
-            key = content_key({"ensemble": [each.key for each in members.values()], **divided})
-            ensemble = Source(seed=group[0].seed, **joint_names(group, over))
-            plan.add(key, ensemble, JointTables(members, divided=bool(divided)))
+            key = content_key({"ensemble": [each.key for each in members.values()]})
+            ensemble = Source(seed=group[0].seed, **joint_names(group, over, drawn))
+            plan.add(key, ensemble, JointTables(members))
 
 
 def _member_name(request: TableRequest, over: Grouping) -> str:
     """Return the name of a table within an ensemble."""
     if over == "models":
         return request.model
-    if over == "orders":
-        return request.task.rpartition("@")[2]
     seed = f"seed {request.seed}"
+    if over == "all":
+        return f"{request.model} {request.shots}-shot {seed}"
     return seed if over == "seeds" else f"{request.shots}-shot {seed}"
 
 

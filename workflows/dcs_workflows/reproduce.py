@@ -23,7 +23,7 @@ Tables = Mapping[str, Rows]
 
 #: Metrics that differ between runs.
 _TIMES = ("seconds", "started_ms")
-_SOFTWARE = ("git_commit", "sources", "python", "platform", "cpu")
+_SOFTWARE = ("git_commit", "sources", "plugin", "python", "platform", "cpu")
 
 
 class Compared(NamedTuple):

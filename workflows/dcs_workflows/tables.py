@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -28,16 +28,14 @@ from pydantic import TypeAdapter
 from dcs.data.columns import Reading
 from dcs.data.overlap import refuse_shared_rows
 from dcs.data.reader import open_sources, source_files
-from dcs.data.splits import identical_rows, stratified_split
+from dcs.data.splits import copied_rows, stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import prompt_hash
-from dcs.prompting.tasks import SPLITS, Shots, parse_shots, select_demonstrations
-from dcs.seeds import derive_seed
+from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
+from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.ensemble import TableEnsemble, joint_digest
-from dcs.selection.position_prior import without_position_prior
 from dcs_tracking.records import PromptRecord, plain
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
@@ -98,11 +96,6 @@ class TableRequest(Source):
         return f"{self.model} {self.task} {self.shots}-shot seed {self.seed}"
 
     @property
-    def order(self) -> int:
-        """The order of the options, 0 by default."""
-        return int(self.task.partition("@order")[2] or 0)
-
-    @property
     def prompted(self) -> dict[str, Any]:
         """The task and prompt arguments of the functions of :mod:`dcs.scoring.generation`."""
         task = get_task(self.task, self.data)
@@ -143,6 +136,7 @@ class GivenTable(Source):
     own_seed: bool = False
     reading: Reading = Reading()
     remarks: tuple[str, ...] = ()
+    complete: ClassVar = True
 
     @property
     def files(self) -> Mapping[str, Path]:
@@ -252,7 +246,7 @@ def _read_member(
 def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, Rows]:
     """Return tables of both splits; hold out labelled rows as test rows if there are none.
 
-    Identical rows stay together. If no row has a label, both splits contain all rows, and nothing
+    Copies of a row stay together. If no row has a label, both splits contain all rows, and nothing
     is evaluated.
     """
     if "test" in tables:
@@ -262,14 +256,13 @@ def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, 
     if labelled.size == 0:
         return {split: table.subset(others, split=split) for split in ("optimization", "test")}
     probs = table.probs if table.probs.ndim == 2 else np.concatenate([*table.probs], axis=1)
-    group = identical_rows(probs[labelled])
-    _, first, group = np.unique(group, return_index=True, return_inverse=True)
     parts = stratified_split(
-        table.labels[labelled[first]],
+        table.labels[labelled],
         {"optimization": 1.0 - share, "test": share},
         seed=derive_seed(seed, "held-out"),
+        groups=copied_rows(probs[labelled]),
     )
-    rows = {split: labelled[np.isin(group, part)] for split, part in parts.items()}
+    rows = {split: labelled[part] for split, part in parts.items()}
     rows["optimization"] = np.sort(np.concatenate([rows["optimization"], others]))
     return {split: table.subset(part, split=split) for split, part in rows.items()}
 
@@ -321,7 +314,9 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                 )
             )
     found += [
-        _join(group, over) for over in config.ensemble for group in grouped_over(found, over)
+        _join(group, over, drawn)
+        for over in config.ensemble
+        for group, drawn in grouped_over(found, over)
     ]
     origin_of = attrgetter("model", "task", "shots", "seed")
     # Tables with the same origin are named after their files, then after their paths.
@@ -335,41 +330,61 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     return found
 
 
-def grouped_over(sources: Sequence[S], over: Grouping) -> list[list[S]]:
-    """Return the groups of two or more sources that differ only in the given respect."""
+#: Numbers of tables that the ensemble over all tables tries, and number of random orders.
+_TABLES: Final = (2, 3, 4, 6, 9, 13, 19, 28)
+_DRAWS: Final = 3
+
+
+def grouped_over(sources: Sequence[S], over: Grouping) -> list[tuple[list[S], str]]:
+    """Return the groups of two or more sources that differ only in the given respect.
+
+    Each is returned with its name. For all tables of a task there are several groups of each size,
+    those of one order being nested.
+    """
     groups: dict[tuple[Any, ...], list[S]] = {}
     for source in sources:
         same: dict[str, tuple[Any, ...]] = {
             "prompts": (source.model, source.task),
             "seeds": (source.model, source.task, source.shots),
             "models": (source.task, source.shots, source.seed),
-            "orders": (source.model, _unordered(source), source.shots, source.seed),
+            "all": (source.task,),
         }
         # Tables that hold out rows by the seed of the sweep must hold out the same rows.
         drawn = source.seed if isinstance(source, GivenTable) and not source.own_seed else None
         groups.setdefault((*same[over], drawn), []).append(source)
-    return [group for group in groups.values() if len(group) > 1]
+    several = [group for group in groups.values() if len(group) > 1]
+    if over != "all":
+        return [(group, f"{len(group)} {over}") for group in several]
+    return [each for group in several for each in _nested(group)]
 
 
-def joint_names(group: Sequence[Source], over: Grouping) -> dict[str, Any]:
+def _nested(group: list[S]) -> Iterator[tuple[list[S], str]]:
+    """Yield the first few of a group in some random orders, and all of it."""
+    for draw in range(_DRAWS):
+        order = derive_generator(draw, "tables").permutation(len(group))
+        for size in _TABLES:
+            if size < len(group):
+                chosen = [group[i] for i in sorted(order[:size])]
+                yield chosen, f"{size} of {len(group)} tables, draw {draw + 1}"
+    yield group, f"{len(group)} tables"
+
+
+def joint_names(group: Sequence[Source], over: Grouping, name: str) -> dict[str, Any]:
     """Return the model, task and shots of an ensemble; shots are None if they differ."""
-    model = f"{group[0].model} ({len(group)} {over})"
+    model = f"{group[0].model} ({name})"
     if over == "models":
         model = " + ".join(dict.fromkeys(source.model for source in group))
+    if over == "all":
+        model = name
     shots = {source.shots for source in group}
     return {
         "model": model,
-        "task": _unordered(group[0]) if over == "orders" else group[0].task,
-        "shots": group[0].shots if len(shots) == 1 else None,
+        "task": group[0].task,
+        "shots": group[0].shots if len(shots) == 1 and over != "all" else None,
     }
 
 
-def _unordered(source: Source) -> str:
-    """Return the task without the order of its options."""
-    return source.task.partition("@order")[0]
-
-
-def _join(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
+def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
     first = group[0]
     members = [item for given in group for item in given.members.items()]
     if len({name for name, _ in members}) < len(members):
@@ -380,7 +395,7 @@ def _join(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
     return replace(
         first,
         members=dict(members),
-        **joint_names(group, over),
+        **joint_names(group, over, name),
         digests={split: table.digest for split, table in tables.items()},
     )
 
@@ -575,6 +590,8 @@ class Scoring:
         Ids of the demonstrations in the prompts.
     remarks : list of str
         Report of the engine, e.g. on labels missing from server responses.
+    missing : dict of str to str
+        Why rows are missing that could not be scored, by id.
     """
 
     model: str
@@ -586,9 +603,22 @@ class Scoring:
     scorer: dict[str, str] = field(default_factory=dict)
     demonstrations: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
     scored: int = 0
     tokens: int = 0
     size: int = 1
+
+    @property
+    def shortfall(self) -> list[str]:
+        """What is missing from the tables, in lines for the user; empty if nothing is."""
+        if not self.missing:
+            return []
+        number = f"{len(self.missing)} of {self.rows + len(self.missing)} rows are missing"
+        lines = [f"{number}; the same command tries them again:"]
+        lines += [f"  {name}: {why}" for name, why in [*self.missing.items()][:_SHOWN]]
+        if len(self.missing) > _SHOWN:
+            lines.append(f"  and {len(self.missing) - _SHOWN} more, listed in {_RECORD}")
+        return lines
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -600,6 +630,7 @@ class Scoring:
             "prompts_per_second": self.rows / max(self.seconds, 1e-9),
             "cache_hits": self.rows - self.scored,
             "tokens": self.tokens,
+            "missing_rows": len(self.missing),
         }
         return {f"scoring/{name}": float(value) for name, value in found.items()}
 
@@ -608,6 +639,9 @@ _SCORING = TypeAdapter(Scoring)
 
 #: File of the record of a scoring, in the folder of the tables.
 _RECORD: Final = "scoring.json"
+
+#: Missing rows that are printed.
+_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -668,6 +702,11 @@ class StoredTables:
         return record
 
     @property
+    def complete(self) -> bool:
+        """Whether the tables exist and lack no row."""
+        return (scoring := self.scoring) is not None and not scoring.missing
+
+    @property
     def digests(self) -> Mapping[str, str] | None:
         """Content hash of the rows of each split; None until the tables exist."""
         return None if (scoring := self.scoring) is None else scoring.digests
@@ -726,14 +765,15 @@ class StoredTables:
 
 @dataclass(frozen=True, slots=True)
 class JointTables:
-    """Stored tables of the same rows by name, which are tuned jointly and have no own file.
-
-    If `divided`, they are orders of options, and tuned as the first without the position prior.
-    """
+    """Stored tables of the same rows by name, which are tuned jointly and have no own file."""
 
     members: Mapping[str, StoredTables]
     files: Mapping[str, Path] = field(default_factory=dict)
-    divided: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tables exist and lack no row."""
+        return all(each.complete for each in self.members.values())
 
     @property
     def digests(self) -> Mapping[str, str] | None:
@@ -741,8 +781,6 @@ class JointTables:
         parts = [part for each in self.members.values() if (part := each.digests) is not None]
         if len(parts) < len(self.members):
             return None
-        if self.divided:
-            return {split: table.digest for split, table in self.read().items()}
         return {str(split): joint_digest(part[split] for part in parts) for split in SPLITS}
 
     @property
@@ -752,10 +790,7 @@ class JointTables:
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, with rows matched."""
-        tables = {name: each.read() for name, each in self.members.items()}
-        if self.divided:
-            return dict(without_position_prior([*tables.values()]))
-        return matched_tables(tables)
+        return matched_tables({name: each.read() for name, each in self.members.items()})
 
 
 #: Where the rows of a source are.

@@ -6,8 +6,10 @@ search; its content is not preserved between calls.
 
 from __future__ import annotations
 
+import tempfile
+import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
@@ -29,7 +31,26 @@ def compiled(function: _F, *, inline: bool = False) -> _F:
     separately, which takes longer than a short function itself.
     """
     options = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline": inline}
-    return cast(_F, numba.njit(**options)(function))
+    try:
+        return cast(_F, numba.njit(**options)(function))
+    except RuntimeError:
+        # Neither this package nor a home can be written to. Not in a folder of a known name: what
+        # is read from it is executed.
+        numba.config.CACHE_DIR = _private_folder().name
+        return cast(_F, numba.njit(**options)(function))
+
+
+@cache
+def _private_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for the machine code of this process, and say so."""
+    folder = tempfile.TemporaryDirectory(prefix="dcs-numba-")
+    warnings.warn(
+        f"machine code cannot be kept and is compiled by each process, in {folder.name}; set "
+        "NUMBA_CACHE_DIR to a folder that only you can write to",
+        UserWarning,
+        stacklevel=2,
+    )
+    return folder
 
 
 @compiled

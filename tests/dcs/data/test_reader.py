@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dcs import fit_scheme
+from dcs.data.checks import checked_rows
 from dcs.data.reader import open_source, read_table
 from dcs.errors import DCSError, TableError
 from tests.dcs.refusals import refuses
@@ -22,6 +24,7 @@ PROBS = RNG.dirichlet(np.full(5, 0.7), 120)
 PROBS[np.arange(120), LABELS] += 0.4
 PROBS /= PROBS.sum(axis=1, keepdims=True)
 GOLD = [CLASSES[k] for k in LABELS]
+TOP = [CLASSES[k] for k in PROBS.argmax(axis=1)]
 TEXTS = [f"message number {k}, of a customer" for k in range(120)]
 
 
@@ -50,49 +53,18 @@ def csv_of(separator: str = ",", **options: Any) -> Callable[[pd.DataFrame, Path
     return write
 
 
-def jsonl(frame: pd.DataFrame, path: Path) -> Path:
-    path = path.with_suffix(".jsonl")
-    frame.to_json(path, orient="records", lines=True, double_precision=15)
-    return path
-
-
-def parquet(frame: pd.DataFrame, path: Path) -> Path:
-    frame.to_parquet(path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
-
-
-def nested(frame: pd.DataFrame, path: Path) -> Path:
-    """Write the class columns, named by the classes, as an object."""
-    rows = frame.to_dict("records")
-    path = path.with_suffix(".jsonl")
-    lines = []
-    for row in rows:
-        inner = {name: row.pop(name) for name in CLASSES}
-        lines.append(json.dumps({**row, "scores": inner}))
-    path.write_text("\n".join(lines))
-    return path
-
-
 LOGS = np.log(PROBS)
 VOTES = np.array([RNG.multinomial(10, row) for row in PROBS])
 SPARSE = [["" if v < 0.004 else f"{v:.4f}" for v in row] for row in PROBS]
-MISSING = ["" if k % 7 == 0 else name for k, name in enumerate(GOLD)]
-NUMBERED = [f"c{k}" for k in range(5)]
 
 #: Class columns, label column, other columns, and how the file is written; tolerance.
 WAYS: dict[str, tuple[pd.DataFrame, dict[str, Any], Any, float]] = {
-    "own names": (columns(), {"label": GOLD}, csv_of(), 1e-12),
-    "six decimals": (columns(rounded(6)), {"label": GOLD}, csv_of(), 1e-5),
     "two decimals": (columns(rounded(2)), {"label": GOLD}, csv_of(), 0.03),
-    "p:": (columns(form="p:{}"), {"label": GOLD}, csv_of(), 1e-12),
-    "prob_": (columns(form="prob_{}"), {"gold": GOLD}, csv_of(), 1e-12),
     "suffix": (columns(form="{}_prob"), {"gold": GOLD}, csv_of(), 1e-12),
-    "any prefix": (columns(form="model 7/{}"), {"truth": GOLD}, csv_of(), 1e-12),
     "per cents": (columns(texts("{:.1%}")), {"label": GOLD}, csv_of(), 0.003),
     "per cents, comma": (columns(comma("{:.1%}")), {"label": GOLD}, csv_of(";"), 0.003),
     "spaced per cents": (columns(texts("{:.2f} %", 100 * PROBS)), {"y": GOLD}, csv_of(), 3e-4),
     "of a hundred": (columns(100 * rounded(5)), {"label": GOLD}, csv_of("\t"), 1e-4),
-    "decimal comma": (columns(comma("{:.6f}")), {"label": GOLD}, csv_of(";"), 1e-5),
     "quoted comma": (columns(comma("{:.6f}")), {"label": GOLD}, csv_of(), 1e-5),
     "log-probabilities": (columns(LOGS), {"label": GOLD}, csv_of(), 1e-9),
     "rounded logs": (columns(np.round(LOGS, 3), "logprob_{}"), {"label": GOLD}, csv_of(), 2e-3),
@@ -101,23 +73,20 @@ WAYS: dict[str, tuple[pd.DataFrame, dict[str, Any], Any, float]] = {
     "logits": (columns(LOGS + 3.0, "logit_{}"), {"label": GOLD}, csv_of(), 1e-9),
     "unnormalised logs": (columns(LOGS - 1.0), {"label": GOLD}, csv_of(), 1e-9),
     "empty cells": (columns(SPARSE), {"label": GOLD}, csv_of(), 0.02),
-    "no labels": (columns(form="p_{}"), {}, csv_of(), 1e-12),
-    "missing labels": (columns(), {"label": MISSING}, csv_of(), 1e-12),
-    "numbers as labels": (columns(), {"label": LABELS}, csv_of(), 1e-12),
     "floats as labels": (
         columns(),
         {"label": [None, *LABELS[1:].astype(float)]},
         csv_of(),
         1e-12,
     ),
-    "other case": (columns(), {"label": [name.upper() for name in GOLD]}, csv_of(), 1e-12),
     "a label column of another name": (columns(), {"queue": GOLD}, csv_of(), 1e-12),
     "with predictions": (
         columns(),
-        {"predicted": [CLASSES[k] for k in PROBS.argmax(axis=1)], "label": GOLD},
+        {"predicted": TOP, "label": GOLD},
         csv_of(),
         1e-12,
     ),
+    "predictions as label": (columns(), {"label": TOP, "gold": GOLD}, csv_of(), 1e-12),
     "with numbers": (
         columns(),
         {"length": range(120), "score": np.ones(120), "label": GOLD},
@@ -137,20 +106,6 @@ WAYS: dict[str, tuple[pd.DataFrame, dict[str, Any], Any, float]] = {
         csv_of(),
         1e-12,
     ),
-    "tsv": (
-        columns(),
-        {"label": GOLD},
-        lambda frame, path: csv_of("\t")(frame, path).rename(path.with_suffix(".tsv")),
-        1e-12,
-    ),
-    "pipes": (columns(), {"label": GOLD}, csv_of("|"), 1e-12),
-    "byte order mark": (columns(), {"label": GOLD}, csv_of(encoding="utf-8-sig"), 1e-12),
-    "jsonl": (columns(), {"label": GOLD}, jsonl, 1e-9),
-    "nested jsonl": (columns(), {"label": GOLD}, nested, 1e-9),
-    "parquet": (columns(form="prob_{}"), {"label": GOLD}, parquet, 1e-12),
-    "parquet of numbers": (columns(), {"label": LABELS.astype(np.int8)}, parquet, 1e-12),
-    "columns in another order": (columns()[CLASSES[::-1]], {"label": GOLD}, csv_of(), 1e-12),
-    "class numbers": (columns(form="p{}", classes="01234"), {"label": LABELS}, csv_of(), 1e-12),
 }
 
 
@@ -161,15 +116,11 @@ def test_one_table_written_differently(way: str, tmp_path: Path) -> None:
     path = write(pd.concat([before, frame], axis=1), tmp_path / "rows")
     found = open_source(path)
     table = found.table
-    names = CLASSES if "class numbers" not in way else ["0", "1", "2", "3", "4"]
-    order = [table.classes.index(name) for name in names]
+    order = [table.classes.index(name) for name in CLASSES]
     np.testing.assert_allclose(table.probs[:, order], PROBS, atol=tolerance)
-    if others:
-        known = table.labelled
-        assert np.array([table.classes[k] for k in table.labels[known]]).tolist() == [
-            names[k] for k in LABELS[known]
-        ]
-        assert known.sum() == {"missing labels": 102, "floats as labels": 119}.get(way, 120)
+    known = table.labelled
+    assert [order.index(k) for k in table.labels[known]] == LABELS[known].tolist()
+    assert known.sum() == (119 if way == "floats as labels" else 120)
     assert (table.ids[3] == "T3") == ("with ids" in way)
     assert "\n" not in found.remark and found.frame["text"].tolist() == TEXTS
     # The next file of the same kind, one unlabelled row of it, is read in the same way.
@@ -196,12 +147,15 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns(2 * PROBS).assign(label=GOLD), "values=scores"),
         (columns(LOGS + 3.0), "columns="),
         (
-            columns(classes=list("abcde")).assign(label=[str(k + 1) for k in LABELS]),
+            columns(classes=list("abcde")).assign(label=[str(k + 2) for k in LABELS]),
             "label is '5'",
         ),
-        (columns().assign(gold=GOLD, truth=GOLD), "label=COLUMN"),
+        (columns().assign(gold=GOLD, truth=GOLD[::-1]), "label=COLUMN"),
+        (columns().assign(label=GOLD, truth=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(first=GOLD, second=GOLD[::-1]), "label=COLUMN"),
-        (columns().assign(old=[CLASSES[k] for k in PROBS.argmax(axis=1)]), "label=old"),
+        (columns().assign(old=TOP), "label=old"),
+        (columns().assign(label=TOP), "label=label"),
+        (columns().assign(label=PROBS.argmax(axis=1)), "label=label"),
         (pd.concat([columns(form="a_{}"), columns(PROBS[::-1], "b_{}")], axis=1), "columns="),
         (pd.DataFrame({"score": PROBS[:, 0], "label": GOLD}), "columns="),
         (columns()[:0], "no rows"),
@@ -211,11 +165,82 @@ def test_what_can_be_read_in_two_ways_or_in_none_is_asked(frame: Any, says: str)
     refuses(TableError, read_table, frame, names=[says])
 
 
-def test_numbers_that_count_from_one_are_no_labels() -> None:
+#: Labels of probabilities of the classes of a table, and what they are, or which answers they ask.
+COLUMNS_OF_LABELS: list[tuple[list[str], list[Any], list[int] | str]] = [
+    (["-1", "0", "1"], ["-1.0", "0.0", "", "1.0"], [0, 1, -1, 2]),
+    (["-1", "0", "1"], [-1.0, 0.0, None, 1.0], [0, 1, -1, 2]),
+    (["1", "2", "3"], ["1.0", "2.0", "2"], [0, 1, 1]),
+    (["1", "2", "3"], [1, 2, 2], [0, 1, 1]),
+    (["1.0", "2.50"], ["1", "2.5", "-1"], [0, 1, -1]),
+    (["3", "1", "2"], [1, 2], [1, 2]),
+    (["1", "2", "3"], [0, 1, 2], "labels=names or labels=from-0"),
+    (["a", "b", "c"], [1, 2, 1], "labels=from-0 or labels=from-1"),
+    (["a", "b"], [-1, 1, 1], "classes=-1,1"),
+    (["0", "1"], [-1, 1, 1, 0], [-1, 1, 1, 0]),
+    (["a", "b", "c"], ["LABEL_0", "LABEL_2"], [0, 2]),
+    (["1", "0", "2"], ["LABEL_0", "LABEL_2"], [1, 2]),
+    (["LABEL_1", "LABEL_0"], [0, 1, 1], [1, 0, 0]),
+    (["Stra\u00dfe", "Cafe\u0301"], ["STRASSE", " caf\u00e9\u00a0"], [0, 1]),
+    (["\u0130yi", "k\u00f6t\u00fc"], ["iyi", "KO\u0308TU\u0308"], [0, 1]),
+    (["a", "A"], ["a", "A"], [0, 1]),
+    (["a", "A"], ["a", "\u0410"], "row 1"),
+    (["0", "1"], [True, False], [1, 0]),
+    (["a", "b"], [["a"], "b"], "row 0"),
+]
+
+
+@pytest.mark.parametrize(("classes", "told", "labels"), COLUMNS_OF_LABELS)
+def test_a_column_of_labels_is_read_as_one(classes: Any, told: Any, labels: Any) -> None:
+    probs = np.full((len(told), len(classes)), 1 / len(classes))
+    frame = pd.DataFrame(probs, columns=classes).add_prefix("p:")
+    rows = frame.assign(label=pd.Series(told, dtype=object))
+    if isinstance(labels, str):
+        refuses(TableError, read_table, rows, names=[*labels.split(" or "), "label"])
+        refuses(TableError, fit_scheme, frame, told, names=["label"])
+    else:
+        found = [
+            read_table(rows).labels,
+            read_table(rows, label="label", classes=classes, columns=[*frame]).labels,
+            checked_rows(frame, told, missing=True)[1],
+        ]
+        assert [each.tolist() for each in found] == [labels] * 3
+
+
+def test_numbers_that_count_from_one() -> None:
+    for frame in (columns(), pd.DataFrame(PROBS)):
+        found = open_source(frame.assign(label=LABELS + 1))
+        assert found.table.labels.tolist() == LABELS.tolist()
+        assert "as positions from 1" in found.remark
+    # Without the last class, they may count from 0.
     frame = columns().assign(label=np.minimum(LABELS, 3) + 1)
-    for rows in (frame, frame[:20]):
-        refuses(TableError, read_table, rows, names=["count from 1"])
-    assert read_table(frame[:19]).labels.min() == 1
+    for rows in (frame, frame[:5]):
+        refuses(TableError, read_table, rows, names=["labels=from-0", "labels=from-1"])
+        for start in (0, 1):
+            assert read_table(rows, labels=f"from-{start}").labels.min() == 1 - start
+    rows = columns()[LABELS > 0].assign(label=LABELS[LABELS > 0])
+    assert read_table(rows).labels.min() == 1
+
+
+def test_a_letter_is_the_same_however_it_is_encoded() -> None:
+    frame = columns(classes=["caf\u00e9", *CLASSES[1:]])
+    other = frame.rename(columns={"caf\u00e9": "cafe\u0301"})
+    tables = [read_table(rows) for rows in (frame, other)]
+    assert tables[0].digest == tables[1].digest
+    old = ["cafe\u0301", *CLASSES[1:]]
+    assert tables[0].with_classes(old).classes == tuple(old)
+    assert read_table(other, columns=old, classes=old).digest == tables[0].digest
+
+
+def test_the_index_of_a_frame_is_no_place_for_labels_to_get_lost() -> None:
+    frame = columns(form="p:{}").assign(label=GOLD, id=[f"T{k}" for k in range(120)])
+    levels = pd.MultiIndex.from_tuples([("p", name[2:]) for name in frame.columns[:5]])
+    deep = frame.iloc[:, :5].set_axis(levels, axis=1)
+    deep[("label", "")], deep[("id", "")] = frame["label"], frame["id"]
+    for rows in (frame.set_index(["id", "label"]), frame.set_index("label"), deep):
+        table = read_table(rows)
+        assert table.labels.tolist() == LABELS.tolist()
+    unnamed = frame.set_index(["id", "label"]).rename_axis([None, None])
+    refuses(TableError, read_table, unnamed, names=["reset_index"])
 
 
 def test_a_question_is_answered() -> None:
@@ -239,3 +264,14 @@ def test_very_many_columns_are_refused_at_once(form: str, tmp_path: Path) -> Non
     else:
         path.write_text(json.dumps(dict.fromkeys(map(str, range(many)), 0)))
     refuses(TableError, read_table, path, names=["25,000 columns"])
+
+
+def test_labels_of_the_next_file_count_as_those_of_the_first(tmp_path: Path) -> None:
+    for start in (0, 1):
+        first = open_source(columns().assign(label=LABELS + start))
+        rows = columns()[:9].assign(label=np.minimum(LABELS[:9], 2) % 2 + 1 + start)
+        if not start:
+            refuses(TableError, open_source, rows, names=["labels=from-0", "labels=from-1"])
+        for label in (rows["label"], np.array(CLASSES)[rows["label"] - start]):
+            table = open_source(rows.assign(label=label), known=first.reading).table
+            assert table.labels.tolist() == (rows["label"] - start).tolist()

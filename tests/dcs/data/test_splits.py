@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dcs.data.splits import identical_rows, stratified_choice, stratified_split
+from dcs.data.splits import copied_rows, stratified_choice, stratified_folds, stratified_split
 from dcs.errors import InvalidInputError
 
 quick = settings(max_examples=40, deadline=None)
@@ -133,7 +133,75 @@ def test_a_choice_smaller_than_the_classes_takes_the_frequent_ones() -> None:
     assert np.bincount(more).tolist() == [2, 27, 11]
 
 
-def test_equal_rows_are_copies_unless_there_are_few_different_ones() -> None:
-    probs = np.linspace(0.0, 1.0, 50)[:, None]
-    assert identical_rows(np.vstack([probs, probs])).tolist() == [*range(50)] * 2
-    assert identical_rows(np.vstack([probs[1:], probs[1:]])).tolist() == [*range(98)]
+_RNG = np.random.default_rng(0)
+_FLOATS = _RNG.dirichlet([1.0, 1.0, 1.0], 400)
+
+
+def _n_copies(probs: np.ndarray) -> int:
+    return len(probs) - np.unique(copied_rows(probs)).size
+
+
+def _normalised(probs: np.ndarray) -> np.ndarray:
+    return probs / probs.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 14])
+@pytest.mark.parametrize("number", [20, 60, 400])
+def test_equal_rows_of_a_model_are_copies(number: int, n_classes: int) -> None:
+    probs = _RNG.dirichlet(np.full(n_classes, 0.5), number)
+    certain = int((probs.max(axis=1) > 1 - 1e-5).sum())
+    assert _n_copies(probs) == 0
+    assert number - certain <= _n_copies(np.vstack([probs, probs])) <= number
+    some = np.vstack([probs, probs[: number // 4]])
+    assert _n_copies(some) == pytest.approx(number // 4, abs=certain)
+    assert _n_copies(np.repeat(probs, 4, axis=0)) >= 3 * (number - certain)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+@pytest.mark.parametrize("number", [60, 2000])
+def test_rows_that_coincide_are_no_copies(number: int, n_classes: int) -> None:
+    probs = _RNG.dirichlet(np.ones(n_classes), number)
+    leaves = _RNG.dirichlet(np.ones(n_classes), 12)
+    for coarse in (
+        _normalised(probs.round(2) + 1e-3),
+        probs.round(3) / probs.round(3).sum(axis=1, keepdims=True),
+        probs.round(5),
+        _normalised(_RNG.multinomial(5, probs) + 1.0 / n_classes),
+        _RNG.multinomial(20, probs) / 20,
+        leaves[_RNG.integers(12, size=number)],
+        np.eye(n_classes)[_RNG.integers(n_classes, size=number)],
+    ):
+        assert _n_copies(coarse) == 0
+
+
+@quick
+@given(st.integers(0, 1000), st.integers(2, 6))
+def test_groups_stay_together_and_keep_the_shares(seed: int, n_classes: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([1, 1, 1, 1, 2, 3, 6], 400)
+    groups = np.repeat(np.arange(400), sizes)
+    labels = rng.integers(n_classes, size=400)[groups]
+    parts = stratified_split(labels, {"a": 0.7, "b": 0.3}, seed=seed, groups=groups)
+    assert not {*groups[parts["a"]]} & {*groups[parts["b"]]}
+    assert parts["b"].size == pytest.approx(0.3 * labels.size, abs=0.01 * labels.size)
+    for label in range(n_classes):
+        own = (labels[parts["b"]] == label).mean()
+        assert own == pytest.approx((labels == label).mean(), abs=0.01)
+    place = stratified_folds(labels, 5, seed=seed, groups=groups)
+    assert all(np.ptp(place[groups == group]) == 0 for group in range(0, 400, 7))
+    assert np.bincount(place).min() > 0.15 * labels.size
+
+
+def test_rounded_probabilities_and_votes_are_held_out_as_all_rows() -> None:
+    """Equal rows must not make the held-out part lopsided."""
+    labels = _RNG.choice(2, 3000, p=[0.97, 0.03])
+    score = 1.0 / (1.0 + np.exp(-_RNG.normal(4.0 * labels - 4.0, 1.5)))
+    probs = np.column_stack([1.0 - score, score])
+    accuracy = (probs.argmax(axis=1) == labels).mean()
+    for form in (probs, probs.round(2), probs.round(3), probs.round(6)):
+        parts = stratified_split(labels, {"a": 0.7, "b": 0.3}, seed=1, groups=copied_rows(form))
+        held_out = parts["b"]
+        assert held_out.size == pytest.approx(900, abs=30)
+        assert labels[held_out].mean() == pytest.approx(labels.mean(), abs=0.01)
+        right = (form[held_out].argmax(axis=1) == labels[held_out]).mean()
+        assert right == pytest.approx(accuracy, abs=2 * (accuracy * (1 - accuracy) / 900) ** 0.5)

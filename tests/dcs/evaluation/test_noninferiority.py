@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
 
-from dcs.evaluation.noninferiority import NonInferiority
+from dcs.evaluation.noninferiority import NonInferiority, accuracy_difference
 
 
 @pytest.mark.parametrize("n_rows", [200, 1000, 5000])
@@ -47,3 +47,37 @@ def test_power_grows_with_rows_and_is_told_in_advance() -> None:
 def test_no_difference_on_few_rows_proves_nothing() -> None:
     assert not NonInferiority(0, 0, 100, 0.005).passed
     assert NonInferiority(0, 0, 1000, 0.005).passed
+
+
+@pytest.mark.parametrize("share", [0.5, 1 / 3])
+def test_fractions_of_rows_count_as_such(share: float) -> None:
+    whole = NonInferiority(60, 40, 2000, 0.01)
+    part = NonInferiority(60 * share, 40 * share, 2000 * share, 0.01)
+    assert part.statistic == pytest.approx(whole.statistic * np.sqrt(share))
+    if whole.rows_needed and not part.passed:
+        assert part.rows_needed == pytest.approx(
+            2000 * (part.critical / whole.statistic) ** 2, abs=1
+        )
+
+
+@pytest.mark.parametrize(("gains", "losses"), [(0.01, 0.02), (0.1, 0.06), (0.004, 0.004)])
+@pytest.mark.parametrize("n_rows", [300, 3000])
+def test_intervals_of_differences_cover(gains: float, losses: float, n_rows: int) -> None:
+    rng = np.random.default_rng(1)
+    drawn = rng.multinomial(n_rows, [gains, losses, 1.0 - gains - losses], size=1500)
+    ends = [accuracy_difference(g, lost, n_rows) for g, lost, _ in drawn.tolist()]
+    covered = np.mean([low <= gains - losses <= high for low, high in ends])
+    # Of 95 %, with an error of 0.6 points.
+    assert covered > 0.945 - 0.012
+
+
+def test_the_interval_is_what_the_score_test_does_not_reject() -> None:
+    low, high = accuracy_difference(30, 12, 700)
+    assert low < 18 / 700 < high
+    assert NonInferiority(30, 12, 700, -low).statistic == pytest.approx(1.96, abs=1e-3)
+    assert NonInferiority(12, 30, 700, high).statistic == pytest.approx(1.96, abs=1e-3)
+    assert accuracy_difference(12, 30, 700) == pytest.approx((-high, -low))
+    # No differing row is some evidence, and not proof, of no difference.
+    low, high = accuracy_difference(0, 0, 700)
+    assert -low == pytest.approx(high)
+    assert 0.0 < high < 0.01

@@ -118,7 +118,7 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     assert back.cobias.estimate == -pair.cobias.estimate
     refuses(InvalidInputError, compare_predictions, labels, before[1:], after, 3)
     same = compare_predictions(labels, after, after, 3)
-    assert (same.accuracy.low, same.accuracy.high) == (0.0, 0.0)
+    assert same.accuracy.low == -same.accuracy.high < 0.0  # None differs, of few rows.
     assert same.accuracy_p == same.cobias_p == 1.0
     assert same.cobias.standard_error == 0.0, "the two vary together"
 

@@ -24,8 +24,7 @@ from dcs.prompting.files import (
     read_examples,
     read_task_file,
 )
-from dcs.prompting.prompts import prompt_hash, render_prefix, render_query
-from dcs.prompting.tasks import SPLITS, Demonstrations, select_demonstrations
+from dcs.prompting.tasks import SPLITS, Demonstrations, render_prefix, render_query
 from tests.dcs.refusals import refuses
 
 
@@ -285,24 +284,19 @@ class TestOwnTask:
         refused(f"{path}@quiet", None, "quiet", "loud, terse")
         refused("nowhere.yaml", None, "nowhere.yaml")
 
-    @pytest.mark.parametrize("options", ["words", "letters"])
-    def test_orders_of_the_options(self, tmp_path: Path, options: str) -> None:
+    @pytest.mark.parametrize(
+        ("options", "listed", "words"),
+        [
+            ("words", "happy, sad", ("happy", "sad")),
+            ("letters", "A. happy\nB. sad", ("A", "B")),
+        ],
+    )
+    def test_list_of_the_options(
+        self, tmp_path: Path, options: str, listed: str, words: tuple[str, ...]
+    ) -> None:
         changes = {"instruction": "Choose:\n{options}", "options": options}
-        name = write_own(tmp_path, **changes)
-        tasks = [get_task(f"{name}@order{order}") for order in (0, 1)]
-        assert get_task(name).instruction == tasks[0].instruction
-        lists = [task.instruction.removeprefix("Choose:\n") for task in tasks]
-        if options == "words":
-            assert lists == ["happy, sad", "sad, happy"]
-            assert {task.label_words for task in tasks} == {("happy", "sad")}
-        else:
-            assert lists == ["A. happy\nB. sad", "A. sad\nB. happy"]
-            assert [task.label_words for task in tasks] == [("A", "B"), ("B", "A")]
-        shown = [select_demonstrations(task, 2, seed=0) for task in tasks]
-        assert shown[0] == shown[1]
-        assert len(set(map(prompt_hash, tasks, shown))) == 2
-        refused(f"{name}@order2", None, "order 2")
-        refused(f"{write_own(tmp_path)}@order1", None, "{options}")
+        task = get_task(write_own(tmp_path, **changes))
+        assert (task.instruction, task.label_words) == (f"Choose:\n{listed}", words)
 
     @pytest.mark.parametrize(
         ("changes", "key"),
@@ -379,6 +373,30 @@ def write_dataset(folder: Path, hub: HubLocation, name: str) -> None:
     (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
 
 
+#: What datasets reads from files of the current folder, without asking the hub.
+BUILDERS = ("csv", "json", "text", "parquet", "arrow", "xml", "imagefolder", "lance", "hf://csv")
+
+
+def fetch_from(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Let a dataset of the hub be a folder, whose files are said to be somewhere."""
+    datasets = pytest.importorskip("datasets")
+    load = datasets.load_dataset_builder
+
+    def load_dataset_builder(path: str, *args: Any, **options: Any) -> Any:
+        builder = load(str(folder), *args, **options)
+        files = {
+            part: [str(file).replace(str(folder), where) for file in names]
+            for part, names in builder.config.data_files.items()
+        }
+        return SimpleNamespace(
+            config=SimpleNamespace(data_files=files),
+            download_and_prepare=builder.download_and_prepare,
+            as_dataset=builder.as_dataset,
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", load_dataset_builder)
+
+
 class TestHub:
     """Datasets of the hub, by folders of the same form, without a network."""
 
@@ -392,19 +410,16 @@ class TestHub:
         assert file.hub is not None
         write_dataset(tmp_path / "hub", file.hub, name)
         hub = file.hub.model_copy(update={"dataset": f"owner/{name}", "revision": ""})
-        load = datasets.load_dataset
-        monkeypatch.setattr(
-            datasets,
-            "load_dataset",
-            lambda path, *args, **options: load(str(tmp_path / "hub"), *args, **options),
-        )
+        fetch_from(tmp_path / "hub", monkeypatch, where=f"hf://datasets/owner/{name}@0")
         for split in SPLITS:
             examples = read_examples(file.model_copy(update={"hub": hub}), split)
             assert [e.label for e in examples] == list(range(len(file.classes)))
             shown = (getattr(hub, split), *COLUMNS[name][0])
             assert all(word in examples[0].text for word in shown)
 
-    @pytest.mark.parametrize("name", ["/etc", "../texts", "a/../../b", "~/texts", "a/b/c", ""])
+    @pytest.mark.parametrize(
+        "name", ["/etc", "../texts", "a/../../b", "~/texts", "a/b/c", "", *BUILDERS]
+    )
     def test_a_local_path_is_refused(self, name: str) -> None:
         with pytest.raises(ValidationError):
             HubLocation(dataset=name, optimization="train", test="test")
@@ -420,6 +435,17 @@ class TestHub:
         with pytest.raises(ConfigError, match="local path"):
             read_examples(file, "test")
 
+    @pytest.mark.parametrize("where", ["", "hf://datasets/other/trec@0", "https://host"])
+    def test_files_outside_of_the_dataset_are_not_read(
+        self, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = read_task_file(DESCRIBED["trec"])
+        assert file.hub is not None
+        write_dataset(tmp_path / "hub", file.hub, "trec")
+        fetch_from(tmp_path / "hub", monkeypatch, where or str(tmp_path / "hub"))
+        with pytest.raises(ConfigError, match="not one of its files on the hub"):
+            read_examples(file.model_copy(update={"seed": len(where) + 1}), "test")
+
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
         refused("trec", None, "trec", "--data", "pip install datasets")
@@ -429,6 +455,6 @@ class TestHub:
         def load_dataset(*args: Any, **kwargs: Any) -> None:
             raise ConnectionError("Couldn't reach it\n(OfflineModeIsEnabled)")
 
-        datasets = SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace())
+        datasets = SimpleNamespace(load_dataset_builder=load_dataset, config=SimpleNamespace())
         monkeypatch.setitem(sys.modules, "datasets", datasets)
         refused("agnews", None, "agnews", "--data")

@@ -9,7 +9,6 @@ import pytest
 
 from dcs.errors import ConfigError
 from dcs.prompting.files import PACKAGED, get_task
-from dcs.prompting.prompts import prompt_hash, render_prefix, render_query
 from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
@@ -17,6 +16,9 @@ from dcs.prompting.tasks import (
     Shots,
     Task,
     parse_shots,
+    prompt_hash,
+    render_prefix,
+    render_query,
     select_demonstrations,
 )
 from tests.dcs.refusals import refuses

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.prompting.prompts import PromptPrefix
+from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import Progress
 from dcs.scoring.cache import query_hash
 

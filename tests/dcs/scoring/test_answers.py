@@ -9,13 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.scoring.answers import MissingRule, fill_missing, label_masses, parse_vote
+from dcs.scoring.answers import (
+    MissingRule,
+    Shown,
+    fill_missing,
+    label_masses,
+    parse_distribution,
+    parse_vote,
+)
 
 WORDS = ("World", "Sports", "New York", "York")
 
 
-def logs(**shown: float) -> dict[str, float]:
-    return {token.replace("_", " "): math.log(mass) for token, mass in shown.items()}
+def logs(**shown: float) -> Shown:
+    return [(token.replace("_", " "), math.log(mass)) for token, mass in shown.items()]
 
 
 class TestLabelMasses:
@@ -30,6 +37,29 @@ class TestLabelMasses:
 
     def test_case_counts_if_it_distinguishes_labels(self) -> None:
         np.testing.assert_allclose(label_masses(logs(us=0.3, _US=0.2), ("us", "US")), [0.3, 0.2])
+
+    @pytest.mark.parametrize(
+        ("tokens", "words", "owners"),
+        [
+            (["▁Yes", "▁No"], ("Yes", "No"), [0, 1]),
+            (["ĠYes", "No", "Ċ"], ("Yes", "No"), [0, 1]),
+            (["<0x59>", "<0x4E>"], ("Yes", "No"), [0, 1]),
+            (["Ġnon", "Ã©t", "ĠÃ©t"], ("non", "été"), [0, 1, 1]),
+            (["æĤª", "<0xE8>", "bytes:\\xe6\\x82"], ("悪い", "良い"), [0, 1, 0]),
+            # Letters of the label words and of texts, no marks.
+            (["Ġust", "ust"], ("Ġust", "ust"), [0, 1]),
+            (["čes", "ano", "é"], ("česky", "ano"), [0, 1]),
+            ([" Yes", "ĠNo"], ("Yes", "No"), [0]),
+        ],
+    )
+    def test_pieces_of_a_vocabulary(
+        self, tokens: list[str], words: tuple[str, ...], owners: list[int]
+    ) -> None:
+        for token, owner in zip(tokens, owners, strict=False):
+            shown = [(other, math.log(0.5) if other == token else -math.inf) for other in tokens]
+            assert (
+                label_masses(shown, words).tolist() == (0.5 * np.eye(len(words))[owner]).tolist()
+            )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +80,7 @@ def test_a_missing_label_is_never_above_a_returned_one(
     weights: list[float], top: int, rule: MissingRule
 ) -> None:
     masses = np.sort(np.array(weights) / sum(weights))[::-1]
-    shown = {str(k): math.log(mass) for k, mass in enumerate(masses[:top])}
+    shown = [(str(k), math.log(mass)) for k, mass in enumerate(masses[:top])]
     filled = fill_missing(np.where(np.arange(masses.size) < top, masses, 0.0), shown, rule)
     assert math.isclose(filled.sum(), 1.0)
     assert (np.diff(filled) <= 1e-12).all()
@@ -78,6 +108,63 @@ def test_a_missing_label_is_never_above_a_returned_one(
 )
 def test_votes(text: str, vote: int | None) -> None:
     assert parse_vote(text, WORDS) == vote
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "vote"),
+    [
+        ("正面的", ("正面", "负面"), 0),
+        ("答案是正面", ("正面", "负面"), 0),
+        ("这不是正面,是负面", ("正面", "负面"), None),
+        ("不正面", ("正面", "负面"), None),
+        ("是的", ("是", "否"), 0),
+        ("不是", ("是", "否"), None),
+        ("不是", ("是", "不是"), 1),
+        ("答案是A", ("A", "B"), 0),
+        ("긍정입니다", ("긍정", "부정"), 0),
+        ("iyi", ("İyi", "Kötü"), 0),
+        ("Cevap: İYİ.", ("iyi", "kötü"), 0),
+        ("KO\u0308TU\u0308", ("iyi", "k\u00f6t\u00fc"), 1),
+        ("STRASSE", ("Straße", "Haus"), 0),
+        ("A", ("a", "A"), 1),
+    ],
+)
+def test_votes_in_any_script(text: str, words: tuple[str, ...], vote: int | None) -> None:
+    assert parse_vote(text, words) == vote
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("A: 70 %, B: 20 %, C: 10 %", [0.7, 0.2, 0.1]),
+        ('```json\n{"a": 0.7, "b": .2, "c": 0.1}```', [0.7, 0.2, 0.1]),
+        ("**A** - 70\n**B** - 20\n**C** - 10", [0.7, 0.2, 0.1]),
+        ("A=62,5%; B=37,5%; C=0%", [0.625, 0.375, 0.0]),
+        ("A: 70 %, B: 20 %", [0.7, 0.2, 0.1]),
+        ("A: 100%", [1.0, 0.0, 0.0]),
+        ("A: 33 %, B: 33 %, C: 33 %", [1 / 3] * 3),
+        ("<think>A: 1 %?</think>A: 0.7, B: 0.2, C: 0.1", [0.7, 0.2, 0.1]),
+        # Not guessed.
+        ("A: 70 %", None),
+        ("A: 70 %, B: 70 %, C: 10 %", None),
+        ("A: 70 %, A: 60 %, B: 20 %, C: 10 %", None),
+        ("A: -5 %, B: 100 %, C: 5 %", None),
+        ("A: 1.2.3, B: 0.5, C: 0.5", None),
+        ("probably A", None),
+        ("<think>A: 70 %, B: 20 %, C: 10 %", None),
+    ],
+)
+def test_distributions(text: str, shares: list[float] | None) -> None:
+    found = parse_distribution(text, ("A", "B", "C"))
+    if shares is None or found is None:
+        assert found is shares
+    else:
+        np.testing.assert_allclose(found, shares)
+
+
+def test_distributions_over_numbers() -> None:
+    found = parse_distribution("1: 20%, 2: 30%, 3: 50%", ("1", "2", "3"))
+    assert found is not None and found.tolist() == [0.2, 0.3, 0.5]
 
 
 def test_letters() -> None:

@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError
 from dcs.scoring import StoredScorer, score_settings
+from dcs.scoring.base import RowsError, scored_rows
 from dcs.scoring.cache import group_key
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
@@ -50,6 +52,31 @@ def test_no_prompt_is_scored_twice(batches: list[list[str]]) -> None:
             assert sum(steps) == len(batch)
             assert all(step > 0 for step in steps)
     assert sorted(clerk.asked) == sorted({*sum(batches, [])})
+
+
+@settings(max_examples=25)
+@given(st.sets(st.sampled_from(QUERIES), min_size=1), st.lists(st.sampled_from(QUERIES)))
+def test_prompts_that_fail_are_asked_again(bad: set[str], queries: list[str]) -> None:
+    class Choosy(Clerk):
+        def score(self, prefix: Any, queries: Sequence[str], *args: Any, **options: Any) -> Any:
+            probs = super().score(prefix, queries, *args, **options)
+            reasons = {row: f"no {query}" for row, query in enumerate(queries) if query in bad}
+            probs[[*reasons]] = np.nan
+            return scored_rows(probs, reasons)
+
+    queries = [*queries, *bad]
+    expected = Clerk.probs("p ", queries, len(WORDS))
+    with tempfile.TemporaryDirectory() as name:
+        steps: list[int] = []
+        with pytest.raises(RowsError) as caught:
+            ask(Path(name), Choosy(), queries, steps)
+        failed = {row: f"no {query}" for row, query in enumerate(queries) if query in bad}
+        assert (caught.value.reasons, sum(steps)) == (failed, len(queries))
+        good = [row for row in range(len(queries)) if row not in failed]
+        np.testing.assert_array_equal(caught.value.probs[good], expected[good])
+        clerk = Clerk()
+        np.testing.assert_array_equal(ask(Path(name), clerk, queries), expected)
+        assert sorted(clerk.asked) == sorted(bad)
 
 
 def test_what_decides_the_numbers_decides_which_shards_are_used(folder: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import AnswerPrefix, render_prefix, render_query
-from dcs.prompting.tasks import select_demonstrations
+from dcs.prompting.tasks import AnswerPrefix, render_prefix, render_query, select_demonstrations
 from dcs.scoring import load_scorer, resolve_model, score_settings
 from dcs.scoring.cache import group_key
 from dcs.scoring.chat import ChatTemplate
 from dcs.scoring.models import load_tokenizer
+from tests.dcs.refusals import refuses
 
 TASK = get_task("reviews")
 SHOWN = select_demonstrations(TASK, 2, seed=0)
@@ -124,6 +124,15 @@ def test_a_template_that_refuses_the_prompt() -> None:
         template.render(PREFIX, QUERIES)
 
 
+@pytest.mark.parametrize("call", ['strftime_now("%d %b %Y")', "strftime_now( '%Y-%m-%d' )"])
+def test_the_date_is_fixed(call: str) -> None:
+    dated = (
+        "{{ messages[-1].content }}{% if strftime_now is defined %}{{ " + call + " }}{% endif %}"
+    )
+    ((text,), _) = ChatTemplate(tokenizer_with(dated), "m").render("", ["Q"])
+    assert text in ("Q26 Jul 2024", "Q2024-07-26")
+
+
 class TestScorer:
     @pytest.fixture(scope="class")
     @classmethod
@@ -161,6 +170,14 @@ class TestScorer:
         (folder / "chat_template.jinja").write_text(TEMPLATES["thinking"])
         assert resolve_model(folder).revision != before
         assert key() not in keys
+
+    def test_another_day(self, folder: Path) -> None:
+        template = "{% set how = '%f' %}{{ messages[-1].content }}{{ strftime_now(how) }} "
+        (folder / "chat_template.jinja").write_text(template)
+        scorers = [load_scorer(folder, device="cpu") for _ in range(2)]
+        assert len({scorer.settings["prompt"] for scorer in scorers}) == 2
+        names = ["chat template", "run the same command again"]
+        refuses(ScoringError, scorers[0].score, "", QUERIES, TASK.label_words, names=names)
 
     def test_chat_without_a_template(self) -> None:
         with pytest.raises(ScoringError, match="chat template"):

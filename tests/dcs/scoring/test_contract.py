@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import render_prefix, render_query
-from dcs.prompting.tasks import select_demonstrations
+from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.scoring import Scorer, load_scorer
+from dcs.scoring.base import RowsError
 from tests.dcs.refusals import refuses
 
 TASK = get_task("reviews")
@@ -72,9 +72,19 @@ class ScorerContract:
         names = [repr(words[0]), repr(words[-1])]
         refuses(ScoringError, scorer.score, PREFIX, QUERIES, words, names=names)
 
-    def test_too_long_a_prompt_is_refused(self, scorer: Scorer) -> None:
-        with pytest.raises(ScoringError, match="query 1: its prompt has .* tokens"):
-            scorer.score("", [QUERIES[0], "long " * 5000], TASK.label_words)
+    too_long = "query 1: its prompt has .* tokens"
+
+    def test_too_long_a_prompt_costs_its_row(self, scorer: Scorer) -> None:
+        queries = [QUERIES[0], "long " * 5000, QUERIES[1]]
+        steps: list[int] = []
+        with pytest.raises(RowsError, match=self.too_long) as caught:
+            scorer.score(PREFIX, queries, TASK.label_words, progress=steps.append)
+        assert ([*caught.value.reasons], sum(steps)) == ([1], 3)
+        assert np.isnan(caught.value.probs[1]).all()
+        expected = scorer.score(PREFIX, QUERIES[:2], TASK.label_words)
+        np.testing.assert_allclose(caught.value.probs[[0, 2]], expected, atol=1e-5)
+        with pytest.raises(RowsError, match=r"\(and 1 more prompts\)"):
+            scorer.score("", [queries[1]] * 2, TASK.label_words)
 
 
 class TestTinyLM(ScorerContract):

@@ -8,8 +8,15 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError
-from dcs.prompting.prompts import prompt_hash, render_prefix, render_query
-from dcs.prompting.tasks import SPLITS, Example, Shots, select_demonstrations
+from dcs.prompting.tasks import (
+    SPLITS,
+    Example,
+    Shots,
+    prompt_hash,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
 from dcs.scoring.generation import PromptSet, generate_tables
 from tests.dcs.prompting.test_tasks import COINS
 from tests.dcs.refusals import refuses

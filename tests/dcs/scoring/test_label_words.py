@@ -65,9 +65,13 @@ class TestClassProbabilities:
         np.testing.assert_allclose(probs, class_probabilities(logits + 500.0, ((3,), (5,))))
         assert np.isfinite(probs).all()
 
-    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    def test_values_that_are_not_finite(self, value: float) -> None:
+    def test_a_probability_of_zero(self) -> None:
+        probs = class_probabilities(np.array([[-np.inf, -3.0]]), ((3,), (5,)))
+        assert probs.tolist() == [[0.0, 1.0]]
+
+    @pytest.mark.parametrize("values", [(np.nan, 0), (np.inf, 0), (-np.inf, -np.inf)])
+    def test_values_without_probabilities(self, values: tuple[float, float]) -> None:
         logits = np.zeros((3, 2))
-        logits[1, 0] = value
-        with pytest.raises(ScoringError, match="query 1"):
+        logits[1] = values
+        with pytest.raises(ScoringError, match="query 1: the model returned"):
             class_probabilities(logits, ((3,), (5,)))

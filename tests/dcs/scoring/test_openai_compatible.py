@@ -18,9 +18,10 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, ScoringError
-from dcs.prompting.prompts import chat_messages
+from dcs.prompting.tasks import chat_messages
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
 from dcs.scoring.answers import fill_missing, label_masses
+from dcs.scoring.base import RowsError
 from dcs.scoring.openai import OpenAIScorer
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
@@ -65,9 +66,7 @@ class TestContract(ScorerContract):
         expected = tiny_scorer.score(PREFIX, QUERIES, TASK.label_words)
         np.testing.assert_allclose(probs, expected, atol=0.01)
 
-    def test_too_long_a_prompt_is_refused(self, scorer: Scorer) -> None:
-        with pytest.raises(ScoringError, match="query 1: .*400.*its prompt has"):
-            scorer.score("", [QUERIES[0], "long " * 5000], TASK.label_words)
+    too_long = "query 1: .*400.*its prompt has"
 
 
 class TestExact:
@@ -93,6 +92,32 @@ class TestExact:
         logs = np.array([server.all_logs(server.encode(q))[ids].tolist() for q in QUERIES[:3]])
         expected = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(probs, expected, atol=1e-6)
+
+    def test_a_server_that_appends_a_token(
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server.exact, encode = True, server.encode
+        monkeypatch.setattr(
+            server,
+            "encode",
+            lambda text, special=True: encode(text, special=special) + [1] * special,
+        )
+        refuses(
+            ScoringError, ask, server, top_logprobs=None, names=["appends token 1", "api=chat"]
+        )
+
+    def test_a_chat_template_that_prints_the_date(
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server.exact, encode = True, server.encode
+        first = make(server, api="chat", top_logprobs=None)
+        rendering = first.settings["rendering"]
+        monkeypatch.setattr(
+            server, "encode", lambda prompt, **options: [7, *encode(prompt, **options)]
+        )
+        assert make(server, api="chat", top_logprobs=None).settings["rendering"] != rendering
+        names = ["chat template", "run the same command again"]
+        refuses(ScoringError, first.score, "", QUERIES[:2], ("A", "B"), names=names)
 
     @pytest.mark.parametrize(("most", "found"), [(5000, "top 20"), (7, "top 5")])
     def test_other_servers_are_asked_once(
@@ -131,18 +156,45 @@ class TestVotes:
         assert (counts[:, 2:] == 0).all()
         assert f"{scorer.parsed} of 18" in scorer.report()[0]
 
+    def test_distributions(self, server: ModelServer) -> None:
+        said = [f"{word}: {20 + 5 * k} %" for k, word in enumerate(self.WORDS)]
+        server.says = [*[", ".join(said[:4])] * 6, "no idea"]
+        scorer = make(server, answer="distribution", top_logprobs=None, concurrency=1)
+        with pytest.raises(RowsError, match="states no share .*no idea") as caught:
+            scorer.score(PREFIX, QUERIES[:7], self.WORDS)
+        assert len(caught.value.reasons) == 1
+        rows = np.delete(caught.value.probs, [*caught.value.reasons], axis=0)
+        np.testing.assert_allclose(rows, [[0.2, 0.25, 0.3, 0.35, 0.0]] * 6 / np.float64(1.1))
+        assert scorer.report() == ["6 of 6 sampled answers state a distribution"]
+        assert "stop" not in server.requests[-1][2]
+
     def test_answers_without_any_label(self, server: ModelServer) -> None:
         server.says = ["I cannot\nsay"]
         scorer = make(server, votes=3, top_logprobs=None)
         refuses(ScoringError, scorer.score, PREFIX, QUERIES, self.WORDS, names=["I cannot"])
 
-    def test_a_limit_of_another_name(self, server: ModelServer) -> None:
-        server.says = [self.WORDS[0]]
-        told = json.dumps({"error": {"message": "use 'max_completion_tokens' instead"}})
-        server.faults = [(400, {}, told)]
-        counts = make(server, votes=2, top_logprobs=None).score("", QUERIES[:1], self.WORDS)
-        assert counts[0, 0] == 2
-        assert "max_completion_tokens" in server.requests[-1][2]
+
+@pytest.mark.parametrize("options", [{"votes": 2}, {"top_logprobs": 9, "api": "chat"}, {}])
+def test_a_limit_of_another_name(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    server.says, answer = [TASK.label_words[0]], server.answer
+    asked: list[str] = []
+
+    def strict(path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
+        asked.append(next(name for name in body if name.startswith("max_")))
+        if asked[-1] == "max_tokens":
+            told = {"error": {"message": "use 'max_completion_tokens' instead"}}
+            return 400, {}, json.dumps(told)
+        return answer(path, headers, body)
+
+    monkeypatch.setattr(server, "answer", strict)
+    scorer = make(server, **{"top_logprobs": None} | options)
+    scorer.score("", QUERIES[:6], TASK.label_words)
+    assert "max_tokens" in asked
+    asked.clear()
+    scorer.score("", QUERIES[:2], TASK.label_words)
+    assert {*asked} == {"max_completion_tokens"}
 
 
 class TestRequests:
@@ -204,6 +256,34 @@ class TestFaults:
         refuses(ScoringError, ask, server, 24, retries=2, concurrency=1, names=names)
         assert len(server.requests) in requests
 
+    @pytest.mark.parametrize(
+        "fault", [(500, SOON, "boom"), (400, {}, "filtered"), (0, {}, ""), (200, {}, "{}")]
+    )
+    @pytest.mark.parametrize("exact", [True, False])
+    def test_a_prompt_that_always_fails_costs_its_row(
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch, fault: Any, exact: bool
+    ) -> None:
+        answer, sick = server.answer, QUERIES[6:18]
+
+        def fail(path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
+            given = fault if str(body["prompt"]) in sick else answer(path, headers, body)
+            return given[0], dict(given[1]), given[2]
+
+        server.exact = exact
+        top = {"top_logprobs": None if exact else 2000, "retries": 0}
+        expected = ask(server, 20, **top)
+        monkeypatch.setattr(server, "answer", fail)
+        with pytest.raises(RowsError) as caught:
+            ask(server, 20, **top)
+        assert [*caught.value.reasons] == [*range(6, 18)]
+        healthy = [*range(6), 18, 19]
+        np.testing.assert_allclose(caught.value.probs[healthy], expected[healthy], atol=1e-9)
+        # A server that answers nothing is another thing.
+        sick += [*QUERIES, "A"]
+        with pytest.raises(ScoringError) as other:
+            ask(server, 20, top_logprobs=2000, retries=0, concurrency=1)
+        assert not isinstance(other.value, RowsError)
+
     @pytest.mark.parametrize("api", ["completions", "chat"])
     @pytest.mark.parametrize(
         "body",
@@ -225,14 +305,18 @@ class TestFaults:
 @pytest.mark.parametrize("api", ["completions", "chat"])
 @pytest.mark.parametrize(
     ("value", "choices", "tokens"),
-    [(500.0, 1, 3), (0.1, 1, 3), (-0.1, 1, 3), (math.nan, 1, 3), (-2.0, 1000, 3), (-2.0, 1, -3)],
-    ids=["+500", "above 0", "sum above 1", "NaN", "1,000 choices", "negative count"],
+    [
+        *((500.0, 1, 3), (0.1, 1, 3), (-0.1, 1, 3), (math.nan, 1, 3), (-9999.0, 1, 3)),
+        *((-2.0, 1000, 3), (-2.0, 1, -3)),
+    ],
+    ids=["+500", "above 0", "sum above 1", "NaN", "all 0", "1,000 choices", "negative count"],
 )
 def test_an_answer_that_cannot_be_true(
     server: ModelServer, api: str, value: float, choices: int, tokens: int
 ) -> None:
-    shown = {f" {word}": value for word in TASK.label_words}
-    entries = [{"token": token, "logprob": value} for token in shown]
+    first = {} if value < -9000 else {"a": -9.0}
+    shown = first | {f" {word}": value for word in TASK.label_words}
+    entries = [{"token": token, "logprob": logprob} for token, logprob in shown.items()]
     logprobs = {"top_logprobs": [shown], "content": [{"top_logprobs": entries}]}
     answer = {"choices": [{"logprobs": logprobs}] * choices, "usage": {"prompt_tokens": tokens}}
     server.faults = [(200, {}, json.dumps(answer))]
@@ -301,6 +385,18 @@ def test_secrets_are_never_told(
     assert SECRET not in str(vars(engine))
 
 
+def test_a_text_that_is_returned_twice(server: ModelServer) -> None:
+    shown = [("false", -0.233), ("true", -1.577), ("null", -8.389), ("false", -8.475)]
+    shown += [("Ã", -20.0), ("Ã", -math.inf)]
+    entries = [
+        {"token": token, "logprob": value, "bytes": [*token.encode()]} for token, value in shown
+    ]
+    answer = {"choices": [{"logprobs": {"content": [{"top_logprobs": entries}]}}]}
+    server.faults = [(200, {}, json.dumps(answer))]
+    (row,) = make(server, api="chat").score("", ["Is it?"], ("true", "false"))
+    np.testing.assert_allclose(row, [0.207, 0.793], atol=5e-4)
+
+
 class TestMissing:
     # Few tokens are shown, so that some labels are missing from some answers.
     @pytest.mark.parametrize("rule", ["spread", "bound"])
@@ -315,7 +411,8 @@ class TestMissing:
         assert len(scorer.report()) == len(scorer.missing)
         for shown, row in zip(tops.values(), probs, strict=True):
             assert isinstance(shown, dict)
-            expected = fill_missing(label_masses(shown, TASK.label_words), shown, rule)
+            tokens = [*shown.items()]
+            expected = fill_missing(label_masses(tokens, TASK.label_words), tokens, rule)
             np.testing.assert_allclose(row, expected, rtol=1e-9)
 
     def test_can_be_an_error(self, server: ModelServer) -> None:

@@ -10,8 +10,13 @@ from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import render_prefix, render_query
-from dcs.prompting.tasks import Demonstrations, Shots, select_demonstrations
+from dcs.prompting.tasks import (
+    Demonstrations,
+    Shots,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
 from dcs.scoring import Scorer
 
 ROWS = 200

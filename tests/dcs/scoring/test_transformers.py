@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import PromptPrefix, render_prefix, render_query
-from dcs.prompting.tasks import Shots, select_demonstrations
-from dcs.scoring import JointScore, LabelRule, load_scorer, resolve_model
+from dcs.prompting.tasks import (
+    PromptPrefix,
+    Shots,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
+from dcs.scoring import JointScore, LabelRule, Scorer, load_scorer, resolve_model
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer
 from tests.dcs.refusals import refuses
@@ -192,3 +197,25 @@ class TestOutOfMemory:
 
         monkeypatch.setattr(torch.nn.Module, "to", full)
         refuses(ScoringError, load_scorer, "tiny_lm", device="cpu", names=["'tiny_lm'"])
+
+
+@pytest.mark.parametrize("end", ["$A </s>", "<s> $A </s> </s>", "<s> $A"])
+def test_tokens_that_a_tokenizer_appends(end: str, tiny_scorer: Scorer) -> None:
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    expected = AutoTokenizer.from_pretrained(TINY)
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
+    if "<s>" not in end:
+        expected.backend_tokenizer.post_processor = None
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(end, special_tokens=special)
+    model = AutoModelForCausalLM.from_pretrained(TINY)
+    for words in (("good", "bad"), WORDS):
+        probs = [
+            TransformersScorer(LoadedModel(model, each, "m")).score("", QUERIES, words)
+            for each in (tokenizer, expected)
+        ]
+        np.testing.assert_array_equal(*probs)
+    if end == "<s> $A":
+        np.testing.assert_allclose(probs[0], tiny_scorer.score("", QUERIES, WORDS), atol=1e-6)

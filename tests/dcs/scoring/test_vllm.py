@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import MissingDependencyError, ScoringError
 from dcs.prompting.files import get_task
-from dcs.prompting.prompts import PromptPrefix, render_prefix, render_query
-from dcs.prompting.tasks import select_demonstrations
+from dcs.prompting.tasks import PromptPrefix, render_prefix, render_query, select_demonstrations
 from dcs.scoring import Scorer, load_scorer, resolve_model
 from dcs.scoring.models import load_tokenizer
 from dcs.scoring.openai import OpenAIScorer

@@ -10,12 +10,13 @@ from numpy.typing import ArrayLike
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, TableError
-from dcs.schemes.calibration import fit_calibration, fit_stack, mean_combination
+from dcs.methods.calibrations.maps import LINEAR, fit_map, fit_stack
+from dcs.methods.parameters import Hyperparameters
+from dcs.schemes.calibration import mean_combination
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.ensemble import TableEnsemble, combine, mean_of
-from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table
 
 _CLASSES = ("a", "b", "c")
@@ -103,16 +104,22 @@ def test_copies_of_a_table_are_the_table() -> None:
 
 
 def test_what_the_rows_show_best_is_chosen() -> None:
-    many = TableEnsemble.matched(_tables(2000, 0, 1, 2))
+    equal = TableEnsemble.matched(_tables(2000, 0, 1, 2))
+    scheme, table = combine(equal)
+    assert scheme == mean_of(equal)
+    assert _accuracy(table) > max(map(_accuracy, equal.tables)) + 0.02
+    # Beside two good ones, a table that says little spoils the mean.
+    rng = np.random.default_rng(5)
+    poor = equal.tables[2].with_probs(rng.dirichlet([0.2] * 3, 2000))
+    named = dict(zip(equal.names, (*equal.tables[:2], poor), strict=True))
+    many = TableEnsemble.matched(named)
     scheme, table = combine(many)
     assert scheme.inputs == many.names
     assert scheme.combination is not None and scheme.combination.name == "stack"
-    assert _accuracy(table) > max(map(_accuracy, many.tables)) + 0.02
     # Each row is combined by a stack that has not seen it.
     assert table.digest != many.combined(scheme).digest
     # Of a table and one that says nothing, the first alone is the best.
-    rng = np.random.default_rng(5)
-    good = many.tables[0].subset(range(100))
+    good = equal.tables[0].subset(range(100))
     noise = good.with_probs(rng.dirichlet([1.0] * 3, 100))
     small = TableEnsemble.matched({"good": good, "noise": noise})
     scheme, table = combine(small)
@@ -139,7 +146,7 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
         _CLASSES,
         (Weight(0.5), Membership(0, 0.5, 1), Weight(1.0)),
         {"seed": 1},
-        fit_calibration(ensemble.tables[0].probs, ensemble.labels, kind="vector"),
+        fit_map(ensemble.tables[0].probs, ensemble.labels, LINEAR, ridge=10.0),
         stack,
         ensemble.names,
     )

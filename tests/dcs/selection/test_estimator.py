@@ -14,9 +14,9 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.methods.parameters import Hyperparameters
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
-from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table
 
 #: What scikit-learn's checks feed to a classifier is not class probabilities: random numbers with
@@ -29,7 +29,7 @@ _PROBS, _LABELS = biased_table(300, 3, seed=1)
 
 
 _SETTINGS = SelectionSettings(
-    candidates=(Hyperparameters(calibration="vector"),), betas=(0.3,), folds=2
+    candidates=(Hyperparameters(calibration="linear"),), betas=(0.3,), folds=2
 )
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn.linear_model import LogisticRegression
 
 from dcs.errors import InvalidInputError
-from dcs.schemes.calibration import batch_calibration, shrunk_calibration
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.methods.calibrations.free import batch_calibration
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
-from dcs.selection.front import Preference
 from dcs.selection.methods import get_method
+from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table, gain
 
 _PROBS, _LABELS = biased_table(900, 4)
@@ -26,37 +23,6 @@ def _with(count: int, seed: int = 0) -> np.ndarray:
     labels = np.full(_LABELS.size, -1)
     labels[kept] = _LABELS[kept]
     return labels
-
-
-class TestShrunkCalibration:
-    def test_runs_from_batch_calibration_to_the_balanced_regression(self) -> None:
-        batch = batch_calibration(_PROBS).apply(_PROBS)
-        far = [
-            np.abs(shrunk_calibration(_PROBS, _with(count)).apply(_PROBS) - batch).mean()
-            for count in (0, 19, 20, 50, 900)
-        ]
-        assert 0.0 == far[0] == far[1] < far[2] < far[3] < far[4]
-        # The more rows, the less the prior counts: copies of the rows make it vanish.
-        shrunk = shrunk_calibration(np.tile(_PROBS, (40, 1)), np.tile(_LABELS, 40))
-        logs = np.log(_PROBS)
-        logs -= logs.mean(axis=1, keepdims=True)
-        regression = LogisticRegression(C=1e6, class_weight="balanced", tol=1e-8, max_iter=5000)
-        expected = regression.fit(logs, _LABELS).predict_proba(logs)
-        np.testing.assert_allclose(shrunk.apply(_PROBS), expected, atol=0.02)
-
-    @settings(max_examples=20, deadline=None)
-    @given(st.integers(0, 40), st.integers(0, 1000))
-    def test_the_order_of_rows_and_classes_does_not_matter(self, count: int, seed: int) -> None:
-        labels, rng = _with(count, seed), np.random.default_rng(seed)
-        found = shrunk_calibration(_PROBS, labels)
-        rows, turn = rng.permutation(_LABELS.size), rng.permutation(4)
-        again = shrunk_calibration(_PROBS[rows], labels[rows])
-        np.testing.assert_allclose(again.apply(_PROBS), found.apply(_PROBS), atol=1e-4)
-        places = np.append(np.argsort(turn), -1)
-        turned = shrunk_calibration(_PROBS[:, turn], places[labels])
-        np.testing.assert_allclose(
-            turned.apply(_PROBS[:, turn]), found.apply(_PROBS)[:, turn], atol=1e-4
-        )
 
 
 class TestFitScheme:
@@ -78,8 +44,6 @@ class TestFitScheme:
     def test_rows_without_labels_are_not_judged(self) -> None:
         fitted = fit_scheme(_PROBS, _with(60), settings=_QUICK)
         assert {point.estimate.n_rows for point in fitted.points} == {60}
-        settings = {point.setting.calibration for point in fitted.points if point.setting}
-        assert settings == {"shrunk"}
 
     @pytest.mark.parametrize("count", [0, 1])
     def test_too_few_labels_are_refused(self, count: int) -> None:
@@ -88,7 +52,7 @@ class TestFitScheme:
 
 
 class TestMethods:
-    @pytest.mark.parametrize("name", ["vector", "logistic-balanced", "drops"])
+    @pytest.mark.parametrize("name", ["surrogate", "logistic-balanced", "drops"])
     def test_what_learns_from_labels_takes_the_rows_that_have_them(self, name: str) -> None:
         method, labels = get_method(name), _with(300)
         known = labels >= 0

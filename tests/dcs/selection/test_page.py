@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.page import verdict, worse_classes
 from tests.dcs.biased import biased_table
@@ -23,13 +23,24 @@ def fitted() -> FittedScheme:
     return fit_scheme(probs, labels, settings=settings, classes=names)
 
 
+def _said(right: list[tuple[int, int]], rows: int = 40) -> str:
+    """Return the verdict if these rows of each class are right before and after."""
+    n = len(right)
+    labels = np.repeat(np.arange(n), rows)
+    before, after = (
+        np.concatenate(
+            [np.where(np.arange(rows) < pair[k], c, (c + 1) % n) for c, pair in enumerate(right)]
+        )
+        for k in (0, 1)
+    )
+    return verdict(labels, before, after, "abc"[:n])
+
+
 def test_the_verdict_says_what_is_shown_and_what_is_not() -> None:
-    metrics = {"test/accuracy": 0.7, "uncorrected/test/accuracy": 0.6, "test/accuracy_p": 0.3}
-    metrics |= {"test/cobias": 0.1, "uncorrected/test/cobias": 0.3, "test/cobias_p": 0.2}
-    assert "Nothing is proven on 24 held-out rows" in verdict(metrics, 24)
-    proven = verdict(metrics | {"test/cobias_p": 0.001}, 24)
-    assert "COBias improves" in proven and "from 60.0 to 70.0" in proven and "chance" in proven
-    assert "COBias worsens" in verdict(metrics | {"test/cobias": 0.4, "test/cobias_p": 0.01}, 24)
+    assert "Nothing is proven on 80 held-out rows" in _said([(20, 21), (22, 22)])
+    fairer = _said([(36, 30), (16, 24)])
+    assert "COBias improves from 50.0 to 15.0" in fairer and "accuracy from 65.0" in fairer
+    assert "may be chance" in fairer and "COBias worsens" in _said([(30, 36), (24, 16)])
 
 
 def test_the_verdict_names_the_classes_that_lose() -> None:
@@ -38,10 +49,7 @@ def test_the_verdict_names_the_classes_that_lose() -> None:
     worse = worse_classes(labels, before, after, ["a", "b", "c"])
     assert worse == ["a (100.0 to 25.0)"]  # Two rows of b prove nothing, and c gains.
     assert worse_classes(labels, before, before, ["a", "b", "c"]) == []
-    metrics = {"test/accuracy": 0.7, "uncorrected/test/accuracy": 0.6, "test/accuracy_p": 0.3}
-    metrics |= {"test/cobias": 0.1, "uncorrected/test/cobias": 0.3, "test/cobias_p": 0.2}
-    said = verdict(metrics, 120, worse)
-    assert "a (100.0 to 25.0)" in said and "Nothing is proven" not in said
+    assert "a (100.0 to 25.0)" in verdict(labels, before, after, ["a", "b", "c"])
 
 
 @pytest.mark.browser

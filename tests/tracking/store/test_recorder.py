@@ -16,6 +16,7 @@ from dcs_tracking import Archive, Recorder, sync
 from dcs_tracking.records import ScoringRecord, sealed
 from dcs_tracking.schema import CELL_KEY
 from dcs_tracking.store.client import run_link
+from dcs_tracking.store.queries import stored_cells
 from tests.tracking.cells import (
     STARTED,
     content,
@@ -148,6 +149,40 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     assert content()[1] == _finished(1, 2)
     assert set(runs()["status"]) == {"FINISHED"}
     assert sync(output) == (), "nothing is left to do"
+
+
+def test_a_deleted_experiment_is_named_and_restored(output: Path, uri: str) -> None:
+    recorded(output, 1, 2)
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("demo")
+    client.delete_experiment(experiment.experiment_id)
+    (report,) = sync(output)
+    assert "deleted in MLflow" in report.message and "--restore" in report.message
+    assert sync(output, restore=True) == ()
+    assert len(stored_cells(uri, "demo")) == 2
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_moved_folder_is_not_made_again(output: Path, tmp_path: Path, left: bool) -> None:
+    recorded(output, 2)
+    moved = tmp_path / "moved"
+    shutil.copytree(output, moved)
+    before = set(output.rglob("*")) if left else set()
+    if not left:
+        shutil.rmtree(output)
+    report = recorded(moved, 3)
+    assert "was moved or copied" in report.message and str(moved / "mlflow.db") in report.message
+    assert set(output.rglob("*")) == before
+    (moved / "mlflow.db").rename(moved / "old.db")
+    (tmp_path / "link").symlink_to(moved)
+    # In processes of their own: MLflow keeps databases open.
+    code = (
+        "import sys; from dcs_tracking import sync; print([r.recorded for r in sync(sys.argv[1])])"
+    )
+    for name, told in (("moved", "[2]"), ("link", "[]")):
+        command = [sys.executable, "-c", code, str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.stdout.strip() == told, done.stderr
 
 
 def test_one_record_that_is_refused_does_not_stop_the_others(

@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.front import FittedScheme, Preference
+from dcs.selection.front import FittedScheme
+from dcs.selection.preference import Preference
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.cli import app
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, cell_times, refused, run_dcs
@@ -82,9 +83,8 @@ def test_help_of_every_command_teaches(name, dcs):
 def test_help_and_version_name_what_there_is(dcs):
     top = {name.split()[0] for name in COMMANDS}
     assert dcs("--version").out.startswith(f"dcs {version('dcs-debias')}")
-    for command, names in (("import", ["table", "lm-eval"]), (None, top)):
-        shown = dcs(*filter(None, [command]), "--help").out
-        assert [name for name in names if name not in shown] == []
+    shown = dcs("--help").out
+    assert [name for name in top if name not in shown] == []
 
 
 def test_help_imports_no_engine():
@@ -158,7 +158,7 @@ def test_a_scheme_is_registered_by_its_run_or_its_file(dcs, tuned):
 
 
 def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
-    limits = ("--trials", 2, "--max-cobias", 10)
+    limits = ("--trials", 4, "--max-cobias", 10)
     objective = ("--set", "tuner.objective={beta: 0.4, tau: 0}", "--set", "tuner.memberships=5")
     outcome = dcs("tune", table, *limits, *objective, *UNDRAWN, "--output", output)
     cell = _tuned_cell(output)
@@ -171,13 +171,16 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert metrics["dev/lasting_cobias"] <= 0.1
     path = scheme_of(output)
     front = FittedScheme.load(path.with_name("front.json"))
-    # Two settings of Optuna's beside the points.
-    assert len(cell.trials) == 2
+    assert len(cell.trials) == 4
     assert cell.params["best_trial"] in [trial.number for trial in cell.trials]
     before = CorrectionScheme.load(path)
+    page, other = path.with_name("result.html"), ("--trials", 1, "--output", output)
     assert "the same point" in dcs("pick", path, "--max-cobias", 10).out
     assert CorrectionScheme.load(path) == before
+    page.chmod(0o600)
     dcs("pick", path.parent, "--prefer", "accuracy")
+    assert "second look" in page.read_text() and page.stat().st_mode & 0o777 == 0o600
+    refused("tune", table, *UNDRAWN, *other, says=[str(path), "--replace", "--output"])
     picked, scheme = front.pick(Preference(prefer="accuracy")), CorrectionScheme.load(path)
     assert scheme.corrections == picked.scheme.corrections
     assert scheme.calibration == picked.scheme.calibration
@@ -185,9 +188,38 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert scheme.provenance["fitted_on"] == before.provenance["fitted_on"]
     assert FittedScheme.load(path.with_name("front.json")) == picked
     dcs("pick", path, "--margin", 0)
-    assert FittedScheme.load(path.with_name("front.json")).preference == Preference(margin=0)
+    again = FittedScheme.load(path.with_name("front.json"))
+    assert again.preference == Preference(margin=0)
+    # The page gives a command for other points, and is that of the pick.
+    content = _content(page)
+    assert content["chosen"] == again.points.index(again.chosen)
+    commands = {k: point["pick"] for k, point in enumerate(content["points"]) if point["pick"]}
+    chosen, command = next((k, c) for k, c in commands.items() if k != content["chosen"])
+    dcs(*shlex.split(command)[1:])
+    assert _content(page)["chosen"] == chosen
     refused("pick", path.parent, "--max-cobias", -1, says=["max_cobias"])
     refused("pick", output, says=[str(output / "scheme.json")])
+
+
+def _content(page):
+    """Return what a page shows."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+def test_what_cannot_be_registered_is_not_logged(dcs, tuned):
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tuned[1]}/mlflow.db"
+    count = len(MlflowClient(uri).search_logged_models(["0", "1", "2"]))
+    for names in (("-rf",), ("moods", "--alias", "v1"), ("moods", "--alias", "latest")):
+        refused("register", scheme_of(tuned[1]), "-o", tuned[1], f"--name={names[0]}", *names[1:])
+    assert len(MlflowClient(uri).search_logged_models(["0", "1", "2"])) == count
+
+
+def test_a_password_in_a_setting_is_warned_of(dcs):
+    secret = "optuna_storage=postgresql://me:hunter22@db/x"
+    outcome = run_dcs("sweep", "quickstart", "--dry-run", "--set", secret)
+    assert "DCS_OPTUNA_STORAGE" in outcome.out and "hunter22" not in outcome.out + outcome.err
 
 
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):
@@ -202,8 +234,11 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     assert outcome.out.count("against batch") == 2
     refused("pick", scheme_of(output, "batch"), says=["front.json", "cross-validation"])
     first = scheme_of(output, "batch").read_bytes()
-    dcs("tune", table, *batch, "--seed", 1, "--output", output)
+    again = ("tune", table, *batch, "--output", output)
+    refused(*again, "--seed", 1, says=["--replace"])
+    dcs(*again, "--seed", 1, "--replace")
     assert scheme_of(output, "batch").read_bytes() != first
+    dcs(*again, "--seed", 1)
     assert not scheme_of(output).exists()
 
 
@@ -365,7 +400,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["apply", gone, table], [str(gone)]),
         (["apply", other, table], [str(table), "Anger", "scheme"]),
         (["import", gone], [str(gone)]),
-        (["import", "tabel", gone], ["tabel", "table"]),
         (["sweep", gone], [str(gone)]),
         (["sweep", config], [str(config), "sheds"]),
         (["ui"], [str(output)]),

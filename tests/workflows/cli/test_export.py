@@ -11,7 +11,8 @@ import pytest
 
 import dcs
 from dcs.errors import SchemeError
-from dcs.schemes.calibration import batch_calibration, from_arrays
+from dcs.methods.calibrations.free import batch_calibration
+from dcs.schemes.calibration import from_arrays
 from dcs.schemes.corrections import DONT_CHANGE, Membership, Weight
 from dcs.scoring.models import load_tokenizer
 from dcs_workflows.cli.tables import export

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from dcs.data.table import ProbabilityTable
+from dcs.scoring.base import TokenEngine
 from dcs.scoring.models import load_tokenizer
 from dcs_workflows.cli.scoring import table_name
+from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.tables import TableRequest
 from tests.packages import install_editable
-from tests.workflows.conftest import done
+from tests.workflows.conftest import done, refused
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,27 @@ def test_six_tables_are_written_and_not_scored_again(data, tmp_path):
     assert {path: path.read_bytes() for path in paths} == before
 
 
+def test_a_row_that_fails_is_listed_and_tried_again(data, tmp_path, monkeypatch):
+    asked = "generate --model tiny_lm --task sst5 --shots 0 --limit 30 --set scoring.device=cpu"
+    command = (*asked.split(), "--data", data, "-o", tmp_path)
+
+    def fail(engine: TokenEngine, tokens: list[list[int]], word: int) -> dict[int, str]:
+        return {7: "too long"} if len(tokens) > 7 else {}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TokenEngine, "_unfit", fail)
+        out = done(*command).out
+    assert "1 of 60 rows are missing" in out and "sst5-optimization-00007: too long" in out
+    (path,) = tmp_path.glob("tables/*/optimization.parquet")
+    table = ProbabilityTable.read(path)
+    assert (table.n_rows, table.provenance.missing_rows) == (29, 1)
+    out = done(*command).out
+    assert "1 prompts scored" in out and "missing" not in out
+    table = ProbabilityTable.read(path)
+    assert (table.n_rows, table.provenance.missing_rows) == (30, None)
+    assert "(scored earlier)" in done(*command).out
+
+
 def test_tasks_are_listed_and_a_prompt_is_shown_with_its_tokens(data):
     assert {"helpdesk", "reviews", "trec"} <= {*done("tasks").out.split()}
     outcome = done("tasks", "show", "trec", "--shots", 5, "--seed", 1, "--data", data)
@@ -73,8 +96,9 @@ def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):
         "import numpy as np\n"
         "class Asking:\n"
         "    name, version, revision, settings, served = 'asking', '1', 'unknown', {}, True\n"
-        "    def __init__(self, model):\n"
-        "        self.model = model\n"
+        "    indecisive, gpu_option = frozenset({'tone'}), 'cards'\n"
+        "    def __init__(self, model, *, tone='flat', cards=1, depth=0):\n"
+        "        self.model, self.settings = model, {'depth': str(depth)}\n"
         "    def score(self, prefix, queries, label_words, *, progress=None):\n"
         "        return np.full((len(queries), len(label_words)), 1 / len(label_words))\n"
         "    def close(self):\n"
@@ -89,3 +113,11 @@ def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):
     served = ("--engine", "asking", "--model", "some-model", "--task", "reviews", "--limit", 3)
     outcome = done("generate", *served, "-o", tmp_path / "out")
     assert "some-model at asking: at most 6 requests" in outcome.out
+    # Its own options are those of a sweep.
+    deep = ("--set", "scoring.depth=2", "-o", tmp_path / "out")
+    assert "6 prompts scored" in done("generate", *served, *deep).out
+    assert "0 prompts scored" in done("generate", *served, *deep, "--set", "scoring.tone=x").out
+    refused("generate", *served, "--set", "scoring.dept=2", says=["'dept'", "depth"])
+    settings = ScoringSettings.model_validate({"engine": "asking", "cards": 3, "depth": 1})
+    assert settings.gpus == 3 and settings.options == {"cards": 3, "depth": 1}
+    assert ScoringSettings.model_validate_json(settings.model_dump_json()) == settings

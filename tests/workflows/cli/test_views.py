@@ -6,11 +6,12 @@ import pytest
 from rich.console import Console
 
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.front import FittedScheme, Preference
-from dcs.selection.settings import Hyperparameters
+from dcs.selection.compare import SelectionSettings, fit_scheme
+from dcs.selection.front import FittedScheme
+from dcs.selection.preference import Preference
 from dcs_tracking import Cells
 from dcs_workflows.cli.views import judged_table, progress_line, results_table, show_front
 from dcs_workflows.plan import Progress
@@ -47,7 +48,7 @@ def test_schemes_are_judged_side_by_side():
 @pytest.fixture(scope="module")
 def fitted() -> FittedScheme:
     table = biased_table(300)
-    candidate = Hyperparameters(calibration="vector", averages=2)
+    candidate = Hyperparameters(calibration="linear")
     settings = SelectionSettings(candidates=(candidate,), betas=(0.0, 0.3, 1.0), folds=3)
     return fit_scheme(table.probs, table.labels, settings=settings, classes=table.classes)
 

@@ -1,4 +1,4 @@
-"""Files in the folder of a sweep are not imported instead of what is installed."""
+"""Files in the current folder are not imported instead of what is installed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,33 @@ import numpy as np
 import pytest
 
 from dcs.data.table import ProbabilityTable
-from dcs_tracking import Archive
+from tests.servers import free_port, running
+
+NAMES = """\
+scipy numba numpy pandas yaml mlflow ray optuna json typing logging socket click uvicorn fastapi
+sqlalchemy alembic pydantic typer rich requests dcs/__init__ dcs_tracking/__init__
+dcs_workflows/__init__ tracking/__init__ workflows/__init__
+"""
+
+#: As the installed script does: the current folder is not on its own path.
+CODE = """
+import sys; sys.path.remove('')
+from dcs_workflows.cli import main
+for line in sys.argv[1:]:
+    sys.argv = ["dcs", *line.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, line
+"""
 
 
 @pytest.mark.slow
-def test_modules_beside_a_sweep_are_not_imported(tmp_path: Path, output: Path) -> None:
+def test_modules_of_the_folder_are_not_imported(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     trap = "from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\n"
-    for name in ("tracking/__init__.py", "workflows/__init__.py", "scipy.py", "numba.py"):
-        path = folder / name
+    for name in NAMES.split():
+        path = folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(trap)
     probs = np.random.default_rng(0).dirichlet([1.0, 1.0, 1.0], size=200)
@@ -26,15 +44,33 @@ def test_modules_beside_a_sweep_are_not_imported(tmp_path: Path, output: Path) -
     table.write(folder / "mine.parquet")
     settings = "name: mine\ntables: [mine.parquet]\nmethods: [batch, dnip]\nseeds: [0, 1]\n"
     (folder / "sweep.yaml").write_text(settings)
-    # As the installed script does: the current folder is not on its own path.
-    code = "import sys; sys.path.remove(''); from dcs_workflows.cli import main; main()"
+    scheme, port = "dcs-runs/mine-dcs/scheme.json", free_port()
+    commands = (
+        "sweep sweep.yaml",
+        "tune mine.parquet --trials 1",
+        f"pick {scheme} --prefer accuracy",
+        f"evaluate mine.parquet --scheme {scheme}",
+        f"apply {scheme} mine.parquet -o new.parquet",
+        f"register {scheme} --name mine",
+        "generate --model tiny_lm --task reviews --limit 20 -o scored",
+        "reproduce best:method=dnip",
+        "report mine",
+        "compare mine mine",
+        "runs",
+        "sync",
+        "import mine.parquet -o again.parquet",
+        "rm tune --yes",
+    )
     done = subprocess.run(
-        [sys.executable, "-c", code, "sweep", "sweep.yaml", "--output", output],
+        [sys.executable, "-c", CODE, *commands],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=500,
     )
     assert done.returncode == 0, done.stderr
-    assert len(Archive(output).finished()) == 4
-    assert not list(folder.rglob("*.ran"))
+    address = f"http://127.0.0.1:{port}"
+    with running(
+        [sys.executable, "-c", CODE, f"ui --port {port}"], f"{address}/health", cwd=folder
+    ):
+        assert not list(folder.rglob("*.ran"))

@@ -8,8 +8,8 @@ import optuna
 import pandas as pd
 import pytest
 
+from dcs.methods.parameters import Hyperparameters
 from dcs.selection.methods import get_method
-from dcs.selection.settings import Hyperparameters
 from dcs_tracking.results.paper import paper_frame, paper_model
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label
 from dcs_workflows.config.sweep import packaged_config as packaged
@@ -47,7 +47,7 @@ def test_each_runs_on_the_small_model(name):
 def test_every_named_parameter_varies_and_runs_as_it_is_recorded(name):
     tables = ["my.parquet"] if name.startswith("results") else None
     tuner = _load(name, tables=tables).tuner
-    space = SearchSpace(tuner, get_method("dcs"), [Hyperparameters()], n_rows=2000, n_classes=4)
+    space = SearchSpace(tuner, get_method("dcs"), [Hyperparameters()], n_rows=2000)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     trials = [study.ask() for _ in range(60)]
     settings = [space.suggest(trial) for trial in trials]

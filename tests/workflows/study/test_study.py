@@ -11,25 +11,25 @@ import pytest
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
-from dcs.selection.cross_validation import Folds, Threads
+from dcs.methods.parameters import PARAMETERS, STANDARD_SCHEDULE, Hyperparameters
+from dcs.selection.fitting import Fitting, Threads
 from dcs.selection.methods import get_method
-from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
 from dcs_workflows.config.tuner import TunerSettings
+from dcs_workflows.parallel import one_thread
 from dcs_workflows.study.space import SearchSpace
-from dcs_workflows.study.study import StoredStudy, Tuned, Tuning, open_storage, study_scheme
+from dcs_workflows.study.study import (
+    OBJECTIVES,
+    StoredStudy,
+    Tuned,
+    Tuning,
+    make_sampler,
+    open_storage,
+    study_scheme,
+)
 from tests.dcs.solutions import setting_of
 
 SETTINGS = TunerSettings(trials=42, space={"weight_scale": [10, 40]})
-KNOBS = (
-    "weight_scale",
-    "beta",
-    "tau",
-    "initial_temperature",
-    "final_temperature",
-    "cooling_rate",
-    "lambda1",
-    "lambda2",
-)
+KNOBS = [row.name for row in PARAMETERS if len(row.values) > 1]
 
 
 def _table(n_rows: int = 300) -> ProbabilityTable:
@@ -60,30 +60,84 @@ def test_the_number_of_workers_does_not_change_the_study(tuned):
     assert other.scheme == tuned.scheme
 
 
-def test_the_sampler_varies_every_knob_of_the_schedule(tuned):
-    sampled = [t for t in tuned.trials if "weight_scale" in t.params or "beta" in t.params]
-    for knob in KNOBS:
-        assert len({trial.params[knob] for trial in sampled}) > 5, knob
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "gp"])
+def test_every_trial_has_every_parameter(sampler, tmp_path):
+    stored = StoredStudy(str(tmp_path / "optuna.journal"), "cell")
+    space = {"corrections": "weights"} if sampler == "gp" else {}
+    settings = TunerSettings(trials=10, sampler=sampler, judge={"development": 0.3}, space=space)
+    found = _study(settings, stored=stored)
+    study = optuna.load_study(study_name="cell", storage=open_storage(stored.storage))
+    assert len(study.trials) == len(found.trials) >= 10
+    names = {row.name for row in PARAMETERS}
+    assert all(set(trial.params) == names for trial in study.trials)
+    for trial, record in zip(study.trials, found.trials, strict=True):
+        for name, value in trial.params.items():
+            assert record.params[name] == pytest.approx(value), name
+
+
+# GP takes a second or more for a trial of this many parameters and three objectives.
+@pytest.mark.parametrize("sampler", ["nsga2", pytest.param("gp", marks=pytest.mark.slow)])
+@one_thread()
+def test_what_samplers_ask_depends_on_results_in_all_parameters(sampler):
+    settings = TunerSettings()
+    space = SearchSpace(settings, get_method("dcs"), [Hyperparameters()], n_rows=300)
+    asked: list[list[dict[str, Any]]] = []
+    for best in (0.0, 1.0):
+        study = optuna.create_study(
+            directions=[*OBJECTIVES.values()], sampler=make_sampler(sampler, seed=1, trials=_ASKED)
+        )
+        for trial in space.first([Hyperparameters(beta=beta) for beta in (0.1, 1.0)]):
+            study.enqueue_trial(trial.params)
+        for number in range(_ASKED):
+            trial = study.ask()
+            space.suggest(trial)
+            # Good is what lies near one end of the bounds, or the other.
+            share = [
+                (trial.params[name] - low) / (high - low) for name, (low, high) in _BOUNDS.items()
+            ]
+            distance = abs(np.mean(share) - best)
+            study.tell(trial, [1.0 - distance, distance, distance + number % 2])
+        asked.append([trial.params for trial in study.trials[24:]])
+    for name in KNOBS:
+        values = [[params[name] for params in each] for each in asked]
+        assert values[0] != values[1], name
+
+
+_ASKED = 36
+
+_BOUNDS = {
+    row.name: row.values
+    for row in PARAMETERS
+    if len(row.values) == 2 and not isinstance(row.values[0], str)
+}
+
+
+def test_the_sampler_varies_every_knob(tuned):
+    for row in PARAMETERS:
+        values = {trial.params[row.name] for trial in tuned.trials}
+        assert len(values) > (5 if row.name in _BOUNDS else len(row.values) - 1), row.name
 
 
 def test_much_of_a_study_is_asked_after_results_are_known(tuned):
-    schedule = (0.02, 0.0001, 0.4)
-    names = ("initial_temperature", "final_temperature", "cooling_rate")
-    standard = [
-        t
-        for t in tuned.trials
-        if t.params["corrections"] == "none" or tuple(t.params[n] for n in names) == schedule
-    ]
+    standard = [t for t in tuned.trials if setting_of(t.params).schedule == STANDARD_SCHEDULE]
     assert len(tuned.trials) - len(standard) >= 0.4 * len(tuned.trials)
+
+
+def test_what_trials_gained_is_recorded(tuned):
+    assert abs(tuned.metrics["dev/trials_gain"]) < 0.2
+    alone = _study(TunerSettings(trials=0))
+    assert alone.metrics["dev/trials_gain"] == 0.0
+    assert alone.params["averaged"] >= 1
+    assert alone.params["best_trial"] in [trial.number for trial in alone.trials]
 
 
 def test_what_is_recorded_is_what_ran(tuned):
     table = _table()
-    folds = Folds(table.probs, table.labels, 5, seed=3)
+    fitting = Fitting(table.probs, table.labels, 5, seed=3)
     chosen = tuned.trials[:: len(tuned.trials) // 6]
     for trial, fit in zip(
         chosen,
-        folds.judge([setting_of(t.params) for t in chosen]),
+        fitting.judge([setting_of(t.params) for t in chosen]),
         strict=True,
     ):
         assert fit.accuracy == trial.metrics["dev/accuracy"]
@@ -96,9 +150,11 @@ class _Killed(Exception):
 
 
 def _killed_after(results: int):
+    left = itertools.count(results, -1)
+
     def mapper(function, items, **options) -> Iterator[Any]:
-        for number, result in enumerate(map(function, items)):
-            if number == results:
+        for result in map(function, items):
+            if next(left) == 0:
                 raise _Killed
             yield result
 
@@ -107,7 +163,7 @@ def _killed_after(results: int):
 
 def test_a_study_killed_three_times_resumes_to_the_same_trials(tuned, tmp_path):
     stored = StoredStudy(str(tmp_path / "optuna.journal"), "cell")
-    for results in (5, 60, 30):
+    for results in (5, 40, 25):
         with pytest.raises(_Killed):
             _study(stored=stored, mapper=_killed_after(results))
     again = _study(stored=stored)
@@ -162,7 +218,7 @@ def test_searches_among_many_classes_make_fewer_moves_unless_the_bounds_are_give
     bounds = []
     for space in ({}, {"lambda2": [1.0, 3.0]}):
         settings = TunerSettings.model_validate({"space": {"corrections": "weights", **space}})
-        own = SearchSpace(settings, get_method("dcs"), standard, n_rows=900, n_classes=100)
+        own = SearchSpace(settings, get_method("dcs"), standard, n_rows=900)
         trial = optuna.create_study().ask()
         own.suggest(trial)
         drawn = [trial.distributions[name] for name in ("lambda1", "lambda2")]
@@ -182,5 +238,3 @@ def test_a_grid_tries_every_combination():
     found = _study(TunerSettings(sampler="grid", space=space))
     tried = [(t.params["beta"], t.params["lambda1"]) for t in found.trials]
     assert tried == list(itertools.product([0.2, 0.5, 1.0], [1.0, 2.0]))
-    # Without the term, its pseudo-count has no effect.
-    assert {t.params["pseudo_count"] for t in found.trials} == {4000.0}

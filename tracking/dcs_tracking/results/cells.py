@@ -36,8 +36,9 @@ _NUMBERS: Final = (
     *(f"test/{m}{more}" for m in MEASURES for more in ("", "_low", "_high", "_p")),
     *(f"uncorrected/test/{m}" for m in MEASURES),
     *("test/balanced_accuracy", "test/weakest_class"),
-    *("rows", "test_rows", "unlabelled"),
+    *("rows", "test_rows", "unlabelled", "tables"),
 )
+_QUALITY: Final = ("accuracy", "cobias", "score")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high")
 _CORRECTION: Final = ("value", "a", "b", "c")
 
@@ -96,7 +97,8 @@ class Cells:
         ``objective``, its label, and ``terms``, its terms of nonzero weight; the metrics under
         their names, with the ends of 95 % intervals and the p-value of the test against
         uncorrected (NaN for that method itself); ``rows`` and ``unlabelled``, the numbers of
-        rows to fit on with and without labels, and ``test_rows``. Fractions, not percent; NaN for
+        rows to fit on with and without labels, ``test_rows``, and ``tables``, the number of tables
+        that were fitted jointly. Fractions, not percent; NaN for
         values missing from a record.
         """
         frame = self._build(lambda cell: [self._describe(cell)], _NUMBERS, "objective", "terms")
@@ -114,6 +116,7 @@ class Cells:
             "rows": labelled,
             "test_rows": cell.provenance.get("tables", {}).get("test", {}).get("rows"),
             "unlabelled": None if labelled is None else rows["rows"] - labelled,
+            "tables": rows.get("tables", 1),
         }
 
     @cached_property
@@ -183,6 +186,41 @@ class Cells:
             cobias=frame["test/cobias"],
             score=frame["test/accuracy"] - frame["test/cobias"],
         )
+
+    @cached_property
+    def by_tables(self) -> pd.DataFrame:
+        """Quality against the number of tables of the same rows that are fitted jointly.
+
+        One row per method and number of tables: ``cells``; ``accuracy``, ``cobias`` and ``score``,
+        means over tasks; ``gain`` and ``gain_error``, what each further table adds to the score
+        since the row before, and its standard error over cells. Of tasks with ensembles only.
+        """
+        import pandas as pd
+
+        own = self.main.judged
+        several = own.loc[own["tables"] > 1, "task"].unique()
+        own = own[own["task"].isin(several)]
+        order = {name: place for place, name in enumerate(own["method"].unique())}
+        own = own.assign(place=own["method"].map(order)).sort_values(["place", "tables"])
+        rows: list[dict[str, Any]] = []
+        for where, group in groups_of(own, ["method", "tables"]):
+            means = group.groupby("task")[[*_QUALITY]].mean()
+            around = group["score"] - group["task"].map(means["score"])
+            row = {**where, "cells": len(group), **means.mean()}
+            row["error"] = around.std() / math.sqrt(len(group))
+            before = [each for each in rows if each["method"] == where["method"]]
+            if before:
+                step = where["tables"] - before[-1]["tables"]
+                row["gain"] = (row["score"] - before[-1]["score"]) / step
+                row["gain_error"] = math.hypot(row["error"], before[-1]["error"]) / step
+            rows.append(row)
+        columns = ("method", "tables", "cells", *_QUALITY, "gain", "gain_error")
+        return pd.DataFrame(rows, columns=list(columns))
+
+    @cached_property
+    def without_draws(self) -> Cells:
+        """Cells other than those of a random choice of tables."""
+        return self.where(lambda record: ", draw " not in str(record.identity.get("model")))
 
     def estimates(self, by: Sequence[str]) -> pd.DataFrame:
         """Return accuracy and COBias of groups of cells that differ only in their seed.

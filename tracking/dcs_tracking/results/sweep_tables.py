@@ -272,10 +272,43 @@ def class_accuracies(cells: Cells) -> ResultTable:
     )
 
 
+def joint_tables(cells: Cells) -> ResultTable:
+    """Return quality against the number of tables that are fitted jointly.
+
+    Returns
+    -------
+    ResultTable
+        A row per method and number of tables of the same rows, and what each further one added.
+    """
+    frame = cells.by_tables
+    text = frame[["method", "tables", "cells"]].copy()
+    text["method"] = text["method"].map(method_title)
+    for column in ("tables", "cells"):
+        text[column] = text[column].map("{:.0f}".format)
+    for column in ("accuracy", "cobias", "score"):
+        text[column] = frame[column].map(percent)
+    text["per further table"] = list(map(points, frame["gain"], frame["gain_error"]))
+    notes = ["score: accuracy minus COBias, mean over tasks; ± standard error over cells."]
+    for row in frame[frame["method"] == "dcs"].dropna(subset="gain_error").to_dict("records")[-1:]:
+        notes.append(
+            "Another table of the same rows (a prompt, a demonstration seed or a model) would buy "
+            f"about {points(row['gain'], row['gain_error'])} points."
+        )
+    return ResultTable(
+        name="joint_tables",
+        title="Quality against the number of tables fitted jointly, % of test rows",
+        frame=frame,
+        text=filled(text.rename(columns={"cobias": "COBias"})),
+        words=("method",),
+        about=" ".join(notes),
+    )
+
+
 def all_tables(cells: Cells) -> list[ResultTable]:
     """Return all nonempty tables of a sweep, those of the paper first."""
     made = (main_results, scheme_summary, class_accuracies)
-    tables = [*(make(cells) for make in made), *ablation_tables(cells)]
+    own = cells.without_draws
+    tables = [*(make(own) for make in made), joint_tables(cells), *ablation_tables(own)]
     return [table for table in tables if table.rows]
 
 

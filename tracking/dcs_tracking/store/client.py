@@ -7,16 +7,18 @@ import json
 import logging
 import os
 import re
+import shlex
 import socket
 import sqlite3
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import getproxies, proxy_bypass, url2pathname
 
 import psutil
 from filelock import FileLock
@@ -179,8 +181,9 @@ def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
     if has_server(uri):
         raise ConfigError(f"{redact(uri)} is a server with its own UI; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
-    # Do not log every request of the browser.
-    command += ["--uvicorn-opts", "--log-level warning"]
+    # Do not log every request of the browser, nor import modules of the current folder.
+    options = ["--log-level", "warning", "--app-dir", sysconfig.get_path("purelib")]
+    command += ["--uvicorn-opts", shlex.join(options)]
     return [*command, "--host", "127.0.0.1", "--port", str(port)]
 
 
@@ -194,14 +197,14 @@ def pages(tracking_uri: str) -> str:
 
 def note_running_ui(tracking_uri: str, address: str) -> None:
     """Note that this process is the MLflow UI of a SQLite store, for the links to it."""
-    if file := _sqlite_path(tracking_uri):
+    if file := sqlite_path(tracking_uri):
         own = {"pid": os.getpid(), "started": psutil.Process().create_time(), "address": address}
         atomic_write_text(file.with_name(_UI_FILE), json.dumps(own))
 
 
 def _running_ui(tracking_uri: str) -> str:
     """Return the address of the running `dcs ui` of a store, or its default address."""
-    file = _sqlite_path(tracking_uri)
+    file = sqlite_path(tracking_uri)
     if file is None or not (note := file.with_name(_UI_FILE)).is_file():
         return LOCAL_UI
     try:
@@ -242,7 +245,7 @@ def _sqlite_uri(path: Path) -> str:
     return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
 
 
-def _sqlite_path(uri: str) -> Path | None:
+def sqlite_path(uri: str) -> Path | None:
     """Return the file of a SQLite store; None for any other store."""
     from sqlalchemy.engine import make_url
 
@@ -256,7 +259,7 @@ def _artifact_location(uri: str, output: Path, experiment: str) -> str | None:
     """
     if has_server(uri):
         return None
-    file = _sqlite_path(uri)
+    file = sqlite_path(uri)
     folder = file.parent if file else output.absolute()
     name = re.sub(r"[^\w.-]+", "_", experiment).strip("._") or "experiment"
     return (folder / "mlartifacts" / name[:80]).as_uri()
@@ -273,7 +276,7 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
     client_class = load_client_class()
     try:
         _check_reachable(uri)
-        if file := _sqlite_path(uri):
+        if file := sqlite_path(uri):
             if create:
                 _create_sqlite(file, client_class)
             elif not file.is_file():
@@ -349,7 +352,7 @@ def open_store(tracking_uri: str, *, create: bool = False) -> MlflowClient:
 def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
     """Open a store and return it with the id of an experiment."""
     client = open_store(tracking_uri)
-    found = client.get_experiment_by_name(name)
+    found = _usable_experiment(client, name)
     if found is None:
         known = [item.name for item in client.search_experiments()]
         raise TrackingError(
@@ -359,13 +362,45 @@ def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
     return client, str(found.experiment_id)
 
 
+def _usable_experiment(client: MlflowClient, name: str) -> Experiment | None:
+    """Return an experiment of a store, or None; raise TrackingError if it was deleted."""
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None and experiment.lifecycle_stage == "deleted":
+        raise TrackingError(
+            f"experiment {name!r} was deleted in MLflow; `dcs sync --restore` restores it, "
+            "`mlflow gc` deletes it for good"
+        )
+    return experiment
+
+
+def _refuse_moved(experiment: Experiment, place: str) -> None:
+    """Refuse artifacts where the store was made, if its folder was moved or copied since."""
+    old, new = (
+        Path(url2pathname(urlsplit(each).path)) for each in (experiment.artifact_location, place)
+    )
+    ours = old.parts[-2:] == new.parts[-2:] and old != new
+    if ours and not (old.parents[1].exists() and old.parents[1].samefile(new.parents[1])):
+        raise TrackingError(
+            f"the store was moved or copied, its artifacts are said to be in {old.parent}; rename "
+            f"{new.parents[1]}/mlflow.db, then `dcs sync` records all cells in a new one"
+        )
+
+
 def make_experiment(
     client: MlflowClient, name: str, output: Path, tags: dict[str, Any] | None = None
 ) -> Experiment:
-    """Return an experiment of a store, and create it if it does not exist."""
-    experiment = client.get_experiment_by_name(name)
+    """Return an experiment of a store, and create it if it does not exist.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        Raised if it was deleted, or the folder of its SQLite store was moved.
+    """
+    experiment = _usable_experiment(client, name)
+    place = _artifact_location(client.tracking_uri, output, name)
+    if experiment is not None and place is not None and sqlite_path(client.tracking_uri):
+        _refuse_moved(experiment, place)
     if experiment is None:
-        place = _artifact_location(client.tracking_uri, output, name)
         try:
             experiment = client.get_experiment(client.create_experiment(name, place, tags))
         except Exception:

@@ -32,6 +32,7 @@ from dcs_tracking.store.client import (
     redact,
     resolve_tracking_uri,
     run_link,
+    sqlite_path,
 )
 from dcs_tracking.store.runs import SweepRuns
 
@@ -443,6 +444,7 @@ def sync(
     output: Path | str,
     *,
     tracking_uri: str | None = None,
+    restore: bool = False,
 ) -> tuple[RecorderReport, ...]:
     """Upsert every finished cell of `output` into the stores of its sweeps.
 
@@ -456,6 +458,8 @@ def sync(
     tracking_uri : str, optional
         Store to use for all sweeps of the folder from now on. Required (here or in
         ``MLFLOW_TRACKING_URI``) for a store with a password, which is not saved on disk.
+    restore : bool, optional
+        Whether to restore experiments of the sweeps that were deleted in MLflow.
 
     Returns
     -------
@@ -476,8 +480,14 @@ def sync(
         open_store(tracking_uri, create=True)  # Check the URI before it is saved.
     reports = []
     for sweep in sweeps:
+        uri = tracking_uri or _resolve_store(sweep)
+        if restore:
+            client = open_store(resolve_tracking_uri(uri, output), create=True)
+            deleted = client.get_experiment_by_name(sweep.experiment)
+            if deleted is not None and deleted.lifecycle_stage == "deleted":
+                client.restore_experiment(deleted.experiment_id)
         recorder = Recorder(
-            tracking_uri or _resolve_store(sweep),
+            uri,
             output=output,
             **sweep.model_dump(exclude={"tracking_uri"}),
         )
@@ -490,6 +500,12 @@ def sync(
 def _resolve_store(sweep: Sweep) -> str | None:
     """Return the tracking URI of a sweep, with the password from the environment."""
     stored = sweep.tracking_uri
+    if stored is not None and (file := sqlite_path(stored)) and not file.parent.exists():
+        # It would be created again, if the folder was moved.
+        raise TrackingError(
+            f"{stored}: the folder of this store does not exist any more; give another with "
+            "--tracking-uri"
+        )
     if stored is None or "***" not in stored:
         return stored
     secret = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")

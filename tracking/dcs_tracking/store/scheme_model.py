@@ -1,12 +1,14 @@
 """The model that MLflow serves; every logged model contains a copy of this file.
 
-It depends on MLflow, NumPy and pandas only, and not on this package, to keep the environment of a
-model server small. Results are identical to `dcs.schemes.scheme.CorrectionScheme.apply`.
+It checks rows of JSON or a data frame, and applies the scheme by another of the model's files,
+`dcs/schemes/apply.py`. Both depend on MLflow, NumPy and pandas only, and not on this package, to
+keep the environment of a model server small.
 """
 
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -27,62 +29,27 @@ class SchemeModel(PythonModel):
     """
 
     def load_context(self, context: Any) -> None:
-        """Load the scheme from the artifacts of the model."""
+        """Load the scheme, and the code that applies it, from the artifacts of the model."""
         text = Path(context.artifacts["scheme"]).read_text(encoding="utf-8")
         self.scheme = json.loads(text)
+        # Not imported: other models in the process may contain other versions.
+        self.code = runpy.run_path(context.artifacts["apply"])
 
     def predict(
         self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
         """Return the corrected label and the corrected, normalised probabilities of each row."""
-        corrections = self.scheme["corrections"]
-        names = [correction["class"] for correction in corrections]
+        names = [correction["class"] for correction in self.scheme["corrections"]]
         columns = [f"p:{name}" for name in names]
         several = "combination" in self.scheme
         tables = [f"{table}/" for table in self.scheme["inputs"]] if several else [""]
-        given = np.hstack(
-            [checked(model_input, [table + column for column in columns]) for table in tables]
-        )
-        for step in ("combination", "calibration"):
-            if step in self.scheme:
-                given = calibrated(self.scheme[step], given)
-        corrected = np.empty_like(given)
-        for index, correction in enumerate(corrections):
-            corrected[:, index] = correct(correction, given[:, index])
-        # A row that is corrected to all zeros keeps its probabilities.
-        lost = corrected.max(axis=1, initial=0.0) == 0.0
-        corrected[lost] = given[lost]
-        labels = [names[index] for index in corrected.argmax(axis=1)] if len(given) else []
-        corrected /= corrected.sum(axis=1, keepdims=True)
-        answer = pd.DataFrame(corrected, columns=columns, index=model_input.index)
+        given = [checked(model_input, [table + each for each in columns]) for table in tables]
+        corrected = self.code["correct"](self.scheme, given if several else given[0])
+        labels = [names[index] for index in corrected.argmax(axis=1)]
+        shares = self.code["normalised"](corrected)
+        answer = pd.DataFrame(shares, columns=columns, index=model_input.index)
         answer.insert(0, "label", pd.Series(labels, index=model_input.index, dtype="str"))
         return answer
-
-
-def calibrated(calibration: dict[str, Any], values: np.ndarray) -> np.ndarray:
-    """Return probabilities mapped by an affine function of their logarithms."""
-    logs = np.log(np.maximum(values, calibration["floor"]))
-    # The order of summation in a matrix product depends on the processor.
-    logits = np.zeros((len(logs), len(calibration["offset"])))
-    for column, weights in zip(logs.T, np.array(calibration["matrix"]).T, strict=True):
-        logits += np.multiply.outer(column, weights)
-    logits += np.array(calibration["offset"])
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
-    result: np.ndarray = shares / shares.sum(axis=1, keepdims=True)
-    return result
-
-
-def correct(correction: dict[str, Any], values: np.ndarray) -> np.ndarray:
-    """Return the probabilities of a class corrected by its correction function."""
-    if correction["kind"] == "weight":
-        left, rise, right, fall = 0.0, correction["value"], np.inf, 1.0
-    else:
-        a, b, c = correction["a"], correction["b"], correction["c"]
-        left, rise = (-np.inf, 1.0) if a == b else (a, 1.0 / (b - a))
-        right, fall = (np.inf, 1.0) if b == c else (c, 1.0 / (c - b))
-    corrected = np.minimum((values - left) * rise, (right - values) * fall)
-    result: np.ndarray = np.maximum(0.0, corrected)
-    return result
 
 
 def checked(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:

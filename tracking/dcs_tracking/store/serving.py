@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcs.errors import ConfigError, TrackingError, one_line
+from dcs.errors import ConfigError, TrackingError, one_line, show
+from dcs.schemes import apply
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
 from dcs_tracking.records import StoredCell
@@ -50,7 +51,8 @@ def save_model(scheme: CorrectionScheme, folder: Path, **identity: Any) -> None:
     -----
     The input and output columns are those of a probability table, ``p:<class>``; the output also
     has ``label``. A scheme of several tables takes ``<table>/p:<class>``. The model consists of
-    the scheme's JSON and a small Python file; nothing is pickled.
+    the scheme's JSON and two small Python files, this package's `dcs.schemes.apply` and one that
+    checks its input; nothing is pickled.
     """
     import mlflow.pyfunc
     import pandas as pd
@@ -70,7 +72,7 @@ def save_model(scheme: CorrectionScheme, folder: Path, **identity: Any) -> None:
         mlflow.pyfunc.save_model(
             str(folder),
             python_model=str(_CODE),
-            artifacts={"scheme": str(file)},
+            artifacts={"scheme": str(file), "apply": apply.__file__},
             mlflow_model=Model(**identity),
             signature=infer_signature(example, answer),
             input_example=example,
@@ -210,6 +212,26 @@ def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
     )
 
 
+def check_registered_names(name: str, alias: str | None) -> None:
+    """Check the name and the alias of a registered model, before anything is logged.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        Raised if MLflow, or the command that serves the model, would not accept one.
+    """
+    if not re.fullmatch(r"(?![-\s])[^/:'\"]{1,200}(?<!\s)", name) or not name.isprintable():
+        raise ConfigError(
+            f"--name {show(name)}: must be 1 to 200 printable characters without / : ' \", not "
+            "beginning with a hyphen"
+        )
+    if alias is not None and not re.fullmatch(r"(?!latest$|v\d+$)\w[\w-]{0,199}", alias.lower()):
+        raise ConfigError(
+            f"--alias {show(alias)}: must be 1 to 200 letters, digits, hyphens and underscores, "
+            "neither latest nor a version such as v1"
+        )
+
+
 def register_model(
     tracking_uri: str, model_id: str, name: str, *, alias: str | None = None
 ) -> str:
@@ -234,14 +256,13 @@ def register_model(
     Raises
     ------
     dcs.errors.ConfigError
-        Raised if the name contains a line break or a quotation mark.
+        Raised if the name or the alias is not allowed.
     dcs.errors.TrackingError
         Raised if the store has no registry, or does not accept the name.
     """
     from mlflow.exceptions import MlflowException
 
-    if not name.isprintable() or "'" in name:
-        raise ConfigError(f"--name {name!r}: must be printable, without quotation marks")
+    check_registered_names(name, alias)
     client = open_store(tracking_uri)
     try:
         if not client.search_registered_models(f"name = '{name}'"):

@@ -10,6 +10,7 @@ import sys
 
 import typer
 
+from dcs.plugins import start_safely
 from dcs_workflows.cli import console, results, scoring, sweeps, tables
 
 __all__ = ["app", "main"]
@@ -77,6 +78,7 @@ def main() -> None:
     """Run the command line; a user-correctable error prints one line and exits with code 2."""
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    start_safely()
     console.STOP.listen()
     # The last collections take a second, and the process's memory is freed anyway.
     atexit.register(gc.freeze)

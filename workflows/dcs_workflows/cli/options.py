@@ -25,10 +25,6 @@ Models = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="MODEL", help="Folder, hub id or served name; repeatable."),
 ]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set a configuration key: tuner.trials=10"),
-]
 Engine = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Scoring engine: transformers, vllm, openai or a plug-in."),
@@ -64,7 +60,29 @@ def _tracking_uri(
     return value
 
 
+def _settings(values: list[str] | None) -> list[str] | None:
+    """Warn of a password in the command."""
+    for value in values or ():
+        key, _, address = value.partition("=")
+        if _PASSWORD.match(address):
+            console.print(
+                f"warning: others on this machine can see the password in --set {key}; give it in "
+                "the file of the sweep, or optuna_storage in DCS_OPTUNA_STORAGE",
+                style="yellow",
+            )
+    return values
+
+
 _PASSWORD = re.compile(r"[^/]+://[^/@:]*:[^/@]+@")
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a configuration key: tuner.trials=10",
+        callback=_settings,
+    ),
+]
 _STORE = "MLflow store, or @FILE that contains its URI; by default FOLDER/mlflow.db."
 TrackingUri = Annotated[
     str | None,

@@ -278,8 +278,14 @@ def register(
     """
     import dcs
     from dcs_tracking.store.client import pages, redact, resolve_tracking_uri
-    from dcs_tracking.store.serving import log_cell_scheme, log_scheme, register_model
+    from dcs_tracking.store.serving import (
+        check_registered_names,
+        log_cell_scheme,
+        log_scheme,
+        register_model,
+    )
 
+    check_registered_names(name, alias)
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
         uri = resolve_tracking_uri(tracking_uri, runs)
@@ -313,6 +319,7 @@ def reproduce(
 
     Example: `dcs reproduce best:method=dcs`
     """
+    from dcs.plugins import plugin_version
     from dcs_tracking import collect_provenance
     from dcs_tracking.store.runs import cell_name
     from dcs_workflows import reproduce as rerun
@@ -320,7 +327,11 @@ def reproduce(
     results = Results(runs, tracking_uri)
     record = results.record(run)
     console.print(f"{cell_name(record)}, {results.link(record.key)}")
-    software = rerun.compare_software(record.provenance, collect_provenance())
+    plugin = plugin_version("dcs.methods", record.identity.get("method", ""))
+    software = rerun.compare_software(
+        {**record.provenance, "plugin": record.identity.get("plugin")},
+        collect_provenance(plugin=plugin),
+    )
     _show_compared("software", [row for row in software if not row.same])
     tables = rerun.stored_tables(record, runs)
     if tables is None:

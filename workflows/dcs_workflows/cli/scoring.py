@@ -19,7 +19,7 @@ from dcs_workflows.cli.console import console, new_table, progress_bar
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
-    from dcs.prompting.prompts import PromptPrefix
+    from dcs.prompting.tasks import PromptPrefix
     from dcs.scoring.labels import Tokenizer
     from dcs_workflows.config.scoring import ScoringSettings
     from dcs_workflows.tables import TableRequest
@@ -69,7 +69,7 @@ def generate(
     clock = time.perf_counter()
     folders = {each: output / "tables" / table_name(each) for each in table_requests(config)}
     stored = {each: StoredTables.under(output, request_key(each)) for each in folders}
-    missing = {own.key: each for each, own in stored.items() if own.scoring is None}
+    missing = {own.key: each for each, own in stored.items() if not own.complete}
     announce(missing.values())
     scored = sum(
         score(name, {key: each for key, each in missing.items() if each.model == name}, output)
@@ -84,6 +84,8 @@ def generate(
             table.write(folders[request] / f"{split}.parquet")
         earlier = "" if own.key in missing else " (scored earlier)"
         console.print(f"{folders[request]}{earlier}")
+        for line in own.scoring.shortfall if own.scoring else ():
+            console.print(line, style="yellow")
     console.print(
         f"{2 * len(stored)} tables written in {time.perf_counter() - clock:.1f} s, "
         f"{scored} prompts scored"
@@ -92,13 +94,13 @@ def generate(
 
 
 def _holds_others(folder: Path, tables: Mapping[str, ProbabilityTable]) -> bool:
-    """Return whether a folder has tables with other numbers than the given ones."""
+    """Return whether a folder has tables with other numbers, of which no row is missing."""
     from dcs import ProbabilityTable
 
     files = {folder / f"{split}.parquet": table.digest for split, table in tables.items()}
-    return any(
-        file.exists() and ProbabilityTable.read(file).digest != digest
-        for file, digest in files.items()
+    old = {file: ProbabilityTable.read(file) for file in files if file.exists()}
+    return any(table.digest != files[file] for file, table in old.items()) and not any(
+        table.provenance.missing_rows for table in old.values()
     )
 
 
@@ -205,8 +207,7 @@ def show(
     Example: `dcs tasks show reviews --shots N --model gpt2`
     """
     from dcs.prompting.files import get_task
-    from dcs.prompting.prompts import render_prefix, render_query
-    from dcs.prompting.tasks import parse_shots, select_demonstrations
+    from dcs.prompting.tasks import parse_shots, render_prefix, render_query, select_demonstrations
     from dcs.scoring.models import load_tokenizer
     from dcs_workflows.config.sweep import PromptsConfig, configured
 
@@ -223,7 +224,7 @@ def show(
         model,
         prompt=scoring.prompt,
         answer_prefix=scoring.answer_prefix,
-        thinking=scoring.votes is not None,
+        thinking=scoring.votes is not None or scoring.answer is not None,
     )
     (prompt,), space = tokenizer.render(prefix, [query])
     typer.echo(prompt)

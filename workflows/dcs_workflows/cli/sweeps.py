@@ -141,7 +141,7 @@ def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | No
             report = recorder.finish()
     for key, request in plan.missing_tables.items():
         scoring = StoredTables.under(plan.output, key).scoring
-        for remark in scoring.remarks if scoring else ():
+        for remark in [*scoring.remarks, *scoring.shortfall] if scoring else ():
             console.print(f"{request.label}: {remark}")
     show_results(records)
     console.print(report.message)
@@ -158,7 +158,11 @@ def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | No
 
 
 def sync(
-    runs: options.Runs = Path("dcs-runs"), tracking_uri: options.NewTrackingUri = None
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.NewTrackingUri = None,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Restore experiments that were deleted in MLflow.")
+    ] = False,
 ) -> None:
     """Record finished cells on disk that are not in MLflow yet, each exactly once.
 
@@ -167,7 +171,7 @@ def sync(
     import dcs_tracking
 
     with console.status("recording in MLflow"):
-        reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri)
+        reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri, restore=restore)
     for report in reports:
         console.print(report.message)
         if report.link:

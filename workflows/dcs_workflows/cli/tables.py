@@ -21,7 +21,7 @@ from dcs_workflows.cli.options import Results
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dcs import CorrectionScheme
+    from dcs import CorrectionScheme, FittedScheme
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
 
@@ -33,10 +33,10 @@ Prefer = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Point of the front: no-harm is the fairest shown to cost at most 0.5 points of "
-        "accuracy, balance maximizes accuracy minus COBias; accuracy, balanced-accuracy, "
-        "macro-f1 and weakest-class maximize that metric; offsets is balance among schemes that "
-        "`dcs export` can turn into token biases.",
+        help="Point of the front: no-harm is the choice of balance if it is shown to cost no more "
+        "accuracy than its margin, or the best that is; balance maximizes accuracy minus COBias; "
+        "accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric; offsets is "
+        "balance among schemes that `dcs export` can turn into token biases.",
         show_default="no-harm",
     ),
 ]
@@ -45,7 +45,15 @@ Margin = Annotated[
     typer.Option(
         metavar="POINTS",
         help="Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
-        show_default="0.5",
+        show_default="--rate times the COBias removed, 0.5 to 2",
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="RATE",
+        help="Points of accuracy that no-harm accepts for a point of COBias.",
+        show_default="0.1",
     ),
 ]
 MaxAccuracyLoss = Annotated[
@@ -59,12 +67,8 @@ MaxCobias = Annotated[
 
 
 def import_(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[FORMAT] PATH",
-            help="File or folder to read; FORMAT is table (the default) or lm-eval.",
-        ),
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="File or folder to read.", show_default=False)
     ],
     output: Annotated[
         Path,
@@ -90,27 +94,19 @@ def import_(
 ) -> None:
     """Convert class probabilities to a probability table; dcs tune reads most files by itself.
 
-    The format lm-eval is a sample log of lm-evaluation-harness (samples_TASK_DATE.jsonl), or a
-    folder of such logs. Its keys of `--read` are classes, filter (whose responses are read),
-    targets (auto, index or text) and choice_score: choices are scored by the sum of their
-    log-likelihoods, by the mean per character, or by the sum minus that without the prompt
-    (unconditional).
+    Any form that dcs tune reads is converted; the sample logs of an output folder of
+    lm-evaluation-harness (samples_TASK_DATE.jsonl) to a table per task and model.
 
     Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
     """
-    from dcs.data.importers import import_tables, the_table
+    from dcs.data.reader import read_tables, the_table
     from dcs.prompting.tasks import parse_shots
 
-    if len(sources) > 2:
-        raise ConfigError(
-            f"[FORMAT] PATH: got {len(sources)} values {show(sources)}; give one path"
-        )
-    format, path = sources[0] if len(sources) == 2 else "table", Path(sources[-1])
     named = {"model": model, "task": task, "demonstration_seed": seed}
     origin: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if shots is not None:
         origin["shots"] = parse_shots(shots)
-    found = import_tables(format, path, origin, **options.values_of(read))
+    found = read_tables(path, options.reading(read), **origin)
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
     if output.suffix == ".parquet":
         tables = {output: the_table(found, part, path)}
@@ -163,6 +159,7 @@ def tune(
     ] = None,
     prefer: Prefer = None,
     margin: Margin = None,
+    rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
     compare: Annotated[
@@ -175,6 +172,13 @@ def tune(
     ] = None,
     settings: options.Settings = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root random seed.")] = 0,
+    replace_: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Overwrite a scheme.json of other rows or options, instead of failing.",
+        ),
+    ] = False,
     output: options.Output = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -182,14 +186,15 @@ def tune(
 
     An Optuna study tunes the simulated annealing that searches for schemes and judges every
     trial by cross-validation. The scheme selected from its front is
-    written to OUTPUT/TABLE-METHOD/scheme.json; all trials are recorded in MLflow. For several
-    tables of the same rows, cross-validation selects one of them, their mean or a stack.
+    written to OUTPUT/TABLE-METHOD/scheme.json, unless that is the result of other rows or options,
+    which `--replace` overwrites; all trials are recorded in MLflow. For several tables of the same
+    rows, cross-validation selects one of them, their mean or a stack.
 
     Example: `dcs tune rows.csv --prefer balance --output runs`
     """
-    from dcs.io import atomic_write_text, content_key
+    from dcs.io import content_key
     from dcs.selection.ensemble import inputs_of
-    from dcs.selection.page import verdict, worse_classes
+    from dcs.selection.page import verdict
     from dcs_workflows.cli import views
     from dcs_workflows.cluster.sweep import run_here
     from dcs_workflows.config.sweep import TuneConfig, configured
@@ -203,6 +208,7 @@ def tune(
         tuner__trials=trials,
         tuner__prefer=prefer,
         tuner__margin=margin,
+        tuner__rate=rate,
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
     )
@@ -217,6 +223,14 @@ def tune(
         test=test or (),
         reading=options.reading(read),
     )
+    path = output / f"{name}-{method}" / "scheme.json"
+    planned = {cell.method: cell.key for cells in plan.cells.values() for cell in cells}
+    made = None if replace_ or not path.exists() else dcs.CorrectionScheme.load(path)
+    if made is not None and made.provenance.get("cell") not in (None, planned[method]):
+        raise ConfigError(
+            f"{path}: is the result of other rows or options; add --replace to overwrite it, or "
+            "--output FOLDER to keep both"
+        )
     for line in plan.remarks:
         console.print(line)
     with options.recording(
@@ -241,11 +255,6 @@ def tune(
     schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}
     record, scheme = found[method], schemes[method]
     front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
-    path = output / f"{name}-{method}" / "scheme.json"
-    scheme.save(path)
-    path.with_name(FRONT).unlink(missing_ok=True)
-    if front is not None:
-        front.save(path.with_name(FRONT))
     console.print()
     plain = schemes.pop("icl")
     views.show_tuned(name, rows, {"uncorrected": plain} | schemes)
@@ -257,26 +266,49 @@ def tune(
     used = [given[each] for each in scheme.inputs or members]
     rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
     applied = f"dcs apply {shlex.quote(str(path))} {rest}"
-    page = path.with_name(RESULT)
-    page.unlink(missing_ok=True)
+    said = ""
+    if rows["test"].labelled.any():
+        test_rows = rows["test"].only_labelled()
+        before, after = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
+        said = verdict(test_rows.labels, before, after, test_rows.classes)
+        console.print(said, style="bold")
+    _write_result(path, scheme, front, held_out=rows["test"], verdict=said, apply=applied)
     if front is not None:
-        shown: dict[str, Any] = {"name": str(path.parent), "words": words, "apply": applied}
-        if record.metrics.get("test/accuracy_p") is not None:
-            judged = rows["test"].only_labelled()
-            before, after = (each.predict(inputs_of(each, judged)) for each in (plain, scheme))
-            worse = worse_classes(judged.labels, before, after, judged.classes)
-            shown["verdict"] = verdict(record.metrics, judged.n_rows, worse)
-            console.print(shown["verdict"], style="bold")
-        atomic_write_text(page, front.report(**shown))
-        console.print(f"result on one page: {page}")
-        if isinstance(rows["test"], dcs.ProbabilityTable):
-            rows["test"].write(path.with_name(HELD_OUT))
+        console.print(f"result on one page: {path.with_name(RESULT)}")
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
     console.print(f"scheme written to {path}")
     console.print(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
         style="bold",
+    )
+
+
+def _write_result(
+    path: Path,
+    scheme: CorrectionScheme,
+    front: FittedScheme | None,
+    *,
+    held_out: Any,
+    **shown: str,
+) -> None:
+    """Write a scheme together with its front, its page and the rows that were held out.
+
+    Those that there are none of now, but were of an earlier scheme, are removed.
+    """
+    from dcs.io import write_together
+
+    page = None
+    if front is not None:
+        page = front.report(name=str(path.parent), words=scheme.explain(), **shown)
+    rows = held_out if front is not None and isinstance(held_out, dcs.ProbabilityTable) else None
+    write_together(
+        {
+            path.with_name(RESULT): page,
+            path.with_name(FRONT): None if front is None else front.to_json(),
+            path.with_name(HELD_OUT): None if rows is None else rows.write,
+            path: scheme.to_json(),
+        }
     )
 
 
@@ -293,6 +325,7 @@ def pick(
     ],
     prefer: Prefer = None,
     margin: Margin = None,
+    rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
 ) -> None:
@@ -300,6 +333,7 @@ def pick(
 
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
+    from dcs.selection.page import verdict
     from dcs_workflows.cli.views import show_front, show_judgement
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
@@ -311,27 +345,28 @@ def pick(
         )
     before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
-    tested = {} if margin is None else {"margin": margin}
+    given = {"margin": margin, "rate": rate}
+    tested = {name: value for name, value in given.items() if value is not None}
     preference = dcs.Preference(wanted, max_accuracy_loss, max_cobias, **tested)
     picked = before.pick(preference)
     new = picked.scheme
     # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
-    new.save(path)
-    picked.save(front)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    held_out = path.with_name(HELD_OUT)
-    if held_out.exists() and not new.inputs:
-        rows = dcs.ProbabilityTable.read(held_out)
-        if rows.labelled.any():
-            rows = rows.only_labelled()
-            schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes), "picked": new}
-            title = (
-                f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
-            )
-            show_judgement(f"{title}: %", rows, schemes)
+    said, held_out = "", None
+    if path.with_name(HELD_OUT).exists() and not new.inputs:
+        held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
+    if held_out is not None and held_out.labelled.any():
+        rows = held_out.only_labelled()
+        schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes), "picked": new}
+        caution = f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
+        show_judgement(f"{caution}: %", rows, schemes)
+        first, second = (each.predict(rows.probs) for each in schemes.values())
+        said = f"{verdict(rows.labels, first, second, rows.classes)} (A {caution}.)"
+    applied = f"dcs apply {shlex.quote(str(path))} ROWS"
+    _write_result(path, new, picked, held_out=held_out, verdict=said, apply=applied)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 

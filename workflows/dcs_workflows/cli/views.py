@@ -26,7 +26,9 @@ from dcs.evaluation.uncertainty import (
 )
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
-from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
+from dcs.selection.front import FittedScheme
+from dcs.selection.points import FrontPoint
+from dcs.selection.preference import Prefer, Preference
 from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import MEASURES, Cells, Estimate, method_title

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from dcs.errors import DCSError, last_line, one_line
+from dcs.plugins import start_safely
 from dcs_tracking.environment import DISTRIBUTION, import_folders, installed_version, source_digest
 from dcs_workflows.cluster.placement import Placement, place
 from dcs_workflows.parallel import repeating
@@ -125,6 +126,7 @@ def connected(address: str | None = None) -> Iterator[None]:
     ClusterError
         If there is no cluster at the address, it denies access, or it runs other versions.
     """
+    start_safely()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if address is None:

@@ -202,7 +202,8 @@ class Driver:
         if scored is None:
             return
         for ready, cells in self._plan.cells_after(scored).items():
-            if ready in self._ready:
+            members = getattr(self._plan.tables[ready], "members", {}) if ready != scored else {}
+            if ready in self._ready or not {each.key for each in members.values()} <= self._ready:
                 continue
             self._ready.add(ready)
             # Keys are known only now: an earlier run may have computed cells of the same table.

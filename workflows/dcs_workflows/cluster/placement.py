@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcs.errors import DCSError
-from dcs.scoring import is_served
+from dcs.scoring import engine_trait, is_served
 from dcs_workflows.config.scoring import ScoringSettings
 
 #: Custom resources of a cluster that declares where work runs; see cluster.yaml. Nodes that
@@ -64,14 +64,14 @@ class Placement:
     def scoring(self, settings: ScoringSettings) -> tuple[dict[str, Any], int]:
         """Return the Ray options of a scoring actor and the maximum number of actors.
 
-        A vllm actor holds `tensor_parallel` GPUs of one node. An actor that queries a server needs
-        no GPU and runs where cells run; there is only one, so that the limit on concurrent
-        requests holds.
+        An actor holds as many GPUs of one node as its engine reserves. An actor that queries a
+        server needs no GPU and runs where cells run; there is only one, so that the limit on
+        concurrent requests holds.
         """
         if is_served(settings.engine):
             return {**self.cells, "num_cpus": 1, "num_gpus": 0}, 1
-        share = settings.tensor_parallel or 1
-        if settings.engine != "vllm" or (not self.node_gpus and share == 1):
+        share = settings.gpus
+        if share is None or (not self.node_gpus and share == 1):
             return dict(self.actors), self.actor_slots
         # At least one: Ray waits for GPUs that have left the cluster to return.
         fitting = sum(gpus // share for gpus in self.node_gpus)
@@ -88,19 +88,20 @@ class Placement:
         Raises
         ------
         DCSError
-            If there are no CPUs for cells, or no node, existing or autoscaled, has
-            `tensor_parallel` GPUs.
+            If there are no CPUs for cells, or no node, existing or autoscaled, has the GPUs of
+            a model.
         """
         if not self.cell_cpus:
             raise DCSError(
                 "the cluster has no CPUs for cells; add nodes with CPUs, or start the head with "
                 f"the resource {MAX_CPUS} set to the number of CPUs that autoscaling may reach"
             )
-        share = 1 if settings is None else settings.tensor_parallel or 1
+        share = (settings and settings.gpus) or 1
         most = max(self.node_gpus, default=0)
-        if share > max(1, most):
+        if settings is not None and share > max(1, most):
+            option = engine_trait(settings.engine, "gpu_option")
             raise DCSError(
-                f"scoring.tensor_parallel {share}: no node of the cluster has more than "
+                f"scoring.{option} {share}: no node of the cluster has more than "
                 f"{most} GPUs; add nodes with {share} GPUs each, or lower it; with "
                 f"autoscaling, set the resource {MAX_GPUS_PER_NODE} of the head"
             )

@@ -220,7 +220,11 @@ class ScoringPool:
             return len(result.probs), None
         self._open.remove(table)
         stored = StoredTables.under(self._output, table.key)
-        table.store(stored, self._infos[actor.model])
+        try:
+            table.store(stored, self._infos[actor.model])
+        except ScoringError as error:
+            self._skip(table.request, error, error)  # no row is left
+            return len(result.probs), None
         return len(result.probs), table.key
 
     def _admit(self, actor: _Actor, info: ScorerInfo) -> None:
@@ -249,7 +253,7 @@ class ScoringPool:
             table.left.appendleft(call.shard)
 
     def _fail(self, call: _Call, cause: BaseException | None, error: BaseException) -> None:
-        """Give up the table of a call, or all tables of a model that cannot be loaded."""
+        """Give up the table of a call, or all tables of a model that cannot be loaded twice."""
         if call.table is not None:
             lost = [call.table] if call.table in self._open else []
             requests = [table.request for table in lost]
@@ -257,6 +261,10 @@ class ScoringPool:
             model = call.actor.model
             if call.actor in self._actors:
                 self._actors.remove(call.actor)
+            if call.actor.gpus and cause is not error and not self._deaths[model, -2]:
+                # Once more, by a new process: the GPU may not have been free yet.
+                self._deaths[model, -2] += 1
+                return
             lost = [table for table in self._open if table.request.model == model]
             requests = [table.request for table in lost]
             requests += [request for _, request in self._waiting if request.model == model]

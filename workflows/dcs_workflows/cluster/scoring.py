@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.prompts import PromptPrefix
-from dcs.scoring import Progress, StoredScorer
-from dcs.scoring.base import Prompt
+from dcs.prompting.tasks import PromptPrefix
+from dcs.scoring import Progress, StoredScorer, engine_trait
+from dcs.scoring.base import Prompt, RowsError
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import PromptSet, ScorerInfo
 from dcs_tracking.records import PromptRecord
@@ -32,10 +32,9 @@ _SHARDS, _LEAST = 32, 64
 def in_flight(settings: ScoringSettings) -> int:
     """Return the number of shards that an actor is given at a time.
 
-    While the engine computes one, the next is waiting, and results of the previous are written;
-    vLLM runs those that wait together. An actor that is lost costs all of them.
+    While the engine computes one, the next is waiting, and results of the previous are written.
     """
-    return 8 if settings.engine == "vllm" else 2
+    return int(engine_trait(settings.engine, "in_flight"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,8 @@ class ScoredShard:
         Start of the shard, in milliseconds since the epoch, and its wall time.
     sent : list of tuple
         The sampled prompts; see :meth:`dcs.scoring.StoredScorer.sent`.
+    reasons : mapping of int to str
+        Why prompts could not be scored, by row; their probabilities are NaN.
     """
 
     probs: NDArray[np.float64]
@@ -63,6 +64,7 @@ class ScoredShard:
     started_ms: int = 0
     seconds: float = 0.0
     sent: Sequence[tuple[Prompt, int]] = ()
+    reasons: Mapping[int, str] = field(default_factory=dict)
 
 
 class ScoringActor:
@@ -118,7 +120,11 @@ class ScoringActor:
         Those of the indices `sampled` are returned as they are sent to the model.
         """
         scorer, started_ms, clock = self._scorer, time.time_ns() // 1_000_000, time.perf_counter()
-        probs = scorer.score(prefix, queries, label_words, progress=progress)
+        reasons: Mapping[int, str] = {}
+        try:
+            probs = scorer.score(prefix, queries, label_words, progress=progress)
+        except RowsError as error:
+            probs, reasons = error.probs, error.reasons
         return ScoredShard(
             probs,
             scorer.scored,
@@ -127,6 +133,7 @@ class ScoringActor:
             started_ms=started_ms,
             seconds=time.perf_counter() - clock,
             sent=[scorer.sent(prefix, queries[row]) for row in sampled],
+            reasons=reasons,
         )
 
     def close(self) -> None:
@@ -208,6 +215,7 @@ class TableScoring:
         #: The sampled prompts by row, with the shards that hold them.
         self._sent: dict[int, tuple[Prompt, int, ScoredShard] | None] = dict.fromkeys(rows)
         self._remarks: dict[Work, list[str]] = {}
+        self._reasons: dict[int, str] = {}
 
     @property
     def complete(self) -> bool:
@@ -221,6 +229,7 @@ class TableScoring:
     def add(self, shard: slice, result: ScoredShard, work: Work) -> None:
         """Add a scored shard of an actor."""
         self._probs[shard] = result.probs
+        self._reasons |= {shard.start + row: reason for row, reason in result.reasons.items()}
         for row, (prompt, tokens) in zip(self.sampled(shard), result.sent, strict=True):
             self._sent[shard.start + row] = prompt, tokens, result
         self._unscored -= shard.stop - shard.start
@@ -234,7 +243,7 @@ class TableScoring:
     def store(self, stored: StoredTables, info: ScorerInfo) -> Scoring:
         """Write both tables of a complete scoring, and return its record."""
         return stored.write(
-            self.prompts.tables(self._probs, info),
+            self.prompts.tables(self._probs, info, self._reasons),
             model=self.request.model,
             seconds=time.perf_counter() - self._clock,
             gpus=sum(work.gpus for work in self._remarks),
@@ -249,6 +258,7 @@ class TableScoring:
                 *filter(None, [self.prompts.task.division]),
                 *(line for lines in self._remarks.values() for line in lines),
             ],
+            missing=self.prompts.missing(self._reasons),
             scored=self._scored,
             tokens=self._tokens,
             prompts=[*self._prompt_records("votes" in info.settings)],
@@ -258,7 +268,7 @@ class TableScoring:
         task, examples = self.prompts.task, self.prompts.examples.values()
         labels = {each.text: each.label for part in examples for each in part}
         for row, sent in self._sent.items():
-            if sent is None:
+            if sent is None or row in self._reasons:
                 continue
             prompt, tokens, shard = sent
             values = self._probs[row]

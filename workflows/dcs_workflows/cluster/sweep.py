@@ -106,7 +106,7 @@ def run_here(
 def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Iterator[CellRecord]:
     from joblib import cpu_count  # type: ignore[import-untyped]
 
-    from dcs.selection.cross_validation import Threads
+    from dcs.selection.fitting import Threads
     from dcs_workflows.study.cell import compute_cell
 
     mapper = Threads(cpu_count())

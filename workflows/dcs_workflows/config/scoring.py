@@ -4,35 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, ConfigDict, model_validator
 
-from dcs.errors import origin, plain_address, served_revision
-from dcs.io import Strict, as_value_error
-from dcs.prompting.prompts import AnswerPrefix
+from dcs.errors import ConfigError, origin, served_revision, suggest
+from dcs.io import as_value_error, validated
+from dcs.plugins import plugin_version
 from dcs.scoring import (
-    JointScore,
-    LabelRule,
-    PromptStyle,
+    PACKAGED_ENGINES,
     Scorer,
     engine_options,
-    engine_packages,
+    engine_trait,
     is_served,
     load_scorer,
     resolve_model,
 )
-from dcs.scoring.answers import MissingRule
-from dcs.scoring.base import SCORING_VERSION
+from dcs.scoring.base import SCORING_VERSION, OpenAIOptions, TransformersOptions, VLLMOptions
 from dcs.scoring.cache import local_folder
-
-#: Options that do not affect the numbers, only storage and speed.
-INDECISIVE = frozenset(
-    {
-        *("store", "device", "tensor_parallel", "memory", "max_length"),
-        *("concurrency", "retries", "timeout", "key_variable"),
-    }
-)
 
 #: Options that only the engines with the default of another value need to have.
 _DEFAULTS = (
@@ -43,88 +32,64 @@ _DEFAULTS = (
 )
 
 
-def _check_address(address: str) -> str:
-    # Checked here too, before the address is written to a plan or a record.
-    plain_address(address)
-    return address
+#: Options without which sweeps have been recorded, and whose keys must not change.
+_ADDED = ("answer", "batch_invariant")
 
 
-class ScoringSettings(Strict):
+class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
     """The section ``scoring:`` of a sweep, and the options of ``dcs generate``.
+
+    The options are those of the engine: of a packaged one as declared in
+    :mod:`dcs.scoring.base`, of another one as its class accepts them.
 
     Attributes
     ----------
     engine : "transformers", "vllm", "openai" or the engine of an installed package
         Runs the models; ``openai`` is any server with an OpenAI-compatible API.
-    label_rule : "auto", "mean", "first" or "joint"
-        How label words of several tokens are scored; see :data:`dcs.scoring.LabelRule`.
-    joint : "sum", "mean" or "unconditional"
-        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
-    prompt : "auto", "completion" or "chat"
-        Plain text, or chat messages by the chat template of the model; ``auto`` is ``chat`` if
-        the model has a template. See :data:`dcs.scoring.PromptStyle`.
-    answer_prefix : "user", "assistant" or "none"
-        Whose turn in a chat holds the answer prefix; see :data:`dcs.prompting.AnswerPrefix`.
-    dtype : str or None
-        transformers, vllm: precision; by default bfloat16 on a GPU and float32 on a CPU.
-    device : str or None
-        transformers: ``cpu``, ``cuda:1``, ...; by default a GPU if available.
-    tensor_parallel : int or None
-        vllm: number of GPUs per model; reserved by each actor of a sweep.
-    memory, max_length : float, int or None
-        vllm: fraction of GPU memory to use, and maximum number of tokens of a prompt.
-    base_url, api, top_logprobs, missing, concurrency, retries, timeout : optional
-        openai: see :class:`dcs.scoring.openai.OpenAIScorer`.
-    votes, temperature, max_tokens : int, float, int or None
-        Number of answers to sample for each prompt instead of reading log-probabilities, their
-        temperature, and their maximum number of tokens.
-    revision : str or None
-        openai: exact version of the served model, if known.
-    key_variable : str or None
-        openai: environment variable with the API key; by default OPENAI_API_KEY.
     store : str or None
         Local folder in which scored prompts are stored; by default next to the tables.
     """
 
+    model_config = ConfigDict(extra="allow")
+
     engine: str = "transformers"
-    label_rule: LabelRule = "auto"
-    joint: JointScore = "sum"
-    prompt: PromptStyle = "auto"
-    answer_prefix: AnswerPrefix = "user"
-    dtype: str | None = None
-    device: str | None = None
-    tensor_parallel: int | None = Field(default=None, ge=1)
-    memory: float | None = Field(default=None, gt=0.0, le=1.0)
-    max_length: int | None = Field(default=None, ge=1)
-    # JSON is what is recorded: without the path, which may contain a key.
-    base_url: (
-        Annotated[str, AfterValidator(_check_address), PlainSerializer(origin, when_used="json")]
-        | None
-    ) = None
-    api: Literal["completions", "chat"] | None = None
-    top_logprobs: int | None = Field(default=None, ge=1)
-    missing: MissingRule | None = None
-    votes: int | None = Field(default=None, ge=1, le=1000)
-    temperature: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
-    max_tokens: int | None = Field(default=None, ge=1)
-    concurrency: int | None = Field(default=None, ge=1)
-    retries: int | None = Field(default=None, ge=0)
-    timeout: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
-    revision: str | None = None
-    key_variable: str | None = None
     store: Annotated[str, AfterValidator(local_folder)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, values: Any) -> Any:
+        return values  # what an engine accepts is only known below
 
     @model_validator(mode="after")
     def _has_known_options(self) -> ScoringSettings:
-        allowed = as_value_error(engine_options, self.engine)
+        model = as_value_error(partial(engine_trait, name="options"), self.engine)
+        allowed = tuple(model.model_fields) if model else engine_options(self.engine)
         for name in self.options:
             if name not in allowed:
                 raise ValueError(
-                    f"engine {self.engine} has no option {name!r}; it has {', '.join(allowed)}"
+                    f"engine {self.engine} has no option {name!r}"
+                    f"{suggest(name, ('engine', 'store', *allowed))}; it has "
+                    f"{', '.join(allowed)}"
                 )
+        if model is not None:
+            check = partial(validated, model, source=f"engine {self.engine}", error=ConfigError)
+            as_value_error(check, self.options)
         if self.base_url is not None:
             as_value_error(partial(served_revision, revision=self.revision), self.base_url)
         return self
+
+    @property
+    def gpus(self) -> int | None:
+        """Number of GPUs that the engine reserves for a model; None if any number will do."""
+        option = engine_trait(self.engine, "gpu_option")
+        return None if option is None else self.options.get(option, 1)
+
+    @property
+    def indecisive(self) -> frozenset[str]:
+        """Options that do not affect the numbers, only storage and speed, or are not set."""
+        engines = (*PACKAGED_ENGINES, self.engine)
+        names = {"store"}.union(*(engine_trait(each, "indecisive") for each in engines))
+        return frozenset(names.union(name for name in _ADDED if getattr(self, name) is None))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -176,12 +141,16 @@ class ScoringSettings(Strict):
         ScoringError
             If the model cannot be found.
         """
-        versions = {package: _find_version(package) for package in engine_packages(self.engine)}
+        packages = engine_trait(self.engine, "packages")
+        versions = {package: _find_version(package) for package in packages}
+        plugged = plugin_version("dcs.engines", self.engine)
+        if own := plugged or engine_trait(self.engine, "version"):
+            versions[self.engine] = own
         named = model
         if not is_served(self.engine):
             reference = resolve_model(model)
             named = reference.revision or reference.name
-        decisive = {k: v for k, v in self.options.items() if k not in INDECISIVE}
+        decisive = {k: v for k, v in self.options.items() if k not in self.indecisive}
         if self.base_url is not None:
             decisive["base_url"] = origin(self.base_url)
         if self.device is not None and self.device.startswith("cpu"):

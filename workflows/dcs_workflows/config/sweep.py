@@ -155,7 +155,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 #: The respect in which the tables of an ensemble differ.
-Grouping = Literal["prompts", "seeds", "models", "orders"]
+Grouping = Literal["prompts", "seeds", "models", "all"]
 
 
 class PromptsConfig(Strict):
@@ -169,9 +169,6 @@ class PromptsConfig(Strict):
         Task names, or paths of task YAML files.
     shots : tuple of int or "N"
         Number of demonstrations per prompt; ``N`` is one per class.
-    permutations : int or None
-        Score each task with its options listed in this many cyclic orders, as the separate tasks
-        ``TASK@order0``, ...; the ensemble over ``orders`` combines them.
     seeds : tuple of int
         Root seeds, from which those of demonstrations, split, annealing and sampler derive.
     data : str or None
@@ -186,20 +183,10 @@ class PromptsConfig(Strict):
     models: Axis[str] = ("tiny_lm",)
     tasks: Axis[str]
     shots: Axis[int | Literal["N"]] = (1,)
-    permutations: int | None = Field(default=None, ge=2)
     seeds: Axis[Annotated[int, Field(ge=0)]] = (0,)
     data: str | None = None
     limit: int | None = Field(default=None, ge=1)
     scoring: ScoringSettings = ScoringSettings()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _permute(cls, values: Any) -> Any:
-        count, tasks = values.get("permutations"), values.get("tasks")
-        if not isinstance(count, int) or not isinstance(tasks, (list, tuple)):
-            return values
-        ordered = [f"{task}@order{order}" for task in tasks for order in range(count)]
-        return values | {"tasks": ordered, "permutations": None}
 
     @field_validator("tasks")
     @classmethod
@@ -244,14 +231,11 @@ class SweepConfig(PromptsConfig, TuneConfig):
         ``{task}_seed{seed}.npz``, or from the tables.
     reading : Reading
         How the columns of `tables` are read, where it is not inferred.
-    ensemble : tuple of "prompts", "seeds", "models" or "orders"
+    ensemble : tuple of "prompts", "seeds", "models" or "all"
         Additionally tune jointly on tables of the same rows that differ in shots, demonstrations
-        or template (``prompts``), in the demonstration seed, in the model, or in
-        the order of the options (``orders``).
-    position_prior : int or None
-        Score only this many texts per split under the orders after the first, and let the
-        ensemble over ``orders`` be the first order divided by the prior of each position; see
-        :func:`dcs.selection.position_prior.without_position_prior`.
+        or template (``prompts``), in the demonstration seed, or in the model. ``all`` shows what
+        more tables of a task buy: it combines all of them, and some numbers of them in three
+        random orders.
     held_out : float
         Fraction of the rows of a table to hold out as test rows if it has no test rows; drawn
         separately for each seed.
@@ -280,8 +264,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     tasks: Distinct[str] = ()
     tables: Annotated[tuple[TableChoice, ...], BeforeValidator(_as_tuple)] = ()
     reading: Reading = Reading()
-    ensemble: Distinct[Grouping] = ()
-    position_prior: int | None = Field(default=None, ge=20)
+    ensemble: Annotated[Distinct[Grouping], BeforeValidator(_as_tuple)] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     methods: Axis[str] = method_names()
@@ -302,8 +285,6 @@ class SweepConfig(PromptsConfig, TuneConfig):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> SweepConfig:
-        if self.position_prior and "orders" not in self.ensemble:
-            raise ValueError("position_prior requires permutations and ensemble: [orders]")
         if not self.tasks and not self.tables:
             raise ValueError("tasks or tables is required")
         cells = math.prod(map(len, self.axis_values.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -12,16 +12,16 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
+    create_model,
     field_validator,
     model_validator,
 )
 
 from dcs.errors import unknown
 from dcs.io import Strict
-from dcs.schemes.calibration import CalibrationKind
+from dcs.methods.parameters import PARAMETERS, Parameter
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
-from dcs.selection.front import Prefer, Preference
-from dcs.selection.settings import CorrectionFamily, WeightSpacing
+from dcs.selection.preference import Prefer, Preference
 from dcs_tracking.records import FigureTracking, TrialTracking
 
 #: Weights of the terms of Z that are tuned besides the error rate, by name of the objective.
@@ -72,73 +72,40 @@ ObjectiveChoice: TypeAlias = Annotated[
 ]
 
 
-SCHEDULE_KNOBS: Final = (
-    "initial_temperature",
-    "temperature_ratio",
-    "cooling_rate",
-    "lambda1",
-    "lambda2",
-)
-"""Tuned parameters of the annealing schedule."""
-
-LOGARITHMIC: Final = frozenset({"pseudo_count", *SCHEDULE_KNOBS} - {"cooling_rate"})
-"""Parameters that are sampled on a logarithmic scale."""
-
-INTEGERS: Final = ("weight_scale",)
-
 _PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
 
 #: Names of samplers of Optuna; any other is given as package.module:Class.
 SAMPLERS: Final = ("tpe", "nsga2", "gp", "random", "grid")
-
-K = TypeVar("K")
 
 
 def _as_values(value: Any) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-#: ``[low, high]``, a list of choices, or one value that fixes a knob.
-Knob: TypeAlias = Annotated[tuple[K, ...], BeforeValidator(_as_values), Field(min_length=1)]
-_Weight: TypeAlias = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-_Positive: TypeAlias = Annotated[float, Field(ge=1e-9, allow_inf_nan=False)]
+def _knob(row: Parameter) -> Any:
+    """Return type and default of a knob: ``[low, high]``, a list of choices, or one value."""
+    item: Any = int if row.integer else float
+    if isinstance(row.values[0], str):
+        item = Literal[row.choices or row.values]
+    else:
+        item = Annotated[item, Field(ge=row.least, le=row.most, allow_inf_nan=False)]
+    values = Annotated[tuple[item, ...], BeforeValidator(_as_values), Field(min_length=1)]
+    return values, row.values
 
 
-class Space(Strict):
+_Knobs: Any = create_model(
+    "_Knobs", __base__=Strict, **{row.name: _knob(row) for row in PARAMETERS}
+)
+
+
+class Space(_Knobs):  # type: ignore[misc]
     """Hyperparameters of a trial: two numbers are bounds, other lists choices, one value fixes.
 
-    Attributes
-    ----------
-    calibration, corrections, spacing : tuple of str
-        See :class:`dcs.selection.settings.Hyperparameters`. By default only standard settings
-        have no corrections: without a search they cost no moves, so that a sampler would try
-        little else.
-    weight_scale : tuple of int
-        D_W.
-    beta, tau, error_weight, pseudo_count : tuple of float
-        Weights of the terms of Z, and k of the published PMI term.
-    initial_temperature, temperature_ratio : tuple of float
-        First temperature on the scale of Z, and the last one as a share of it.
-    cooling_rate : tuple of float
-        Factor from one temperature to the next.
-    lambda1, lambda2 : tuple of float
-        Accepted and generated moves per class that end a temperature. The default bounds shrink
-        above 20 classes.
+    The keys, their defaults and what may be given are the rows of
+    :data:`dcs.methods.parameters.PARAMETERS`. By default all settings of a study search: without a
+    search they cost no moves, so that a sampler would try little else. The default bounds of
+    ``lambda1`` and ``lambda2`` shrink above 20 classes.
     """
-
-    calibration: Knob[CalibrationKind] = get_args(CalibrationKind)
-    corrections: Knob[CorrectionFamily] = ("weights", "memberships", "both")
-    spacing: Knob[WeightSpacing] = get_args(WeightSpacing)
-    weight_scale: Knob[Annotated[int, Field(ge=2, le=1000)]] = (10, 120)
-    beta: Knob[_Weight] = (0.0, 2.0)
-    tau: Knob[_Weight] = (0.0, 0.5)
-    error_weight: Knob[_Weight] = (1.0,)
-    pseudo_count: Knob[_Positive] = (4000.0,)
-    initial_temperature: Knob[_Positive] = (0.002, 0.2)
-    temperature_ratio: Knob[Annotated[float, Field(ge=1e-9, le=1.0)]] = (0.0001, 0.1)
-    cooling_rate: Knob[Annotated[float, Field(ge=0.01, le=0.999)]] = (0.2, 0.8)
-    lambda1: Knob[_Positive] = (0.5, 4.0)
-    lambda2: Knob[_Positive] = (0.5, 4.0)
 
     @field_validator("*")
     @classmethod
@@ -214,7 +181,7 @@ class TunerSettings(Strict):
     Attributes
     ----------
     trials : int
-        Number of trials. The standard settings are the first, at most 27 and always tried; the
+        Number of trials. The standard settings are the first, 18 by default and always tried; the
         sampler suggests the others.
     sampler : str
         ``tpe``, ``nsga2``, ``gp`` or ``random`` of Optuna, a class as ``package.module:Class``, or
@@ -233,7 +200,7 @@ class TunerSettings(Strict):
     keep_unlabelled : bool
         Whether to keep optimization rows beyond a number in `optimization_sizes` as unlabelled
         rows, in addition to the unlabelled rows of the table.
-    prefer, max_accuracy_loss, max_cobias, margin, confidence
+    prefer, max_accuracy_loss, max_cobias, margin, rate, confidence
         Selection from the front of the study; see :class:`dcs.Preference`. Limits are constraints
         of the study too.
     """
@@ -250,7 +217,8 @@ class TunerSettings(Strict):
     prefer: Prefer = "no-harm"
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
     max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
-    margin: float = Field(default=0.5, ge=0.0, le=100.0)
+    margin: float | None = Field(default=None, ge=0.0, le=100.0)
+    rate: float = Field(default=0.1, ge=0.0, le=100.0)
     confidence: float = Field(default=0.95, ge=0.5, le=0.9999)
 
     @property

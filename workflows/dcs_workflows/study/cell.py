@@ -15,6 +15,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
+from dcs.plugins import naming_plugin
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
@@ -77,7 +78,8 @@ def compute_cell(
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
     method, known = get_method(cell.method), {} if known is None else known
     if cell.tuner is None:
-        fitted = _fit_at_once(rows, method, cell.seed, known)
+        with naming_plugin("dcs.methods", cell.method):
+            fitted = _fit_at_once(rows, method, cell.seed, known)
     else:
         stored = None
         if storage is not None:
@@ -98,7 +100,7 @@ def compute_cell(
     scheme = fitted.scheme
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
-    scheme = _add_provenance(scheme, cell.method, optimization)
+    scheme = _add_provenance(scheme, cell, optimization)
     metrics, class_accuracies = _score(test, scheme)
     metrics |= fitted.metrics
     if fitted.annealing is not None:
@@ -241,10 +243,10 @@ def _fit_at_once(
     return Tuned(found.scheme, tuple(records), params, best.metrics, found.best.search)
 
 
-def _add_provenance(scheme: CorrectionScheme, method: str, table: Rows) -> CorrectionScheme:
-    """Add the method and the fitted rows to the provenance of a scheme."""
+def _add_provenance(scheme: CorrectionScheme, cell: Cell, table: Rows) -> CorrectionScheme:
+    """Add the cell, its method and the fitted rows to the provenance of a scheme."""
     fitted = {"digests": [table.digest], "number": table.n_rows, "sample": [*table.sample]}
-    origin = {"method": method, **scheme.provenance, "fitted_on": fitted}
+    origin = {"method": cell.method, **scheme.provenance, "cell": cell.key, "fitted_on": fitted}
     if isinstance(table, TableEnsemble):
         tables = zip(table.names, table.tables, strict=True)
         origin["tables"] = {name: each.provenance.to_dict() for name, each in tables}
@@ -254,9 +256,12 @@ def _add_provenance(scheme: CorrectionScheme, method: str, table: Rows) -> Corre
 
 
 def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
+    joint = isinstance(optimization, TableEnsemble)
+    labelled = int(optimization.labelled.sum())
     return {
         "optimization": optimization.provenance.to_dict()
-        | {"rows": optimization.n_rows, "labelled": int(optimization.labelled.sum())},
+        | {"rows": optimization.n_rows, "labelled": labelled}
+        | ({"tables": len(optimization.probs)} if joint else {}),
         "test": test.provenance.to_dict() | {"rows": test.n_rows},
     }
 

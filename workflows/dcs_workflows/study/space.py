@@ -9,21 +9,29 @@ from typing import Any, Final
 
 from optuna.trial import BaseTrial, FixedTrial
 
+from dcs.methods.parameters import PARAMETERS, STANDARD_SCHEDULE, Hyperparameters, Parameter
 from dcs.search.schedule import Schedule
 from dcs.selection.methods import Method
-from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
-from dcs_workflows.config.tuner import INTEGERS, LOGARITHMIC, SCHEDULE_KNOBS, TunerSettings
+from dcs_workflows.config.tuner import TunerSettings
 
+#: Values that are fixed for methods of the paper, which have no calibration of their own.
+_PAPER: Final[dict[str, Any]] = {
+    "calibration": "none",
+    "ridge": 10.0,
+    "anchor": 1.0,
+    "spacing": "linear",
+    "prior_rows": 0.0,
+}
 #: Corrections of the methods of the paper.
 _FAMILIES: Final = {"dnip": "weights", "furud": "memberships"}
-#: User attribute of enqueued trials without a search, which the space need not contain.
-UNSEARCHED: Final = "unsearched"
 #: Number of accepted and generated moves that end a temperature of the published schedules.
 _PUBLISHED_MOVES: Final = {"published": (3, 6), "published-long": (150, 300)}
+#: Knobs of the schedule that are tuned, by name of the schedule.
+_TUNED: Final = {"tuned": None, "paper": ("lambda1", "lambda2")}
 
 
 class SearchSpace:
-    """The hyperparameters of a study.
+    """The hyperparameters of a study, all of which every trial has.
 
     Parameters
     ----------
@@ -32,9 +40,9 @@ class SearchSpace:
     method : Method
         Methods other than ``dcs`` have their own corrections and no calibration, as in the paper.
     standard : sequence of Hyperparameters
-        The standard settings, which the bounds of regularisation include.
-    n_rows, n_classes : int
-        Size of the table that a search runs on.
+        The standard settings.
+    n_rows : int
+        Number of rows of a search.
     """
 
     def __init__(
@@ -44,71 +52,35 @@ class SearchSpace:
         standard: Sequence[Hyperparameters],
         *,
         n_rows: int,
-        n_classes: int,
     ) -> None:
         self._settings, self._n_rows = settings, n_rows
-        self._values = {name: settings.values(name) for name in type(settings.space).model_fields}
+        tuned = _TUNED.get(settings.search.schedule, ())
+        self._rows = [
+            row for row in PARAMETERS if not row.schedule or tuned is None or row.name in tuned
+        ]
+        self._values = {row.name: settings.values(row.name) for row in self._rows}
         if method.name in _FAMILIES:
-            paper = {"calibration": "none", "corrections": _FAMILIES[method.name]}
-            self._values |= {name: (value,) for name, value in paper.items()}
-            self._values["spacing"] = ("linear",)
+            fixed = _PAPER | {"corrections": _FAMILIES[method.name]}
+            self._values |= {name: (value,) for name, value in fixed.items()}
         if settings.memberships is not None and settings.memberships < 2:
             families = self._values["corrections"]
             self._values["corrections"] = tuple(f for f in families if f != "memberships")
-        own = method.name == "dcs"
-        unshrunk = any(each.corrections == "both" for each in standard)
-        if own and not unshrunk and "corrections" not in settings.given:
-            # A class with few rows has too few for functions that are not shrunk.
-            self._values["corrections"] = ("weights",)
-        if own and "calibration" not in settings.given:
-            calibrations = {each.calibration for each in standard}
-            self._values["calibration"] = tuple(
-                c for c in self._values["calibration"] if c in calibrations
-            )
         # As the standard settings, searches among many classes make fewer moves per class.
-        self._share = min(1.0, standard[0].schedule.lambda2 / STANDARD_SCHEDULE.lambda2)
-        for name in ("lambda1", "lambda2"):
-            if name not in settings.given:
-                self._values[name] = tuple(v * self._share for v in self._values[name])
-        self._prior = (0.0, max(400.0, *(each.prior_rows for each in standard)))
-        self._paper = method.name != "dcs"
+        share = min(1.0, standard[0].schedule.lambda2 / STANDARD_SCHEDULE.lambda2)
+        for name in {"lambda1", "lambda2"} & self._values.keys() - settings.given:
+            self._values[name] = tuple(v * share for v in self._values[name])
 
     def suggest(self, trial: BaseTrial) -> Hyperparameters:
         """Suggest a complete setting."""
-        calibration = self._draw(trial, "calibration")
-        if UNSEARCHED in trial.user_attrs:
-            own = Hyperparameters(calibration=calibration, corrections="none")
-            if calibration == "surrogate":
-                own = replace(own, beta=self._draw(trial, "beta"))
-            return own
-        corrections = self._draw(trial, "corrections")
-        chosen = Hyperparameters(calibration=calibration, corrections=corrections)
-        if corrections == "none":
-            return chosen
-        terms: dict[str, Any] = {
-            name: self._draw(trial, name) for name in ("beta", "tau", "error_weight")
-        }
-        if terms["tau"] > 0.0:
-            terms["pseudo_count"] = self._draw(trial, "pseudo_count")
-        if terms["beta"] == terms["tau"] == 0.0:
+        drawn = {row.name: self._draw(trial, row) for row in self._rows}
+        own = [row.name for row in self._rows if row.schedule]
+        schedule = self._schedule({name: drawn.pop(name) for name in own})
+        if drawn["beta"] == drawn["tau"] == 0.0:
             # Without another term, the weight of the error rate has no effect.
-            terms["error_weight"] = 1.0
-        regularised: dict[str, Any] = {"prior_rows": 0.0, "averages": 0}
-        if not self._paper:
-            regularised["prior_rows"] = trial.suggest_float("prior_rows", *self._prior)
-            if corrections == "weights":
-                regularised["averages"] = trial.suggest_int("averages", 0, 8)
-        weights: dict[str, Any] = {}
-        if corrections != "memberships":
-            weights = {name: self._draw(trial, name) for name in ("spacing", "weight_scale")}
-        return replace(
-            chosen,
-            **terms,
-            **regularised,
-            **weights,
-            memberships=self._settings.memberships if corrections != "weights" else None,
-            schedule=self._schedule(trial),
-        )
+            drawn["error_weight"] = 1.0
+        weights_only = drawn["corrections"] == "weights"
+        memberships = None if weights_only else self._settings.memberships
+        return Hyperparameters(**drawn, memberships=memberships, schedule=schedule)
 
     def first(self, standard: Sequence[Hyperparameters]) -> list[FixedTrial]:
         """Return the trials to enqueue, as near to `standard` as possible.
@@ -116,39 +88,38 @@ class SearchSpace:
         With ``sampler: grid``, all combinations of the values that the configuration gives.
         """
         if self._settings.sampler == "grid":
-            given = [n for n in self._values if n in self._settings.given]
+            given = [name for name in self._values if name in self._settings.given]
+            base = self._params(standard[0])
             combined = itertools.product(*(self._values[name] for name in given))
-            base = [self._params(each) for each in standard[:1]]
-            found = [base[0] | dict(zip(given, values, strict=True)) for values in combined]
+            found = [base | dict(zip(given, values, strict=True)) for values in combined]
         else:
-            found = [self._params(each) for each in standard if self._admits(each)]
+            own = [each for each in standard if each.corrections in self._values["corrections"]]
+            found = [self._params(each) for each in own if self.admits(each)]
             found = found or [self._params(standard[0])]
         distinct: dict[Hyperparameters, FixedTrial] = {}
         for params in found:
             trial = FixedTrial(params)
-            if params["corrections"] == "none" and "none" not in self._values["corrections"]:
-                trial.set_user_attr(UNSEARCHED, True)
             distinct.setdefault(self.suggest(trial), trial)
         return [*distinct.values()]
 
-    def _admits(self, setting: Hyperparameters) -> bool:
-        names: tuple[str, ...] = ("calibration", "corrections")
-        if setting.corrections == "none" and not self._settings.given & {"corrections", "spacing"}:
-            names = names[:1]
+    def admits(self, setting: Hyperparameters) -> bool:
+        """Whether a setting has a calibration and corrections of the space."""
+        names = ["calibration"]
+        if setting.corrections != "none":
+            names += ["corrections", "spacing"]
+        elif self._settings.given & {"corrections", "spacing"}:
+            names += ["corrections"]
         return all(getattr(setting, name) in self._values[name] for name in names)
 
     def _params(self, setting: Hyperparameters) -> dict[str, Any]:
         """Return the parameters nearest to a setting."""
-        defaults = replace(setting, corrections="weights").to_params()
-        params = {name: defaults[name] for name in ("prior_rows", "averages")}
-        params["prior_rows"] = min(max(params["prior_rows"], self._prior[0]), self._prior[1])
-        params["corrections"] = setting.corrections
+        schedule = setting.schedule
+        own = {"temperature_ratio": schedule.final_temperature / schedule.initial_temperature}
+        params: dict[str, Any] = {}
         for name, values in self._values.items():
-            if name == "corrections" and setting.corrections == "none":
-                continue
-            value = defaults[name] if name != "corrections" else setting.corrections
+            value: Any = own.get(name, getattr(setting, name, getattr(schedule, name, None)))
             if value not in values:
-                if isinstance(value, str) or isinstance(values[0], str):
+                if isinstance(values[0], str):
                     value = values[0]
                 elif len(values) == 2:
                     value = min(max(value, values[0]), values[1])
@@ -157,26 +128,24 @@ class SearchSpace:
             params[name] = value
         return params
 
-    def _draw(self, trial: BaseTrial, name: str) -> Any:
-        values = self._values[name]
+    def _draw(self, trial: BaseTrial, row: Parameter) -> Any:
+        values = self._values[row.name]
         if len(values) == 2 and not isinstance(values[0], str) and values[0] != values[1]:
-            if name in INTEGERS:
-                return trial.suggest_int(name, int(values[0]), int(values[1]))
+            if row.integer:
+                return trial.suggest_int(row.name, int(values[0]), int(values[1]))
             low, high = float(values[0]), float(values[1])
-            return trial.suggest_float(name, low, high, log=name in LOGARITHMIC)
-        return trial.suggest_categorical(name, list(dict.fromkeys(values)))
+            return trial.suggest_float(row.name, low, high, log=row.logarithmic and low > 0.0)
+        return trial.suggest_categorical(row.name, list(dict.fromkeys(values)))
 
-    def _schedule(self, trial: BaseTrial) -> Schedule:
+    def _schedule(self, drawn: dict[str, Any]) -> Schedule:
         search = self._settings.search
         changed = search.changed
         if search.schedule in _PUBLISHED_MOVES:
             published = Schedule.published(self._n_rows, *_PUBLISHED_MOVES[search.schedule])
             return replace(published, **changed)
         if search.schedule == "paper":
-            lambdas = {name: self._draw(trial, name) for name in ("lambda1", "lambda2")}
             paper = Schedule.published(self._n_rows)
-            return replace(paper, **lambdas, per_class=True, count_worse=True, start="dont-change")
-        drawn = {name: self._draw(trial, name) for name in SCHEDULE_KNOBS}
+            return replace(paper, **drawn, per_class=True, count_worse=True, start="dont-change")
         ratio = drawn.pop("temperature_ratio")
         drawn["final_temperature"] = drawn["initial_temperature"] * ratio
         return replace(STANDARD_SCHEDULE, **drawn, **changed)

@@ -30,21 +30,22 @@ from optuna.trial import FixedTrial, FrozenTrial, TrialState
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, DCSError, last_line, reason, redact
 from dcs.evaluation.metrics import METRICS
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.problem import AnnealingResult
 from dcs.seeds import derive_seed
-from dcs.selection.cross_validation import (
+from dcs.selection.compare import (
     FEWEST_LABELS,
-    Fit,
-    Folds,
     SelectionSettings,
     front_of,
     label_free_scheme,
+    reference_of,
     standard_settings,
 )
-from dcs.selection.front import FittedScheme, FrontPoint
+from dcs.selection.fitting import Fit, Fitting
+from dcs.selection.front import FittedScheme
 from dcs.selection.methods import METHODS, Method
-from dcs.selection.settings import Hyperparameters, Interpolated, Setting
+from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_tracking.environment import source_digest
 from dcs_workflows.config.tuner import TunerSettings
@@ -176,14 +177,17 @@ def study_scheme(tuning: Tuning) -> Tuned:
         )
     if _FRONT not in tuning.known:
         tuning.known[_FRONT] = _run(tuning)
-    trials, shares, front = tuning.known[_FRONT]
+    trials, shares, front, gain = tuning.known[_FRONT]
     fitted = front.pick(tuning.settings.preference)
     point = fitted.chosen
-    params = _flatten(point.setting)
+    params = _main_params(point)
     numbers = [trial.number for trial in trials if dict(trial.params) == params]
     if numbers:
         params |= {"best_trial": numbers[0]}
+    if point.settings:
+        params |= {"averaged": len(point.settings)}
     metrics = point_metrics(point) | {"dev/lasting_cobias": point.lasting_cobias}
+    metrics |= {"dev/trials_gain": gain}
     return Tuned(fitted.scheme, trials, params, metrics, importances=shares, front=fitted)
 
 
@@ -194,14 +198,12 @@ def point_metrics(point: FrontPoint) -> dict[str, float]:
     return {"dev/score": point.accuracy - point.cobias} | named
 
 
-def _flatten(setting: Setting | None) -> dict[str, Any]:
-    if setting is None:
+def _main_params(point: FrontPoint) -> dict[str, Any]:
+    """Return the parameters of the setting with the largest share of a point."""
+    if not point.settings:
         return {"calibration": "none", "corrections": "none"}
-    if isinstance(setting, Interpolated):
-        ends = {"first": _flatten(setting.first), "second": _flatten(setting.second)}
-        named = {f"{end}_{k}": v for end, values in ends.items() for k, v in values.items()}
-        return {"calibration": "interpolated", "share": setting.share, **named}
-    return setting.to_params()
+    main = max(point.settings, key=lambda each: float(each["share"]))
+    return {name: value for name, value in main.items() if name != "share"}
 
 
 def _selection(tuning: Tuning) -> SelectionSettings:
@@ -228,47 +230,50 @@ def _selection(tuning: Tuning) -> SelectionSettings:
     )
 
 
-def _run(tuning: Tuning) -> tuple[tuple[TrialRecord, ...], dict[str, float], FittedScheme]:
+def _run(
+    tuning: Tuning,
+) -> tuple[tuple[TrialRecord, ...], dict[str, float], FittedScheme, float]:
+    """Return trials, importances, front, and what the sampled trials gained, in score."""
     table = tuning.table
     selection = _selection(tuning)
-    folds = Folds(
+    fitting = Fitting(
         table.probs,
         table.labels,
         selection.folds,
         development=selection.development,
         seed=tuning.seed,
     )
-    standard = standard_settings(selection, folds)
-    space = SearchSpace(
-        tuning.settings,
-        tuning.method,
-        standard,
-        n_rows=folds.labels.size,
-        n_classes=table.n_classes,
-    )
-    study = _Study(tuning, folds, space, space.first(standard))
+    standard = standard_settings(selection, table.n_classes)
+    searched = [each for each in standard if each.corrections != "none"] or standard
+    space = SearchSpace(tuning.settings, tuning.method, searched, n_rows=int(fitting.labels.size))
+    unsearched = [each for each in standard if each not in searched and space.admits(each)]
+    others = fitting.judge(unsearched, mapper=tuning.mapper)
+    study = _Study(tuning, fitting, space, space.first(searched))
     study.run()
+    fits = [*others, *study.fits]
     front = front_of(
-        folds,
-        study.fits[: study.n_first],
-        study.fits[study.n_first :],
-        settings=selection,
-        classes=table.classes,
-        seed=tuning.seed,
-        reference=tuning.reference,
-        mapper=tuning.mapper,
+        fitting, fits, settings=selection, classes=table.classes, reference=tuning.reference
     )
-    return tuple(study.records), importances(study.trials), front
+    before, after = (
+        reference_of(fitting, each, selection)
+        for each in (fits[: len(others) + study.n_first], fits)
+    )
+    gain = (after.accuracy - after.cobias) - (before.accuracy - before.cobias)
+    return tuple(study.records), importances(study.trials), front, gain
 
 
 class _Study:
     """The study while it runs."""
 
     def __init__(
-        self, tuning: Tuning, folds: Folds, space: SearchSpace, first: Sequence[FixedTrial]
+        self,
+        tuning: Tuning,
+        fitting: Fitting,
+        space: SearchSpace,
+        first: Sequence[FixedTrial],
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._tuning, self._folds, self._space, self._first = tuning, folds, space, first
+        self._tuning, self._fitting, self._space, self._first = tuning, fitting, space, first
         settings = tuning.settings
         self.n_first = len(first)
         self._n_trials = max(settings.trials, self.n_first)
@@ -299,12 +304,13 @@ class _Study:
         clock, started_ms = time.perf_counter(), _now_ms()
         if len(self._earlier) < self.n_first:
             share = self.n_first / self._n_trials
-            judged = self._folds.judge(
+            judged = self._fitting.judge(
                 settings,
                 mapper=self._tuning.mapper,
                 progress=lambda part: self._tuning.progress(0.95 * share * part),
             )
         else:
+            self._fitting.prepare(self._tuning.mapper)
             judged = [*map(_earlier_fit, settings, self._earlier)]
         seconds = (time.perf_counter() - clock) / len(judged)
         for fit in judged:
@@ -312,9 +318,9 @@ class _Study:
         self._sample()
 
     def _sample(self) -> None:
-        window, folds = self._tuning.settings.window, self._folds
+        window, fitting = self._tuning.settings.window, self._fitting
 
-        def items() -> Iterator[tuple[int | None, tuple[Hyperparameters, ...]]]:
+        def items() -> Iterator[Hyperparameters]:
             for number in range(self.n_first, self._n_trials):
                 # All trials but those of the window are told, in order, and no others.
                 while len(self.fits) <= number - window:
@@ -323,25 +329,18 @@ class _Study:
                 if number < len(self._earlier):
                     found[number] = (_earlier_fit(setting, self._earlier[number]), 0.0, 0)
                 else:
-                    yield from ((fold, (setting,)) for fold in range(folds.n_folds))
+                    yield setting
 
         found: dict[int, tuple[Fit, float, int]] = {}
         number = max(self.n_first, len(self._earlier))
-        schemes: list[CorrectionScheme] = []
-        seconds, first_ms = 0.0, 0
-        # Trial n is asked when the last fold of trial n - window is done.
-        ahead = (window - 1) * folds.n_folds + 1
-        for (scheme,), took, started_ms in self._tuning.mapper(
-            partial(_timed, folds.fit_fold), items(), ahead=ahead
+        # Trial n is asked when trial n - window is done.
+        for schemes, took, started_ms in self._tuning.mapper(
+            partial(_timed, fitting.rows.fit), items(), ahead=window
         ):
-            first_ms = first_ms if schemes else started_ms
-            schemes.append(scheme)
-            seconds += took
-            if len(schemes) == folds.n_folds:
-                fit = folds.judged(self._asked[number][1], schemes)
-                found[number] = (fit, seconds, first_ms)
-                number, schemes, seconds = number + 1, [], 0.0
-                self._tuning.progress(0.95 * number / self._n_trials)
+            fit = fitting.judged(self._asked[number][1], schemes)
+            found[number] = (fit, took, started_ms)
+            number += 1
+            self._tuning.progress(0.95 * number / self._n_trials)
         while len(self.fits) < self._n_trials:
             self._tell(*found[len(self.fits)])
 
@@ -414,7 +413,7 @@ def _earlier_fit(setting: Hyperparameters, trial: FrozenTrial) -> Fit:
 def _timed(
     fit: Callable[[Any], tuple[CorrectionScheme, ...]], item: Any
 ) -> tuple[tuple[CorrectionScheme, ...], float, int]:
-    """Fit a setting without a fold on a worker and measure the time there."""
+    """Fit a setting without each fold on a worker and measure the time there."""
     started_ms, clock = _now_ms(), time.perf_counter()
     return fit(item), time.perf_counter() - clock, started_ms
 

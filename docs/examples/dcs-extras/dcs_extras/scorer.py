@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.prompts import PromptPrefix
+from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import ModelReference, Progress
 
 

@@ -1,4 +1,4 @@
-"""One setting, fitted on all rows."""
+"""One setting: what its search finds, and how far it follows the labels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pytest
 
 from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
-from dcs.schemes.calibration import fit_calibration
+from dcs.methods.parameters import Hyperparameters
+from dcs.methods.search import CalibratedRows
 from dcs.schemes.corrections import CorrectionSet
+from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
-from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table, fit_setting
 
 #: Drawn back by nothing.
-_FREE = Hyperparameters(calibration="none", prior_rows=0.0, averages=0)
+_FREE = Hyperparameters(calibration="none", prior_rows=0.0)
 
 
 def test_weights_do_what_beta_asks() -> None:
@@ -27,16 +28,12 @@ def test_weights_do_what_beta_asks() -> None:
     probs, labels = probs[keep], labels[keep]
 
     def judged(beta: float) -> ClassificationMetrics:
-        scheme = fit_setting(
-            probs, labels, Hyperparameters(calibration="vector", averages=4, beta=beta)
-        )
+        scheme = fit_setting(probs, labels, Hyperparameters(calibration="linear", beta=beta))
         return ClassificationMetrics.from_predictions(labels, scheme.predict(probs), 3)
 
     accurate, fair = judged(0.0), judged(1.0)
     assert fair.cobias < accurate.cobias
     assert fair.accuracy < accurate.accuracy
-    # The most probable class is the most accurate decision: there is nothing to search.
-    assert fit_setting(probs, labels, Hyperparameters(beta=0.0)).provenance["moves"] == 0
 
 
 def test_without_guards_it_is_the_plain_search() -> None:
@@ -52,30 +49,26 @@ def test_without_guards_it_is_the_plain_search() -> None:
     )
     corrections, objective = CorrectionSet.dcs(weight_scale=20), Objective(beta=0.5, tau=0.1)
     best = exact_search(probs, labels, corrections=corrections, objective=objective)
-    found = fit_setting(probs, labels, setting).predict(probs)
+    chosen, moves = CalibratedRows(probs, labels, balanced=False).search(setting, 0)
+    found = CorrectionScheme(("a", "b"), chosen).predict(probs)
     assert objective.value(confusion_matrix(labels, found, 2)) == pytest.approx(best.z, abs=1e-12)
+    assert moves > 0
 
 
 def test_without_evidence_weights_equalise_the_mean_probabilities() -> None:
     probs, labels = biased_table(300, 3)
-    setting = Hyperparameters(calibration="none", prior_rows=1e12, beta=1.0)
+    rows = CalibratedRows(probs, labels, balanced=False)
+    chosen, _ = rows.search(replace(_FREE, prior_rows=1e12), 0)
     expected = -np.log(probs.mean(axis=0))
-    found = fit_setting(probs, labels, setting).offsets
+    found = CorrectionScheme(tuple("abc"), chosen).offsets
     np.testing.assert_allclose(found, expected - expected.mean(), atol=1e-6)
 
 
-@pytest.mark.parametrize(("n_rows", "ridge"), [(300, 20.0), (1000, 10.0)])
-def test_the_ridge_falls_above_500_rows(n_rows: int, ridge: float) -> None:
-    probs, labels = biased_table(n_rows, 3)
-    found = fit_setting(probs, labels, Hyperparameters(ridge=20.0, corrections="none"))
-    assert found.calibration == fit_calibration(probs, labels, kind="logistic", ridge=ridge)
-
-
 @pytest.mark.parametrize("corrections", ["none", "weights", "memberships", "both"])
-@pytest.mark.parametrize("calibration", ["none", "batch", "logistic", "balanced"])
+@pytest.mark.parametrize("calibration", ["mixture", "none", "batch", "offsets", "linear", "drops"])
 def test_every_setting_fits_on_very_few_rows(calibration: Any, corrections: Any) -> None:
     probs, labels = biased_table(9, 3)
-    setting = Hyperparameters(calibration=calibration, corrections=corrections, averages=2)
+    setting = Hyperparameters(calibration=calibration, corrections=corrections)
     scheme = fit_setting(probs, labels, setting)
     assert np.isfinite(scheme.apply(probs)).all()
 
@@ -83,11 +76,11 @@ def test_every_setting_fits_on_very_few_rows(calibration: Any, corrections: Any)
 @pytest.mark.parametrize(
     ("setting", "share"),
     [
-        (Hyperparameters(corrections="none"), 0.0),
+        (Hyperparameters(calibration="batch", corrections="none"), 0.0),
         (_FREE, 1.0),
-        (Hyperparameters(prior_rows=100.0), 0.25),
-        (Hyperparameters(prior_rows=100.0, corrections="memberships"), 0.5),
+        (Hyperparameters(prior_rows=25.0), 0.25),
+        (Hyperparameters(prior_rows=25.0, corrections="memberships"), 0.5),
     ],
 )
 def test_how_far_a_search_follows_the_labels(setting: Hyperparameters, share: float) -> None:
-    assert setting.follows(100) == pytest.approx(share)
+    assert setting.follows(100, 4) == pytest.approx(share)

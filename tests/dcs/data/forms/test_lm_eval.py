@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.data.importers import import_tables
+from dcs.data.reader import as_reading, read_table, read_tables
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
 from tests.dcs.refusals import refuses
@@ -46,7 +46,7 @@ def log(folder: Path, *samples: Any, name: str = NAME) -> Path:
 
 
 def _import(path: Path, **options: Any) -> ProbabilityTable:
-    (table,) = import_tables("lm-eval", path, **options).values()
+    (table,) = read_tables(path, as_reading(options)).values()
     return table
 
 
@@ -95,29 +95,29 @@ class TestFolder:
         return tmp_path
 
     def test_every_task_of_every_model(self, folder: Path) -> None:
-        tables = import_tables("lm-eval", folder)
+        tables = read_tables(folder)
         assert list(tables) == ["mood_me__a-7b", "mood_me__b", "news_me__a-7b", "news_me__b"]
         assert [table.labels.tolist() for table in tables.values()] == [[0], [1], [0], [1]]
         told = tables["news_me__a-7b"].provenance
         assert (told.model, told.task, told.shots) == ("me/a-7b", "news", 5)
         assert tables["mood_me__b"].classes == ("yes, sure", "no")
-        assert list(import_tables("lm-eval", folder / "me__b")) == ["mood", "news"]
-        assert import_tables("lm-eval", folder)["mood_me__b"].provenance.model == "me/b"
+        assert list(read_tables(folder / "me__b")) == ["mood", "news"]
+        assert read_tables(folder)["mood_me__b"].provenance.model == "me/b"
 
     def test_what_is_not_multiple_choice_is_left_out(self, folder: Path) -> None:
         answer = sample(0, "a", [], filtered_resps=["an answer"])
         log(folder, answer, name=f"samples_open_{self.DATE}.jsonl")
         with pytest.warns(UserWarning, match="samples_open_"):
-            assert len(import_tables("lm-eval", folder)) == 4
+            assert len(read_tables(folder)) == 4
         for model in folder.glob("me__*"):
             shutil.rmtree(model)
         with pytest.raises(TableError, match="samples_open_"):
-            import_tables("lm-eval", folder)
+            read_tables(folder)
 
     @pytest.mark.parametrize("content", ["[1]", "{", '{"n-shot": 3}', '{"model_name": [1]}'])
     def test_a_results_file_of_another_kind(self, folder: Path, content: str) -> None:
         (folder / "me__b" / f"results_{self.DATE}.json").write_text(content)
-        assert import_tables("lm-eval", folder)["news_me__b"].provenance.model is None
+        assert read_tables(folder)["news_me__b"].provenance.model is None
 
 
 def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
@@ -126,30 +126,15 @@ def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
     assert _import(path, filter="loose").probs.tolist() == [[0.5, 0.5]]
     for wrong in (None, "x"):
         names = ["filter=", "'strict', 'loose'"]
-        refuses(TableError, import_tables, "lm-eval", path, filter=wrong, names=names)
+        refuses(TableError, read_table, path, filter=wrong, names=names)
 
 
 @pytest.mark.parametrize("told", [{"acc_mutual_info": 0.0}, {"metrics": ["acc_mutual_info"]}])
-def test_choice_scores(told: dict[str, Any], tmp_path: Path) -> None:
+def test_scores_without_the_prompt_are_left_out(told: dict[str, Any], tmp_path: Path) -> None:
     arguments = asked("no", "yes", "no", "yes")
-    path = log(tmp_path, sample(0, "yes", [*QUARTERS, -9.0, -1.0], **told, **arguments))
-    table = _import(path)
+    table = _import(log(tmp_path, sample(0, "yes", [*QUARTERS, -9.0, -1.0], **told, **arguments)))
     np.testing.assert_allclose(table.probs, [[0.75, 0.25]])
     assert (table.classes, table.labels.tolist()) == (("no", "yes"), [1])
-    odds = {rule: _import(path, choice_score=rule).probs[0] for rule in RULES}
-    np.testing.assert_allclose(np.divide(*odds["unconditional"]), 3 * math.exp(8))
-    np.testing.assert_allclose(np.divide(*odds["mean"]), 0.75 ** (1 / 2) / 0.25 ** (1 / 3))
-
-
-RULES = ("mean", "unconditional")
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_choice_scores_that_the_log_lacks(rule: str, tmp_path: Path) -> None:
-    path = log(tmp_path, sample(8, "0", QUARTERS))
-    refuses(
-        TableError, import_tables, "lm-eval", path, choice_score=rule, names=["doc_id 8", rule]
-    )
 
 
 def test_choices_that_vary_in_number(tmp_path: Path) -> None:
@@ -188,8 +173,8 @@ def labels_of(
         (["1", "2"], ("1", "2"), {}, [0, 1]),
         (["1", "0"], ("1", "2"), {}, [1, 0]),
         # Where both fit, a person tells which.
-        (["1", "1"], AS_NUMBERS, {"targets": "text"}, [0, 0]),
-        (["1", "1"], AS_NUMBERS, {"targets": "index"}, [1, 1]),
+        (["1", "1"], AS_NUMBERS, {"labels": "names"}, [0, 0]),
+        (["1", "1"], AS_NUMBERS, {"labels": "from-0"}, [1, 1]),
     ],
 )
 def test_targets(targets, choices, told, labels, tmp_path):  # type: ignore[no-untyped-def]
@@ -198,12 +183,12 @@ def test_targets(targets, choices, told, labels, tmp_path):  # type: ignore[no-u
 
 @pytest.mark.parametrize("target", [2, -2, "yes", "maybe", True, [0, 1]])
 def test_targets_must_fit_as_the_others_do(target: Any, tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="doc_id 1: "):
+    with pytest.raises(TableError, match="id '1': "):
         labels_of(tmp_path, ["1", target], NO_YES)
 
 
 def test_targets_of_two_readings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="targets=index"):
+    with pytest.raises(TableError, match="labels=from-0"):
         labels_of(tmp_path, ["1", "1"], AS_NUMBERS)
 
 
@@ -222,4 +207,4 @@ def test_targets_of_two_readings_are_refused(tmp_path: Path) -> None:
 )
 def test_refused(lines: list[Any], tmp_path: Path) -> None:
     path = log(tmp_path, *lines)
-    refuses(TableError, import_tables, "lm-eval", path, names=[f"{path}: "])
+    refuses(TableError, read_table, path, names=[f"{path}: "])

@@ -1,0 +1,241 @@
+"""Plain columns that are not one per class: several rows per text, runs, or a single column."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dcs.data.columns import (
+    Reading,
+    cells_of,
+    has_class_columns,
+    is_id,
+    names_predictions,
+    to_number,
+)
+from dcs.data.forms.base import (
+    Form,
+    Rows,
+    label_columns,
+    natural,
+    structured,
+    with_scores,
+    with_votes,
+)
+from dcs.data.labels import TELLING, as_text, comparable
+from dcs.errors import TableError, quoted, show
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CLASS: Final = re.compile(r"class(_name)?|category|label(_name)?|option|choice|candidate", re.I)
+_VALUE: Final = re.compile(r"p|probs?|proba|probability|score|value|log_?prob|confidence", re.I)
+_ANSWER: Final = re.compile(r"answer|response|vote|choice|completion|parsed(_answer)?", re.I)
+
+
+def _constant(frame: pd.DataFrame, key: str, name: str) -> bool:
+    """Whether a column has one value per id."""
+    return bool(frame.groupby(key, sort=False)[name].nunique(dropna=False).max() == 1)
+
+
+def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | None] | None:
+    """Return the columns of ids, of classes or answers, and of probabilities, if any."""
+    nested = structured(frame)
+    ids = [n for n in frame.columns if is_id(n) and n not in nested]
+    texts = [n for n in frame.columns if n.lower() in ("text", "document") and n not in nested]
+    keys = [n for n in ids or texts if 1 < frame[n].nunique() < len(frame)]
+    if not keys:
+        return None
+    values = [n for n in frame.columns if _VALUE.fullmatch(n) and to_number(frame[n]).plausible]
+    named = _CLASS if values else _ANSWER
+    found = [n for n in frame.columns if n not in keys and named.fullmatch(n)]
+    if not values:
+        found += [n for n in frame.columns if names_predictions(n) and n not in found]
+        known = [n for n in found if given.classes or label_columns(frame, [n])]
+        found = known[:1]
+    found = [n for n in found if not values or not frame.duplicated([keys[0], n]).any()]
+    found = [n for n in found if not values or not _constant(frame, keys[0], n)]
+    if len(found) != 1 or len(values) > 1:
+        return None
+    return keys[0], found[0], next(iter(values), None)
+
+
+def _long_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    key, name, value = _long_columns(frame, given) or ("", "", None)
+    groups: dict[Any, list[int]] = {}
+    for row, cell in enumerate(cells_of(frame[key])):
+        groups.setdefault(cell, []).append(row)
+    kept = [n for n in frame.columns if n not in (name, value) and _constant(frame, key, n)]
+    labels = [n for n in label_columns(frame, (name, key)) if n not in kept]
+    if labels:
+        raise TableError(f"rows of one {key} have different values of {show(labels[0])}")
+    first = frame.iloc[[rows[0] for rows in groups.values()]].reset_index(drop=True)
+    first = first[[key, *[n for n in kept if n != key]]]
+    cells = [as_text(cell) for cell in cells_of(frame[name])]
+    if value is None:
+        labels = [given.label] if given.label in kept else label_columns(frame, (name, key))
+        answers = [[cells[row] for row in rows] for rows in groups.values()]
+        found = with_votes(first, answers, next(iter(labels), None), given)
+        return Rows(found.frame, {"id": key, **found.told}, found.remark)
+    numbers = cells_of(frame[value])
+    scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
+    size = len({*cells})
+    if short := [k for k, row in enumerate(scores) if len(row) < size]:
+        raise TableError(
+            f"{key} {show(first[key].iloc[short[0]])} has {len(scores[short[0]])} classes, others "
+            f"have {size}; give one row per class"
+        )
+    return Rows(with_scores(first, scores), {"id": key})
+
+
+def _is_long(frame: pd.DataFrame, given: Reading) -> bool:
+    return _long_columns(frame, given) is not None and not has_class_columns(frame, given)
+
+
+LONG = Form("several rows per text", _is_long, _long_rows)
+
+
+_RUN: Final = re.compile(
+    r"(\w*(?:run|answer|vote|pred|prediction|response|sample|seed|draw|output))[ _.-]?\d+", re.I
+)
+
+
+def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
+    """Return the columns of answers: of one name with numbers, and not fractions."""
+    groups: dict[str, list[str]] = {}
+    for name in frame.columns:
+        if match := _RUN.fullmatch(name):
+            groups.setdefault(match[1], []).append(name)
+    found = [names for names in groups.values() if len(names) > 1]
+    if len(found) != 1 or not (given.classes or label_columns(frame, found[0])):
+        return []
+    numbers = [to_number(frame[name]) for name in found[0]]
+    counts = re.search("vote|pred|output", found[0][0], re.I) and all(n.plausible for n in numbers)
+    fractions = any(n.plausible and (n.values % 1 > 0).any() for n in numbers)
+    return [] if counts or fractions else found[0]
+
+
+def _run_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    runs = _runs(frame, given)
+    labels = [given.label] if given.label in frame else label_columns(frame, runs)
+    answers = [*zip(*(cells_of(frame[name]) for name in runs), strict=True)]
+    return with_votes(frame.drop(columns=runs), answers, next(iter(labels), None), given)
+
+
+def _has_runs(frame: pd.DataFrame, given: Reading) -> bool:
+    runs = _runs(frame, given)
+    return bool(runs) and not has_class_columns(frame.drop(columns=runs), given)
+
+
+RUNS = Form("a column per run", _has_runs, _run_rows)
+
+
+_WORD: Final = "p|probs?|proba|probability|score|confidence|conf"
+_BEFORE: Final = re.compile(rf"(?:{_WORD})[ _:.-](.+)", re.I)
+_AFTER: Final = re.compile(rf"(.+)[ _:.-](?:{_WORD})", re.I)
+_SCORE: Final = re.compile(rf"{_WORD}|{_BEFORE.pattern}|{_AFTER.pattern}", re.I)
+
+
+def _single_columns(
+    frame: pd.DataFrame, given: Reading
+) -> tuple[str, str | None, str | None] | None:
+    """Return the columns of the values, of a prediction they are the confidence of, of labels."""
+    chosen = given.columns if given.columns and len(given.columns) == 1 else None
+    scores = [n for n in frame.columns if (n in chosen if chosen else _SCORE.fullmatch(n))]
+    if len(scores) != 1 or not to_number(frame[scores[0]]).plausible:
+        return None
+    guesses = [n for n in frame.columns if names_predictions(n) and n not in scores]
+    labels = [given.label] if given.label in frame else label_columns(frame, scores)
+    if "label" in labels and len(labels) > 1 and not guesses:
+        # Of a pipeline that returns the first label only: {"label": ..., "score": ...}.
+        guesses, labels = ["label"], [name for name in labels if name != "label"]
+    guess, label = next(iter(guesses), None), next(iter(labels), None)
+    two = len(_classes(frame, given, guess, label)) == 2
+    return (scores[0], guess, label) if two or guess else None
+
+
+def _classes(frame: pd.DataFrame, given: Reading, *columns: str | None) -> tuple[str, ...]:
+    """Return the given classes, or those that columns name, in order."""
+    texts = {as_text(cell) for name in columns if name for cell in cells_of(frame[name])}
+    return given.classes or tuple(sorted(texts - {""}, key=natural))
+
+
+def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    score, guess, label = _single_columns(frame, given) or ("", None, None)
+    values, classes = to_number(frame[score]).values, _classes(frame, given, guess, label)
+    if wrong := [k for k, value in enumerate(values) if not 0.0 <= value <= 1.0]:
+        shown = show(frame[score].iloc[wrong[0]])
+        raise TableError(f"row {wrong[0]}: {score} is {shown}; must be a probability")
+    if len(classes) != 2:
+        raise TableError(
+            f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}: values "
+            "of the other classes are unknown; give a column per class"
+        )
+    if comparable(classes[0]) == comparable(classes[1]):
+        raise TableError(f"classes {quoted(classes)} differ in case only; rename one")
+    second, remark = np.ones(len(values), dtype=bool), ""
+    if guess is None:
+        place = _place(score, classes, given)
+        second[:] = place == 1
+        remark = f"{show(score)} is the probability of {show(classes[place])}"
+        truth = [] if label is None else [comparable(cell) for cell in cells_of(frame[label])]
+        first, other = (
+            values[[cell == comparable(c) for cell in truth]] if truth else values[:0]
+            for c in classes
+        )
+        high = first if place == 1 else other
+        low = other if place == 1 else first
+        lower = min(high.size, low.size) >= TELLING and low.mean() < high.mean()
+        if not given.classes and (lower or (len(values) >= TELLING and values.min() >= 0.5)):
+            raise TableError(
+                f"{score} may be the confidence of a prediction, or of another class: it is never "
+                f"below 0.5, or lower for {show(classes[place])}; add the column predicted, or "
+                f"{_ways(classes)}"
+            )
+    else:
+        keys = [*map(comparable, classes)]
+        cells = [comparable(cell) for cell in cells_of(frame[guess])]
+        if odd := [k for k, cell in enumerate(cells) if cell not in keys]:
+            raise TableError(f"row {odd[0]}: {guess} must be one of {quoted(classes)}")
+        second = np.array([cell == keys[1] for cell in cells])
+        remark = f"{show(score)} is the confidence of {show(guess)}"
+    values = np.where(second, values, 1.0 - values)
+    scores = [dict(zip(classes, (1.0 - value, value), strict=True)) for value in values.tolist()]
+    rest = frame.drop(columns=score).rename(
+        columns={"label": "predicted"} if guess == "label" else {}
+    )
+    told = {"columns": None, "classes": classes} | ({"label": label} if label and guess else {})
+    return Rows(with_scores(rest, scores, classes), told, remark)
+
+
+def _ways(classes: tuple[str, ...]) -> str:
+    both = (",".join(classes), ",".join(classes[::-1]))
+    return (
+        f"name the class of the probability as the second: --read classes={both[0]} or "
+        f"classes={both[1]}"
+    )
+
+
+def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
+    """Return which class a column is the probability of."""
+    keys = [*map(comparable, classes)]
+    found = [pattern.fullmatch(score) for pattern in (_BEFORE, _AFTER)]
+    named = {keys.index(name) for m in found if m and (name := comparable(m[1])) in keys}
+    # The classes of earlier rows are given too, so that the name of the column goes first.
+    if len(named) != 1 and (given.classes or (not named and keys in ([0, 1], [-1, 1]))):
+        return 1
+    if len(named) != 1:
+        raise TableError(
+            f"{score} is the probability of one of {quoted(classes)}; {_ways(classes)}"
+        )
+    return named.pop()
+
+
+def _is_single(frame: pd.DataFrame, given: Reading) -> bool:
+    plain = given.model_copy(update={"columns": None})
+    return _single_columns(frame, given) is not None and not has_class_columns(frame, plain)
+
+
+SINGLE = Form("one column for two classes", _is_single, _single_rows)

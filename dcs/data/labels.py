@@ -1,0 +1,220 @@
+"""A column of labels, read as one: which class its cells name, decided for all rows together."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Hashable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.errors import TableError, quoted
+
+if TYPE_CHECKING:
+    from dcs.data.checks import Named
+
+Counting: TypeAlias = Literal["names", "from-0", "from-1"]
+
+_NUMERAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?", re.ASCII | re.I)
+_POSITION: Final = re.compile(r"(?:label_)?(\d{1,9})(?:\.0*)?", re.ASCII | re.I)
+
+_MISSING: Final = Decimal(-1)
+
+#: Standard errors by which one way of counting must agree better with the predictions.
+_DECISIVE: Final = 3.0
+
+#: Fewest rows that tell predictions from labels, and ways of counting from each other.
+TELLING: Final = 20
+
+
+def as_text(cell: Any) -> str:
+    """Return a cell as text in Unicode NFC: whole numbers without decimals, missing ones empty."""
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return ""
+    if isinstance(cell, float | np.floating):
+        number = float(cell)
+        return "" if number != number else str(int(number)) if number.is_integer() else str(cell)
+    text = cell.decode("utf-8", "replace") if isinstance(cell, bytes) else str(cell)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text).strip().strip("\ufeff")
+    return text.strip()
+
+
+def fold(cell: Any) -> str:
+    """Return a cell as text to be compared in any case; the letters i of Turkish are one."""
+    text = as_text(cell).casefold()
+    if text.isascii():
+        return text
+    plain = unicodedata.normalize("NFD", text).replace("i\u0307", "i").replace("\u0131", "i")
+    return unicodedata.normalize("NFC", plain)
+
+
+def comparable(cell: Any) -> Hashable:
+    """Return numerals and truth values as numbers, so that 1.0 equals 1; other cells folded.
+
+    So are the names ``LABEL_1`` of a Transformers model without names.
+    """
+    text = fold(cell)
+    if _NUMERAL.fullmatch(number := text.removeprefix("label_")):
+        return Decimal(number)
+    return {"true": Decimal(1), "false": Decimal(0)}.get(text, text)
+
+
+#: How labels name classes, and what that is called: the first that fits all rows is taken.
+_NAMES: Final[tuple[tuple[Callable[[Any], Hashable], str], ...]] = (
+    (as_text, "by name"),
+    (fold, "by name, in any case"),
+    (comparable, "by name, as equal numbers"),
+)
+
+
+def read_labels(
+    cells: Sequence[Any],
+    probs: NDArray[np.float64],
+    names: Named,
+    *,
+    counting: Counting | None = None,
+    documented: bool = False,
+) -> tuple[NDArray[np.int64], str]:
+    """Return the class index of every label, -1 for missing ones, and how they were read.
+
+    Labels are names of classes; if no cell is one, they are positions, counted from 0, or from 1
+    if only that fits. Empty cells are missing labels, and so is -1, unless it is a class.
+
+    Parameters
+    ----------
+    cells : sequence [M]
+        Text or numbers.
+    probs : float64 array [M, N]
+        Probabilities, with which two ways of counting are compared.
+    names : Named
+        Source, classes and ids.
+    counting : {"names", "from-0", "from-1"}, optional
+        The only reading to consider.
+    documented : bool, optional
+        Whether numbers are documented to be positions from 0, as in arrays.
+
+    Raises
+    ------
+    TableError
+        If no reading fits all labels, or two readings do.
+    """
+    for row, cell in enumerate(cells):
+        if isinstance(cell, list | dict | tuple | set | np.ndarray):
+            wrong = np.arange(len(cells)) == row
+            names.refuse(wrong, cells, "must be text or a number", what="label")
+    known = {(type(cell), cell): as_text(cell) for cell in cells}
+    texts = [known[type(cell), cell] for cell in cells]
+    distinct = {text for text in {*texts} if text and comparable(text) != _MISSING}
+    positions = {text: int(m[1]) for text in distinct if (m := _POSITION.fullmatch(text))}
+    named: dict[str, int] = {}
+    counted = documented and all(isinstance(cell, int) for cell in cells)
+    if counting in (None, "names") and not (
+        counted and _fits(distinct, positions, 0, len(names.classes))
+    ):
+        found, how, named = _by_name(texts, names.classes)
+        numbered = [*map(comparable, names.classes)] == [*range(len(names.classes))]
+        if found is not None:
+            if numbered and counting is None and 0 not in positions.values():
+                _check_start(found, probs, names, [0], documented=True)
+            return found, how
+        # The names of columns without names are their positions.
+        named = {} if numbered else named
+    if not distinct:
+        return np.full(len(texts), -1), "none"
+    size = len(names.classes)
+    starts = [k for k in (0, 1) if counting in (None, f"from-{k}")]
+    fitting = [k for k in starts if counting != "names" and _fits(distinct, positions, k, size)]
+    if not fitting:
+        # Report a row that no reading allows, rather than an earlier one that some reading allows.
+        inside = {text for text, k in positions.items() if k < size and counting != "names"}
+        wrong = np.array([text in distinct - {*named} - inside for text in texts])
+        if not wrong.any():
+            wrong = np.array([text in distinct - {*named} for text in texts])
+        rule = (
+            f"must be one of {quoted(names.classes)}, or all in 0..{size - 1}; empty if unlabelled"
+        )
+        if not positions and [*map(comparable, names.classes)] == [*range(size)]:
+            rule += "; name the classes in the order of the columns with --read classes=A,B,..."
+        names.refuse(wrong, [*cells], rule, what="label")
+    start = fitting[0]
+    found = np.array([positions[text] - start if text in distinct else -1 for text in texts])
+    if counting is None:
+        if named and not documented:
+            _ask(
+                f"labels such as {quoted(sorted(named), 3)} are names of classes, but "
+                f"{quoted(sorted(distinct - {*named}), 3)} are not: are all of them names, or "
+                f"positions from {start}",
+                names,
+                ("names", f"from-{start}"),
+            )
+        if size == 2 and {*positions.values()} == {1} and -1 in found:
+            _ask(
+                "labels are -1 and 1: is -1 the first class, or an unlabelled row",
+                names,
+                ("from-0",),
+                f"classes={','.join(('-1', '1'))}",
+            )
+        if 0 not in positions.values() and not (start and len({*positions.values()}) == size):
+            _check_start(found + start, probs, names, fitting, documented=documented)
+    return found, f"as positions from {start}, as no class has such a name"
+
+
+def _by_name(
+    texts: Sequence[str], classes: Sequence[str]
+) -> tuple[NDArray[np.int64] | None, str, dict[str, int]]:
+    """Return indices if all labels name classes, how they do, and the labels that do."""
+    partly: dict[str, int] = {}
+    distinct = {*texts}
+    for key, how in _NAMES:
+        table = {key(name): k for k, name in enumerate(classes)}
+        if len(table) == len(classes):
+            named = {text: table[key(text)] for text in distinct - {""} if key(text) in table}
+            partly |= named
+            rest = {text for text in distinct - {*named} if text and comparable(text) != _MISSING}
+            if named and not rest:
+                return np.array([named.get(text, -1) for text in texts]), how, named
+    return None, "", partly
+
+
+def _fits(distinct: set[str], positions: dict[str, int], start: int, size: int) -> bool:
+    """Whether all labels are positions that count from a start."""
+    whole = len(positions) == len(distinct)
+    return whole and all(start <= k < size + start for k in positions.values())
+
+
+def _check_start(
+    labels: NDArray[np.int64],
+    probs: NDArray[np.float64],
+    names: Named,
+    fitting: Sequence[int],
+    *,
+    documented: bool,
+) -> None:
+    """Refuse positions without a 0, unless they and the predictions show where counting starts."""
+    known = labels >= fitting[0]
+    top, given = probs.argmax(axis=1)[known], labels[known]
+    from_0, from_1 = int((top == given).sum()), int((top == given - 1).sum())
+    lead = (from_0 - from_1) * (1 if 0 in fitting else -1)
+    if documented:
+        sure = top.size < TELLING or lead >= 0
+    else:
+        sure = lead > 0 and lead >= _DECISIVE * np.sqrt(from_0 + from_1)
+    if not sure:
+        _ask(
+            f"no label is 0, and those of {from_0} rows are predicted if they count from 0, those "
+            f"of {from_1} if they count from 1: do they count from 0 or from 1",
+            names,
+            ("from-0", "from-1"),
+        )
+
+
+def _ask(question: str, names: Named, ways: Sequence[Counting | str], more: str = "") -> None:
+    options = [f"labels={way}" for way in ways] + [more] * bool(more)
+    raise TableError(
+        f"{names.source}: {question}; specify it with --read {' or '.join(options)}, or write "
+        f"class names ({quoted(names.classes)})"
+    )

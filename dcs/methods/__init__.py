@@ -1,0 +1,1 @@
+"""Correction methods: their parameters, calibrations, and fits."""

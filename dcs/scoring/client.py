@@ -1,0 +1,216 @@
+"""Requests to servers with an OpenAI-compatible API: limits, errors, and no secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import httpx2
+
+from dcs.errors import ScoringError, named, show
+from dcs.scoring.base import Engine
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+Api = Literal["completions", "chat"]
+
+T = TypeVar("T")
+
+_MAX_RESPONSE_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
+
+_ATTEMPTS_OF_A_PROMPT = 4  # number of `timeout`s after which a request is given up
+
+#: Statuses that are not the fault of a prompt: key, address, limits, maintenance.
+_SERVER_FAULTS = (*range(300, 400), 401, 402, 403, 404, 405, 407, 429, 503)
+
+#: Raised when a response has another structure, is nested too deeply, or has too large numbers.
+UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+class PromptError(ScoringError):
+    """The answer to one prompt cannot be used; others may be."""
+
+
+class ServedEngine(Engine):
+    """Base class of engines whose models are hosted by a server; the subclass sets its fields.
+
+    Attributes
+    ----------
+    base_url : str
+        Address of the server as it may be shown.
+    refused : int
+        Number of requests rejected by a busy or failing server so far.
+    """
+
+    served = True
+    base_url: str
+    refused = 0
+    _address: str
+    _api: Api
+    _key_variable: str
+    _limit_name = "max_tokens"
+    _retries: int
+    _timeout: float
+
+    async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
+        """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
+        import openai
+
+        chat, limit = is_chat(prompt), body["max_tokens"]
+        body = {"model": self.model, "messages" if chat else "prompt": prompt, **body}
+        del body["max_tokens"]
+        if chat and "return_token_ids" in body:
+            # Such servers pass this to the chat template.
+            body["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}
+        path = "/chat/completions" if chat else "/completions"
+        # Some servers call the limit otherwise. Concurrent requests learn it at the same time.
+        other = "max_completion_tokens"
+        for name in (self._limit_name, other):
+            try:
+                # Retries and waits included: a server that drips would take one for each of them.
+                async with asyncio.timeout(_ATTEMPTS_OF_A_PROMPT * self._timeout):
+                    answer: Any = await client.post(
+                        path, cast_to=object, body={**body, name: limit}
+                    )
+                if name == other:
+                    self._limit_name = other
+                break
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if name == other or other not in str(error):
+                    raise
+        read = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
+        if read < 0:
+            raise ValueError("negative number of tokens")
+        self.tokens_read += read
+        return answer
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[AsyncOpenAI]:
+        import openai
+
+        if self._address != self.base_url:
+            # They log the URL of every request, with a path that may contain a key.
+            for name in ("httpx2", "openai._base_client"):
+                logging.getLogger(name).addFilter(_drop)
+        async with openai.AsyncOpenAI(
+            base_url=self._address,
+            api_key=self._key or "none",
+            timeout=self._timeout,
+            max_retries=self._retries,
+            http_client=openai.DefaultAsyncHttpxClient(
+                # A redirect would send the prompts, and possibly the key, to another server.
+                follow_redirects=False,
+                headers={"Accept-Encoding": "identity"},
+                event_hooks={"response": [self._limit_response]},
+            ),
+        ) as client:
+            yield client
+
+    @property
+    def _key(self) -> str:
+        return os.environ.get(self._key_variable, "").strip()
+
+    async def _limit_response(self, response: httpx2.Response) -> None:
+        """Limit the size of a response, and count requests that are rejected temporarily."""
+        # A small compressed response may decompress to a very large one.
+        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+            raise ScoringError(
+                f"{self.base_url} compresses its responses ({show(encoding, 20)}) despite "
+                "Accept-Encoding: identity; use a server that respects the header"
+            )
+        response.stream = _LimitedStream(response.stream, self.base_url)
+        if response.status_code in (408, 409, 429) or response.status_code >= 500:
+            self.refused += 1
+
+    @contextmanager
+    def _converted(self, where: str) -> Iterator[None]:
+        """Convert errors of the client and unreadable responses to a ScoringError."""
+        import openai
+
+        try:
+            yield
+        except ScoringError as error:
+            if str(error).startswith(where):
+                raise
+            raise type(error)(f"{where}: {error}") from None
+        except (openai.APIError, TimeoutError) as error:
+            raise self._convert_error(where, error) from None
+        except UNREADABLE:
+            lacks = "log-probabilities" if self.votes is None else "answers"
+            raise PromptError(
+                f"{where}: {self.base_url} returns no usable {lacks} for model {self.model!r} "
+                f"with api={self._api}; use another api or server, or sample answers by votes=20"
+            ) from None
+
+    def _convert_error(self, where: str, error: Exception) -> ScoringError:
+        if isinstance(error.__cause__, ScoringError):
+            # The client may wrap the error of the hook.
+            return error.__cause__
+        status = getattr(error, "status_code", None)
+        if status in (401, 403):
+            # Omit the response: servers repeat parts of the key in it.
+            return ScoringError(
+                f"{self.base_url} rejected the API key (status {status}); set the environment "
+                f"variable {self._key_variable} on the machine that sends the requests"
+            )
+        what = "does not respond" if status is None else f"returned status {status}"
+        cause = named(error)
+        path = self._address.removeprefix(self.base_url)
+        for secret in (self._key, path, *(part for part in path.split("/") if len(part) > 3)):
+            cause = cause.replace(secret, "***") if secret else cause
+        advice = ""
+        if status in (404, 405):
+            other = "chat" if self._api == "completions" else "completions"
+            advice = (
+                f"; check the name of the model, or set api={other} (--set scoring.api={other}) "
+                "if the server offers only that"
+            )
+        kind = ScoringError if status in _SERVER_FAULTS else PromptError
+        return kind(f"{where}: {self.base_url} {what} ({cause}){advice}")
+
+
+def _drop(record: logging.LogRecord) -> bool:
+    return False
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    # A notebook already runs an event loop, which must not be blocked.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def is_chat(prompt: Any) -> bool:
+    """Return whether a prompt consists of messages."""
+    return isinstance(prompt, list) and isinstance(prompt[0], dict)
+
+
+class _LimitedStream(httpx2.AsyncByteStream):
+    """The body of a response, with a limit on its size."""
+
+    def __init__(self, body: Any, address: str) -> None:
+        self._body, self._address = body, address
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in self._body:
+            size += len(part)
+            if size > _MAX_RESPONSE_BYTES:
+                raise ScoringError(
+                    f"{self._address} returned more than {_MAX_RESPONSE_BYTES >> 20} MiB for one "
+                    "prompt; check that base_url is a model server"
+                )
+            yield part
+
+    async def aclose(self) -> None:
+        await self._body.aclose()

@@ -1,0 +1,472 @@
+"""Comparison of settings: the front of the best ones, and the default fit.
+
+Settings are judged on rows that they were not fitted on. For each weight of COBias, the mean of
+the best few linear settings is a point of the front, and the preference selects one of the points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
+from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
+from dcs.methods.calibrations.free import batch_calibration
+from dcs.methods.parameters import CorrectionFamily, Hyperparameters
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.fitting import (
+    FEWEST_LABELS,
+    Averaged,
+    Fit,
+    Fitting,
+    Mapper,
+    cobias_noise,
+)
+from dcs.selection.front import FittedScheme
+from dcs.selection.points import FrontPoint, pareto_front
+from dcs.selection.preference import Preference
+
+#: Weights of COBias, for each of which there is a point.
+_BETAS: Final = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5)
+
+_PAPER_BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
+
+_PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud": "memberships"}
+
+#: Beta of the reference of "balance".
+_REFERENCE_BETA: Final = 1.0
+
+_CANDIDATES: Final = (
+    Hyperparameters(),
+    Hyperparameters(corrections="none"),
+    Hyperparameters(calibration="batch", corrections="none"),
+    Hyperparameters(calibration="none"),
+    Hyperparameters(calibration="none", corrections="both"),
+)
+
+#: Number of classes above which the number of moves of a search no longer grows with them.
+_FULL_CLASSES: Final = 20
+
+#: Maximum steps between neighbours on a front, in accuracy, in COBias and in the share of changed
+#: predictions, and minimum interpolation step.
+_ACCURACY_STEP: Final = 0.004
+_COBIAS_STEP: Final = 0.02
+_CHANGED_STEP: Final = 0.1
+_SHORTEST: Final = 1 / 64
+
+#: Shares of the reference on the straight way to it from the uncorrected probabilities.
+_WAY: Final = (
+    *(0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.13, 0.17, 0.22),
+    *(0.28, 0.35, 0.42, 0.5, 0.6, 0.7, 0.8, 0.9),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionSettings:
+    """Settings of the selection by cross-validation.
+
+    Parameters
+    ----------
+    candidates : tuple of Hyperparameters
+        Settings to compare, on any number of rows and classes. The first is evaluated at every
+        beta, others that search at every second one.
+    betas : tuple of float
+        Weights of COBias for the searches; the front is interpolated between them.
+    folds : int
+        Number of folds, 2 or more; limited to the number of labelled rows.
+    development : float, optional
+        Share of the labelled rows on which settings are judged, instead of folds.
+    preference : Preference
+        Rule that selects the point of the front.
+    method : str
+        Name of the method in the provenance of the schemes.
+
+    Raises
+    ------
+    InvalidInputError
+        If a value is invalid.
+    """
+
+    candidates: tuple[Hyperparameters, ...] = _CANDIDATES
+    betas: tuple[float, ...] = _BETAS
+    folds: int = 5
+    development: float | None = None
+    preference: Preference = field(default_factory=Preference)
+    method: str = "dcs"
+
+    def __post_init__(self) -> None:
+        betas = tuple(replace(self.candidates[0], beta=beta).beta for beta in self.betas)
+        object.__setattr__(self, "betas", betas)
+        object.__setattr__(self, "folds", whole_number(self.folds, "folds", least=2))
+
+    @classmethod
+    def of_method(cls, name: str) -> SelectionSettings:
+        """Return the settings for a method of the paper.
+
+        ``dnip`` and ``furud`` are defined as in their papers: their own corrections without
+        calibration. For any other name, return the settings of the default, ``dcs``.
+        """
+        if name not in _PAPER_FAMILIES:
+            return cls()
+        setting = Hyperparameters(
+            calibration="none",
+            corrections=_PAPER_FAMILIES[name],
+            weight_scale=30,
+            spacing="linear",
+            prior_rows=0.0,
+        )
+        return cls(candidates=(setting,), betas=_PAPER_BETAS, method=name)
+
+
+def fit_scheme(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    settings: SelectionSettings | None = None,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
+    reference: ArrayLike | None = None,
+    progress: Callable[[float], None] | None = None,
+    mapper: Mapper = map,
+) -> FittedScheme:
+    """Fit a front of schemes and select one of them by cross-validation.
+
+    For every weight of COBias (beta), the mean of the best settings on held-out rows is a point of
+    the front. Further points are interpolated until neighbours are close. The preference selects
+    one point.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N], or data frame
+        Class probabilities. The columns of a data frame are matched to `classes` by name.
+    labels : array of int or str, shape [M]
+        True class indices, -1 for unlabelled rows; or class names, "" or None for unlabelled
+        rows. At least two rows must be labelled; these are used for search and evaluation, whereas
+        mean probabilities are those of all rows.
+    settings : SelectionSettings, optional
+        Candidates, betas, folds and preference.
+    seed : int, optional
+        Random seed; the same arguments give the same schemes.
+    classes : sequence of str, optional
+        Class names, by default ``"class_0", "class_1", ...``.
+    reference : array of int, shape [M], optional
+        Predictions with which accuracy is compared, by default those of the uncorrected
+        probabilities. For combined tables, those before the combination.
+    progress : callable, optional
+        Called with the completed share of the work, 0..1.
+    mapper : callable, optional
+        Applies a function to items in order, like the builtin ``map``; use it to fit settings in
+        parallel. It does not change the result.
+
+    Returns
+    -------
+    FittedScheme
+        The front and the selected scheme.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is invalid or there are fewer than two labelled rows.
+
+    Warns
+    -----
+    UserWarning
+        If a class has no rows.
+    """
+    settings = SelectionSettings() if settings is None else settings
+    everything, known, names = checked_rows(probs, labels, classes, missing=True)
+    fitting = Fitting(
+        everything, known, settings.folds, development=settings.development, seed=seed
+    )
+    warn_of_absent_classes(fitting.labels, names)
+    fits = fitting.judge(
+        standard_settings(settings, fitting.n_classes), mapper=mapper, progress=progress
+    )
+    return front_of(fitting, fits, settings=settings, classes=names, reference=reference)
+
+
+def standard_settings(settings: SelectionSettings, n_classes: int) -> list[Hyperparameters]:
+    """Return the settings to compare, those without a search first."""
+    # A chain visits every class the same number of times, whose cost grows with their number too.
+    share = min(1.0, _FULL_CLASSES / n_classes)
+    grid, candidates = [], settings.candidates
+    if settings.preference.prefer == "offsets":
+        candidates = tuple(each for each in candidates if each.adds_offsets) or candidates
+    for each in candidates:
+        schedule = replace(
+            each.schedule,
+            lambda1=each.schedule.lambda1 * share,
+            lambda2=each.schedule.lambda2 * share,
+        )
+        # The first one makes the front; the others compete with it at some betas.
+        betas = settings.betas if each == candidates[0] else settings.betas[::2]
+        grid += [replace(each, schedule=schedule).at(beta) for beta in betas]
+    return sorted(dict.fromkeys(grid), key=lambda each: each.corrections != "none")
+
+
+def front_of(
+    fitting: Fitting,
+    fits: Sequence[Fit],
+    *,
+    settings: SelectionSettings,
+    classes: Sequence[str],
+    reference: ArrayLike | None = None,
+) -> FittedScheme:
+    """Build the front of judged settings and pick a point.
+
+    Parameters
+    ----------
+    fitting : Fitting
+        The judge of the settings.
+    fits : sequence of Fit
+        All judged settings, standard and sampled.
+    settings : SelectionSettings
+        Betas and preference.
+    classes : sequence of str
+        Class names.
+    reference : array of int, optional
+        See :func:`fit_scheme`.
+
+    Returns
+    -------
+    FittedScheme
+        The front and the picked point.
+    """
+    plain = fitting.uncorrected(classes)
+    before = plain.predictions
+    if reference is not None:
+        everywhere = np.asarray(reference)
+        before = everywhere[fitting.known][fitting.place >= 0]
+    best = _best(fitting, fits, settings)
+    builder = _Front(
+        fitting=fitting,
+        plain=plain,
+        before=before,
+        middle=min(best, key=lambda each: abs(each[1] - _REFERENCE_BETA))[0],
+        origin={"method": settings.method, "seed": fitting.rows.seed},
+    )
+    return FittedScheme.picked(builder.points(best), settings.preference, fitting.pool)
+
+
+def reference_of(fitting: Fitting, fits: Sequence[Fit], settings: SelectionSettings) -> Fit:
+    """Return the fit that ``"balance"`` refers to: the mean of the best settings at beta 1."""
+    best = _best(fitting, fits, settings)
+    return min(best, key=lambda each: abs(each[1] - _REFERENCE_BETA))[0]
+
+
+def _best(
+    fitting: Fitting, fits: Sequence[Fit], settings: SelectionSettings
+) -> list[tuple[Fit, float]]:
+    """Return the fits of the front, with their betas.
+
+    For each beta the mean of the best few searches that have one, and all Pareto-optimal others.
+    """
+    if settings.preference.prefer == "offsets":
+        own = [fit for fit in fits if fit.setting is not None and fit.setting.adds_offsets]
+        fits = own or fits
+    searched = [fit for fit in fits if _is_averaged(fit)]
+    best: list[tuple[Fit, float]] = []
+    for beta in settings.betas:
+        if searched:
+            number = min(len(searched), round(math.sqrt(len(searched))) + 1)
+            few = sorted(searched, key=lambda fit: (fit.z(beta), fit.moves))[:number]
+            parts = [(fitting.complete(fit), 1.0 / number) for fit in few]
+            best.append((fitting.averaged(parts), beta))
+        else:
+            best.append((min(fits, key=lambda fit: (fit.z(beta), fit.moves)), beta))
+    others = pareto_front([fit for fit in fits if not _is_averaged(fit)])
+    for fit in others:
+        beta = min(best, key=lambda each: fit.z(each[1]) - each[0].z(each[1]))[1]
+        best.append((fitting.complete(fit), beta))
+    # Of equal ones, the one nearest to the reference.
+    best.sort(key=lambda each: abs(each[1] - _REFERENCE_BETA))
+    distinct: dict[Any, tuple[Fit, float]] = {}
+    for fit, beta in best:
+        distinct.setdefault(fit.setting, (fit, beta))
+    return sorted(distinct.values(), key=lambda each: each[1])
+
+
+def _is_averaged(fit: Fit) -> bool:
+    return (
+        isinstance(fit.setting, Hyperparameters)
+        and fit.setting.is_linear
+        and fit.setting.corrections != "none"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Front:
+    """Builds the points of a front."""
+
+    fitting: Fitting
+    plain: Fit
+    before: NDArray[np.int64]
+    middle: Fit
+    origin: dict[str, Any]
+
+    def points(self, best: Sequence[tuple[Fit, float]]) -> list[FrontPoint]:
+        """Return the points of fits, those between them, and those on the way to the reference."""
+        ends = [(self.point(fit, beta), fit) for fit, beta in best]
+        plain = self.point(self.plain, 0.0)
+        linear = [each for each in ends if _has_mean(each[1])]
+        front = {id(point) for point in pareto_front([point for point, _ in linear])}
+        line = sorted(
+            (each for each in linear if id(each[0]) in front),
+            key=lambda each: each[0].change.changed,
+        )
+        found = [
+            point
+            for first, second in pairwise([(plain, self.plain), *line])
+            for point in self._between(first, second, 0.0, 1.0)
+        ]
+        points = [point for point, _ in ends]
+        kept = {id(point) for point in pareto_front([*points, plain, *found])}
+        middle = self.middle
+        way: list[FrontPoint] = []
+        if _has_mean(middle):
+            way = [self._at(self.plain, middle, 0.0, share, path=share) for share in _WAY]
+        return [*points, *(point for point in found if id(point) in kept), *way, plain]
+
+    def point(self, fit: Fit, beta: float, path: float | None = None) -> FrontPoint:
+        fitting = self.fitting
+        setting = fit.setting
+        scheme = fitting.whole(fit)
+        estimate = fitting.metrics(fit.predictions, setting)
+        if not _has_mean(fit):
+            # The scheme for new rows is another one than those of the folds. Its metrics on the
+            # rows that it was fitted on are optimistic, and therefore bound the estimate.
+            rows = fitting.rows
+            own = ClassificationMetrics.from_predictions(
+                fitting.labels, scheme.predict(rows.probs[fitting.known]), fitting.n_classes
+            )
+            estimate = replace(
+                estimate,
+                accuracy=min(estimate.accuracy, own.accuracy),
+                cobias=max(estimate.cobias, own.cobias),
+            )
+        settings = _as_dicts(setting)
+        provenance = self.origin | {
+            "estimate": {
+                "accuracy": estimate.accuracy,
+                "cobias": estimate.cobias,
+                "rows": estimate.n_rows,
+                "folds": fitting.n_folds,
+            },
+            **({"settings": list(settings)} if settings else {}),
+        }
+        confusion = confusion_matrix(fitting.truth, fit.predictions, fitting.n_classes)
+        return FrontPoint(
+            settings=settings,
+            accuracy=estimate.accuracy,
+            cobias=estimate.cobias,
+            confusion=tuple(map(tuple, confusion.tolist())),
+            scheme=replace(scheme, classes=self.plain.schemes[0].classes, provenance=provenance),
+            beta=beta,
+            noise=cobias_noise(estimate, fitting.counts),
+            change=fitting.change(self.before, fit.predictions),
+            doubt=fitting.change(self.middle.predictions, fit.predictions).score_error,
+            path=path,
+            unlabelled=fitting.unlabelled,
+        )
+
+    def _at(
+        self, first: Fit, second: Fit, beta: float, share: float, path: float | None = None
+    ) -> FrontPoint:
+        fit = self.fitting.averaged([(first, 1.0 - share), (second, share)])
+        return self.point(fit, beta, path)
+
+    def _between(
+        self,
+        first: tuple[FrontPoint, Fit],
+        second: tuple[FrontPoint, Fit],
+        low: float,
+        high: float,
+    ) -> Iterator[FrontPoint]:
+        """Yield points interpolated between two, by bisection until the steps are small."""
+        (low_point, low_fit), (high_point, high_fit) = first, second
+        rows = high_point.estimate.n_rows
+        small = (
+            abs(high_point.accuracy - low_point.accuracy) <= _ACCURACY_STEP
+            and abs(high_point.cobias - low_point.cobias) <= _COBIAS_STEP
+            and abs(high_point.change.changed - low_point.change.changed) <= _CHANGED_STEP * rows
+        )
+        if small or high - low <= _SHORTEST:
+            return
+        fit = self.fitting.averaged([(low_fit, 0.5), (high_fit, 0.5)])
+        beta = (low_point.beta + high_point.beta) / 2.0
+        point = self.point(fit, beta)
+        middle = (low + high) / 2.0
+        yield from self._between(first, (point, fit), low, middle)
+        yield point
+        yield from self._between((point, fit), second, middle, high)
+
+
+def _has_mean(fit: Fit) -> bool:
+    """Whether the scheme for new rows is the mean of those that were judged."""
+    setting = fit.setting
+    return not isinstance(setting, Hyperparameters) or setting.is_linear
+
+
+def _as_dicts(setting: Hyperparameters | Averaged | None) -> tuple[dict[str, Any], ...]:
+    """Return the settings of a point with their shares, as recorded."""
+    if setting is None:
+        return ()
+    parts = setting.parts if isinstance(setting, Averaged) else ((setting, 1.0),)
+    return tuple(
+        {"share": share, **({} if each is None else each.to_params())} for each, share in parts
+    )
+
+
+def label_free_scheme(
+    probs: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None = None
+) -> CorrectionScheme:
+    """Return the scheme that requires no labels: batch calibration.
+
+    It equalises the mean probabilities of all classes, which is fair if the classes are about
+    equally frequent. Without labels its effect on accuracy cannot be estimated.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices, -1 for unlabelled rows; only their number is used.
+    classes : sequence of str, optional
+        Class names, by default ``"class_0", "class_1", ...``.
+
+    Returns
+    -------
+    CorrectionScheme
+        Its provenance has the number of labelled rows, and no estimate.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is invalid.
+
+    Notes
+    -----
+    Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
+    """
+    values, indices, names = checked_rows(probs, labels, classes, missing=True)
+    origin = {"method": "batch", "rows": indices.size, "labelled": int((indices >= 0).sum())}
+    return CorrectionScheme.identity(
+        names, provenance=origin, calibration=batch_calibration(values)
+    )
+
+
+__all__ = [
+    "FEWEST_LABELS",
+    "SelectionSettings",
+    "fit_scheme",
+    "front_of",
+    "label_free_scheme",
+    "reference_of",
+    "standard_settings",
+]

@@ -1,0 +1,653 @@
+"""Fits of settings, each judged on rows that it was not fitted on.
+
+The labelled rows are divided into folds. Calibrations are fitted without each fold; the
+corrections of a fold are searched on the rows of the other folds, as calibrated there without
+their labels. So every row is predicted by a scheme that its label did not take part in, a search
+costs nothing but itself, and the mean of the schemes of the folds is what was judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.data.checks import whole_number
+from dcs.data.splits import copied_rows, stratified_folds, stratified_split
+from dcs.evaluation.metrics import ClassificationMetrics, mean_distance, rates
+from dcs.evaluation.uncertainty import design_effect, paired_errors
+from dcs.methods.calibrations import CALIBRATIONS
+from dcs.methods.calibrations.maps import MOST_PRODUCT_CLASSES
+from dcs.methods.parameters import MIXTURE, Hyperparameters
+from dcs.methods.search import CalibratedRows, logarithms, to_weights
+from dcs.schemes.apply import softmax
+from dcs.schemes.calibration import Calibration, from_arrays
+from dcs.schemes.corrections import DONT_CHANGE
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.seeds import derive_seed
+from dcs.selection.points import Change
+
+Array: TypeAlias = NDArray[np.float64]
+Labels: TypeAlias = NDArray[np.int64]
+T = TypeVar("T")
+R = TypeVar("R")
+
+FEWEST_LABELS: Final = 2
+"""Minimum number of labelled rows for cross-validation."""
+
+#: Batch calibration in a mixture, and its prior weight in rows per class.
+_BATCH: Final = ("batch", 0.0, 0.0)
+_BATCH_ROWS: Final = 12.0
+
+#: The calibrations that a mixture is made of: name, ridge and anchor.
+_POOL: Final = (
+    ("none", 0.0, 0.0),
+    _BATCH,
+    *(("offsets", ridge, 1.0) for ridge in (10.0, 50.0)),
+    *(("linear", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (2.0, 10.0, 50.0)),
+    ("surrogate", 25.0, 1.0),
+    ("drops", 2.0, 0.0),
+)
+#: And those that differ from them with few classes, which have products.
+_PRODUCTS: Final = tuple(
+    ("products", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (25.0, 100.0)
+)
+
+#: Decimals of coefficients, see :mod:`dcs.methods.calibrations.maps`.
+_DIGITS: Final = 6
+
+#: Range of the factor by which the logits of a calibration are scaled.
+_LEAST_SCALE, _MOST_SCALE = 0.02, 20.0
+_SCALE_STEPS: Final = 12
+_SCALE_ROWS: Final = 4000
+
+#: Applies a function to items, locally or remotely, and yields the results in order.
+Mapper: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Apply a function to items in threads; the compiled searches run in parallel.
+
+    Item ``n + ahead`` is requested only after result ``n`` has been yielded and the next one
+    requested, so that items can depend on earlier results.
+
+    Parameters
+    ----------
+    width : int
+        Number of threads, 1 or more.
+    """
+
+    width: int
+
+    def __call__(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        /,
+        *,
+        ahead: int | None = None,
+    ) -> Iterator[R]:
+        """Yield ``function(item)`` for every item, in order."""
+        source, running = iter(items), deque[Future[R]]()
+        most = 2 * self.width if ahead is None else ahead
+        with ThreadPoolExecutor(self.width) as pool:
+            try:
+                while True:
+                    room = islice(source, most - len(running))
+                    running.extend(pool.submit(function, item) for item in room)
+                    if not running:
+                        return
+                    yield running.popleft().result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """The mean of linear settings: of the logits of their schemes.
+
+    Parameters
+    ----------
+    settings : tuple of Hyperparameters or None
+        The settings; None stands for the uncorrected probabilities.
+    shares : tuple of float
+        Their weights, with sum 1.
+    """
+
+    settings: tuple[Hyperparameters | None, ...]
+    shares: tuple[float, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Setting | None, float]]) -> Averaged:
+        """Return the mean of settings, some of which may be means themselves."""
+        total: dict[Hyperparameters | None, float] = {}
+        for setting, share in parts:
+            own = setting.parts if isinstance(setting, Averaged) else ((setting, 1.0),)
+            for each, weight in own:
+                total[each] = total.get(each, 0.0) + share * weight
+        return cls(tuple(total), tuple(total.values()))
+
+    @property
+    def parts(self) -> tuple[tuple[Hyperparameters | None, float], ...]:
+        """The settings with their weights."""
+        return tuple(zip(self.settings, self.shares, strict=True))
+
+    @property
+    def main(self) -> Hyperparameters | None:
+        """The setting with the largest weight; the first of several."""
+        return max(self.parts, key=lambda part: part[1])[0]
+
+    @property
+    def is_linear(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def adds_offsets(self) -> bool:
+        """Whether schemes of the setting only add offsets to the log-probabilities."""
+        return all(each is None or each.adds_offsets for each in self.settings)
+
+    def follows(self, n_rows: int, n_classes: int) -> float:
+        """Return the largest value of the settings; see :class:`Hyperparameters`."""
+        return max(
+            0.0 if each is None else each.follows(n_rows, n_classes) for each in self.settings
+        )
+
+
+Setting: TypeAlias = Hyperparameters | Averaged
+
+
+def mean_scheme(parts: Sequence[tuple[CorrectionScheme, float]]) -> CorrectionScheme:
+    """Return the mean of linear schemes: of their calibrated logits, and of their log-weights.
+
+    Every such scheme predicts the class with the largest of N functions that are linear in the
+    log-probabilities, or in these and their products, and so does their mean.
+
+    Parameters
+    ----------
+    parts : sequence of tuple
+        Schemes of the same classes, and their weights, with sum 1.
+    """
+    first = parts[0][0]
+    logs = sum(share * logarithms(scheme.corrections) for scheme, share in parts)
+    calibration = mean_calibration([(scheme.calibration, share) for scheme, share in parts])
+    weighted = any(c != DONT_CHANGE for scheme, _ in parts for c in scheme.corrections)
+    corrections = to_weights(np.asarray(logs)) if weighted else first.corrections
+    return CorrectionScheme(first.classes, corrections, first.provenance, calibration)
+
+
+def mean_calibration(
+    parts: Sequence[tuple[Calibration | None, float]], name: str = MIXTURE
+) -> Calibration | None:
+    """Return the calibration with the mean logits of several; None is no calibration."""
+    distinct = list(dict.fromkeys(each for each, _ in parts))
+    if len(distinct) == 1:
+        return distinct[0]
+    n = next(each.n_classes for each in distinct if each is not None)
+    products = any(each is not None and each.basis == "products" for each in distinct)
+    matrix, offset = np.zeros((n, n * (n + 3) // 2 if products else n)), np.zeros(n)
+    for each, share in parts:
+        if each is None:
+            matrix[:, :n] += share * np.eye(n)
+            continue
+        own = np.array(each.matrix)
+        matrix[:, : own.shape[1]] += share * own
+        offset += share * np.array(each.offset)
+    basis = "products" if products else "logs"
+    return from_arrays(name, matrix.round(_DIGITS), offset.round(_DIGITS), basis=basis)
+
+
+def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
+    """Return the expected COBias, due to sampling alone, of a scheme without bias.
+
+    It is the mean over pairs of classes of the expected absolute difference of two class
+    accuracies that are equal up to sampling: ``sqrt(2 / pi)`` times its standard deviation.
+
+    Parameters
+    ----------
+    metrics : ClassificationMetrics
+        Provides the class accuracies; classes without rows are ignored.
+    counts : array of int, shape [N]
+        Rows per class.
+    """
+    correct, rows = np.array(metrics.class_accuracies), np.asarray(counts, np.float64)
+    present = rows > 0
+    # Add one correct and one wrong row: an accuracy of 1 on few rows still has sampling noise.
+    correct = (correct[present] * rows[present] + 1.0) / (rows[present] + 2.0)
+    variances = correct * (1.0 - correct) / rows[present]
+    pairs = np.triu_indices(variances.size, 1)
+    if pairs[0].size == 0:
+        return 0.0
+    spread = np.sqrt(variances[pairs[0]] + variances[pairs[1]])
+    return math.sqrt(2.0 / math.pi) * float(spread.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A setting and its metrics on rows that it was not fitted on.
+
+    Attributes
+    ----------
+    setting : Hyperparameters, Averaged or None
+        The setting; None for the uncorrected probabilities.
+    accuracy, cobias : float
+        On held-out rows, 0..1; see :class:`Fitting`.
+    moves : int
+        Number of candidate solutions that its searches evaluated.
+    schemes : tuple of CorrectionScheme
+        Fitted without each fold. Empty for a mean, and if only the metrics are known, from an
+        earlier run.
+    predictions : array of int
+        Predictions of the held-out rows.
+    parts : tuple
+        The fits that a mean is made of, and their weights.
+    logits : array of float, shape [M, N], optional
+        Corrected logits of the held-out rows, of a mean.
+    """
+
+    setting: Setting | None
+    accuracy: float
+    cobias: float
+    moves: int = 0
+    schemes: tuple[CorrectionScheme, ...] = ()
+    predictions: Labels = field(default_factory=lambda: np.zeros(0, np.int64))
+    parts: tuple[tuple[Fit, float], ...] = ()
+    logits: Array | None = None
+
+    def z(self, beta: float) -> float:
+        """Return the error rate plus `beta` times COBias on held-out rows."""
+        return 1.0 - self.accuracy + beta * self.cobias
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldedRows:
+    """Rows with their folds, which fit settings here or in other processes.
+
+    Attributes
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices, -1 for unlabelled rows.
+    place : array of int, shape [M]
+        The fold of every row; -1 for rows that are in every fit.
+    n_folds : int
+        Number of folds. With a single one its rows are development rows.
+    seed : int
+        Root seed of the searches.
+    mixture : tuple of Calibration or None
+        Calibrations of the mixture, one per fold; empty until it has been made.
+    """
+
+    probs: Array
+    labels: Labels
+    place: Labels
+    n_folds: int
+    seed: int
+    mixture: tuple[Calibration | None, ...] = ()
+
+    def calibrations(self, item: tuple[str, float, float]) -> tuple[Calibration | None, ...]:
+        """Fit a calibration without each fold.
+
+        The calibrations of all folds are shifted to the same mean logits over all rows, so that
+        their differences in offset, which go against the labels of the fold, are not taken for
+        differences of the classes.
+        """
+        name, ridge, anchor = item
+        if name == MIXTURE:
+            return self.mixture
+        kind = CALIBRATIONS[name]
+        found = tuple(
+            kind.fit(
+                self.probs,
+                self.labels,
+                (self.place != fold) & (self.labels >= 0),
+                ridge=ridge,
+                anchor=anchor,
+            )
+            for fold in range(self.n_folds)
+        )
+        if self.n_folds == 1 or not kind.needs_labels:
+            return found
+        own = [each for each in found if each is not None]
+        means = np.array([each.logits(self.probs).mean(axis=0) for each in own])
+        shifts = means - means.mean(axis=0)
+        shifts -= shifts.mean(axis=1, keepdims=True)
+        return tuple(
+            replace(each, offset=tuple((np.array(each.offset) - shift).round(_DIGITS)))
+            for each, shift in zip(own, shifts, strict=True)
+        )
+
+    def fit(self, setting: Hyperparameters) -> tuple[CorrectionScheme, ...]:
+        """Fit a setting without each fold."""
+        calibrations = self.calibrations(setting.calibrated)
+        rows, place = self._calibrated(setting, calibrations)
+        names = tuple(f"class_{j}" for j in range(self.probs.shape[1]))
+        schemes = []
+        for fold, calibration in enumerate(calibrations):
+            inside = np.ones(place.size, np.bool_) if self.n_folds == 1 else place != fold
+            seed = derive_seed(self.seed, "anneal", fold)
+            own = replace(rows, probs=rows.probs[inside], labels=rows.labels[inside])
+            corrections, moves = own.search(setting, seed)
+            origin = {"rows": int(inside.sum()), "moves": moves}
+            schemes.append(CorrectionScheme(names, corrections, origin, calibration))
+        return tuple(schemes)
+
+    def whole(self, fit: Fit) -> CorrectionScheme:
+        """Return the scheme of a fit for new rows.
+
+        The mean of the schemes of the folds; where these have no mean, their mean calibration and
+        a search on the rows of all folds.
+        """
+        if self.n_folds == 1:
+            return fit.schemes[0]
+        share = 1.0 / len(fit.schemes)
+        setting = fit.setting
+        if not isinstance(setting, Hyperparameters) or setting.is_linear:
+            return mean_scheme([(scheme, share) for scheme in fit.schemes])
+        calibrations = tuple(scheme.calibration for scheme in fit.schemes)
+        rows, _ = self._calibrated(setting, calibrations)
+        corrections, moves = rows.search(setting, derive_seed(self.seed, "anneal"))
+        origin = {"rows": rows.labels.size, "moves": moves}
+        calibration = mean_calibration([(each, share) for each in calibrations])
+        return CorrectionScheme(fit.schemes[0].classes, corrections, origin, calibration)
+
+    def _calibrated(
+        self, setting: Hyperparameters, calibrations: tuple[Calibration | None, ...]
+    ) -> tuple[CalibratedRows, Labels]:
+        """Return the rows of a search, calibrated without their labels, and their folds.
+
+        With development rows, these are the fitted rows.
+        """
+        known = self.labels >= 0
+        used = known & (self.place < 0) if self.n_folds == 1 else known & (self.place >= 0)
+        probs, place = self.probs[used], self.place[used]
+        calibrated = probs.copy()
+        for fold, calibration in enumerate(calibrations):
+            inside = np.ones(place.size, np.bool_) if self.n_folds == 1 else place == fold
+            if calibration is not None:
+                calibrated[inside] = calibration.apply(probs[inside])
+        balanced = setting.calibration != "none"
+        return CalibratedRows(calibrated, self.labels[used], balanced), place
+
+
+class Fitting:
+    """Judge of settings: cross-validation folds, or one share of development rows.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices, -1 for unlabelled rows, whose probabilities take part in every fit.
+    folds : int
+        Number of folds, 2 or more; limited to the number of labelled rows.
+    development : float, optional
+        Share of the labelled rows on which settings are judged, instead of folds.
+    seed : int
+        Seed of folds and searches.
+
+    Attributes
+    ----------
+    rows : FoldedRows
+        All rows with their folds.
+    labels : array
+        Labels of the labelled rows.
+    known : array of bool
+        Whether each of all rows is labelled.
+    unlabelled : int
+        Number of unlabelled rows.
+    place : array of int
+        The fold of every labelled row, -1 for rows that are in every fit.
+    duplicates : int
+        Number of labelled rows that are copies of another one; copies are in one fold.
+    held_out, truth : array
+        Probabilities and labels of the rows that settings are judged on.
+    counts : array of int, shape [N]
+        Held-out rows per class.
+    pool : dict of str to float
+        The calibrations of the mixture with their weights; empty until :meth:`prepare`.
+
+    Raises
+    ------
+    InvalidInputError
+        If there are fewer than two folds or labelled rows.
+
+    Notes
+    -----
+    COBias is computed from the predictions of all held-out rows. A search that equalises the
+    classes on some rows leaves the noise of those rows with the opposite sign on the others; over
+    all folds this noise cancels that of the held-out rows, which is therefore added back. For
+    noise e of the rows, a search that follows the labels to the degree f leaves (1 - f) e where
+    other schemes show e, and new rows show another f e: the squares differ by 2 f e^2.
+    """
+
+    def __init__(
+        self,
+        probs: Array,
+        labels: Labels,
+        folds: int,
+        *,
+        development: float | None = None,
+        seed: int,
+    ) -> None:
+        whole_number(folds, "folds", least=2)
+        seed = whole_number(seed, "seed", least=0)
+        self.known = known = labels >= 0
+        self.labels = labels[known]
+        whole_number(self.labels.size, "number of labelled rows", least=FEWEST_LABELS)
+        self.unlabelled = labels.size - self.labels.size
+        group = copied_rows(probs[known])
+        self.duplicates = int(self.labels.size - np.unique(group).size)
+        if development is None:
+            self.n_folds = min(folds, self.labels.size)
+            self.place = stratified_folds(self.labels, self.n_folds, seed=seed, groups=group)
+        else:
+            self.n_folds = 1
+            shares = {"optimization": 1.0 - development, "development": development}
+            parts = stratified_split(self.labels, shares, seed=derive_seed(seed, "split"))
+            self.place = np.full(self.labels.size, -1)
+            self.place[parts["development"]] = 0
+        places = np.full(labels.size, -1)
+        places[known] = self.place
+        self.rows = FoldedRows(probs, labels, places, self.n_folds, seed)
+        judged = self.place >= 0
+        self.held_out, self.truth = probs[known][judged], self.labels[judged]
+        self._fold, self._group = self.place[judged], group[judged]
+        self.counts = np.bincount(self.truth, minlength=probs.shape[1])
+        self.pool: dict[str, float] = {}
+        self._whole: dict[int, tuple[Fit, CorrectionScheme]] = {}
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes N."""
+        return int(self.counts.size)
+
+    def prepare(self, mapper: Mapper = map) -> None:
+        """Make the mixture: the mean of the calibrations that held-out rows favour.
+
+        Half of the weight is divided among the best by likelihood, half among the best by accuracy
+        minus COBias; the best are the square root of their number, and one. The best single one
+        would mostly be the luckiest. Batch calibration counts as 12 rows per class.
+        """
+        if self.pool:
+            return
+        pool = _POOL + (_PRODUCTS if self.n_classes <= MOST_PRODUCT_CLASSES else ())
+        found = list(mapper(self.rows.calibrations, pool))
+        logits = [self.logits_of(each) for each in found]
+        scales = [self._scale(each) for each in logits]
+        scaled = [scale * each for scale, each in zip(scales, logits, strict=True)]
+        criteria = [[-self._balanced_loss(each) for each in scaled]]
+        criteria.append([self._score(each) for each in scaled])
+        number = round(math.sqrt(len(pool))) + 1
+        weights = np.zeros(len(pool))
+        for values in criteria:
+            best = np.argsort(-np.array(values), kind="stable")[:number]
+            weights[best] += 0.5 / number
+        # The share of batch calibration, which needs no labels, fades as labels increase.
+        prior = _BATCH_ROWS * self.n_classes
+        prior /= prior + self.labels.size
+        weights *= 1.0 - prior
+        weights[pool.index(_BATCH)] += prior
+        used = np.flatnonzero(weights)
+        final = self._scale(np.sum([weights[i] * scaled[i] for i in used], axis=0))
+        mixture = tuple(
+            mean_calibration([(found[i][fold], final * weights[i] * scales[i]) for i in used])
+            for fold in range(self.n_folds)
+        )
+        self.rows = replace(self.rows, mixture=mixture)
+        self.pool = {"{} {:g} {:g}".format(*pool[i]): float(weights[i]) for i in used}
+
+    def logits_of(self, calibrations: Sequence[Calibration | None]) -> Array:
+        """Return the logits of the held-out rows, each calibrated without its fold."""
+        logits = np.empty(self.held_out.shape)
+        for fold, calibration in enumerate(calibrations):
+            rows = self._fold == fold
+            if calibration is None:
+                logits[rows] = np.log(np.maximum(self.held_out[rows], 1e-4))
+            else:
+                logits[rows] = calibration.logits(self.held_out[rows])
+        return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+    def logits(self, fit: Fit) -> Array:
+        """Return the corrected logits of the held-out rows, of a linear fit."""
+        if fit.logits is not None:
+            return fit.logits
+        logits = self.logits_of([scheme.calibration for scheme in fit.schemes])
+        for fold, scheme in enumerate(fit.schemes):
+            logits[self._fold == fold] += logarithms(scheme.corrections)
+        return logits
+
+    def _balanced_loss(self, logits: Array) -> float:
+        """Return the log loss with equal weight of all classes."""
+        own = softmax(logits)[np.arange(self.truth.size), self.truth]
+        losses = -np.log(np.maximum(own, 1e-12))
+        weights = 1.0 / self.counts[self.truth]
+        return float((weights * losses).sum() / weights.sum())
+
+    def _scale(self, logits: Array) -> float:
+        """Return the factor of the logits with the smallest loss, by Newton's method."""
+        every = -(-self.truth.size // _SCALE_ROWS)
+        rows, truth = logits[::every], self.truth[::every]
+        weights = 1.0 / self.counts[truth]
+        weights /= weights.sum()
+        own = rows[np.arange(truth.size), truth]
+        factor = 1.0
+        for _ in range(_SCALE_STEPS):
+            posterior = softmax(factor * rows)
+            means = (posterior * rows).sum(axis=1)
+            slope = float(weights @ (means - own))
+            bend = float(weights @ ((posterior * rows**2).sum(axis=1) - means**2))
+            step = -slope / max(bend, 1e-12)
+            factor = min(max(factor + step, factor / 2.0, _LEAST_SCALE), factor * 2.0, _MOST_SCALE)
+        return factor
+
+    def _score(self, logits: Array) -> float:
+        right = logits.argmax(axis=1) == self.truth
+        shares = rates(np.bincount(self.truth, right, self.n_classes), self.counts)
+        return float(right.mean()) - float(mean_distance(shares))
+
+    def judge(
+        self,
+        settings: Sequence[Hyperparameters],
+        *,
+        mapper: Mapper = map,
+        progress: Callable[[float], None] | None = None,
+    ) -> list[Fit]:
+        """Fit settings without each fold and evaluate them there; one item each for the mapper."""
+        if any(setting.calibration == MIXTURE for setting in settings):
+            self.prepare(mapper)
+        fits: list[Fit] = []
+        for schemes in mapper(self.rows.fit, settings):
+            fits.append(self.judged(settings[len(fits)], schemes))
+            if progress is not None:
+                progress(len(fits) / len(settings))
+        return fits
+
+    def complete(self, fit: Fit) -> Fit:
+        """Return the fit with its schemes, which those of an earlier run lack."""
+        if fit.schemes or not isinstance(fit.setting, Hyperparameters):
+            return fit
+        return self.judge([fit.setting])[0]
+
+    def judged(self, setting: Setting | None, schemes: Sequence[CorrectionScheme]) -> Fit:
+        """Evaluate the schemes fitted without each fold."""
+        predictions = np.zeros(self.truth.size, np.int64)
+        for fold, scheme in enumerate(schemes):
+            rows = self._fold == fold
+            if rows.any():
+                predictions[rows] = scheme.predict(self.held_out[rows])
+        metrics = self.metrics(predictions, setting)
+        moves = sum(scheme.provenance.get("moves", 0) for scheme in schemes)
+        return Fit(setting, metrics.accuracy, metrics.cobias, moves, tuple(schemes), predictions)
+
+    def uncorrected(self, classes: Sequence[str]) -> Fit:
+        """Return the uncorrected probabilities, as a fit."""
+        return self.judged(None, [CorrectionScheme.identity(classes)] * self.n_folds)
+
+    def averaged(self, parts: Sequence[tuple[Fit, float]]) -> Fit:
+        """Return the mean of linear fits, judged; the weights have the sum 1."""
+        if len(parts) == 1:
+            return parts[0][0]
+        logits = np.sum([share * self.logits(fit) for fit, share in parts], axis=0)
+        leaves: dict[int, tuple[Fit, float]] = {}
+        for fit, share in parts:
+            for leaf, own in fit.parts or ((fit, 1.0),):
+                earlier = leaves.get(id(leaf), (leaf, 0.0))[1]
+                leaves[id(leaf)] = leaf, earlier + share * own
+        setting = Averaged.of([(leaf.setting, share) for leaf, share in leaves.values()])
+        predictions = logits.argmax(axis=1)
+        metrics = self.metrics(predictions, setting)
+        moves = sum(leaf.moves for leaf, _ in leaves.values())
+        known = {"predictions": predictions, "parts": tuple(leaves.values()), "logits": logits}
+        return Fit(setting, metrics.accuracy, metrics.cobias, moves, **known)
+
+    def whole(self, fit: Fit) -> CorrectionScheme:
+        """Return the scheme of a fit for new rows; see :meth:`FoldedRows.whole`."""
+        if fit.parts:
+            return mean_scheme([(self.whole(leaf), share) for leaf, share in fit.parts])
+        if id(fit) not in self._whole:
+            self._whole[id(fit)] = fit, self.rows.whole(fit)
+        return self._whole[id(fit)][1]
+
+    def metrics(
+        self, predictions: Labels, setting: Setting | None = None
+    ) -> ClassificationMetrics:
+        """Compute the metrics of held-out predictions of `setting`; None if nothing was fitted.
+
+        COBias includes the noise that cross-validation hides; see :class:`Fitting`.
+        """
+        found = ClassificationMetrics.from_predictions(self.truth, predictions, self.n_classes)
+        # Development rows do not take part in the fit, so that no noise cancels.
+        if setting is None or self.n_folds == 1:
+            return found
+        noise = cobias_noise(found, self.counts)
+        degree = setting.follows(self.labels.size, self.n_classes)
+        return replace(found, cobias=math.sqrt(found.cobias**2 + 2.0 * degree * noise**2))
+
+    def change(self, before: Labels, after: Labels) -> Change:
+        """Compare two sets of predictions of the held-out rows; copies count once in errors."""
+        changed = before != after
+        effect = design_effect(self._group, changed)
+        errors = paired_errors(self.truth, before, after, self.n_classes)
+        accuracy_error, cobias_error, score_error = (math.sqrt(effect) * each for each in errors)
+        right, wrong = after == self.truth, before != self.truth
+        gained, lost = int((right & wrong).sum()), int((~right & ~wrong).sum())
+        return Change(
+            accuracy=(gained - lost) / self.truth.size,
+            accuracy_error=accuracy_error,
+            cobias_error=cobias_error,
+            score_error=score_error,
+            gained=gained,
+            lost=lost,
+            changed=int(changed.sum()),
+            effect=effect,
+        )

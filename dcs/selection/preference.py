@@ -1,0 +1,244 @@
+"""The rule that selects a point of a front, with the guarantee of the default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Final, Literal, TypeAlias, get_args
+
+from dcs.data.checks import finite_number
+from dcs.errors import check_choice
+from dcs.selection.points import FrontPoint, pareto_front
+
+Prefer: TypeAlias = Literal[
+    "no-harm",
+    "balance",
+    "accuracy",
+    "balanced-accuracy",
+    "macro-f1",
+    "weakest-class",
+    "offsets",
+]
+
+_TIE: Final = 1e-12
+
+#: Limits of a margin in proportion to the COBias that is removed, in points.
+LEAST_MARGIN: Final = 0.5
+MOST_MARGIN: Final = 2.0
+
+#: Share of the level that is spent on the points of the front; the rest is for the straight way.
+_SEQUENCE_SHARE: Final = 0.8
+
+#: Number of standard errors by which a point must be better than the reference of "balance": the
+#: best of several that are no better is about as much better by chance.
+_CLEAR: Final = 2.0
+
+#: A share of the way is safe if a point with this many times its changed rows is.
+_LOOK_AHEAD: Final = 8.0
+#: Part of the margin that the look-ahead may use.
+_LOOK_MARGIN: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Rule that selects a point of a front.
+
+    Parameters
+    ----------
+    prefer : str
+        ``"no-harm"``: the fairest trade that is shown to be worth its price: of the points that
+        are less biased than the uncorrected probabilities and, with `confidence`, at most a margin
+        less accurate on new rows of the same distribution, the choice of ``"balance"`` if it is
+        one of them, or the highest accuracy minus COBias. Where none is, the probabilities stay as
+        they are; see :func:`proven`.
+        ``"balance"``: the highest accuracy minus COBias. ``"accuracy"``,
+        ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"``: the highest of these.
+        ``"offsets"``: as ``"balance"``, but only of schemes that add an offset to the
+        log-probability of each class, such as token biases of an API. Fits compare only these.
+    max_accuracy_loss : float, optional
+        In points. Select the lowest COBias among points at most this much less accurate than the
+        most accurate one. Takes precedence over `prefer`.
+    max_cobias : float, optional
+        In points. Consider only points with at most this COBias; if there are none, select the
+        lowest COBias. Takes precedence over everything else.
+    margin : float, optional
+        In points. Largest acceptable loss of accuracy under ``"no-harm"``. By default it is in
+        proportion to what it buys: `rate` times the COBias that is removed, but 0.5 at least and 2
+        at most.
+    rate : float, optional
+        Points of accuracy that a point of COBias may cost under ``"no-harm"``, without `margin`.
+    confidence : float, optional
+        Confidence of the test of ``"no-harm"``, 0.5 to 0.9999.
+
+    Raises
+    ------
+    InvalidInputError
+        If a value is invalid.
+    """
+
+    prefer: Prefer = "no-harm"
+    max_accuracy_loss: float | None = None
+    max_cobias: float | None = None
+    margin: float | None = None
+    rate: float = 0.1
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        check_choice("prefer", self.prefer, get_args(Prefer))
+        for name in ("max_accuracy_loss", "max_cobias", "margin", "rate", "confidence"):
+            if (value := getattr(self, name)) is not None:
+                least, most = (0.5, 0.9999) if name == "confidence" else (0.0, 100.0)
+                number = finite_number(value, name, least=least, most=most)
+                object.__setattr__(self, name, number)
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit is set."""
+        return self.max_accuracy_loss is not None or self.max_cobias is not None
+
+    @property
+    def guarded(self) -> bool:
+        """Whether accuracy is guaranteed."""
+        return self.prefer == "no-harm" and not self.limited
+
+    @property
+    def cobias_rate(self) -> float | None:
+        """Weight of COBias against accuracy; None if the rule uses another metric."""
+        return {"no-harm": 1.0, "balance": 1.0, "offsets": 1.0, "accuracy": 0.0}.get(self.prefer)
+
+    def margin_of(self, point: FrontPoint, plain: FrontPoint) -> float:
+        """Return the largest acceptable loss of accuracy of a point, in points."""
+        if self.margin is not None:
+            return self.margin
+        removed = 100.0 * (plain.lasting_cobias - point.lasting_cobias)
+        return min(max(self.rate * removed, LEAST_MARGIN), MOST_MARGIN)
+
+
+def conservative_first(points: Sequence[FrontPoint]) -> list[FrontPoint]:
+    """Return the Pareto-optimal points and the reference, those that change least first."""
+    own = [point for point in points if point.path is None]
+    front = {id(p): p for p in (*pareto_front(own), min(own, key=lambda p: p.doubt))}
+    return sorted(front.values(), key=lambda p: p.change.changed)
+
+
+def proven(points: Sequence[FrontPoint], preference: Preference) -> list[FrontPoint]:
+    """Return the points that are shown to cost at most their margin of accuracy.
+
+    The points of the front are tested in the order of the number of predictions that they change,
+    up to the first failure: in a sequence that is fixed in advance this controls the probability
+    of any false rejection (Angelopoulos et al. 2021, Learn then Test, arXiv 2110.01052). If none
+    passes, so are the points on the straight way from the uncorrected probabilities to the
+    reference, with a fifth of the level. Along it, the rows that change first gain at least as
+    much per change as those that change later. A share of the way is therefore safe as well if a
+    point with eight times its changed rows passes at half the margin in proportion.
+
+    Parameters
+    ----------
+    points : sequence of FrontPoint
+        All points; the last one is the uncorrected probabilities.
+    preference : Preference
+        Margin and confidence.
+    """
+    *corrected, plain = points
+    level = 1.0 - preference.confidence
+
+    def passes(point: FrontPoint) -> bool:
+        margin = preference.margin_of(point, plain) / 100.0
+        return point.test(margin, 1.0 - _SEQUENCE_SHARE * level).passed
+
+    found = list(takewhile(passes, conservative_first(corrected)))
+    if any(point.cobias < plain.cobias for point in found):
+        return found
+    way = sorted((p for p in corrected if p.path is not None), key=lambda p: p.path or 0.0)
+    confidence = 1.0 - (1.0 - _SEQUENCE_SHARE) * level
+
+    def is_safe(point: FrontPoint) -> bool:
+        margin = preference.margin_of(point, plain) / 100.0
+        if point.test(margin, confidence).passed:
+            return True
+        changed = point.change.changed
+        later = [p for p in way if p.change.changed >= _LOOK_AHEAD * changed] or way[-1:]
+        share = _LOOK_MARGIN * later[0].change.changed / max(1, changed)
+        return later[0].test(min(1.0, share * margin), confidence).passed
+
+    return [*found, *takewhile(is_safe, way)]
+
+
+def select(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
+    """Return the point that a preference selects.
+
+    Where cross-validation cannot distinguish points, the choice follows the mean rather than the
+    best: under ``"balance"`` it is the reference, the mean of the best settings at beta 1, unless
+    another point is better by two standard errors of the difference. The uncorrected probabilities
+    are kept unless the choice is estimated to be better than they are.
+
+    Parameters
+    ----------
+    points : sequence of FrontPoint
+        At least two; the last one is the uncorrected probabilities.
+    preference : Preference
+        Rule that selects the point.
+    """
+    *corrected, plain = points
+    if preference.guarded:
+        return _guaranteed(points, preference)
+    own = [point for point in corrected if point.path is None]
+    if preference.prefer == "offsets":
+        own = [point for point in own if point.scheme.adds_offsets]
+        if not own:
+            return plain
+    if preference.limited:
+        return _within_limits([*own, plain], preference)
+    rate = preference.cobias_rate
+    if rate is None:
+        name = preference.prefer.replace("-", "_")
+        return max([*pareto_front([*own, plain]), *own], key=lambda p: getattr(p.estimate, name))
+    best = max(own, key=lambda p: p.accuracy - rate * p.cobias)
+    if rate > 0.0:
+        reference = min(own, key=lambda p: p.doubt)
+        if best.score - reference.score <= _CLEAR * best.doubt:
+            best = reference
+    gain = (best.accuracy - plain.accuracy) - rate * (best.cobias - plain.cobias)
+    # Of many estimates of accuracy the best is optimistic.
+    least = 0.5 * best.change.error(0.0) if rate == 0.0 else 0.0
+    return best if gain > least else plain
+
+
+def _guaranteed(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
+    plain = points[-1]
+    fairer = [p for p in proven(points, preference) if p.cobias < plain.cobias]
+    balanced = select(points, replace(preference, prefer="balance"))
+    if any(point is balanced for point in fairer):
+        return balanced
+    if fairer and fairer[-1].path is not None:
+        return fairer[-1]
+    best = max(fairer, key=lambda p: p.score, default=plain)
+    return best if best.score > plain.score else plain
+
+
+def _within_limits(points: list[FrontPoint], preference: Preference) -> FrontPoint:
+    """Return the choice within limits, which refer to large data sets, without noise."""
+    judged = [replace(p, cobias=p.lasting_cobias) for p in points]
+    pool = list(judged)
+    if preference.max_cobias is not None:
+        low = [p for p in pool if p.cobias <= preference.max_cobias / 100.0 + _TIE]
+        # If no COBias is low enough, use the last point of the front, which has the lowest.
+        pool = low or [pareto_front(pool)[-1]]
+    front = pareto_front(pool)
+    rate = preference.cobias_rate
+    if preference.max_accuracy_loss is not None:
+        least = front[0].accuracy - preference.max_accuracy_loss / 100.0 - _TIE
+        found = [p for p in front if p.accuracy >= least][-1]
+    elif preference.prefer == "no-harm":
+        found = front[0]
+        safe = {id(p) for p in proven(points, preference)}
+        for original, each in zip(points, judged, strict=True):
+            if id(original) in safe and each in front and each.cobias < found.cobias:
+                found = each
+    elif rate is not None:
+        found = max(front, key=lambda p: p.accuracy - rate * p.cobias)
+    else:
+        name = preference.prefer.replace("-", "_")
+        found = max(front, key=lambda p: getattr(p.estimate, name))
+    return next(p for p, each in zip(points, judged, strict=True) if each is found)

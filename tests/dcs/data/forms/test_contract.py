@@ -1,0 +1,130 @@
+"""Every form keeps the contract of forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dcs.data.columns import PREFIX, Reading
+from dcs.data.files import read_records
+from dcs.data.forms import FORMS, Form
+from dcs.data.forms.engines import CHAT, CLASSIFY
+from dcs.data.forms.harnesses import INSPECT, LIGHTEVAL, LM_EVAL
+from dcs.data.forms.nested import NUMBERS, SCORES
+from dcs.data.forms.plain import LONG, RUNS, SINGLE
+from dcs.data.reader import open_source
+from dcs.data.table import ProbabilityTable
+from dcs.errors import TableError
+from tests.dcs.data.test_round_trips import OTHERS, Truth
+from tests.dcs.refusals import refuses
+
+RNG = np.random.default_rng(3)
+CLASSES = ["maybe", "no", "yes"]
+ANSWERS = np.array(CLASSES)[RNG.integers(0, 3, (9, 5))]
+
+WRITTEN: dict[str, Form] = {
+    "pipeline.jsonl": SCORES,
+    "zero.jsonl": SCORES,
+    "map.parquet": NUMBERS,
+    "map.csv": NUMBERS,
+    "long.csv": LONG,
+    "classify.jsonl": CLASSIFY,
+    "batch.jsonl": CHAT,
+    "log.eval": INSPECT,
+    "samples.jsonl": LM_EVAL,
+    "details.parquet": LIGHTEVAL,
+    "one.csv": SINGLE,
+    "confidence.csv": SINGLE,
+}
+
+
+def truth(size: int) -> Truth:
+    probs = RNG.dirichlet(np.ones(size), 9)
+    labels: Any = [*range(size), None, *RNG.integers(0, size, 8 - size).tolist()]
+    probs[:size] = np.roll(np.eye(size), 1, axis=0) * 0.6 + 0.4 / size  # all are predicted
+    return Truth(CLASSES[-size:], probs, labels, [f"text {k}" for k in range(9)])
+
+
+def check_form(
+    form: Form, frame: pd.DataFrame, table: ProbabilityTable, given: Reading | None = None
+) -> None:
+    """Assert that a form reads rows as a known table, in any order, labelled or not."""
+    before, hint = frame.copy(deep=True), given or Reading()
+    columns = dict(zip(table.classes, table.probs.T, strict=True))
+    plain = pd.DataFrame(columns).add_prefix(PREFIX)
+    assert not form.sniff(plain, Reading()), f"{form.name}: recognises a column per class"
+    for step in (1, -1):
+        for rows in (frame[::step].reset_index(drop=True), frame[::step][frame.columns[::-1]]):
+            first = next((each for each in FORMS if each.sniff(rows, hint)), None)
+            assert first is form, f"{form.name}: recognised as {first and first.name}"
+            found = open_source(rows, hint).table.with_classes(table.classes)
+            np.testing.assert_allclose(found.probs, table.probs[::step], atol=1e-6)
+            np.testing.assert_array_equal(found.labels, table.labels[::step])
+    # New rows need no labels.
+    known = open_source(frame, hint).reading
+    rows = frame.drop(columns=[name for name in frame if name == known.label])
+    found = open_source(rows, known=known).table.with_classes(table.classes)
+    np.testing.assert_allclose(found.probs, table.probs, atol=1e-6)
+    pd.testing.assert_frame_equal(frame, before)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_contract(name: str, tmp_path: Path) -> None:
+    meant = truth(2 if WRITTEN[name] is SINGLE else 3)
+    OTHERS[name](meant, tmp_path / name)
+    given = Reading(classes=tuple(meant.classes)) if name == "batch.jsonl" else None
+    frame = read_records(tmp_path / name, Reading()).frame
+    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
+    check_form(WRITTEN[name], frame, table, given)
+
+
+def test_the_column_of_the_first_class() -> None:
+    meant = truth(2)
+    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
+    frame = pd.DataFrame({"prob_no": meant.probs[:, 0], "label": meant.names})
+    check_form(SINGLE, frame, table)
+
+
+def test_the_contract_of_votes() -> None:
+    counts = [[(row == name).sum() for name in CLASSES] for row in ANSWERS]
+    gold = [*CLASSES, *CLASSES, *CLASSES]
+    table = ProbabilityTable.from_counts(counts, [0, 1, 2] * 3, classes=CLASSES)
+    wide = pd.DataFrame(ANSWERS).add_prefix("run_").assign(label=gold)
+    check_form(RUNS, wide, table)
+    rows = {"id": np.repeat(range(9), 5), "epoch": [*range(5)] * 9, "answer": ANSWERS.ravel()}
+    check_form(LONG, pd.DataFrame(rows | {"target": np.repeat(gold, 5)}), table)
+    assert {*WRITTEN.values(), RUNS} == {*FORMS}
+
+
+HALF = [0.25, 0.75] * 15
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ({"label": ["N", "P"] * 15, "score": HALF}, ["classes=N,P", "classes=P,N"]),
+        ({"label": [0, 1] * 15, "score": [0.75, 0.5] * 15}, ["score", "classes=0,1"]),
+        ({"label": [1, 0] * 30, "score": HALF * 2}, ["score", "classes=0,1"]),
+        ({"pred": ["a", "b", "c"], "score": HALF[:3], "y": ["a", "b", "c"]}, ["b", "'c'"]),
+        ({"run_0": ["a", "b"], "run_1": ["x", "b"], "label": ["a", "b"]}, ["'x'", "classes=a,b"]),
+        ({"id": [0, 0, 1], "class": [*"aba"], "prob": HALF[:3], "label": [*"aab"]}, ["id", "1"]),
+        ({"p": [[0.5, 0.5], [1.0]], "label": [0, 1]}, ["row 1", "column 'p'"]),
+        ({"s": [[{"label": "a", "score": 1}] * 2], "label": ["a"]}, ["row 0", "two scores"]),
+        (
+            {"s": [[{"label": f"LABEL_{k}", "score": 0.5} for k in "01"]], "y": ["no"]},
+            ["classes=A,B"],
+        ),
+        (
+            {"label": ["a", "a"], "probs": [[0.7, 0.3]] * 2, "num_classes": [2, 2]},
+            ["classify", "classes=A,B"],
+        ),
+    ],
+)
+def test_what_is_refused(columns: Any, names: list[str]) -> None:
+    from dcs import read_table
+
+    refuses(TableError, read_table, pd.DataFrame(columns), names=names)

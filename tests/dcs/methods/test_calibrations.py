@@ -1,0 +1,128 @@
+"""Calibrations fitted to labels: their limits, invariances and optimum."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.methods.calibrations import CALIBRATIONS
+from dcs.methods.calibrations.free import batch_calibration, prior_reweighting
+from dcs.methods.calibrations.maps import DROPS, LINEAR, SURROGATE, LinearMap, fit_map
+from dcs.schemes.calibration import Calibration
+from tests.dcs.biased import biased_table
+
+_PROBS, _LABELS = biased_table(400, 4)
+# None so small that the floor would change it.
+_PROBS = np.maximum(_PROBS, 0.001)
+_PROBS /= _PROBS.sum(axis=1, keepdims=True)
+_MAPS = [each for each in CALIBRATIONS.values() if isinstance(each, LinearMap)]
+
+
+def _fit(kind: LinearMap, ridge: float, anchor: float = 1.0) -> Calibration:
+    return kind.fit(_PROBS, _LABELS, _LABELS >= 0, ridge=ridge, anchor=anchor)
+
+
+def test_offsets_multiply() -> None:
+    even = _PROBS / _PROBS.mean(axis=0)
+    shares = (np.bincount(_LABELS) + 1) / (_LABELS.size + 4)
+    for found, expected in (
+        (batch_calibration(_PROBS), even),
+        (prior_reweighting(_PROBS, _LABELS), even * shares),
+    ):
+        expected = expected / expected.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(found.apply(_PROBS), expected)
+
+
+@pytest.mark.parametrize("kind", [each for each in _MAPS if each is not DROPS], ids=str)
+def test_maps_run_from_batch_calibration_to_a_fit(kind: LinearMap) -> None:
+    batch = batch_calibration(_PROBS).apply(_PROBS)
+    far = [
+        np.abs(_fit(kind, ridge).apply(_PROBS) - batch).mean() for ridge in (1e9, 1e4, 100.0, 1.0)
+    ]
+    assert far == sorted(far)
+    # The steps on the surrogate have a smaller penalty.
+    assert far[0] < 1e-3 < 0.01 < far[-1]
+
+
+def test_without_a_penalty_it_is_balanced_logistic_regression() -> None:
+    thorough = replace(LINEAR, steps=500, most_rows=None)
+    found = fit_map(_PROBS, _LABELS, thorough, ridge=1e-6)
+    logs = np.log(_PROBS)
+    logs -= logs.mean(axis=1, keepdims=True)
+    regression = LogisticRegression(C=1e6, class_weight="balanced", tol=1e-8, max_iter=5000)
+    expected = regression.fit(logs, _LABELS).predict_proba(logs)
+    np.testing.assert_allclose(found.apply(_PROBS), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", _MAPS, ids=str)
+def test_the_order_of_rows_and_classes_does_not_matter(kind: LinearMap) -> None:
+    rng = np.random.default_rng(0)
+    rows, turn = rng.permutation(_LABELS.size), rng.permutation(4)
+    found = _fit(kind, 10.0)
+    again = kind.fit(_PROBS[rows], _LABELS[rows], _LABELS >= 0, ridge=10.0, anchor=1.0)
+    np.testing.assert_allclose(again.apply(_PROBS), found.apply(_PROBS), atol=0.02)
+    turned = kind.fit(
+        _PROBS[:, turn], np.argsort(turn)[_LABELS], _LABELS >= 0, ridge=10.0, anchor=1.0
+    )
+    np.testing.assert_allclose(
+        turned.apply(_PROBS[:, turn]), found.apply(_PROBS)[:, turn], atol=0.02
+    )
+
+
+def test_the_aims_of_losses_are_reached() -> None:
+    def judged(kind: LinearMap) -> ClassificationMetrics:
+        predicted = fit_map(_PROBS, _LABELS, kind, ridge=1.0).apply(_PROBS).argmax(axis=1)
+        return ClassificationMetrics.from_predictions(_LABELS, predicted, 4)
+
+    plain = judged(LINEAR)
+    assert judged(DROPS).weakest_class >= plain.weakest_class
+    surrogate = judged(SURROGATE)
+    assert surrogate.accuracy - surrogate.cobias > plain.accuracy - plain.cobias
+
+
+@pytest.mark.parametrize("kind", CALIBRATIONS.values(), ids=str)
+@pytest.mark.parametrize("n_classes", [2, 11])
+def test_every_calibration_stays_finite(kind: LinearMap, n_classes: int) -> None:
+    probs, labels = biased_table(40, n_classes)
+    probs = np.where(probs < 0.1, 0.0, probs)
+    probs /= probs.sum(axis=1, keepdims=True)
+    labels[labels == 1] = 0
+    found = kind.fit(probs, labels, np.arange(40) < 5, ridge=2.0, anchor=0.5)
+    assert found is None or np.isfinite(found.apply(probs)).all()
+
+
+@pytest.mark.slow
+def test_the_kernels_of_blas_decide_no_prediction() -> None:
+    program = (
+        "from tests.dcs.methods.test_calibrations import _PROBS, _sure\n"
+        "print(_sure().apply(_PROBS).argmax(axis=1).tolist())\n"
+    )
+    # OpenBLAS takes the kernels of these processors; another BLAS takes no notice.
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for core in ("Nehalem", "Haswell")
+    }
+    assert len(answers) == 1
+
+
+def _sure() -> Calibration:
+    """Return a map of a model that is nearly always sure, and often wrong."""
+    sharp: NDArray[np.float64] = _PROBS**8
+    sharp /= sharp.sum(axis=1, keepdims=True)
+    return fit_map(sharp, _LABELS, LINEAR, ridge=1.0)

@@ -1,0 +1,31 @@
+"""Machine code is kept where only its user can write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_CODE = """
+import warnings
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    from dcs.search.kernels.table import compiled
+    names = {}
+    exec(compile("def add(a, b): return a + b", "/proc/version", "exec"), names)
+    add = compiled(names["add"])
+import numba, os, stat
+print(add(1, 2), len(said), oct(stat.S_IMODE(os.stat(numba.config.CACHE_DIR).st_mode)))
+"""
+
+
+def test_without_a_place_for_machine_code_a_private_one_is_made(tmp_path: Path) -> None:
+    # /proc can be written to by nobody.
+    environment = os.environ | {"HOME": "/proc/self", "TMPDIR": str(tmp_path)}
+    environment.pop("XDG_CACHE_HOME", None)
+    done = subprocess.run(
+        [sys.executable, "-c", _CODE], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["3", "1", "0o700"], done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,207 @@
+"""What is compared, what becomes of few rows, and what cross-validation promises."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.methods.parameters import Hyperparameters
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.compare import (
+    SelectionSettings,
+    fit_scheme,
+    front_of,
+    reference_of,
+    standard_settings,
+)
+from dcs.selection.fitting import Fitting, Threads
+from dcs.selection.front import FittedScheme
+from dcs.selection.points import pareto_front
+from dcs.selection.preference import Preference
+from tests.dcs.biased import biased_table, gain
+
+_BALANCE = Preference("balance")
+_TWO_POINTS = SelectionSettings(betas=(0.3, 1.0), preference=_BALANCE)
+_ONE_POINT = SelectionSettings(betas=(1.0,), folds=3, preference=_BALANCE)
+_LINEAR = Hyperparameters(calibration="linear")
+_QUICK = SelectionSettings(candidates=(_LINEAR,), betas=(0.0, 0.3, 1.0), folds=3)
+
+
+@pytest.mark.parametrize("n_classes", [2, 12, 13, 100])
+def test_every_candidate_competes_at_every_number_of_classes(n_classes: int) -> None:
+    settings = SelectionSettings()
+    grid = standard_settings(settings, n_classes)
+
+    def kind(each: Hyperparameters) -> tuple[str, str]:
+        return each.calibration, each.corrections
+
+    assert {kind(each) for each in grid} == {kind(each) for each in settings.candidates}
+    assert len(grid) == 2 * len(settings.betas) + 2 == len(set(grid))
+    searched = [each.corrections != "none" for each in grid]
+    assert searched == sorted(searched)
+    # The number of moves falls as the classes increase, without a step.
+    neighbour = standard_settings(settings, n_classes + 1)[-1].schedule
+    assert neighbour.lambda2 == pytest.approx(grid[-1].schedule.lambda2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_classes"), [(999, 4), (1000, 4), (399, 4), (400, 4), (120, 12), (130, 13)]
+)
+def test_labels_are_used_on_both_sides_of_any_number(n_rows: int, n_classes: int) -> None:
+    """Nothing changes from one row, or one class, to the next."""
+    probs, labels = biased_table(5000, n_classes, seed=n_classes)
+    scores = []
+    for size in (n_rows, n_rows + 1):
+        found = fit_scheme(probs[:size], labels[:size], settings=_ONE_POINT)
+        assert any("linear" in name for name in found.mixture)
+        assert found.chosen is not found.plain
+        scores.append(sum(gain(found.scheme, probs[1500:], labels[1500:])))
+    assert min(scores) > 0.05
+    # Former thresholds moved it by a tenth; other folds move it too.
+    assert abs(scores[1] - scores[0]) < 0.06
+
+
+def test_fit_scheme_finds_a_front_and_repeats_itself() -> None:
+    probs, labels = biased_table(500, 3)
+    names = ("a", "b", "c")
+    seen: list[float] = []
+    found = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names, progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(1.0)
+    assert all(any(point is each for each in found.points) for point in found.front)
+    assert found.plain.settings == ()
+    assert found.chosen.cobias < found.plain.cobias
+    assert found.scheme.classes == names
+    provenance = json.loads(found.scheme.to_json())["provenance"]
+    assert provenance["rule"] == {"prefer": "no-harm", "rate": 0.1, "confidence": 0.95}
+    assert provenance["estimate"]["cobias"] == found.chosen.cobias
+    assert sum(each["share"] for each in provenance["settings"]) == pytest.approx(1.0)
+    again = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names, mapper=Threads(2))
+    assert again.points == found.points
+    assert again.scheme == found.scheme
+
+
+def test_numpy_scalars_are_saved_as_numbers(tmp_path: Path) -> None:
+    setting = replace(_LINEAR, corrections="none", ridge=np.float32(20), prior_rows=np.int64(100))
+    settings = SelectionSettings((setting,), betas=(np.float32(0.5),), folds=np.int64(2))  # type: ignore[arg-type]
+    probs, labels = biased_table(40, 2)
+    fitted = fit_scheme(probs, labels, settings=settings, seed=np.int64(3))  # type: ignore[arg-type]
+    fitted = fitted.pick(Preference(max_cobias=np.float32(5)))  # type: ignore[arg-type]
+    fitted.save(tmp_path / "front.json")
+    assert FittedScheme.load(tmp_path / "front.json") == fitted
+
+
+def test_probabilities_stay_as_they_are_when_nothing_is_gained() -> None:
+    probs, labels = biased_table(200, 3)
+    useless = Hyperparameters(calibration="none", corrections="none")
+    found = fit_scheme(probs, labels, settings=replace(_QUICK, candidates=(useless,)))
+    assert found.chosen is found.plain
+    assert found.scheme.calibration is None
+
+
+def test_the_best_few_are_averaged_and_no_single_one_is_trusted() -> None:
+    probs, labels = biased_table(400, 3)
+    fitting = Fitting(probs, labels, 3, seed=0)
+    fits = fitting.judge([replace(_LINEAR, beta=b, ridge=r) for b in (0.5, 1, 2) for r in (1, 9)])
+    lucky = replace(fits[0], accuracy=fits[0].accuracy + 0.2)
+    reference = reference_of(fitting, [lucky, *fits[1:]], _QUICK)
+    # The square root of six, and one.
+    assert [share for _, share in reference.parts] == pytest.approx([1 / 3] * 3)
+    few = sorted([lucky, *fits[1:]], key=lambda fit: fit.z(1.0))[:3]
+    assert {id(fit) for fit, _ in reference.parts} == {id(fit) for fit in few}
+    front = front_of(fitting, fits, settings=_QUICK, classes=tuple("abc"))
+    own = [p for p in front.points if p.path is None and p is not front.plain]
+    assert all(len(point.settings) > 1 for point in own)
+
+
+def test_the_front_has_small_steps_from_the_uncorrected_probabilities_on() -> None:
+    probs, labels = biased_table(1500, 4)
+    found = fit_scheme(probs, labels, settings=_QUICK)
+    rows = 1500
+    way = sorted((p for p in found.points if p.path is not None), key=lambda p: p.path or 0.0)
+    changed = [0, *(p.change.changed for p in way)]
+    assert len(way) > 10
+    assert changed == sorted(changed)
+    assert max(np.diff(changed)) < 0.1 * rows
+    front = [p for p in found.points if p.path is None and p is not found.plain]
+    (first,) = (p for p in pareto_front(front)[-1:])
+    between = [p for p in front if p.change.changed < first.change.changed]
+    assert all(p.score > found.plain.score for p in between)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_classes", "bias", "least"),
+    [(40, 2, 0.0, -0.08), (40, 6, 0.0, -0.08), (10, 4, 0.7, -0.08), (50, 4, 0.7, 0.0)],
+)
+def test_few_rows_do_no_harm(n_rows: int, n_classes: int, bias: float, least: float) -> None:
+    gains = []
+    for seed in range(4):
+        probs, labels = biased_table(3000, n_classes, seed=seed, bias=bias)
+        fitted = fit_scheme(probs[:n_rows], labels[:n_rows], settings=_TWO_POINTS, seed=seed)
+        gains.append(gain(fitted.scheme, probs[n_rows:], labels[n_rows:]))
+    accuracy, cobias = np.transpose(gains)
+    assert np.mean(accuracy) > -0.03
+    assert np.mean(accuracy + cobias) >= least
+
+
+def test_many_nearly_fair_classes_are_not_made_worse() -> None:
+    """Twenty accurate classes: what a search finds there is mostly the noise of its rows."""
+    rng = np.random.default_rng(1)
+    labels = np.arange(6000) % 20
+    logits = rng.normal(0.0, 1.0, (6000, 20)) + rng.normal(0.0, 0.2, 20)
+    logits[np.arange(6000), labels] += 4.5
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    fitted = fit_scheme(probs[:1000], labels[:1000], settings=_ONE_POINT)
+    assert sum(gain(fitted.scheme, probs[1000:], labels[1000:])) > -0.01
+
+
+def _drawn(form: str) -> tuple[np.ndarray, np.ndarray]:
+    probs, labels = biased_table(8000, 3, seed=3)
+    if form == "votes":
+        rng = np.random.default_rng(0)
+        return np.array([rng.multinomial(20, row) for row in probs]) / 20, labels
+    rounded = probs.round(int(form))
+    return rounded / rounded.sum(axis=1, keepdims=True), labels
+
+
+@pytest.mark.parametrize("form", ["2", "3", "6", "votes"])
+def test_held_out_figures_are_those_of_new_rows_in_every_form(form: str) -> None:
+    probs, labels = _drawn(form)
+    fitted = fit_scheme(probs[:2000], labels[:2000], settings=_ONE_POINT)
+    shown = ClassificationMetrics.from_predictions(
+        labels[2000:], fitted.scheme.predict(probs[2000:]), 3
+    )
+    error = math.sqrt(0.25 / 2000 + 0.25 / 6000)
+    assert abs(fitted.chosen.accuracy - shown.accuracy) < 2.5 * error
+    assert abs(fitted.chosen.cobias - shown.cobias) < 4.0 * error
+    # No group of chance is kept together, so that the folds are even.
+    sizes = np.bincount(Fitting(probs[:2000], labels[:2000], 5, seed=0).place)
+    assert np.ptp(sizes) <= 20
+
+
+def test_cobias_of_a_point_that_is_searched_again_is_not_optimistic() -> None:
+    probs, labels = biased_table(150, 3)
+    setting = Hyperparameters(calibration="none", corrections="memberships", prior_rows=0.0)
+    found = fit_scheme(probs, labels, settings=replace(_QUICK, candidates=(setting,)))
+    for point in found.points:
+        if point.settings and point.path is None:
+            own = ClassificationMetrics.from_predictions(labels, point.scheme.predict(probs), 3)
+            assert point.accuracy <= own.accuracy and point.cobias >= own.cobias
+
+
+def test_missing_class_warns_and_default_fits_two_rows() -> None:
+    probs, labels = biased_table(60, 3)
+    keep = labels < 2
+    with pytest.warns(UserWarning, match="class_2"):
+        fit_scheme(probs[keep], labels[keep], settings=_QUICK)
+    with pytest.warns(UserWarning):
+        found = fit_scheme(probs[:2], labels[:2])
+    assert np.isfinite(found.scheme.apply(probs)).all()
+    plain = CorrectionScheme.identity(found.scheme.classes)
+    assert np.array_equal(found.scheme.predict(probs), plain.predict(probs))

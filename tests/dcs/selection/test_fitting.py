@@ -1,0 +1,224 @@
+"""What held-out rows say of a setting, and what of it is shipped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.methods.calibrations import CALIBRATIONS
+from dcs.methods.parameters import Hyperparameters
+from dcs.schemes.corrections import Membership
+from dcs.selection.fitting import Fit, Fitting, Threads, cobias_noise
+from tests.dcs.biased import biased_table
+
+#: Not shrunk: it equalises the classes on the rows that it is fitted on.
+_EQUALISER = Hyperparameters(calibration="none", beta=1.0, prior_rows=0.0, weight_scale=200)
+
+
+def _cobias(labels: NDArray[np.int64], predictions: NDArray[np.int64], n_classes: int) -> float:
+    return ClassificationMetrics.from_predictions(labels, predictions, n_classes).cobias
+
+
+def _logits(fit: Fit, probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean over folds of the centred logarithms of corrected probabilities."""
+    logs = [np.log(scheme.correct(probs)) for scheme in fit.schemes]
+    return np.mean([each - each.mean(axis=1, keepdims=True) for each in logs], axis=0)
+
+
+_LINEAR = [
+    Hyperparameters(),
+    Hyperparameters(corrections="none"),
+    *(
+        Hyperparameters(calibration=name, corrections=corrections)
+        for name in CALIBRATIONS
+        for corrections in ("none", "weights")
+    ),
+]
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_what_is_shipped_is_the_mean_of_the_schemes_of_the_folds(n_classes: int) -> None:
+    probs, labels = biased_table(200, n_classes)
+    probs = np.maximum(probs, 1e-3)
+    probs /= probs.sum(axis=1, keepdims=True)
+    fitting = Fitting(probs, labels, 5, seed=1)
+    for fit in fitting.judge(_LINEAR):
+        shipped = np.log(fitting.whole(fit).correct(probs))
+        shipped -= shipped.mean(axis=1, keepdims=True)
+        # Coefficients are rounded to six decimals, of up to 65 terms of a size up to 50.
+        np.testing.assert_allclose(shipped, _logits(fit, probs), atol=1e-4)
+
+
+def test_a_mean_of_settings_is_judged_and_shipped_as_such() -> None:
+    probs, labels = biased_table(300, 3)
+    fitting = Fitting(probs, labels, 4, seed=0)
+    fits = fitting.judge([Hyperparameters(beta=0.2), Hyperparameters(calibration="products")])
+    mean = fitting.averaged([(fits[0], 0.25), (fits[1], 0.75)])
+    for fold in range(4):
+        rows = fitting.place == fold
+        logs = sum(
+            share * np.log(fit.schemes[fold].correct(probs[rows]))
+            for fit, share in zip(fits, (0.25, 0.75), strict=True)
+        )
+        assert np.array_equal(np.asarray(logs).argmax(axis=1), mean.predictions[rows])
+    again = fitting.averaged([(mean, 0.5), (fits[1], 0.5)])
+    assert [share for _, share in again.parts] == pytest.approx([0.125, 0.875])
+    shipped = fitting.whole(mean).predict(probs)
+    expected = 0.25 * _logits(fits[0], probs) + 0.75 * _logits(fits[1], probs)
+    assert np.mean(shipped == expected.argmax(axis=1)) > 0.99
+
+
+@pytest.mark.parametrize("corrections", ["memberships", "both"])
+def test_memberships_are_searched_again_on_all_rows(corrections: str) -> None:
+    probs, labels = biased_table(200, 3)
+    fitting = Fitting(probs, labels, 3, seed=0)
+    setting = Hyperparameters(calibration="none", corrections=corrections)  # type: ignore[arg-type]
+    (fit,) = fitting.judge([setting])
+    whole = fitting.whole(fit)
+    assert whole.provenance["rows"] == 200
+    assert {scheme.provenance["rows"] for scheme in fit.schemes} <= {133, 134}
+    assert corrections == "both" or all(isinstance(c, Membership) for c in whole.corrections)
+
+
+def test_no_label_takes_part_in_the_prediction_of_its_row() -> None:
+    probs, labels = biased_table(150, 3)
+    fitting = Fitting(probs, labels, 3, seed=0)
+    other = labels.copy()
+    inside = fitting.place == 0
+    # Turned within the class structure, so that the folds stay the same.
+    other[inside] = np.random.default_rng(0).permutation(labels[inside])
+    changed = Fitting(probs, other, 3, seed=0)
+    changed.rows = replace(changed.rows, place=fitting.rows.place)
+    for setting in (Hyperparameters(calibration="drops", corrections="none"), _EQUALISER):
+        one, two = (each.rows.fit(setting)[0] for each in (fitting, changed))
+        assert one.corrections == two.corrections
+
+
+def test_without_signal_held_out_accuracy_is_that_of_chance() -> None:
+    """Offsets that are fitted without a fold go against its labels, unless folds are aligned."""
+    found = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        probs = rng.dirichlet([5.0, 5.0], 200)
+        fitting = Fitting(probs, rng.permutation(np.arange(200) % 2), 5, seed=seed)
+        (fit,) = fitting.judge([Hyperparameters(corrections="none")])
+        found.append(fit.accuracy)
+    error = math.sqrt(0.25 / (12 * 200))
+    assert np.mean(found) > 0.5 - 3.0 * error
+
+
+def test_calibrations_of_folds_have_the_same_mean_logits() -> None:
+    probs, labels = biased_table(120, 4)
+    rows = Fitting(probs, labels, 5, seed=0).rows
+    for name in ("offsets", "linear", "products", "surrogate", "drops"):
+        found = rows.calibrations((name, 10.0, 1.0))
+        means = np.array([each.logits(probs).mean(axis=0) for each in found if each])
+        means -= means.mean(axis=1, keepdims=True)
+        assert np.ptp(means, axis=0).max() < 1e-5
+
+
+def test_the_mixture_has_shares_of_some_calibrations() -> None:
+    probs, labels = biased_table(300, 3)
+    fitting = Fitting(probs, labels, 5, seed=0)
+    assert fitting.pool == {}
+    fitting.prepare()
+    assert sum(fitting.pool.values()) == pytest.approx(1.0)
+    assert 5 <= len(fitting.pool) <= 10
+    assert len(fitting.rows.mixture) == 5
+
+
+def test_what_a_search_cancels_is_added_again() -> None:
+    figures = []
+    for seed in range(6):
+        probs, labels = biased_table(20_000, 4, seed=seed, bias=0.5)
+        chosen = np.concatenate([np.flatnonzero(labels == j)[:60] for j in range(4)])
+        fitting = Fitting(probs[chosen], labels[chosen], 5, seed=seed)
+        (fit,) = fitting.judge([_EQUALISER])
+        rest = np.setdiff1d(np.arange(labels.size), chosen)
+        # What as many new rows show: the lasting bias and their noise.
+        fresh = np.random.default_rng(seed).choice(rest, chosen.size, replace=False)
+        shown = fitting.whole(fit).predict(probs[fresh])
+        counted = _cobias(fitting.labels, fit.predictions, 4)
+        figures.append((counted, fit.cobias, _cobias(labels[fresh], shown, 4)))
+    counted, corrected, true = np.mean(figures, axis=0)
+    assert counted < 0.75 * true
+    assert corrected == pytest.approx(true, rel=0.3)
+
+
+def test_noise_is_what_equal_classes_show() -> None:
+    rng = np.random.default_rng(0)
+    rates, counts = 0.8, np.array([40, 90, 15, 60])
+    shown = []
+    for _ in range(3000):
+        drawn = rng.binomial(counts, rates) / counts
+        shown.append(np.abs(drawn[:, None] - drawn)[np.triu_indices(4, 1)].mean())
+    metrics = ClassificationMetrics(rates, 0.0, rates, (rates,) * 4, int(counts.sum()))
+    assert cobias_noise(metrics, counts) == pytest.approx(np.mean(shown), rel=0.05)
+    perfect = ClassificationMetrics(1.0, 0.0, 1.0, (1.0, 1.0, math.nan), 8)
+    assert 0.0 < cobias_noise(perfect, [4, 4, 0]) < 0.5
+    assert cobias_noise(perfect, [4, 0, 0]) == 0.0
+
+
+def test_development_rows_take_part_in_no_fit() -> None:
+    probs, labels = biased_table(400, 3)
+    fitting = Fitting(probs, labels, 5, development=0.25, seed=0)
+    assert (fitting.n_folds, fitting.truth.size) == (1, 100)
+    (fit,) = fitting.judge([replace(_EQUALISER, calibration="linear")])
+    assert fit.schemes[0].provenance["rows"] == 300
+    assert fitting.whole(fit) is fit.schemes[0]
+    assert np.array_equal(fit.predictions, fit.schemes[0].predict(fitting.held_out))
+    assert fit.cobias == _cobias(fitting.truth, fit.predictions, 3)
+
+
+def test_settings_keep_their_order_whoever_fits_them() -> None:
+    probs, labels = biased_table(90, 3)
+    grid = [
+        Hyperparameters(calibration="linear", corrections="none"),
+        Hyperparameters(),
+        Hyperparameters(calibration="none", corrections="both"),
+        Hyperparameters(calibration="linear", corrections="none", ridge=1.0),
+        Hyperparameters(calibration="none", corrections="none"),
+    ]
+    fitting = Fitting(probs, labels, 3, seed=0)
+    together = [fit.schemes for fit in fitting.judge(grid)]
+    threaded = Fitting(probs, labels, 3, seed=0).judge(grid, mapper=Threads(3))
+    assert [fit.schemes for fit in threaded] == together
+    for setting, schemes in zip(grid, together, strict=True):
+        assert fitting.judge([setting])[0].schemes == schemes
+    assert np.array_equal(fitting.uncorrected("abc").predictions, probs.argmax(axis=1))
+
+
+def test_copies_stay_in_one_fold_and_count_once() -> None:
+    probs, labels = biased_table(200, 3)
+    twice = [np.concatenate([each, each]) for each in (probs, labels)]
+    fitting = Fitting(*twice, 5, seed=0)
+    assert fitting.duplicates == 200
+    assert np.array_equal(fitting.place[:200], fitting.place[200:])
+    single = Fitting(probs, labels, 5, seed=0)
+    before, after = probs.argmax(axis=1), np.roll(probs.argmax(axis=1), 1)
+    one = single.change(before, after)
+    two = fitting.change(np.tile(before, 2), np.tile(after, 2))
+    assert (one.effect, two.effect) == (1.0, 2.0)
+    assert two.accuracy_error == pytest.approx(one.accuracy_error, rel=0.2)
+
+
+def test_threads_keep_the_order_and_take_no_more_than_allowed() -> None:
+    taken: list[int] = []
+
+    def source() -> Iterator[int]:
+        for i in range(20):
+            taken.append(i)
+            yield i
+
+    for n, result in enumerate(Threads(4)(lambda i: i * i, source(), ahead=3)):
+        assert result == n * n
+        assert taken[-1] < n + 3
+    assert taken == list(range(20))
+    with pytest.raises(ZeroDivisionError):
+        list(Threads(2)(lambda i: 1 // i, [1, 0, 1]))

@@ -1,0 +1,223 @@
+"""Which point of a front a preference selects, and what the default promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dcs.errors import InvalidInputError
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.front import FittedScheme
+from dcs.selection.points import Change, FrontPoint, pareto_front
+from dcs.selection.preference import (
+    Prefer,
+    Preference,
+    conservative_first,
+    proven,
+    select,
+)
+
+_ROWS = 2000
+
+
+def _point(
+    accuracy: float,
+    cobias: float,
+    lost: int = 10,
+    *,
+    path: float | None = None,
+    doubt: float = 0.0,
+) -> FrontPoint:
+    """Return a point on 2,000 rows, beside uncorrected probabilities of accuracy 0.67."""
+    gained = round(_ROWS * (accuracy - 0.67)) + lost
+    gained, lost = max(gained, 0), lost - min(gained, 0)
+    first, second = round(1000 * (1.0 - accuracy)), round(500 * (1.0 - cobias))
+    return FrontPoint(
+        settings=({"share": 1.0},),
+        accuracy=accuracy,
+        cobias=cobias,
+        # The other metrics differ from those above, as if they were of other rows.
+        confusion=((first, 1000 - first), (1000 - second, second)),
+        scheme=CorrectionScheme.identity(("a", "b")),
+        beta=0.0,
+        noise=0.0,
+        change=Change((gained - lost) / _ROWS, 0.01, 0.0, 0.0, gained, lost, gained + lost),
+        doubt=doubt,
+        path=path,
+    )
+
+
+_PLAIN = _point(0.67, 0.4, 0)
+_FRONT = [_point(0.70, 0.30), _point(0.69, 0.12), _point(0.668, 0.06), _point(0.60, 0.04)]
+
+_POINTS = st.lists(
+    st.builds(
+        lambda a, c, lost: _point(0.62 + a / 100, c / 50, lost),
+        st.integers(0, 8),
+        st.integers(0, 24),
+        st.integers(0, 400),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(_POINTS)
+def test_front_is_what_no_point_beats(points: list[FrontPoint]) -> None:
+    front = pareto_front(points)
+
+    def beats(a: FrontPoint, b: FrontPoint) -> bool:
+        even = (a.accuracy, a.cobias) == (b.accuracy, b.cobias)
+        return a.accuracy >= b.accuracy and a.cobias <= b.cobias and not even
+
+    assert {(p.accuracy, p.cobias) for p in front} == {
+        (p.accuracy, p.cobias) for p in points if not any(beats(q, p) for q in points)
+    }
+    assert [p.accuracy for p in front] == sorted((p.accuracy for p in front), reverse=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_POINTS)
+def test_the_default_is_proven_and_fairer_or_nothing(points: list[FrontPoint]) -> None:
+    everything, rule = [*points, _PLAIN], Preference()
+    chosen, allowed = select(everything, rule), proven(everything, rule)
+    tested = conservative_first(points)
+    assert allowed == tested[: len(allowed)]
+    for point in allowed:
+        assert point.test(rule.margin_of(point, _PLAIN) / 100, 0.96).passed
+    assert chosen is _PLAIN or (chosen in allowed and chosen.cobias < _PLAIN.cobias)
+    balanced = select(everything, Preference("balance"))
+    if balanced in allowed and balanced.cobias < _PLAIN.cobias:
+        assert chosen is balanced
+
+
+@pytest.mark.parametrize(
+    ("removed", "rule", "margin"),
+    [
+        (0.02, Preference(), 0.5),
+        (0.1, Preference(), 1.0),
+        (0.35, Preference(), 2.0),
+        (0.35, Preference(margin=0.7), 0.7),
+        (0.05, Preference(rate=0.2), 1.0),
+        (0.05, Preference(rate=0.0), 0.5),
+    ],
+)
+def test_the_margin_is_in_proportion(removed: float, rule: Preference, margin: float) -> None:
+    point = _point(0.66, _PLAIN.cobias - removed)
+    assert rule.margin_of(point, _PLAIN) == pytest.approx(margin)
+
+
+def test_a_part_of_the_way_is_safe_if_a_longer_one_is() -> None:
+    """Of a reference that costs too much, the first steps of the way to it are taken."""
+    reference = _point(0.62, 0.05, 200)
+    way = [
+        _point(0.67 + gain / _ROWS, 0.4 - share / 2, 2 * abs(gain) + 1, path=share)
+        for share, gain in ((0.01, 2), (0.05, 15), (0.2, 60), (0.9, -90))
+    ]
+    chosen = select([reference, *way, _PLAIN], Preference())
+    assert chosen is way[2]
+    assert chosen in proven([reference, *way, _PLAIN], Preference())
+    # Without gains, no later step vouches for the earlier ones.
+    poor = [_point(0.67, 0.4 - share / 2, 150, path=share) for share in (0.01, 0.05, 0.2, 0.9)]
+    assert select([reference, *poor, _PLAIN], Preference()) is _PLAIN
+
+
+def test_balance_is_the_reference_unless_another_is_clearly_better() -> None:
+    reference = _point(0.66, 0.10)
+    better = _point(0.67, 0.08, doubt=0.01)
+    assert select([better, reference, _PLAIN], Preference("balance")) is better
+    doubtful = replace(better, doubt=0.02)
+    assert select([doubtful, reference, _PLAIN], Preference("balance")) is reference
+    worse = _point(0.3, 0.1)
+    assert select([worse, _PLAIN], Preference("balance")) is _PLAIN
+
+
+@settings(max_examples=20, deadline=None)
+@given(_POINTS, st.sampled_from(sorted({*get_args(Prefer)} - {"offsets"})), st.floats(0, 20))
+def test_limits_are_met(points: list[FrontPoint], prefer: Any, limit: float) -> None:
+    everything = [*points, _PLAIN]
+    low = [p for p in everything if p.cobias <= limit / 100]
+    assume(low)
+    assert select(everything, Preference(prefer=prefer, max_cobias=limit)) in low
+    chosen = select(everything, Preference(max_accuracy_loss=limit))
+    assert chosen.accuracy >= max(p.accuracy for p in everything) - limit / 100 - 1e-9
+    goal = prefer.replace("-", "_")
+    if hasattr(chosen.estimate, goal) and goal != "accuracy":
+        best = select(everything, Preference(prefer=prefer)).estimate
+        assert getattr(best, goal) == max(getattr(p.estimate, goal) for p in everything)
+
+
+@pytest.mark.parametrize(
+    ("preference", "index"),
+    [
+        (Preference(max_accuracy_loss=0.0), 0),
+        (Preference(max_accuracy_loss=5.0), 2),
+        (Preference(max_cobias=20.0, prefer="accuracy"), 1),
+        (Preference(max_cobias=1.0), 3),
+        (Preference(max_cobias=12.0, prefer="accuracy"), 1),
+        (Preference(max_cobias=11.95, prefer="accuracy"), 2),
+        (Preference(max_cobias=20.0, max_accuracy_loss=3.0), 2),
+    ],
+)
+def test_rules_within_limits(preference: Preference, index: int) -> None:
+    points = [_point(0.68, 0.2), *_FRONT[::-1], _PLAIN]
+    assert select(points, preference) is _FRONT[index]
+
+
+def test_a_limit_is_held_against_what_lasts() -> None:
+    noisy = replace(_point(0.6, 0.05), noise=0.04)
+    worse = replace(noisy, cobias=0.045, accuracy=0.1)
+    assert noisy.lasting_cobias == pytest.approx(0.03)
+    assert select([noisy, worse, _PLAIN], Preference("balance", max_cobias=3.5)) is noisy
+
+
+def test_copies_count_once_in_the_test() -> None:
+    point = _point(0.69, 0.1, 5)
+    twice = replace(point, change=replace(point.change, effect=2.0))
+    single, double = (each.test(0.005, 0.95).statistic for each in (point, twice))
+    assert double == pytest.approx(single / 2**0.5)
+
+
+def test_rows_that_prove_nothing_leave_the_probabilities_and_say_what_is_missing() -> None:
+    fair = _point(0.671, 0.39, 150)
+    kept = FittedScheme.picked([fair, _PLAIN], Preference())
+    assert kept.chosen is _PLAIN
+    needed = fair.test(0.005, 0.95).rows_needed
+    assert needed is not None
+    more = float(f"{needed - _ROWS:.1g}")
+    assert f"about {more:,.0f} more labelled rows" in kept.guarantee
+    # More rows would confirm a loss.
+    lossy = FittedScheme.picked([_point(0.669, 0.39, 150), _PLAIN], Preference())
+    assert lossy.chosen is _PLAIN and "more labelled rows" not in lossy.guarantee
+    assert FittedScheme.picked([fair, _PLAIN], Preference(margin=10.0)).chosen is fair
+
+
+def test_the_sentence_says_what_was_proven_and_what_balance_would_trade() -> None:
+    cautious, fair = _point(0.69, 0.2, 5, doubt=0.5), _point(0.62, 0.02, 100)
+    found = FittedScheme.picked([cautious, fair, _PLAIN], Preference())
+    assert found.chosen is cautious
+    assert "at most 2 points below uncorrected, 0.1 of the 20.0 points" in found.guarantee
+    assert "--prefer balance: COBias -38.0, accuracy -5.0 +- 1.0" in found.guarantee
+    fixed = found.pick(Preference(margin=0.5))
+    assert "at most 0.5 points below uncorrected." in fixed.guarantee
+    assert found.pick(Preference("balance")).guarantee == ""
+
+
+def test_noise_of_an_exchange_lies_between_those_of_its_parts() -> None:
+    # Variances of independent differences add up; these have a covariance of 0.00045.
+    errors = {"accuracy_error": 0.03, "cobias_error": 0.04, "score_error": 0.04}
+    change = Change(0.0, **errors, gained=0, lost=0, changed=0)
+    assert change.error(0.0) == pytest.approx(0.03)
+    assert change.error(1.0) == pytest.approx(0.04)
+    assert change.error(0.5) == pytest.approx((0.03**2 + 0.02**2 - 0.00045) ** 0.5)
+
+
+@pytest.mark.parametrize("wrong", [{"margin": -1.0}, {"rate": float("nan")}, {"confidence": 0.3}])
+def test_preference_rejects_impossible_values(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidInputError):
+        Preference(**wrong)  # type: ignore[arg-type]

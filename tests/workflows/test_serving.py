@@ -1,0 +1,176 @@
+"""One scheme, one result: by the package, the command line, a server and the code of the page."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+import requests
+from numpy.typing import NDArray
+
+from dcs.data.table import ProbabilityTable
+from dcs.methods.calibrations import CALIBRATIONS
+from dcs.methods.calibrations.maps import fit_stack
+from dcs.schemes.apply import BASES
+from dcs.schemes.calibration import from_arrays
+from dcs.schemes.corrections import CorrectionSet
+from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking.store.serving import save_model
+from tests.dcs.biased import biased_table
+from tests.docs.runner import ROOT, blocks_of
+from tests.servers import free_port, running
+from tests.workflows.conftest import done
+
+CLASSES = ("Sports", "World news", "label", "p:x")
+KINDS = tuple(CALIBRATIONS)
+REAL = sorted(ROOT.parent.glob("shared/data/probabilities/*.npz"))
+
+SETS = {
+    "weights": CorrectionSet.dnip(7),
+    "memberships": CorrectionSet.furud(),
+    "both": CorrectionSet.dcs(7),
+    "none": None,
+}
+
+
+def _schemes(kind: str, count: int, tables: list[Any], labels: Any) -> Iterator[CorrectionScheme]:
+    """Yield schemes of one calibration, of one or several tables, with all sets of corrections."""
+    classes = tuple(CLASSES[k] if k < 4 else f"class {k}" for k in range(tables[0].shape[1]))
+    parts: dict[str, Any] = {}
+    values = tables[0]
+    if count > 1:
+        stack = fit_stack(tables, labels)
+        parts = {"combination": stack, "inputs": tuple(f"model {k}" for k in range(count))}
+        values = stack.apply(tables)
+    fit = CALIBRATIONS[kind].fit
+    found = fit(values, labels, labels >= 0, ridge=10.0, anchor=1.0)
+    plain = CorrectionScheme.identity(classes, calibration=found, **parts)
+    rng = np.random.default_rng(KINDS.index(kind))
+    for known in SETS.values():
+        chosen = plain.corrections
+        if known is not None:
+            chosen = tuple(known[int(k)] for k in rng.integers(len(known), size=len(classes)))
+        yield replace(plain, corrections=chosen)
+
+
+def _tables(count: int) -> tuple[list[NDArray[np.float64]], NDArray[np.int64]]:
+    """Return tables of the same rows, with ties and zeros."""
+    probs, labels = biased_table(80, 4)
+    eighths = np.random.default_rng(1).multinomial(8, [0.4, 0.3, 0.2, 0.1], size=80) / 8
+    return [probs, eighths][:count], labels
+
+
+def _in_plain_python(scheme: dict[str, Any], rows: Sequence[Sequence[float]]) -> list[float]:
+    """Return the corrected values of a row of one or several tables."""
+    row = [p for each in rows for p in each]
+    for part in filter(None, (scheme.get("combination"), scheme.get("calibration"))):
+        terms = [math.log(max(p, part["floor"])) for p in row]
+        if part.get("products"):
+            terms += [a * b for a, b in itertools.combinations_with_replacement(terms, 2)]
+        logits = [
+            math.fsum([o, *(a * b for a, b in zip(each, terms, strict=True))])
+            for each, o in zip(part["matrix"], part["offset"], strict=True)
+        ]
+        row = [math.exp(logit - max(logits)) for logit in logits]
+        row = [each / math.fsum(row) for each in row]
+    values = []
+    for p, each in zip(row, scheme["corrections"], strict=True):
+        if each["kind"] == "weight":
+            values.append(p * each["value"])
+        else:
+            feet = [each[name] for name in "abc"]
+            # Where two feet coincide, the first or the last height is that of the peak.
+            ends = (float(feet[0] == feet[1]), float(feet[1] == feet[2]))
+            x, heights = [*dict.fromkeys(feet)], [ends[0], 1.0, ends[1]]
+            heights = heights if len(x) == 3 else [ends[0], ends[1]]
+            values.append(float(np.interp(p, x, heights)))
+    return values if any(values) else row
+
+
+def _frame(scheme: CorrectionScheme, tables: Sequence[Any]) -> pd.DataFrame:
+    starts = [f"{each}/" for each in scheme.inputs] if scheme.combination else [""]
+    names = [f"{start}p:{name}" for start in starts for name in scheme.classes]
+    # Columns are taken by name.
+    return pd.DataFrame(np.hstack(tables), columns=names).iloc[:, ::-1]
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """What the code of the page defines, which is all of one file of the package."""
+    (block,) = (each for each in blocks_of("docs/serving.md") if each.marked("source"))
+    assert block.code == (ROOT / "dcs" / "schemes" / "apply.py").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(block.code, names)
+    return names
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scheme_is_applied_alike_everywhere(
+    kind: str, count: int, page: dict[str, Any], tmp_path: Path
+) -> None:
+    tables, labels = _tables(count)
+    given = tables if count > 1 else tables[0]
+    for scheme in _schemes(kind, count, tables, labels):
+        ours = scheme.apply(given)
+        scheme.save(tmp_path / "scheme.json")
+        content = json.loads((tmp_path / "scheme.json").read_text(encoding="utf-8"))
+        rows = zip(*(each.tolist() for each in tables), strict=True)
+        expected = [_in_plain_python(content, row) for row in rows]
+        np.testing.assert_allclose(scheme.correct(given), expected, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(page["apply"](content, given), ours)
+        labels_of = [scheme.classes[k] for k in scheme.predict(given)]
+        assert page["predict"](content, given) == labels_of
+    files = [tmp_path / f"{k}.parquet" for k in range(count)]
+    for file, probs in zip(files, tables, strict=True):
+        ProbabilityTable.from_arrays(probs, labels, classes=scheme.classes).write(file)
+    done("apply", tmp_path / "scheme.json", *files, "-o", tmp_path / "out.parquet")
+    written = ProbabilityTable.read(tmp_path / "out.parquet").probs
+    np.testing.assert_allclose(written, ours, rtol=0, atol=1e-12)
+    save_model(scheme, tmp_path / "model")
+    answer = mlflow.pyfunc.load_model(str(tmp_path / "model")).predict(_frame(scheme, tables))
+    assert answer.pop("label").tolist() == labels_of
+    np.testing.assert_array_equal(answer.to_numpy(), ours)
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_a_basis_is_stored(basis: str) -> None:
+    width = BASES[basis](np.ones((1, 3))).shape[1]
+    rng = np.random.default_rng(0)
+    calibration = from_arrays("x", rng.normal(size=(3, width)), rng.normal(size=3), basis=basis)
+    scheme = CorrectionScheme.identity("abc", calibration=calibration)
+    assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [1, 2, *REAL[:: max(1, len(REAL) // 2)][:2]])
+def test_a_server_answers_what_the_package_computes(source: Any, tmp_path: Path) -> None:
+    if isinstance(source, Path):
+        with np.load(source) as file:
+            tables, labels = [file["probs"][:300].astype(float)], file["labels"][:300]
+        tables = [each / each.sum(axis=1, keepdims=True) for each in tables]
+    else:
+        tables, labels = _tables(source)
+    *_, scheme, _ = _schemes("surrogate", len(tables), tables, labels)
+    save_model(scheme, tmp_path / "model")
+    address = f"http://127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(tmp_path / "model")]
+    command += ["--env-manager", "local", "--port", address.rpartition(":")[2], "--workers", "1"]
+    frame = _frame(scheme, tables).to_dict("split")
+    with running(command, f"{address}/ping"):
+        sent = {name: frame[name] for name in ("columns", "data")}
+        answer = requests.post(f"{address}/invocations", json={"dataframe_split": sent}, timeout=9)
+    rows = pd.DataFrame(answer.json()["predictions"])
+    given = tables if len(tables) > 1 else tables[0]
+    assert rows.pop("label").tolist() == [scheme.classes[k] for k in scheme.predict(given)]
+    np.testing.assert_allclose(rows.to_numpy(), scheme.apply(given), rtol=0, atol=1e-12)
