@@ -279,7 +279,8 @@ def _best(
             parts = [(fitting.complete(fit), 1.0 / number) for fit in few]
             best.append((fitting.averaged(parts), beta))
         else:
-            best.append((min(fits, key=lambda fit: (fit.z(beta), fit.moves)), beta))
+            one = min(fits, key=lambda fit: (fit.z(beta), fit.moves))
+            best.append((fitting.complete(one), beta))
     others = pareto_front([fit for fit in fits if not _is_averaged(fit)])
     for fit in others:
         beta = min(best, key=lambda each: fit.z(each[1]) - each[0].z(each[1]))[1]

@@ -504,7 +504,8 @@ def sweep_key(config: SweepConfig) -> str:
     left_out: dict[str, Any] = {
         "tracking": True,
         "data": True,
-        "scoring": {*config.scoring.indecisive},
+        # Of tables that are given, nothing is scored, and no engine need be installed.
+        "scoring": True if config.tables else {*config.scoring.indecisive},
     }
     if not config.ensemble:
         left_out["ensemble"] = True

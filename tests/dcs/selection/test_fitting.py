@@ -86,7 +86,7 @@ def test_memberships_are_searched_again_on_all_rows(corrections: str) -> None:
     assert corrections == "both" or all(isinstance(c, Membership) for c in whole.corrections)
 
 
-def test_no_label_takes_part_in_the_prediction_of_its_row() -> None:
+def test_the_search_of_a_fold_does_not_use_its_labels() -> None:
     probs, labels = biased_table(150, 3)
     fitting = Fitting(probs, labels, 3, seed=0)
     other = labels.copy()

@@ -20,7 +20,7 @@ dcs_workflows/__init__ tracking/__init__ workflows/__init__
 
 #: As the installed script does: the current folder is not on its own path.
 CODE = """
-import sys; sys.path.remove('')
+import sys; sys.path[:] = filter(None, sys.path)
 from dcs_workflows.cli import main
 for line in sys.argv[1:]:
     sys.argv = ["dcs", *line.split()]

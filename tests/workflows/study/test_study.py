@@ -198,6 +198,14 @@ def test_a_limit_is_a_constraint_of_the_study(tmp_path):
         assert limit == pytest.approx(100.0 * trial.values[1] - 3.0)
 
 
+@pytest.mark.parametrize("method", ["dcs", "dnip", "furud"])
+def test_a_finished_study_is_read_back_to_the_same_scheme(method, tmp_path):
+    stored = StoredStudy(str(tmp_path / "optuna.journal"), "cell")
+    first, again = (_study(TunerSettings(trials=24), method, stored=stored) for _ in range(2))
+    assert again.scheme == first.scheme
+    assert again.front == first.front
+
+
 @pytest.mark.parametrize("method", ["dnip", "furud"])
 def test_other_methods_keep_to_their_corrections(method):
     found = _study(TunerSettings(trials=12, judge={"development": 0.3}), method)

@@ -70,6 +70,11 @@ class SearchSpace:
         for name in {"lambda1", "lambda2"} & self._values.keys() - settings.given:
             self._values[name] = tuple(v * share for v in self._values[name])
 
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        """Names of the calibrations that trials may have."""
+        return tuple(self._values["calibration"])
+
     def suggest(self, trial: BaseTrial) -> Hyperparameters:
         """Suggest a complete setting."""
         drawn = {row.name: self._draw(trial, row) for row in self._rows}

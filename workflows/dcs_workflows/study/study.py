@@ -30,7 +30,7 @@ from optuna.trial import FixedTrial, FrozenTrial, TrialState
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, DCSError, last_line, reason, redact
 from dcs.evaluation.metrics import METRICS
-from dcs.methods.parameters import Hyperparameters
+from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.problem import AnnealingResult
 from dcs.seeds import derive_seed
@@ -302,6 +302,8 @@ class _Study:
             self._study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
         settings = [self._ask()[1] for _ in self._first]
         clock, started_ms = time.perf_counter(), _now_ms()
+        if MIXTURE in self._space.calibrations:
+            self._fitting.prepare(self._tuning.mapper)
         if len(self._earlier) < self.n_first:
             share = self.n_first / self._n_trials
             judged = self._fitting.judge(
@@ -310,7 +312,6 @@ class _Study:
                 progress=lambda part: self._tuning.progress(0.95 * share * part),
             )
         else:
-            self._fitting.prepare(self._tuning.mapper)
             judged = [*map(_earlier_fit, settings, self._earlier)]
         seconds = (time.perf_counter() - clock) / len(judged)
         for fit in judged:
