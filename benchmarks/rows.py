@@ -1,6 +1,6 @@
 """Quality against the number of labelled rows, of the default and of its peers.
 
-Tables in the NumPy form of `shared/data` (`probs`, `labels`) are divided at random, 30 % of their
+Tables in NumPy files (`probs`, `labels`) are divided at random, 30 % of their
 rows held out; each method is fitted to some of the others. Results are appended to a CSV file,
 from which a later run continues, and summed up as Markdown and a figure::
 
