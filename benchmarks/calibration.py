@@ -1,16 +1,18 @@
 """Simulate the guarantee of the default rule, and the levels of tests and intervals.
 
-No real data are used. Both parts append to CSV files, resume from them, and print Markdown::
+No real data are used. All parts append to CSV files, resume from them, and print Markdown::
 
     python -m benchmarks.calibration guarantee FOLDER --number 200
     python -m benchmarks.calibration intervals FOLDER --number 500
+    python -m benchmarks.calibration accuracy FOLDER --number 500
 
 *Guarantee*: the default is fitted in simulated worlds of 2 to 30 classes and 60 to 5,000 rows, and
 judged on 40,000 fresh rows. In *calibrated* worlds the probabilities are Bayes-optimal posteriors,
 so that no correction can gain accuracy; in others the log-probabilities are shifted by class or
 tempered, labels are noisy, classes rare, or rows repeated. *Intervals*: two sets of predictions of
 the same true COBias are drawn again and again; the p-value of their difference should be below 5 %
-in 5 % of the draws, and the 95 % intervals should contain the true values in 95 %.
+in 5 % of the draws, and the 95 % intervals should contain the true values in 95 %. *Accuracy*: the
+same for the difference of paired accuracies, of which only the rows that change matter.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from scipy.stats import beta
 
 import dcs
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance
+from dcs.evaluation.noninferiority import accuracy_difference
 from dcs.evaluation.uncertainty import Interval, compare_predictions, metric_intervals
 
 FRESH_ROWS: Final = 40_000
@@ -48,6 +51,10 @@ SHAPES: Final[dict[str, Callable[[int], NDArray[np.float64]]]] = {
 DROPS: Final = (0.49, 0.3, 0.3, 0.3, 0.3)
 CLASSES: Final = (2, 4, 14, 20, 30)
 ROWS: Final = (200, 1000, 3000)
+
+#: Shares of rows that only the second or only the first predictions have right; numbers of rows.
+CHANGES: Final = ((0.0, 0.02), (0.01, 0.01), (0.02, 0.05), (0.1, 0.1), (0.2, 0.05), (0.25, 0.25))
+CHANGED_ROWS: Final = (60, 150, 400, 1000, 3000)
 
 #: Draws of one setting are computed, and saved, in blocks of this size.
 BLOCK: Final = 25
@@ -190,6 +197,35 @@ def _contains(interval: Interval, value: float) -> int:
     return int(interval.low - 1e-9 <= value <= interval.high + 1e-9)
 
 
+def draw_accuracies(number: int) -> list[dict[str, Any]]:
+    """Draw the changes of one setting `BLOCK` times; count intervals with the true difference."""
+    settings = list(itertools.product(CHANGES, CHANGED_ROWS))
+    (gained, lost), n_rows = settings[number % len(settings)]
+    rng = np.random.default_rng([37, number])
+    drawn = rng.multinomial(n_rows, (gained, lost, 1.0 - gained - lost), BLOCK)
+    covered = 0
+    for more, less, _ in drawn.tolist():
+        low, high = accuracy_difference(more, less, n_rows)
+        covered += low - 1e-9 <= gained - lost <= high + 1e-9
+    about = {"number": number, "gained": gained, "lost": lost, "rows": n_rows}
+    return [about | {"draws": BLOCK, "covered": covered}]
+
+
+def accuracies_table(frame: pd.DataFrame) -> str:
+    """Return the coverage of the interval of accuracy differences, by changes and rows."""
+    lines = ["| changes | " + " | ".join(f"{rows:,} rows" for rows in CHANGED_ROWS) + " | all |"]
+    lines.append("| --- |" + " ---: |" * (len(CHANGED_ROWS) + 1))
+    for gained, lost in CHANGES:
+        own = frame[(frame["gained"] == gained) & (frame["lost"] == lost)]
+        sums = own.groupby("rows")[["covered", "draws"]].sum()
+        shares = [*(sums["covered"] / sums["draws"]), own["covered"].sum() / own["draws"].sum()]
+        name = f"+{100 * gained:g} %, -{100 * lost:g} %"
+        lines.append(f"| {name} | " + " | ".join(f"{100 * s:.1f}" for s in shares) + " |")
+    total = 100 * frame["covered"].sum() / frame["draws"].sum()
+    lines.append(f"\n{frame['draws'].sum():,} draws, covered {total:.1f} %")
+    return "\n".join(lines)
+
+
 def intervals_table(frame: pd.DataFrame) -> str:
     """Return the level of the test and the coverage of the intervals, by part of the setting."""
     lines = [
@@ -224,7 +260,7 @@ def intervals_table(frame: pd.DataFrame) -> str:
 def main() -> None:
     """Simulate what is missing and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=("guarantee", "intervals"))
+    parser.add_argument("part", choices=("guarantee", "intervals", "accuracy"))
     parser.add_argument("folder", type=Path, help="folder of the CSV files, which are continued")
     parser.add_argument("--number", type=int, required=True, help="worlds, or draws per setting")
     parser.add_argument("--first", type=int, default=0, help="number of the first world")
@@ -233,12 +269,14 @@ def main() -> None:
     file = options.folder / f"{options.part}.csv"
     file.parent.mkdir(parents=True, exist_ok=True)
     known = set(pd.read_csv(file)["number"]) if file.exists() else set()
-    if options.part == "guarantee":
-        compute, number, table = fit_world, options.number, guarantee_table
-    else:
-        settings = len(SHAPES) * len(CLASSES) * len(ROWS)
-        compute, number, table = draw_intervals, settings, intervals_table
-        number *= math.ceil(options.number / BLOCK)
+    number = options.number
+    compute, table, settings = {
+        "guarantee": (fit_world, guarantee_table, 0),
+        "intervals": (draw_intervals, intervals_table, len(SHAPES) * len(CLASSES) * len(ROWS)),
+        "accuracy": (draw_accuracies, accuracies_table, len(CHANGES) * len(CHANGED_ROWS)),
+    }[options.part]
+    if settings:
+        number = settings * math.ceil(number / BLOCK)
     missing = [i for i in range(options.first, options.first + number) if i not in known]
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         for rows in pool.map(compute, missing):

@@ -50,6 +50,9 @@ _CANDIDATES: Final = (
     Hyperparameters(calibration="none", corrections="both"),
 )
 
+#: Weight relative to the best setting below which a setting takes no part in a mean.
+_FADED: Final = 0.01
+
 #: Number of classes above which the number of moves of a search no longer grows with them.
 _FULL_CLASSES: Final = 20
 
@@ -274,10 +277,9 @@ def _best(
     best: list[tuple[Fit, float]] = []
     for beta in settings.betas:
         if searched:
-            number = min(len(searched), round(math.sqrt(len(searched))) + 1)
-            few = sorted(searched, key=lambda fit: (fit.z(beta), fit.moves))[:number]
-            parts = [(fitting.complete(fit), 1.0 / number) for fit in few]
-            best.append((fitting.averaged(parts), beta))
+            parts = _best_few(searched, beta, fitting.truth.size)
+            known = [(fitting.complete(fit), share) for fit, share in parts]
+            best.append((fitting.averaged(known), beta))
         else:
             one = min(fits, key=lambda fit: (fit.z(beta), fit.moves))
             best.append((fitting.complete(one), beta))
@@ -291,6 +293,24 @@ def _best(
     for fit, beta in best:
         distinct.setdefault(fit.setting, (fit, beta))
     return sorted(distinct.values(), key=lambda each: each[1])
+
+
+def _best_few(fits: Sequence[Fit], beta: float, n_rows: int) -> list[tuple[Fit, float]]:
+    """Return the best settings at a beta and their shares in the mean.
+
+    On few rows they share equally; as rows increase, those that are worse fade. They count by the
+    difference in Z to the best one, relative to the standard error of its accuracy.
+    """
+    number = min(len(fits), round(math.sqrt(len(fits))) + 1)
+    few = sorted(fits, key=lambda fit: (fit.z(beta), fit.moves))[:number]
+    least = few[0].z(beta)
+    # One right and one wrong row more: the accuracy of the best one may be 1.
+    right = (few[0].accuracy * n_rows + 1.0) / (n_rows + 2.0)
+    error = math.sqrt(right * (1.0 - right) / n_rows)
+    weights = [math.exp(-(fit.z(beta) - least) / error) for fit in few]
+    kept = [(fit, weight) for fit, weight in zip(few, weights, strict=True) if weight > _FADED]
+    total = sum(weight for _, weight in kept)
+    return [(fit, weight / total) for fit, weight in kept]
 
 
 def _is_averaged(fit: Fit) -> bool:

@@ -4,9 +4,9 @@ The labelled rows are divided into folds. Calibrations are fitted without each f
 corrections of a fold are searched on the rows of the other folds, as calibrated there without
 their labels. So every row is predicted by a calibration that was not fitted on its label, a search
 costs nothing but itself, and the mean of the schemes of the folds is what was judged. The label
-still has a little influence: through the common mean logits of all folds, the calibrations of the
-other folds, and the choice of the mixture. Held-out figures are therefore slightly optimistic with
-few rows; `benchmarks/calibration.py` simulates the guarantee with it.
+still has a little influence: through the common mean logits of all folds, and the calibrations of
+the other folds on whose rows corrections are searched. Held-out figures are therefore slightly
+optimistic with few rows; `benchmarks/calibration.py` simulates the guarantee with it.
 """
 
 from __future__ import annotations
@@ -190,9 +190,9 @@ def mean_scheme(parts: Sequence[tuple[CorrectionScheme, float]]) -> CorrectionSc
 def mean_calibration(
     parts: Sequence[tuple[Calibration | None, float]], name: str = MIXTURE
 ) -> Calibration | None:
-    """Return the calibration with the mean logits of several; None is no calibration."""
+    """Return the calibration with the weighted logits of several; None is no calibration."""
     distinct = list(dict.fromkeys(each for each, _ in parts))
-    if len(distinct) == 1:
+    if len(distinct) == 1 and math.isclose(sum(share for _, share in parts), 1.0):
         return distinct[0]
     n = next(each.n_classes for each in distinct if each is not None)
     products = any(each is not None and each.basis == "products" for each in distinct)
@@ -300,9 +300,8 @@ class FoldedRows:
     def calibrations(self, item: tuple[str, float, float]) -> tuple[Calibration | None, ...]:
         """Fit a calibration without each fold.
 
-        The calibrations of all folds are shifted to the same mean logits over all rows, so that
-        their differences in offset, which go against the labels of the fold, are not taken for
-        differences of the classes.
+        The differences in offset of those of all folds, which go against the labels of the fold,
+        are removed, so that they are not taken for differences of the classes.
         """
         name, ridge, anchor = item
         if name == MIXTURE:
@@ -318,9 +317,15 @@ class FoldedRows:
             )
             for fold in range(self.n_folds)
         )
-        if self.n_folds == 1 or not kind.needs_labels:
+        if not kind.needs_labels:
             return found
+        return self.level(found)
+
+    def level(self, found: Sequence[Calibration | None]) -> tuple[Calibration | None, ...]:
+        """Shift the calibrations of all folds to the same mean logits over all rows."""
         own = [each for each in found if each is not None]
+        if self.n_folds == 1 or len(own) < len(found):
+            return tuple(found)
         means = np.array([each.logits(self.probs).mean(axis=0) for each in own])
         shifts = means - means.mean(axis=0)
         shifts -= shifts.mean(axis=1, keepdims=True)
@@ -380,6 +385,21 @@ class FoldedRows:
                 calibrated[inside] = calibration.apply(probs[inside])
         balanced = setting.calibration != "none"
         return CalibratedRows(calibrated, self.labels[used], balanced), place
+
+
+def _balanced_loss(logits: Array, truth: Labels, counts: Labels) -> float:
+    """Return the log loss with equal weight of all classes."""
+    own = softmax(logits)[np.arange(truth.size), truth]
+    losses = -np.log(np.maximum(own, 1e-12))
+    weights = 1.0 / counts[truth]
+    return float((weights * losses).sum() / weights.sum())
+
+
+def _score(logits: Array, truth: Labels, counts: Labels) -> float:
+    """Return accuracy minus COBias."""
+    right = logits.argmax(axis=1) == truth
+    shares = rates(np.bincount(truth, right, counts.size), counts)
+    return float(right.mean()) - float(mean_distance(shares))
 
 
 class Fitting:
@@ -489,26 +509,42 @@ class Fitting:
         logits = [self.logits_of(each) for each in found]
         scales = [self._scale(each) for each in logits]
         scaled = [scale * each for scale, each in zip(scales, logits, strict=True)]
-        criteria = [[-self._balanced_loss(each) for each in scaled]]
-        criteria.append([self._score(each) for each in scaled])
-        number = round(math.sqrt(len(pool))) + 1
-        weights = np.zeros(len(pool))
-        for values in criteria:
-            best = np.argsort(-np.array(values), kind="stable")[:number]
-            weights[best] += 0.5 / number
+        weights = [self._weights(scaled, self._chosen_on(fold)) for fold in range(self.n_folds)]
         # The share of batch calibration, which needs no labels, fades as labels increase.
         prior = _BATCH_ROWS * self.n_classes
         prior /= prior + self.labels.size
-        weights *= 1.0 - prior
-        weights[pool.index(_BATCH)] += prior
-        used = np.flatnonzero(weights)
-        final = self._scale(np.sum([weights[i] * scaled[i] for i in used], axis=0))
-        mixture = tuple(
-            mean_calibration([(found[i][fold], final * weights[i] * scales[i]) for i in used])
-            for fold in range(self.n_folds)
+        for own in weights:
+            own *= 1.0 - prior
+            own[pool.index(_BATCH)] += prior
+        mixtures = []
+        for fold, own in enumerate(weights):
+            parts = [(found[i][fold], own[i] * scales[i]) for i in np.flatnonzero(own)]
+            mixtures.append(mean_calibration(parts))
+        final = self._scale(self.logits_of(mixtures))
+        mixtures = [mean_calibration([(each, final)]) for each in mixtures]
+        self.rows = replace(self.rows, mixture=self.rows.level(mixtures))
+        shares = np.mean(weights, axis=0)
+        used = np.flatnonzero(shares)
+        self.pool = {"{} {:g} {:g}".format(*pool[i]): float(shares[i]) for i in used}
+
+    def _chosen_on(self, fold: int) -> NDArray[np.bool_]:
+        """Return the rows that decide what the mixture of a fold is made of: those outside it."""
+        return self._fold != fold if self.n_folds > 1 else np.ones(self._fold.size, np.bool_)
+
+    def _weights(self, logits: Sequence[Array], rows: NDArray[np.bool_]) -> Array:
+        """Return the weights of calibrations that some rows favour."""
+        truth = self.truth[rows]
+        counts = np.bincount(truth, minlength=self.n_classes)
+        criteria = (
+            [-_balanced_loss(each[rows], truth, counts) for each in logits],
+            [_score(each[rows], truth, counts) for each in logits],
         )
-        self.rows = replace(self.rows, mixture=mixture)
-        self.pool = {"{} {:g} {:g}".format(*pool[i]): float(weights[i]) for i in used}
+        number = round(math.sqrt(len(logits))) + 1
+        weights = np.zeros(len(logits))
+        for values in criteria:
+            best = np.argsort(-np.array(values), kind="stable")[:number]
+            weights[best] += 0.5 / number
+        return weights
 
     def logits_of(self, calibrations: Sequence[Calibration | None]) -> Array:
         """Return the logits of the held-out rows, each calibrated without its fold."""
@@ -530,13 +566,6 @@ class Fitting:
             logits[self._fold == fold] += logarithms(scheme.corrections)
         return logits
 
-    def _balanced_loss(self, logits: Array) -> float:
-        """Return the log loss with equal weight of all classes."""
-        own = softmax(logits)[np.arange(self.truth.size), self.truth]
-        losses = -np.log(np.maximum(own, 1e-12))
-        weights = 1.0 / self.counts[self.truth]
-        return float((weights * losses).sum() / weights.sum())
-
     def _scale(self, logits: Array) -> float:
         """Return the factor of the logits with the smallest loss, by Newton's method."""
         every = -(-self.truth.size // _SCALE_ROWS)
@@ -553,11 +582,6 @@ class Fitting:
             step = -slope / max(bend, 1e-12)
             factor = min(max(factor + step, factor / 2.0, _LEAST_SCALE), factor * 2.0, _MOST_SCALE)
         return factor
-
-    def _score(self, logits: Array) -> float:
-        right = logits.argmax(axis=1) == self.truth
-        shares = rates(np.bincount(self.truth, right, self.n_classes), self.counts)
-        return float(right.mean()) - float(mean_distance(shares))
 
     def judge(
         self,
