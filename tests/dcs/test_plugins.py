@@ -72,7 +72,7 @@ def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
     finders = (get_method, engine_class)
     for number, (find, name) in enumerate(zip(finders, taken.values(), strict=True)):
         refuses(ConfigError, find, name, names=[f"'taker{number}'"])
-    assert get_method("dcs").searches
+    assert get_method("dcs").settings is not None
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,13 @@ def test_the_key_does_not_depend_on_the_process():
 
 
 def test_every_part_of_a_cell_counts():
-    others = {"shots": None, "seed": 1, "tuner": TunerSettings(trials=31), "optimization_size": 9}
+    others = {
+        "method": "dnip",
+        "shots": None,
+        "seed": 1,
+        "tuner": TunerSettings(trials=31),
+        "optimization_size": 9,
+    }
     parts = [each.name for each in dataclasses.fields(CELL)]
     changes = [{part: others.get(part, "other")} for part in parts]
     changes += [{}, {"shots": "N"}, {"tuner": None}]

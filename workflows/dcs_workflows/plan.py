@@ -21,6 +21,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError
 from dcs.io import content_key, first_fault, validated
+from dcs.methods.calibrations import CALIBRATIONS
+from dcs.methods.parameters import MIXTURE, PARAMETERS
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
@@ -43,9 +45,6 @@ from dcs_workflows.tables import (
     table_requests,
     texts_key,
 )
-
-#: Methods that do not use the optimization rows.
-UNFITTED = frozenset({"icl"})
 
 #: Axes of the sources of a sweep, with the attributes of a source.
 _ORIGIN: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}
@@ -126,13 +125,28 @@ class Cell(Variant):
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result, as plain JSON values."""
         plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
-        # Left out, so that the keys of built-in methods stay what they were.
-        return {k: v for k, v in plain.items() if (k, v) != ("plugin", None)}
+        return plain
 
     @property
     def key(self) -> str:
-        """Hash of :attr:`identity`."""
-        return content_key(self.identity)
+        """Hash of the settings that are not the default ones, and of versions above the first.
+
+        A new knob, calibration or metric thus keeps the keys of finished cells.
+        """
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        if self.tuner is not None:
+            own["tuner"] = self.tuner.model_dump(mode="json", exclude_defaults=True)
+        return content_key(own | {"versions": self._versions, "version": _IDENTITY_VERSION})
+
+    @property
+    def _versions(self) -> dict[str, int]:
+        method = get_method(self.method)
+        rows: list[Any] = [method]
+        if self.tuner is not None:
+            names = (method.fixed or {}).get("calibration", self.tuner.space.calibration)
+            used = CALIBRATIONS if MIXTURE in names else CALIBRATIONS.keys() & {*names}
+            rows += [*PARAMETERS, *(CALIBRATIONS[name] for name in used)]
+        return {row.name: row.version for row in rows if row.version > 1}
 
     @property
     def label(self) -> str:
@@ -143,6 +157,10 @@ class Cell(Variant):
 
 
 _CELL: Final = TypeAdapter(Cell)
+
+#: To be raised if a default of the tuner or of a sweep changes. Knobs, calibrations and methods
+#: have their own versions.
+_IDENTITY_VERSION: Final = 1
 
 STORAGE_VARIABLE: Final = "DCS_OPTUNA_STORAGE"
 """Environment variable with the storage of studies, used if the configuration has none."""
@@ -165,19 +183,19 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     TunerSettings or None
         None if the method has no tuned settings.
     """
-    if not method.searches:
+    if method.fixed is None:
         return None
-    names = {"calibration", "corrections", "spacing"} if method.name != "dcs" else set()
-    names |= set() if method.uses_weight_scale else {"weight_scale"}
+    names, corrections = {*method.fixed}, method.fixed.get("corrections")
+    names |= {"weight_scale"} if corrections == "memberships" else set()
     if tuner.search.schedule != "tuned":
         names |= {"initial_temperature", "temperature_ratio", "cooling_rate"}
         names |= set() if tuner.search.schedule == "paper" else {"lambda1", "lambda2"}
     known = type(tuner.space).model_fields
     space = tuner.space.model_copy(update={name: known[name].default for name in names})
     usual: dict[str, Any] = {"space": space}
-    if not method.uses_memberships:
+    if corrections == "weights":
         usual["memberships"] = None
-    if method.name != "dcs":
+    if "calibration" in method.fixed:
         # Only calibrations use unlabelled rows.
         usual["keep_unlabelled"] = False
     return tuner.model_copy(update=usual)
@@ -200,7 +218,9 @@ def variants_of(config: SweepConfig) -> list[Variant]:
     for name in config.methods:
         method, plugin = get_method(name), plugin_version("dcs.methods", name)
         for settings, size in config.variants:
-            if name in UNFITTED or (size is not None and size >= (config.limit or math.inf)):
+            if method.needs == "nothing" or (
+                size is not None and size >= (config.limit or math.inf)
+            ):
                 size = None
             if size is None:
                 settings = settings.model_copy(update={"keep_unlabelled": False})
@@ -507,11 +527,8 @@ def sweep_key(config: SweepConfig) -> str:
         # Of tables that are given, nothing is scored, and no engine need be installed.
         "scoring": True if config.tables else {*config.scoring.indecisive},
     }
-    if not config.ensemble:
-        left_out["ensemble"] = True
-    if config.reading == Reading():
-        left_out["reading"] = True
-    return content_key(config.model_dump(mode="json", exclude=left_out))
+    decisive = config.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
+    return content_key(decisive | {"version": _IDENTITY_VERSION})
 
 
 def plan_sweep(

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from dcs_workflows.reproduce import Compared
 
-_HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
-
 
 def report(
     experiments: Annotated[
@@ -164,7 +162,7 @@ def runs(
             found.to_json(orient="records", indent=2, date_format="iso", double_precision=15)
         )
         return
-    metrics = dict.fromkeys([*_HEADS, *([sort] if sort else [])])
+    metrics = dict.fromkeys([*queries.FIGURES, *([sort] if sort else [])])
     names = ["name"] if sweep else ["sweep", "name"]
     if len(found):
         _show_runs(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
@@ -174,17 +172,20 @@ def runs(
 
 def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
     """Print one row per cell; on a terminal its key is the link, in a pipe the last column."""
+    from dcs.evaluation.metrics import metric_of
     from dcs.evaluation.uncertainty import percent
-    from dcs_tracking.store.queries import is_share
+    from dcs_tracking.store.queries import FIGURES
 
-    heads = (*(f"{name} " for name in names), *(_HEADS.get(m, m) for m in metrics))
+    known = {m: metric for m in metrics if (metric := metric_of(m))}
+    titles = (known[m].head if m in FIGURES else m for m in metrics)
+    heads = (*(f"{name} " for name in names), *titles)
     link = [] if console.is_terminal else ["link"]
     shown = new_table("key ", *heads, *(f"{name} " for name in link))
     for row in found.to_dict("records"):
         failed = row["status"] != "FINISHED"
         row["name"] += f" ({row['status'].lower()})" if failed else ""
         figures = {m: "" if isnan(row[m]) else f"{row[m]:.4g}" for m in metrics}
-        figures |= {m: percent(row[m]) for m in metrics if is_share(m)}
+        figures |= {m: percent(row[m]) for m in known}
         key = Text(row["cell_key"][:8], Style(link=row["link"]))
         cells = (*(row[name] for name in names), *figures.values(), *(row[name] for name in link))
         shown.add_row(key, *cells, style="red" if failed else "")

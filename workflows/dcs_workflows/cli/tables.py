@@ -346,7 +346,7 @@ def pick(
     before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
     given = {"margin": margin, "rate": rate}
-    tested = {name: value for name, value in given.items() if value is not None}
+    tested: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
     preference = dcs.Preference(wanted, max_accuracy_loss, max_cobias, **tested)
     picked = before.pick(preference)
     new = picked.scheme

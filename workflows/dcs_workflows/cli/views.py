@@ -44,10 +44,6 @@ _LINE_SECONDS = 30.0
 #: Units of work that are shown per second.
 _RATES: Final = ("prompts", "trials")
 
-#: Titles of the metrics of schemes, and short forms for narrow tables.
-_TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
-_SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
-
 #: Half-width of a 95 % interval in standard errors.
 _Z_95: Final = 1.96
 
@@ -118,7 +114,8 @@ def results_table(cells: Cells) -> Table:
     tested = bool(rows["accuracy_p"].notna().any())
     p = ["p"] if tested else []
     settings = (f"{axis.title} " for axis in axes)
-    table = new_table("shots", "method ", *settings, "accuracy ↑", *p, "COBias ↓", *p)
+    heads = (head for measure in MEASURES for head in (METRICS[measure].head, *p))
+    table = new_table("shots", "method ", *settings, *heads)
     for row in rows.to_dict("records"):
         method = row["method"]
         settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
@@ -229,13 +226,13 @@ def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
             for reference in against
         }
         heads, texts = [], []
-        for metric, title in zip(METRICS, _TITLES, strict=True):
-            heads.append(title)
+        for metric, about in METRICS.items():
+            heads.append(about.head)
             texts.append(_figure(getattr(found, metric)))
             if metric == "cobias":
                 heads.append("  without sampling noise")
                 texts.append(percent(found.corrected_cobias))
-            for reference, pair in pairs.items() if metric in MEASURES else ():
+            for reference, pair in pairs.items() if about.tested else ():
                 by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
                 change = f"{100 * by:+.1f}, {sentence_of_chance(p)}"
                 heads.append(f"  against {reference}")
@@ -282,7 +279,7 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
         if name == "offsets" and point is plain:
             continue  # Usually other schemes are better than all that only add offsets.
         named.setdefault(id(point), (point, []))[1].append(name)
-    table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
+    table = new_table("--prefer ", *(each.short for each in METRICS.values()), dense=True)
     for column in table.columns[1:]:
         column.no_wrap = True
     for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):

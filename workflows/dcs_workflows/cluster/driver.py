@@ -19,6 +19,7 @@ from ray.exceptions import (
 
 from dcs.errors import ScoringError, last_line
 from dcs.search.annealing import compile_search
+from dcs.selection.methods import get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.cluster.connect import (
     ClusterWatch,
@@ -29,7 +30,7 @@ from dcs_workflows.cluster.connect import (
 )
 from dcs_workflows.cluster.pool import ScoringPool
 from dcs_workflows.parallel import Mapper, RayMapper
-from dcs_workflows.plan import UNFITTED, Cell, Progress, SweepPlan, sharing
+from dcs_workflows.plan import Cell, Progress, SweepPlan, sharing
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.study import StudyStorageError, open_storage
 from dcs_workflows.tables import Rows
@@ -99,7 +100,7 @@ class Driver:
             sampled=plan.config.tracking.traces,
         )
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
-        if plan.missing_tables and {*plan.config.methods} - UNFITTED:
+        if plan.missing_tables and any(get_method(name).settings for name in plan.config.methods):
             # At the same time as the models are loaded.
             ray.remote(compile_search).options(**self._placement.cells | {"num_cpus": 0}).remote()
 
