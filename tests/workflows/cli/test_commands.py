@@ -24,6 +24,7 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -53,17 +54,13 @@ STUDY = (
 
 
 @pytest.fixture(scope="module")
-def table(dcs, tmp_path_factory) -> Path:
-    """What ``dcs import`` makes of an archive, of which it refuses a bad row."""
+def table(tmp_path_factory) -> Path:
+    """A table that is read from an archive."""
     source, path = tmp_path_factory.mktemp("table") / "x.npz", tmp_path_factory.mktemp("a") / "new"
-    table, imported = biased_table(), ("import", source, "-o", path / "moods.parquet")
-    probs = np.array(table.probs)
-    probs[7, 1] = np.nan
-    np.savez(source, probs=probs, labels=table.labels)
-    refused(*imported, says=[str(source), "row 7"])
-    assert not path.exists() or not list(path.iterdir())
+    table = biased_table()
     np.savez(source, probs=table.probs, labels=table.labels, classes=table.classes)
-    dcs(*imported)
+    path.mkdir()
+    read_table(source).write(path / "moods.parquet")
     return path / "moods.parquet"
 
 
@@ -242,22 +239,6 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     assert not scheme_of(output).exists()
 
 
-def test_a_tuned_cell_is_reproduced_on_its_own_table(dcs, tuned, output, tmp_path):
-    reproduce = ("reproduce", "best:method=dcs", "--runs", tuned[1])
-    assert "identical" in dcs(*reproduce).out
-    own, other = tmp_path / "own.parquet", tmp_path / "other.parquet"
-    biased_table(seed=1).write(own)
-    biased_table(seed=2).write(other)
-    tune = ("tune", own, "--test", other, "--method", "batch", *UNDRAWN)
-    dcs(*tune, "--output", output)
-    reproduce = ("reproduce", "best:method=batch", "--runs", output)
-    assert "identical" in dcs(*reproduce).out
-    biased_table(seed=3).write(own)
-    refused(*reproduce, says=["changed"])
-    own.unlink()
-    refused(*reproduce, says=[str(own)])
-
-
 def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     _, output = tuned
     scheme = scheme_of(output)
@@ -382,7 +363,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
     biased_table(classes=("Anger", "Joy", "Sad")).write(turned)
     plain, bare = biased_table(), tmp_path / "bare.parquet"
     replace(plain, labels=np.full(plain.n_rows, -1)).write(bare)
-    np.savez(archive := tmp_path / "rows.npz", probs=plain.probs)
     CorrectionScheme.identity(("a", "b", "c")).save(other)
     config.write_text("name: x\ntasks: [reviews]\nsheds: [1]\n")
     generate = ["generate", "--model", "tiny_lm", "--task", "helpdesk"]
@@ -399,7 +379,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune", table, "--set", "tuner.betta=1"], ["betta", "space"]),
         (["apply", gone, table], [str(gone)]),
         (["apply", other, table], [str(table), "Anger", "scheme"]),
-        (["import", gone], [str(gone)]),
         (["sweep", gone], [str(gone)]),
         (["sweep", config], [str(config), "sheds"]),
         (["ui"], [str(output)]),
@@ -409,7 +388,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         ([*generate, "--set", "scoring.base_url=http://x"], ["'base_url'"]),
     ]:
         refused(*arguments, "-o", output, says=words)
-    refused("import", archive, "-o", archive, says=[str(archive), ".parquet"])
     refused("tasks", "show", "revews", says=["reviews"])
     refused("evaluate", table, "--scheme", gone, says=[str(gone)])
     assert not output.exists()

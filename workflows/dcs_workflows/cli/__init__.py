@@ -44,7 +44,6 @@ _result_command()(results.ui)
 _result_command()(results.report)
 _result_command()(results.compare)
 _result_command()(results.rm)
-_result_command()(results.reproduce)
 _result_command()(results.register)
 _result_command()(sweeps.sync)
 
