@@ -28,7 +28,6 @@ app = typer.Typer(
 
 app.command()(sweeps.quickstart)
 _table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")
-_table_command("import")(tables.import_)
 _table_command()(tables.tune)
 _table_command()(tables.pick)
 _table_command()(tables.evaluate)

@@ -1,4 +1,4 @@
-"""``dcs import``, ``tune``, ``pick``, ``evaluate``, ``apply``, ``check``: user-provided tables."""
+"""``dcs tune``, ``pick``, ``evaluate``, ``apply``, ``check``: user-provided tables."""
 
 from __future__ import annotations
 
@@ -64,63 +64,6 @@ MaxCobias = Annotated[
     float | None,
     typer.Option(metavar="POINTS", help="Only schemes with at most this COBias."),
 ]
-
-
-def import_(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="File or folder to read.", show_default=False)
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="TABLE",
-            help="Parquet file to write; a folder for all tables if PATH contains several.",
-        ),
-    ],
-    read: options.Read = None,
-    part: Annotated[
-        str | None, typer.Option(help="Table of a folder, such as optimization or test.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model, recorded as the origin.")] = None,
-    task: Annotated[str | None, typer.Option(help="Task, recorded as the origin.")] = None,
-    shots: Annotated[
-        str | None, typer.Option(metavar="K", help="Number of demonstrations, or N, as origin.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Demonstration seed, as the origin.")
-    ] = None,
-) -> None:
-    """Convert class probabilities to a probability table; dcs tune reads most files by itself.
-
-    Any form that dcs tune reads is converted; the sample logs of an output folder of
-    lm-evaluation-harness (samples_TASK_DATE.jsonl) to a table per task and model.
-
-    Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
-    """
-    from dcs.data.reader import read_tables, the_table
-    from dcs.prompting.tasks import parse_shots
-
-    named = {"model": model, "task": task, "demonstration_seed": seed}
-    origin: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    if shots is not None:
-        origin["shots"] = parse_shots(shots)
-    found = read_tables(path, options.reading(read), **origin)
-    tables = {output / f"{name}.parquet": table for name, table in found.items()}
-    if output.suffix == ".parquet":
-        tables = {output: the_table(found, part, path)}
-    elif part is not None or (len(found) == 1 and not path.is_dir()):
-        raise ConfigError(f"--output {output}: must end in .parquet for a single table")
-    for file, table in tables.items():
-        table.write(file)
-        console.print(
-            f"{file}: {table.n_rows} rows, {int(table.labelled.sum())} of them labelled, "
-            f"{table.n_classes} classes ({', '.join(table.classes)})"
-        )
-    pair = {"optimization", "test"} <= found.keys() and len(tables) > 1
-    written = shlex.quote(str(output if pair else next(iter(tables))))
-    console.print(f"next: dcs tune {written}", style="bold")
 
 
 def tune(
