@@ -105,6 +105,11 @@ class SelectionSettings:
         object.__setattr__(self, "betas", betas)
         object.__setattr__(self, "folds", whole_number(self.folds, "folds", least=2))
 
+    @property
+    def judge(self) -> dict[str, Any]:
+        """The rows to judge on, as arguments of a :class:`dcs.selection.fitting.Fitting`."""
+        return {name: getattr(self, name) for name in ("folds", "development", "stratified")}
+
 
 def fit_scheme(
     probs: ArrayLike,
@@ -163,30 +168,12 @@ def fit_scheme(
     """
     settings = SelectionSettings() if settings is None else settings
     everything, known, names = checked_rows(probs, labels, classes, missing=True)
-    fitting = fitting_of(everything, known, settings, seed=seed)
+    fitting = Fitting(everything, known, **settings.judge, seed=seed)
     warn_of_absent_classes(fitting.labels, names)
     fits = fitting.judge(
         standard_settings(settings, fitting.n_classes), mapper=mapper, progress=progress
     )
     return front_of(fitting, fits, settings=settings, classes=names, reference=reference)
-
-
-def fitting_of(
-    probs: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    settings: SelectionSettings,
-    *,
-    seed: int,
-) -> Fitting:
-    """Return the judge that settings of the selection ask for."""
-    return Fitting(
-        probs,
-        labels,
-        settings.folds,
-        development=settings.development,
-        stratified=settings.stratified,
-        seed=seed,
-    )
 
 
 def standard_settings(settings: SelectionSettings, n_classes: int) -> list[Hyperparameters]:
@@ -466,7 +453,6 @@ __all__ = [
     "FEWEST_LABELS",
     "SelectionSettings",
     "fit_scheme",
-    "fitting_of",
     "front_of",
     "label_free_scheme",
     "reference_of",

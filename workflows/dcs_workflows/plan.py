@@ -10,17 +10,17 @@ import math
 import os
 import re
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError
-from dcs.io import content_key, first_fault, validated
+from dcs.io import content_key, validated
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import MIXTURE, PARAMETERS
 from dcs.plugins import plugin_version
@@ -88,38 +88,12 @@ class Cell(Variant):
         Content hashes of the two tables.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
     model: str
     task: str
     shots: Shots | None
     seed: int
     optimization_digest: str
     test_digest: str
-
-    @classmethod
-    def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
-        """Create a cell from its identity.
-
-        Parameters
-        ----------
-        identity : mapping
-            Value of :attr:`identity`.
-
-        Returns
-        -------
-        Cell
-            The cell.
-
-        Raises
-        ------
-        ConfigError
-            If it is not the identity of a cell, or contains unknown settings.
-        """
-        try:
-            return _CELL.validate_python(dict(identity))
-        except ValidationError as error:
-            raise ConfigError(f"cell identity: {first_fault(error)}") from None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -463,49 +437,6 @@ class Progress:
     work: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
     first_cell: float = math.nan
-
-
-def cpu_seconds_left(plan: SweepPlan) -> float:
-    """Estimate the CPU time of the missing cells on existing tables from that of finished cells.
-
-    It is proportional to trials x rows x classes among cells with the same method, judge, number
-    of rows and search, budget included. Cells that share a search count once.
-
-    Returns
-    -------
-    float
-        Seconds; NaN unless a cell of each kind is finished.
-    """
-    seconds, units = defaultdict[Any, float](float), Counter[Any]()
-    for key, cells in plan.cells.items():
-        for cell in cells:
-            record = plan.ended.get(cell.key)
-            if record is None or not record.finished:
-                continue
-            kind, amount = _work(cell, plan.tables[key].size)
-            units[kind] += amount
-            # Trials of a cell may have run concurrently.
-            elapsed = (record.finished_ms - record.started_ms) / 1000
-            seconds[kind] += max(elapsed, sum(trial.seconds for trial in record.trials))
-    left = 0.0
-    for key, cells in plan.missing_cells.items():
-        for first, *_ in sharing(cells):
-            kind, amount = _work(first, plan.tables[key].size)
-            left += amount * (seconds[kind] / units[kind] if kind in units else math.nan)
-    return left
-
-
-#: Number of trials of a study at least: those of the standard settings.
-_FEWEST_TRIALS: Final = 27
-
-
-def _work(cell: Cell, size: int) -> tuple[Any, int]:
-    """Return the kind of a cell and its amount of work on a table of `size`."""
-    method, tuner = get_method(cell.method), cell.tuner
-    kind = method.shares or method.name, cell.optimization_size
-    if tuner is None:
-        return kind, size
-    return (*kind, tuner.judge, tuner.search), size * max(tuner.trials, _FEWEST_TRIALS)
 
 
 def sweep_key(config: SweepConfig) -> str:

@@ -13,7 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import DEFAULT_FLOOR
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.compare import fitting_of, standard_settings
+from dcs.selection.compare import standard_settings
+from dcs.selection.fitting import Fitting
 from dcs.selection.methods import (
     PUBLISHED_GRID,
     get_method,
@@ -98,7 +99,7 @@ def test_published_selects_the_most_accurate_of_all_combinations(
     assert settings is not None
     selection = settings(_LABELS.size)
     assert len(selection.candidates) == len(PUBLISHED_GRID)
-    fitting = fitting_of(_PROBS, _LABELS, selection, seed=0)
+    fitting = Fitting(_PROBS, _LABELS, **selection.judge, seed=0)
     assert fitting.truth.size == 12
     fits = fitting.judge(standard_settings(selection, 3))
     assert all(fit.moves <= 135 * 6 for fit in fits)
@@ -119,6 +120,6 @@ def test_longer_searches_make_more_moves() -> None:
     assert settings is not None
     selection = settings(_LABELS.size)
     few = replace(selection, candidates=selection.candidates[::150])
-    fitting = fitting_of(_PROBS, _LABELS, few, seed=2)
+    fitting = Fitting(_PROBS, _LABELS, **few.judge, seed=2)
     moves = [fit.moves for fit in fitting.judge(standard_settings(few, 3))]
     assert all(135 * 100 < each <= 135 * 300 for each in moves)

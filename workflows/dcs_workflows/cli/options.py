@@ -17,7 +17,7 @@ from dcs_workflows.cli.console import console
 
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
-    from dcs_tracking import CellRecord, Recorder
+    from dcs_tracking import Recorder
     from dcs_tracking.records import StoredCell
     from dcs_workflows.config.tuner import TrackingSettings
 
@@ -95,16 +95,6 @@ NewTrackingUri = Annotated[
 Data = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Folder with task texts: FOLDER/TASK/...")
 ]
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="Cell key or run id, or a unique prefix; run name; or the best run, e.g. "
-        "best:test/cobias<5. `dcs runs` lists them.",
-    ),
-]
-
-
 Read = Annotated[
     list[str] | None,
     typer.Option(
@@ -216,22 +206,12 @@ class Results:
         return {key for sweep in tuned for key in archive.keys(sweep.sweep_key)}
 
     def cell(self, name: str) -> StoredCell:
-        """Return the cell that a `RunName` identifies, with its run in the store."""
+        """Return the cell of a key or run id, its prefix, the name of a run, or ``best:CONDITIONS``, with its run in the store."""
         from dcs_tracking import Archive
         from dcs_tracking.store.queries import find_cell
 
         with console.status("reading the runs"):
             return find_cell(self.store, name, archive=Archive(self.folder))
-
-    def record(self, name: str) -> CellRecord:
-        """Return the record of a `RunName`, from disk if it is a key or prefix of one file."""
-        from dcs_tracking import Archive
-
-        archive = Archive(self.folder)
-        paths = archive.cells.glob("[!.]*.json")
-        if len(keys := [path.stem for path in paths if path.stem.startswith(name)]) == 1:
-            return archive.read(keys[0])
-        return self.cell(name).record
 
     def link(self, key: str) -> str:
         """Return a cell's key with the link to its run, or the key alone if there is no run."""

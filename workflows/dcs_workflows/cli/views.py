@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ from dcs_tracking.results.cells import MEASURES, Cells, Estimate, method_title
 from dcs_tracking.store.runs import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.scoring import announce
-from dcs_workflows.plan import Progress, SweepPlan, cpu_seconds_left
+from dcs_workflows.plan import Progress, SweepPlan
 from dcs_workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
@@ -67,11 +66,7 @@ def show_plan(plan: SweepPlan) -> None:
         return
     unscored = _count(len(plan.missing_tables), "table")
     missing = _count(plan.n_cells - len(plan.ended), "cell")
-    rest = math.nan if plan.missing_tables else cpu_seconds_left(plan)
-    time_left = "unknown until one of each kind is finished"
-    if not math.isnan(rest):
-        time_left = f"{duration(rest)} of one CPU"
-    console.print(f"to do: {unscored} to score, {missing} to compute (time: {time_left})")
+    console.print(f"to do: {unscored} to score, {missing} to compute")
 
 
 def _count(number: int, noun: str) -> str:

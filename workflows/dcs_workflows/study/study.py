@@ -36,7 +36,6 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.compare import (
     SelectionSettings,
-    fitting_of,
     front_of,
     reference_of,
     standard_settings,
@@ -227,7 +226,7 @@ def _run(
 ) -> tuple[tuple[TrialRecord, ...], dict[str, float], FittedScheme, float]:
     """Return trials, importances, front, and what the sampled trials gained, in score."""
     table, settings = tuning.table, tuning.settings
-    fitting = fitting_of(table.probs, table.labels, selection, seed=tuning.seed)
+    fitting = Fitting(table.probs, table.labels, **selection.judge, seed=tuning.seed)
     standard = standard_settings(selection, table.n_classes)
     front = partial(
         front_of, fitting, settings=selection, classes=table.classes, reference=tuning.reference
