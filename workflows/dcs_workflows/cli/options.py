@@ -206,7 +206,7 @@ class Results:
         return {key for sweep in tuned for key in archive.keys(sweep.sweep_key)}
 
     def cell(self, name: str) -> StoredCell:
-        """Return the cell of a key or run id, its prefix, the name of a run, or ``best:CONDITIONS``, with its run in the store."""
+        """Return a cell, with its run in the store, by a name of :func:`find_cell`."""
         from dcs_tracking import Archive
         from dcs_tracking.store.queries import find_cell
 
