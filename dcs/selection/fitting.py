@@ -71,8 +71,12 @@ _LEAST_SCALE, _MOST_SCALE = 0.02, 20.0
 _SCALE_STEPS: Final = 12
 _SCALE_ROWS: Final = 4000
 
-#: Applies a function to items, locally or remotely, and yields the results in order.
-Mapper: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+#: Applies a function to items, here or remotely. Function, items and results must be picklable;
+#: arrays that the function holds are read-only where it runs. Results are yielded in the order of
+#: the items. At most `ahead` items (default: chosen by the mapper) are taken before their results:
+#: item ``n + ahead`` only after result ``n`` has been yielded and the next one requested. So items
+#: may depend on earlier results, and do not depend on how many are computed in parallel.
+Mapper: TypeAlias = Callable[..., Iterator[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,6 @@ def test_an_edited_plugin_is_computed_again(site: Path) -> None:
     keys, plain = ([pair[k].key for pair in cells] for k in (0, 1))
     assert keys[0] == keys[2] != keys[1] and len({*plain}) == 1
     assert TypeAdapter(Cell).validate_python(cells[0][0].identity) == cells[0][0]
-    assert "plugin" not in cells[0][1].identity
 
 
 def test_an_error_of_a_plugin_names_it(site: Path) -> None:

@@ -175,7 +175,7 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert "the same point" in dcs("pick", path, "--max-cobias", 10).out
     assert CorrectionScheme.load(path) == before
     path.chmod(0o600)
-    dcs("pick", path.parent, "--prefer", "accuracy")
+    assert "second look" in dcs("pick", path.parent, "--prefer", "accuracy").out
     assert path.stat().st_mode & 0o777 == 0o600
     refused("tune", table, *UNDRAWN, *other, says=[str(path), "--replace", "--output"])
     picked, scheme = front.pick(Preference(prefer="accuracy")), CorrectionScheme.load(path)

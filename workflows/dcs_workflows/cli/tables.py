@@ -21,12 +21,12 @@ from dcs_workflows.cli.options import Results
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dcs import CorrectionScheme
+    from dcs import CorrectionScheme, FittedScheme
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
 
 #: Files beside a scheme: its front, the page of the result, and the rows that were held out.
-FRONT = "front.json"
+FRONT, HELD_OUT = "front.json", "held_out.parquet"
 
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
 Prefer = Annotated[
@@ -135,7 +135,7 @@ def tune(
 
     Example: `dcs tune rows.csv --prefer balance --output runs`
     """
-    from dcs.io import content_key, write_together
+    from dcs.io import content_key
     from dcs.selection.ensemble import inputs_of
     from dcs.selection.verdict import verdict
     from dcs_workflows.cli import views
@@ -213,14 +213,32 @@ def tune(
         test_rows = rows["test"].only_labelled()
         before, after = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
         console.print(verdict(test_rows.labels, before, after, test_rows.classes), style="bold")
-    text = None if front is None else front.to_json()
-    write_together({path.with_name(FRONT): text, path: scheme.to_json()})
+    _write_result(path, scheme, front, rows["test"])
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
     console.print(f"scheme written to {path}")
     console.print(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
         style="bold",
+    )
+
+
+def _write_result(
+    path: Path, scheme: CorrectionScheme, front: FittedScheme | None, held_out: Any
+) -> None:
+    """Write a scheme together with its front and the rows that were held out.
+
+    Those that there are none of now, but were of an earlier scheme, are removed.
+    """
+    from dcs.io import write_together
+
+    rows = held_out if front is not None and isinstance(held_out, dcs.ProbabilityTable) else None
+    write_together(
+        {
+            path.with_name(FRONT): None if front is None else front.to_json(),
+            path.with_name(HELD_OUT): None if rows is None else rows.write,
+            path: scheme.to_json(),
+        }
     )
 
 
@@ -245,8 +263,8 @@ def pick(
 
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
-    from dcs.io import write_together
-    from dcs_workflows.cli.views import show_front
+    from dcs.selection.verdict import verdict
+    from dcs_workflows.cli.views import show_front, show_judgement
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
@@ -267,7 +285,17 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    write_together({path.with_name(FRONT): picked.to_json(), path: new.to_json()})
+    held_out = None
+    if path.with_name(HELD_OUT).exists() and not new.inputs:
+        held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
+    if held_out is not None and held_out.labelled.any():
+        rows = held_out.only_labelled()
+        schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes), "picked": new}
+        caution = f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
+        show_judgement(f"{caution}: %", rows, schemes)
+        first, second = (each.predict(rows.probs) for each in schemes.values())
+        console.print(verdict(rows.labels, first, second, rows.classes), style="bold")
+    _write_result(path, new, picked, held_out)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 

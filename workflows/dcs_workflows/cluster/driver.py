@@ -19,6 +19,7 @@ from ray.exceptions import (
 
 from dcs.errors import ScoringError, last_line
 from dcs.search.annealing import compile_search
+from dcs.selection.fitting import Mapper
 from dcs.selection.methods import get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.cluster.connect import (
@@ -29,7 +30,7 @@ from dcs_workflows.cluster.connect import (
     look,
 )
 from dcs_workflows.cluster.pool import ScoringPool
-from dcs_workflows.parallel import Mapper, RayMapper
+from dcs_workflows.parallel import RayMapper
 from dcs_workflows.plan import Cell, Progress, SweepPlan, sharing
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.study import StudyStorageError, open_storage
@@ -253,7 +254,7 @@ class Driver:
         The last cells of a sweep share all CPUs: CPUs that other cells still hold become free
         while they run, and until then their tasks wait in Ray's queue.
         """
-        if cell.tuner is None:
+        if get_method(cell.method).settings is None:
             return 1
         free = self._placement.cell_cpus
         if self._pool.n_actors:

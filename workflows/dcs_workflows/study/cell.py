@@ -17,9 +17,10 @@ from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
+from dcs.selection.fitting import Mapper
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
-from dcs_workflows.parallel import Mapper, in_process, one_thread
+from dcs_workflows.parallel import in_process, one_thread
 from dcs_workflows.plan import Cell
 from dcs_workflows.study.study import StoredStudy, Tuning, study_scheme
 from dcs_workflows.tables import Rows

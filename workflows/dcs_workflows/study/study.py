@@ -40,14 +40,14 @@ from dcs.selection.compare import (
     reference_of,
     standard_settings,
 )
-from dcs.selection.fitting import Fit, Fitting
+from dcs.selection.fitting import Fit, Fitting, Mapper
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import Method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_tracking.environment import source_digest
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.parallel import Mapper, in_process
+from dcs_workflows.parallel import in_process
 from dcs_workflows.study.space import SearchSpace
 
 #: Objectives of every study, with their directions.
