@@ -17,7 +17,7 @@ from dcs_workflows.cli.console import console
 
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
-    from dcs_tracking import Recorder
+    from dcs_tracking import CellRecord, Recorder
     from dcs_tracking.records import StoredCell
     from dcs_workflows.config.tuner import TrackingSettings
 
@@ -212,6 +212,16 @@ class Results:
 
         with console.status("reading the runs"):
             return find_cell(self.store, name, archive=Archive(self.folder))
+
+    def record(self, name: str) -> CellRecord:
+        """Return the record of a cell, from disk if the name is the key or prefix of one file."""
+        from dcs_tracking import Archive
+
+        archive = Archive(self.folder)
+        paths = archive.cells.glob("[!.]*.json")
+        if len(keys := [path.stem for path in paths if path.stem.startswith(name)]) == 1:
+            return archive.read(keys[0])
+        return self.cell(name).record
 
     def link(self, key: str) -> str:
         """Return a cell's key with the link to its run, or the key alone if there is no run."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
 
-#: Files beside a scheme: its front, the page of the result, and the rows that were held out.
+#: Files beside a scheme: its front, and the rows that were held out.
 FRONT, HELD_OUT = "front.json", "held_out.parquet"
 
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
@@ -270,8 +270,8 @@ def pick(
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
     if not front.exists():
         raise SchemeError(
-            f"{front}: does not exist; dcs tune writes a front only for schemes of dcs, dnip or "
-            "furud that are selected by cross-validation"
+            f"{front}: does not exist; dcs tune writes a front only for methods that compare "
+            "settings by cross-validation or development rows, such as dcs"
         )
     before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
