@@ -19,15 +19,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
+from pydantic import ValidationError
 
 from benchmarks.findings import sweep_records
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import percent
 from dcs.io import content_key
+from dcs.prompting.tasks import SPLITS
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.points import pareto_front
-from dcs_tracking import CellRecord
+from dcs_tracking import Archive, CellRecord
 from dcs_tracking.results import settings
 from dcs_tracking.results.cells import (
     Cells,
@@ -38,7 +40,9 @@ from dcs_tracking.results.cells import (
 )
 from dcs_tracking.results.formats import ResultTable, points
 from dcs_tracking.schema import OPTIMIZATION_SIZE
-from dcs_workflows.reproduce import stored_tables
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.plan import plan_sweep
+from dcs_workflows.tables import Rows, StoredTables
 
 _VERDICTS: Final = ("lower", "within one error", "higher", "out of reach")
 #: Figures that differ by less than half a tenth of a point are considered equal.
@@ -387,13 +391,35 @@ def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     return pd.concat(parts).sort_index(kind="stable", ignore_index=True)
 
 
+def _stored_tables(record: CellRecord, runs: Path) -> Mapping[str, Rows] | None:
+    """Return the tables of a cell by their recorded hashes: scored in `runs`, or given ones."""
+    wanted = {str(split): record.identity[f"{split}_digest"] for split in SPLITS}
+    for folder in sorted(StoredTables.under(runs, "").folder.glob("*/")):
+        if (stored := StoredTables(folder)).digests == wanted:
+            return stored.read()
+    archive = Archive(runs)
+    for sweep in archive.sweeps():
+        if record.key not in archive.keys(sweep.sweep_key):
+            continue
+        known = SweepConfig.model_fields.keys() & sweep.sweep_params.keys()
+        config = {name: sweep.sweep_params[name] for name in known}
+        try:
+            plan = plan_sweep(SweepConfig.model_validate(config), runs)
+        except ValidationError:
+            continue  # A sweep of another version.
+        for key, cells in plan.cells.items():
+            if any(cell.key == record.key for cell in cells):
+                return plan.tables[key].read()
+    return None
+
+
 def _read_test_rows(records: Sequence[CellRecord], runs: Path) -> dict[str, ProbabilityTable]:
     """Return the stored test rows of cells that have a single table, by cell key."""
     known: dict[str, Any] = {}
     for record in records:
         digest = record.identity["test_digest"]
         if record.finished and digest not in known:
-            known[digest] = (stored_tables(record, runs) or {}).get("test")
+            known[digest] = (_stored_tables(record, runs) or {}).get("test")
     found = {record.key: known.get(record.identity["test_digest"]) for record in records}
     return {key: test for key, test in found.items() if isinstance(test, ProbabilityTable)}
 

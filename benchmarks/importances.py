@@ -59,7 +59,7 @@ def study_importances(
         table.probs, table.labels, judge.folds, development=judge.development, seed=seed
     )
     method = get_method("dcs")
-    standard = standard_settings(SelectionSettings.of_method(method.name), table.n_classes)
+    standard = standard_settings(SelectionSettings(), table.n_classes)
     space = SearchSpace(settings, method, standard, n_rows=table.n_rows)
     study = optuna.create_study(
         directions=[*OBJECTIVES.values()],

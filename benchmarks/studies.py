@@ -17,6 +17,7 @@ import mlflow
 import optuna
 import pandas as pd
 from mlflow import MlflowClient
+from pydantic import TypeAdapter
 
 from benchmarks.importances import KNOBS
 from benchmarks.results import markdown_table
@@ -38,7 +39,7 @@ def read_studies(folder: Path) -> pd.DataFrame:
     for record in archive.finished().values():
         if record.identity["method"] != METHOD or not record.trials:
             continue
-        cell = Cell.from_identity(record.identity)
+        cell = TypeAdapter(Cell).validate_python(record.identity)
         study = optuna.load_study(study_name=f"{cell.label} {cell.key[:8]}", storage=storage)
         stored = study.get_trials(deepcopy=False)
         tracked = _tracked(client, record)

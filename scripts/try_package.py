@@ -16,9 +16,8 @@ import numpy as np
 COMMANDS = """
 dcs --version
 dcs tasks
-dcs import probs.npz -o moods.parquet
-dcs tune moods.parquet --set tuner.judge.development=0.2 --trials 3
-dcs apply dcs-runs/moods-dcs/scheme.json moods.parquet -o out.parquet
+dcs tune probs.npz --set tuner.judge.development=0.2 --trials 3
+dcs apply dcs-runs/probs-dcs/scheme.json probs.npz -o out.parquet
 dcs evaluate out.parquet
 dcs report tune --output report.html
 dcs generate --model tiny_lm --task helpdesk --shots 1 --limit 20 -o tables

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,14 +19,13 @@ from dcs.data.files import (
     READABLE,
     SUFFIXES,
     Records,
-    log_name,
     read_records,
     suffix_of,
 )
 from dcs.data.forms import FORMS
 from dcs.data.labels import TELLING, as_text, read_labels
 from dcs.data.table import ProbabilityTable, open_parquet
-from dcs.errors import ConfigError, TableError, check_choice, escaped, quoted, show
+from dcs.errors import ConfigError, TableError, escaped, quoted, show
 from dcs.io import validated
 
 if TYPE_CHECKING:
@@ -344,76 +341,3 @@ def open_sources(
     second = open_source(pair["test"], given, known=first.reading)
     table = second.table.with_classes(first.table.classes, source=escaped(pair["test"]))
     return {"optimization": first, "test": replace(second, table=table)}
-
-
-def read_tables(
-    path: str | os.PathLike[str], given: Reading | None = None, **origin: Any
-) -> dict[str, ProbabilityTable]:
-    """Read all tables of a path.
-
-    Parameters
-    ----------
-    path : path-like
-        A file, a folder with the files of its parts, or an output folder of
-        lm-evaluation-harness.
-    given : Reading, optional
-        What the user specifies.
-    **origin
-        Fields of :class:`dcs.Provenance` that the files lack.
-
-    Returns
-    -------
-    dict of str to ProbabilityTable
-        Tables by part: ``"optimization"``, ``"test"`` and others, or ``"all"`` for a single file;
-        of a folder of sample logs the newest of each task and folder, by both.
-
-    Raises
-    ------
-    TableError
-        If the content is invalid; the message names file, row, class and value.
-    """
-    root = Path(path)
-    files = (parts_of(root) or _logs_of(root)) if root.is_dir() else {"all": root}
-    if not files:
-        raise TableError(f"{escaped(root)}: contains no pair such as opt.txt and test.txt")
-    tables, faults = {}, []
-    for name, file in files.items():
-        try:
-            table = open_source(file, given).table
-            tables[name] = replace(table, provenance=replace(table.provenance, **origin))
-        except TableError as fault:
-            # A run of the harness also logs tasks that are not multiple choice.
-            if not root.is_dir() or log_name(file) is None:
-                raise
-            faults.append(fault)
-    if not tables:
-        raise faults[0]
-    for each in faults:
-        warnings.warn(f"skipped: {each}", UserWarning, stacklevel=2)
-    return tables
-
-
-def _logs_of(root: Path) -> dict[str, Path]:
-    """Return the newest sample log of each task and folder under a folder."""
-    logs = {}
-    for log in sorted(root.rglob("samples_*.jsonl"), key=lambda log: log.name):
-        if match := log_name(log):
-            place = (match["task"], *log.parent.relative_to(root).parts)
-            logs[re.sub(r"[^\w.-]+", "-", "_".join(place))] = log  # The newest one is last.
-    return dict(sorted(logs.items()))
-
-
-def the_table(
-    tables: Mapping[str, ProbabilityTable], part: str | None, path: str | os.PathLike[str]
-) -> ProbabilityTable:
-    """Return the specified part, or the only table of a path.
-
-    Raises
-    ------
-    ConfigError
-        If the part does not exist, or there are several and none is specified.
-    """
-    if part is None and len(tables) == 1:
-        return next(iter(tables.values()))
-    check_choice(f"{escaped(path)}: --part", part, tables)
-    return tables[str(part)]

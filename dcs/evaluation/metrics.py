@@ -14,8 +14,58 @@ from dcs.errors import InvalidInputError
 if TYPE_CHECKING:
     import pandas as pd
 
-METRICS: Final = ("accuracy", "cobias", "balanced_accuracy", "macro_f1", "weakest_class")
-"""Names of the scalar metrics."""
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is to know of a scalar metric.
+
+    Attributes
+    ----------
+    title, short : str
+        Name in tables, and in narrow ones.
+    maximize : bool
+        Whether more is better.
+    tested : bool
+        Whether tables of results show it, with intervals and tests.
+    compared : bool
+        Whether runs are compared by it in MLflow.
+    """
+
+    title: str
+    short: str
+    maximize: bool = True
+    tested: bool = False
+    compared: bool = False
+
+    @property
+    def head(self) -> str:
+        """The title with an arrow in the direction of improvement."""
+        return f"{self.title} {'↑' if self.maximize else '↓'}"
+
+
+METRICS: Final = {
+    "accuracy": Metric("accuracy", "accuracy", tested=True, compared=True),
+    "cobias": Metric("COBias", "COBias", maximize=False, tested=True, compared=True),
+    "balanced_accuracy": Metric("balanced accuracy", "balanced"),
+    "macro_f1": Metric("macro-F1", "macro-F1"),
+    "weakest_class": Metric("weakest class", "weakest", compared=True),
+}
+"""The metrics of predictions, by name; all are shares of rows."""
+
+#: Those of selections and of single classes.
+_OTHERS: Final = {
+    "score": Metric("accuracy - COBias", "score"),
+    "lasting_cobias": Metric("COBias without sampling noise", "lasting", maximize=False),
+    "class_accuracy": Metric("class accuracy", "class"),
+}
+
+
+def metric_of(column: str) -> Metric | None:
+    """Return the metric of a recorded column, ``test/accuracy_low`` for instance, if it is one."""
+    *folders, name = column.split("/")
+    if "class_accuracy" in folders:
+        name = "class_accuracy"
+    return (METRICS | _OTHERS).get(name.removesuffix("_low").removesuffix("_high"))
 
 
 def confusion_matrix(

@@ -58,6 +58,8 @@ class Parameter:
         Whether it belongs to the annealing schedule.
     meaning : str
         One line for pages.
+    version : int
+        Raised if its meaning or default changes, so that tuned cells are computed again.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Parameter:
     logarithmic: bool = False
     schedule: bool = False
     meaning: str = ""
+    version: int = 1
 
 
 PARAMETERS: Final = (
@@ -197,6 +200,8 @@ class Hyperparameters:
         the calibrated probabilities rather than from the labels. 0 uses the labels only.
     schedule : Schedule
         Annealing schedule of every search, which runs as it is given.
+    stream : int
+        Random stream of the searches: settings that differ only in it draw other numbers.
 
     Raises
     ------
@@ -217,6 +222,7 @@ class Hyperparameters:
     pseudo_count: float = 4000.0
     prior_rows: float = 50.0
     schedule: Schedule = field(default_factory=lambda: STANDARD_SCHEDULE)
+    stream: int = 0
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -237,6 +243,7 @@ class Hyperparameters:
                 most = math.inf if row.most is None else row.most
                 number = finite_number(value, row.name, least=row.least or 0.0, most=most)
             object.__setattr__(self, row.name, number)
+        whole_number(self.stream, "stream", least=0)
         CorrectionSet.dcs().limited(self.memberships)
 
     @property
@@ -275,6 +282,8 @@ class Hyperparameters:
         """Return all values by name, those of the schedule among them, as trials record them."""
         values: dict[str, Any] = asdict(self)
         schedule: dict[str, Any] = values.pop("schedule")
+        if self.stream == 0:
+            del values["stream"]
         if self.corrections == "none":
             names = ("calibration", "ridge", "anchor", "corrections")
             return {name: values[name] for name in names}

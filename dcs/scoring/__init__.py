@@ -18,13 +18,12 @@ from dcs.plugins import find_named, plugin_names
 from dcs.scoring.base import Engine, Progress, Scorer
 from dcs.scoring.cache import StoredScorer, score_settings
 from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import JointScore, LabelRule
+from dcs.scoring.labels import LabelRule
 from dcs.scoring.models import PACKAGED_MODELS, ModelReference, resolve_model
 
 __all__ = [
     "PACKAGED_ENGINES",
     "PACKAGED_MODELS",
-    "JointScore",
     "LabelRule",
     "ModelReference",
     "Progress",

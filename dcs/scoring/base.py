@@ -14,15 +14,13 @@ from pydantic import AfterValidator, BaseModel, Field, PlainSerializer
 from dcs.data.checks import finite_number, softmax, whole_number
 from dcs.errors import ScoringError, check_choice, origin, plain_address, show
 from dcs.io import Strict
-from dcs.prompting.tasks import AnswerPrefix, PromptPrefix, last_line
+from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
 from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, count_votes, mean_distribution
 from dcs.scoring.chat import PromptStyle, opened_thought
 from dcs.scoring.labels import (
     UNUSABLE,
-    JointScore,
     LabelRule,
     Tokenizer,
-    check_scores,
     class_probabilities,
     read_label_words,
     usable_scores,
@@ -107,13 +105,10 @@ class LocalOptions(ReadingOptions):
 
     Attributes
     ----------
-    joint : "sum", "mean" or "unconditional"
-        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
     dtype : str or None
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     """
 
-    joint: JointScore = "sum"
     dtype: str | None = None
 
 
@@ -429,22 +424,15 @@ class Engine(ABC):
 class TokenEngine(Engine):
     """Base class of engines that run the model in this process and operate on token ids.
 
-    Parameters
-    ----------
-    joint : {"sum", "mean", "unconditional"}
-        How the rule ``joint`` scores a word; see :data:`dcs.scoring.JointScore`.
-    **reading
-        How the answer is read; see :class:`Engine`. Sampled answers are seeded by the prompt.
+    Sampled answers are seeded by the prompt.
     """
 
     _tokenizer: Tokenizer
     _limit: int | None
     """Maximum number of tokens of a prompt and its continuation; None if unknown."""
 
-    def __init__(self, *, joint: JointScore = "sum", **reading: Any) -> None:
+    def __init__(self, **reading: Any) -> None:
         super().__init__(**reading)
-        check_choice("joint", joint, get_args(JointScore))
-        self._joint = joint
         finite_number(self._temperature, "temperature", positive=True)
 
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
@@ -456,7 +444,8 @@ class TokenEngine(Engine):
             answer_prefix=self._answer_prefix,
             thinking=self.votes is not None,
         )
-        rules = {"label_rule": self._label_rule, "joint": self._joint}
+        # The sum of log-probabilities has had a name, by which scored prompts are found.
+        rules = {"label_rule": self._label_rule, "joint": "sum"}
         read = rules if self.votes is None else self._sampling
         self.settings = {**settings, **read, **self._tokenizer.settings}
         self._rendered = self._rendering()
@@ -494,7 +483,7 @@ class TokenEngine(Engine):
                 texts = [prompts[row] for row in rows]
                 found = self._count_votes(texts, fitting, label_words, self.votes, progress)
             elif rule == "joint":
-                found = self._read_words(fitting, token_ids, last_line(queries[0]), progress)
+                found = softmax(usable_scores(self._word_scores(fitting, token_ids, progress)))
             else:
                 wanted = sorted({*sum(token_ids, ())})
                 logits = usable_scores(self._next_scores(fitting, wanted, progress))
@@ -505,24 +494,6 @@ class TokenEngine(Engine):
             wrong = (row for row in rows if np.isnan(probs[row]).any())
             reasons |= dict.fromkeys(wrong, UNUSABLE if self.answer is None else NO_DISTRIBUTION)
         return probs, reasons
-
-    def _read_words(
-        self,
-        tokens: list[list[int]],
-        words: tuple[tuple[int, ...], ...],
-        answer_prefix: str,
-        progress: Progress,
-    ) -> NDArray[np.float64]:
-        """Return class probabilities [M, N] by the rule joint; NaN for rows without any."""
-        scores = usable_scores(self._word_scores(tokens, words, progress))
-        if self._joint == "mean":
-            scores /= [len(ids) for ids in words]
-        elif self._joint == "unconditional":
-            # The answer prefix alone, as in the domain-conditional PMI of Holtzman et al. (2021).
-            bare, _ = self._tokenizer.render("", [answer_prefix])
-            context = self._tokenizer.encode(bare)
-            scores -= check_scores(self._word_scores(context, words, lambda count: None))
-        return softmax(scores)
 
     def _count_votes(
         self,

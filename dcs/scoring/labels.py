@@ -25,11 +25,6 @@ LabelRule = Literal["auto", "mean", "first", "joint"]
 position (as published), the first token alone, or the probability of the whole word. ``auto`` uses
 the mean if the first tokens of the words differ, and the whole word otherwise."""
 
-JointScore = Literal["sum", "mean", "unconditional"]
-"""How the rule ``joint`` scores a word: by the sum of the log-probabilities of its tokens; by
-their mean, which does not favour short words; or by the sum minus that after the answer prefix
-alone, which does not favour frequent words (domain-conditional PMI, Holtzman et al., 2021)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:

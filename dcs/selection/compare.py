@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.methods.calibrations.free import batch_calibration
-from dcs.methods.parameters import CorrectionFamily, Hyperparameters
+from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.fitting import (
     FEWEST_LABELS,
@@ -34,10 +34,6 @@ from dcs.selection.preference import Preference
 
 #: Weights of COBias, for each of which there is a point.
 _BETAS: Final = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5)
-
-_PAPER_BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
-
-_PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud": "memberships"}
 
 #: Beta of the reference of "balance".
 _REFERENCE_BETA: Final = 1.0
@@ -80,11 +76,14 @@ class SelectionSettings:
         Settings to compare, on any number of rows and classes. The first is evaluated at every
         beta, others that search at every second one.
     betas : tuple of float
-        Weights of COBias for the searches; the front is interpolated between them.
+        Weights of COBias for the searches; the front is interpolated between them. Empty to try
+        each candidate at its own only.
     folds : int
         Number of folds, 2 or more; limited to the number of labelled rows.
     development : float, optional
         Share of the labelled rows on which settings are judged, instead of folds.
+    stratified : bool
+        Whether these rows have the class shares of all.
     preference : Preference
         Rule that selects the point of the front.
     method : str
@@ -100,6 +99,7 @@ class SelectionSettings:
     betas: tuple[float, ...] = _BETAS
     folds: int = 5
     development: float | None = None
+    stratified: bool = True
     preference: Preference = field(default_factory=Preference)
     method: str = "dcs"
 
@@ -108,23 +108,10 @@ class SelectionSettings:
         object.__setattr__(self, "betas", betas)
         object.__setattr__(self, "folds", whole_number(self.folds, "folds", least=2))
 
-    @classmethod
-    def of_method(cls, name: str) -> SelectionSettings:
-        """Return the settings for a method of the paper.
-
-        ``dnip`` and ``furud`` are defined as in their papers: their own corrections without
-        calibration. For any other name, return the settings of the default, ``dcs``.
-        """
-        if name not in _PAPER_FAMILIES:
-            return cls()
-        setting = Hyperparameters(
-            calibration="none",
-            corrections=_PAPER_FAMILIES[name],
-            weight_scale=30,
-            spacing="linear",
-            prior_rows=0.0,
-        )
-        return cls(candidates=(setting,), betas=_PAPER_BETAS, method=name)
+    @property
+    def judge(self) -> dict[str, Any]:
+        """The rows to judge on, as arguments of a :class:`dcs.selection.fitting.Fitting`."""
+        return {name: getattr(self, name) for name in ("folds", "development", "stratified")}
 
 
 def fit_scheme(
@@ -184,9 +171,7 @@ def fit_scheme(
     """
     settings = SelectionSettings() if settings is None else settings
     everything, known, names = checked_rows(probs, labels, classes, missing=True)
-    fitting = Fitting(
-        everything, known, settings.folds, development=settings.development, seed=seed
-    )
+    fitting = Fitting(everything, known, **settings.judge, seed=seed)
     warn_of_absent_classes(fitting.labels, names)
     fits = fitting.judge(
         standard_settings(settings, fitting.n_classes), mapper=mapper, progress=progress
@@ -202,14 +187,15 @@ def standard_settings(settings: SelectionSettings, n_classes: int) -> list[Hyper
     if settings.preference.prefer == "offsets":
         candidates = tuple(each for each in candidates if each.adds_offsets) or candidates
     for each in candidates:
-        schedule = replace(
-            each.schedule,
-            lambda1=each.schedule.lambda1 * share,
-            lambda2=each.schedule.lambda2 * share,
-        )
+        schedule = each.schedule
+        if schedule.per_class:
+            schedule = replace(
+                schedule, lambda1=schedule.lambda1 * share, lambda2=schedule.lambda2 * share
+            )
         # The first one makes the front; the others compete with it at some betas.
         betas = settings.betas if each == candidates[0] else settings.betas[::2]
-        grid += [replace(each, schedule=schedule).at(beta) for beta in betas]
+        own = replace(each, schedule=schedule)
+        grid += [own.at(beta) for beta in betas or (own.beta,)]
     return sorted(dict.fromkeys(grid), key=lambda each: each.corrections != "none")
 
 
@@ -283,9 +269,10 @@ def _best(
         else:
             one = min(fits, key=lambda fit: (fit.z(beta), fit.moves))
             best.append((fitting.complete(one), beta))
-    others = pareto_front([fit for fit in fits if not _is_averaged(fit)])
-    for fit in others:
-        beta = min(best, key=lambda each: fit.z(each[1]) - each[0].z(each[1]))[1]
+    others = fits if not settings.betas else [fit for fit in fits if not _is_averaged(fit)]
+    tried = best or [(fits[0], _REFERENCE_BETA)]
+    for fit in pareto_front(others):
+        beta = min(tried, key=lambda each: fit.z(each[1]) - each[0].z(each[1]))[1]
         best.append((fitting.complete(fit), beta))
     # Of equal ones, the one nearest to the reference.
     best.sort(key=lambda each: abs(each[1] - _REFERENCE_BETA))
@@ -359,7 +346,7 @@ class _Front:
         setting = fit.setting
         scheme = fitting.whole(fit)
         estimate = fitting.metrics(fit.predictions, setting)
-        if not _has_mean(fit):
+        if fitting.n_folds > 1 and not _has_mean(fit):
             # The scheme for new rows is another one than those of the folds. Its metrics on the
             # rows that it was fitted on are optimistic, and therefore bound the estimate.
             rows = fitting.rows

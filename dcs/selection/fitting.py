@@ -34,7 +34,7 @@ from dcs.schemes.apply import softmax
 from dcs.schemes.calibration import Calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.seeds import derive_seed
+from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.points import Change
 
 Array: TypeAlias = NDArray[np.float64]
@@ -71,8 +71,12 @@ _LEAST_SCALE, _MOST_SCALE = 0.02, 20.0
 _SCALE_STEPS: Final = 12
 _SCALE_ROWS: Final = 4000
 
-#: Applies a function to items, locally or remotely, and yields the results in order.
-Mapper: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+#: Applies a function to items, here or remotely. Function, items and results must be picklable;
+#: arrays that the function holds are read-only where it runs. Results are yielded in the order of
+#: the items. At most `ahead` items (default: chosen by the mapper) are taken before their results:
+#: item ``n + ahead`` only after result ``n`` has been yielded and the next one requested. So items
+#: may depend on earlier results, and do not depend on how many are computed in parallel.
+Mapper: TypeAlias = Callable[..., Iterator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +346,7 @@ class FoldedRows:
         schemes = []
         for fold, calibration in enumerate(calibrations):
             inside = np.ones(place.size, np.bool_) if self.n_folds == 1 else place != fold
-            seed = derive_seed(self.seed, "anneal", fold)
+            seed = derive_seed(self.seed, "anneal", setting.stream + fold)
             own = replace(rows, probs=rows.probs[inside], labels=rows.labels[inside])
             corrections, moves = own.search(setting, seed)
             origin = {"rows": int(inside.sum()), "moves": moves}
@@ -415,6 +419,8 @@ class Fitting:
         Number of folds, 2 or more; limited to the number of labelled rows.
     development : float, optional
         Share of the labelled rows on which settings are judged, instead of folds.
+    stratified : bool, optional
+        Whether these rows have the class shares of all.
     seed : int
         Seed of folds and searches.
 
@@ -460,6 +466,7 @@ class Fitting:
         folds: int,
         *,
         development: float | None = None,
+        stratified: bool = True,
         seed: int,
     ) -> None:
         whole_number(folds, "folds", least=2)
@@ -475,10 +482,15 @@ class Fitting:
             self.place = stratified_folds(self.labels, self.n_folds, seed=seed, groups=group)
         else:
             self.n_folds = 1
-            shares = {"optimization": 1.0 - development, "development": development}
-            parts = stratified_split(self.labels, shares, seed=derive_seed(seed, "split"))
+            if stratified:
+                shares = {"optimization": 1.0 - development, "development": development}
+                parts = stratified_split(self.labels, shares, seed=derive_seed(seed, "split"))
+                outside = parts["development"]
+            else:
+                shuffled = derive_generator(seed, "split").permutation(self.labels.size)
+                outside = shuffled[: max(1, round(development * self.labels.size))]
             self.place = np.full(self.labels.size, -1)
-            self.place[parts["development"]] = 0
+            self.place[outside] = 0
         places = np.full(labels.size, -1)
         places[known] = self.place
         self.rows = FoldedRows(probs, labels, places, self.n_folds, seed)

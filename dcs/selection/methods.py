@@ -1,87 +1,42 @@
-"""Correction methods by name.
+"""Correction methods, a row for each.
 
-`METHODS` are those of the paper, which a study can tune. `BASELINES` are common alternatives for
-comparison. All are fitted by :meth:`Method.fit`, and evaluated, saved and applied in the same way,
-since each is a calibration that is linear in the log-probabilities, a correction per class, or
-both. Installed packages add methods as entry points of ``dcs.methods``.
+`METHODS` are those of the paper, which a study can tune, and common alternatives for comparison.
+All are fitted by :meth:`Method.fit`, and evaluated, saved and applied in the same way, since each
+is a calibration that is linear in the log-probabilities, a correction per class, or both.
+Installed packages add methods as entry points of ``dcs.methods``.
 """
 
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import checked_rows, warn_of_absent_classes
+from dcs.data.checks import checked_rows
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics, Objective
 from dcs.methods.calibrations.free import batch_calibration, prior_reweighting
 from dcs.methods.calibrations.maps import DROPS, SURROGATE, fit_map
+from dcs.methods.parameters import CorrectionFamily, Hyperparameters
 from dcs.plugins import find_named
 from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_arrays
-from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
-from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.compare import (
     FEWEST_LABELS,
     SelectionSettings,
     fit_scheme,
     label_free_scheme,
 )
-
-if TYPE_CHECKING:
-    from dcs.search.problem import AnnealingResult
+from dcs.selection.preference import Prefer, Preference
 
 _Probs: TypeAlias = NDArray[np.float64]
 _Labels: TypeAlias = NDArray[np.int64]
 
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One setting evaluated by a method.
-
-    Attributes
-    ----------
-    params : mapping of str to float
-        Parameters of the trial.
-    accuracy, cobias : float
-        Metrics on the development rows, 0..1.
-    search : AnnealingResult
-        The search.
-    """
-
-    params: Mapping[str, float]
-    accuracy: float
-    cobias: float
-    search: AnnealingResult
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """Result of `Method.fitted`.
-
-    Attributes
-    ----------
-    scheme : CorrectionScheme
-        The chosen scheme.
-    trials : tuple of Trial
-        All trials in order; empty for methods without trials.
-    best : Trial or None
-        The trial that produced the scheme.
-    """
-
-    scheme: CorrectionScheme
-    trials: tuple[Trial, ...] = ()
-    best: Trial | None = None
-
-
-#: Fits a method of an installed package to probabilities and labels, given `classes` and `seed`.
+#: Fits a method to probabilities and labels, given `classes` and `seed`.
 Fitter: TypeAlias = Callable[..., CorrectionScheme]
 
 
@@ -95,56 +50,46 @@ class Method:
         Name on the command line and in records.
     title : str
         Name in tables and figures.
-    searches : bool
-        Whether the method searches for corrections, so that a study can tune it.
-    uses_weight_scale : bool
-        Whether the set depends on the weight scale, which can then be tuned.
-    uses_memberships : bool
-        Whether the set has membership functions, whose number can then be limited.
-    shares : str, optional
-        Method with the same trials but another selection rule.
     fitter : callable, optional
-        Implementation of :meth:`fit`; required for methods of installed packages.
+        Fits a scheme at once; required for methods of installed packages.
+    settings : callable, optional
+        Instead: returns what a selection compares, given the number of labelled rows.
+    needs : {"labels", "rows", "nothing"}
+        What the fit uses at least: labelled rows, or rows without labels.
+    fixed : mapping, optional
+        Knobs that the method determines, if a study can tune the others; None if it tunes none.
+    shares : str, optional
+        Method with the same search but another selection rule.
+    peer : bool
+        Whether the method is for comparison only, and not of the paper.
+    version : int
+        Raised if its results change, so that its cells are computed again.
     """
 
     name: str
     title: str
-    searches: bool = False
-    uses_weight_scale: bool = False
-    uses_memberships: bool = False
-    shares: str | None = None
     fitter: Fitter | None = None
+    settings: Callable[[int], SelectionSettings] | None = None
+    needs: Literal["labels", "rows", "nothing"] = "labels"
+    fixed: Mapping[str, Any] | None = field(default=None, hash=False)
+    shares: str | None = None
+    peer: bool = True
+    version: int = 1
 
-    def fit(self, probs: ArrayLike, labels: ArrayLike, **options: Any) -> CorrectionScheme:
-        """Fit the method to class probabilities and labels, including all model selection.
+    def compares(self, n_labelled: int) -> bool:
+        """Whether so many labelled rows are fitted by a comparison of settings."""
+        few = self.needs == "rows" and n_labelled < FEWEST_LABELS
+        return self.settings is not None and not few
 
-        Parameters
-        ----------
-        probs, labels, **options
-            See :meth:`fitted`.
-
-        Returns
-        -------
-        CorrectionScheme
-            The fitted scheme.
-
-        Raises
-        ------
-        InvalidInputError
-            If an argument is invalid.
-        """
-        return self.fitted(probs, labels, **options).scheme
-
-    def fitted(
+    def fit(
         self,
         probs: ArrayLike,
         labels: ArrayLike,
         *,
         classes: Sequence[str] | None = None,
         seed: int = 0,
-        known: dict[Any, Any] | None = None,
-    ) -> Fitted:
-        """Fit the method as :meth:`fit` does, and also return the trials.
+    ) -> CorrectionScheme:
+        """Fit the method to class probabilities and labels, including all model selection.
 
         Parameters
         ----------
@@ -157,14 +102,11 @@ class Method:
             Class names, by default ``"class_0", "class_1", ...``.
         seed : int, optional
             Seed of randomised methods.
-        known : dict, optional
-            Cache of trials, initially empty. Pass the same dictionary to all methods fitted on the
-            same rows, so that methods with the same trials run them only once.
 
         Returns
         -------
-        Fitted
-            The scheme and, for ``published`` and its variants, the trials of the grid.
+        CorrectionScheme
+            The fitted scheme.
 
         Raises
         ------
@@ -172,54 +114,114 @@ class Method:
             If an argument is invalid.
         """
         values, indices, names = checked_rows(probs, labels, classes, missing=True)
-        labelled, name = indices >= 0, self.name
-        if name == "dcs" and labelled.sum() < FEWEST_LABELS:
-            return Fitted(label_free_scheme(values, indices, classes=names))
-        if self.searches and self in METHODS:
-            settings = SelectionSettings.of_method(name)
+        labelled = indices >= 0
+        if self.needs == "labels" and not labelled.any():
+            raise InvalidInputError(
+                f"no row is labelled; method {self.name!r} requires labels, dcs and batch do not"
+            )
+        if self.settings is not None:
+            number = int(labelled.sum())
+            if not self.compares(number):
+                return label_free_scheme(values, indices, classes=names)
+            settings = self.settings(number)
             found = fit_scheme(values, indices, settings=settings, seed=seed, classes=names)
-            return Fitted(found.scheme)
-        if name not in _LABEL_FREE:
-            if not labelled.any():
-                raise InvalidInputError(
-                    f"no row is labelled; method {name!r} requires labels, dcs and batch do not"
-                )
+            return found.scheme
+        if self.fitter is None:
+            raise InvalidInputError(f"method {self.name!r} has no fitter; specify one")
+        if self.needs == "labels":
             values, indices = values[labelled], indices[labelled]
-        if self.fitter is not None:
-            return Fitted(self.fitter(values, indices, classes=classes, seed=seed))
-        if name in _PUBLISHED:
-            options = {"method": name, "known": known, **_PUBLISHED[name]}
-            return fit_published(values, indices, classes=names, seed=seed, **options)
-        if name not in _CALIBRATIONS:
-            raise InvalidInputError(f"method {name!r} has no fitter; specify one")
-        calibration = _CALIBRATIONS[name](values, indices)
-        return Fitted(
-            CorrectionScheme.identity(names, provenance={"method": name}, calibration=calibration)
+        return self.fitter(values, indices, classes=names, seed=seed)
+
+
+def _calibration(
+    name: str,
+    title: str,
+    fit: Callable[[_Probs, _Labels], Calibration | None],
+    **options: Any,
+) -> Method:
+    """Return a method that is only a calibration."""
+
+    def fitter(
+        probs: _Probs, labels: _Labels, *, classes: Sequence[str], seed: int
+    ) -> CorrectionScheme:
+        fitted = fit(probs, labels)
+        return CorrectionScheme.identity(classes, provenance={"method": name}, calibration=fitted)
+
+    return Method(name, title, fitter, **options)
+
+
+def _paper(name: str, title: str, corrections: CorrectionFamily) -> Method:
+    """Return a method as defined in its paper: its own corrections without calibration."""
+    fixed: dict[str, Any] = {
+        "calibration": "none",
+        "ridge": 10.0,
+        "anchor": 1.0,
+        "corrections": corrections,
+        "spacing": "linear",
+        "prior_rows": 0.0,
+    }
+    settings = SelectionSettings(
+        candidates=(Hyperparameters(**fixed, weight_scale=30),),
+        betas=(0.0, 0.1, 0.2, 0.3, 0.5, 1.0),
+        method=name,
+    )
+    return Method(name, title, settings=lambda n_labelled: settings, fixed=fixed, peer=False)
+
+
+#: Values of each parameter in the public configuration.
+_PUBLISHED_AXES: Final[dict[str, tuple[Any, ...]]] = {
+    "error_weight": (0.0, 0.5, 1.0, 2.0),
+    "beta": (0.5, 1.0, 2.7, 3.0, 10.0),
+    "tau": (0.0, 0.2, 1.0, 5.0),
+    "weight_scale": (30, 50, 70, 90),
+}
+
+_DEVELOPMENT: Final = 0.05
+
+
+def _is_distinct(combination: tuple[Any, ...]) -> bool:
+    """Whether an objective is neither empty nor a rescaled duplicate of another combination."""
+    positive = [weight for weight in combination[:3] if weight > 0.0]
+    return len(positive) > 1 or positive == [1.0]
+
+
+#: The combinations of the public configuration. Its four rules leave 304 of 320: a single term has
+#: only the weight 1, since its optimum does not depend on its weight.
+PUBLISHED_GRID: Final = tuple(
+    dict(zip(_PUBLISHED_AXES, each, strict=True))
+    for each in itertools.product(*_PUBLISHED_AXES.values())
+    if _is_distinct(each)
+)
+
+
+def _published(
+    name: str, title: str, prefer: Prefer = "accuracy", *, long: bool = False, **options: Any
+) -> Method:
+    """Return a method with the schedule, grid, split and selection of the paper's code."""
+
+    def settings(n_labelled: int) -> SelectionSettings:
+        n_fitted = n_labelled - max(1, round(_DEVELOPMENT * n_labelled))
+        moves = (150, 300) if long else (3, 6)
+        shared: dict[str, Any] = {
+            "calibration": "none",
+            "corrections": "both",
+            "spacing": "linear",
+            "prior_rows": 0.0,
+            "schedule": Schedule.published(n_fitted, *moves),
+        }
+        return SelectionSettings(
+            candidates=tuple(
+                Hyperparameters(**shared, **each, stream=number)
+                for number, each in enumerate(PUBLISHED_GRID)
+            ),
+            betas=(),
+            development=_DEVELOPMENT,
+            stratified=False,
+            preference=Preference(prefer, cautious=False),
+            method=name,
         )
 
-
-#: Methods of the paper, in the order of tables.
-METHODS: Final = (
-    Method("icl", "uncorrected"),
-    Method("dnip", "DNIP", searches=True, uses_weight_scale=True),
-    Method("furud", "FuRud", searches=True, uses_memberships=True),
-    Method("dcs", "DCS", searches=True, uses_weight_scale=True, uses_memberships=True),
-)
-
-#: Common alternatives for comparison. Those that begin with ``published`` have the schedule, grid
-#: and selection of the paper's code.
-BASELINES: Final = (
-    Method("batch", "Batch calibration"),
-    Method("prior", "Prior reweighting"),
-    Method("logistic", "Logistic regression"),
-    Method("logistic-balanced", "Balanced logistic regression"),
-    Method("drops", "DROPS"),
-    Method("surrogate", "Smooth surrogate"),
-    Method("published", "Published DCS"),
-    Method("published-balanced", "Published DCS, balanced", shares="published"),
-    Method("published-long", "Published DCS, long"),
-    Method("published-balanced-long", "Published DCS, long, balanced", shares="published-long"),
-)
+    return Method(name, title, settings=settings, **options)
 
 
 def _regression(probs: _Probs, labels: _Labels, *, balanced: bool) -> Calibration:
@@ -245,182 +247,63 @@ _PEER_DROPS: Final = replace(DROPS, steps=100, most_rows=None)
 _PEER_SURROGATE: Final = replace(SURROGATE, steps=30, most_rows=None)
 
 
-#: Methods whose fit uses unlabelled rows, at least in part.
-_LABEL_FREE: Final = ("icl", "batch", "prior")
-
-#: Methods that are only a calibration.
-_CALIBRATIONS: Final[dict[str, Callable[[_Probs, _Labels], Calibration | None]]] = {
-    "icl": lambda probs, labels: None,
-    "batch": lambda probs, labels: batch_calibration(probs),
-    "prior": prior_reweighting,
-    "logistic": lambda probs, labels: _regression(probs, labels, balanced=False),
-    "logistic-balanced": lambda probs, labels: _regression(probs, labels, balanced=True),
-    "drops": lambda probs, labels: fit_map(probs, labels, _PEER_DROPS, ridge=1.0),
-    "surrogate": lambda probs, labels: fit_map(probs, labels, _PEER_SURROGATE, ridge=10.0),
-}
-
-#: Error weight, beta, tau and D_W.
-_Combination: TypeAlias = tuple[float, float, float, int]
-
-#: Values of each parameter in the public configuration.
-_PUBLISHED_AXES: Final[dict[str, tuple[Any, ...]]] = {
-    "error_weight": (0.0, 0.5, 1.0, 2.0),
-    "beta": (0.5, 1.0, 2.7, 3.0, 10.0),
-    "tau": (0.0, 0.2, 1.0, 5.0),
-    "weight_scale": (30, 50, 70, 90),
-}
-
-_DEVELOPMENT: Final = 0.05
-
-
-def _is_distinct(combination: _Combination) -> bool:
-    """Whether an objective is neither empty nor a rescaled duplicate of another combination."""
-    positive = [weight for weight in combination[:3] if weight > 0.0]
-    return len(positive) > 1 or positive == [1.0]
-
-
-#: The combinations of the public configuration, as (error weight, beta, tau, D_W). Its four rules
-#: leave 304 of 320: a single term has only the weight 1, since its optimum does not depend on its
-#: weight.
-PUBLISHED_GRID: Final[tuple[_Combination, ...]] = tuple(
-    filter(_is_distinct, itertools.product(*_PUBLISHED_AXES.values()))
+#: All methods, in the order of tables.
+METHODS: Final = (
+    _calibration("icl", "uncorrected", lambda p, y: None, needs="nothing", peer=False),
+    _paper("dnip", "DNIP", "weights"),
+    _paper("furud", "FuRud", "memberships"),
+    Method(
+        "dcs",
+        "DCS",
+        settings=lambda n_labelled: SelectionSettings(),
+        needs="rows",
+        fixed={},
+        peer=False,
+    ),
+    _calibration("batch", "Batch calibration", lambda p, y: batch_calibration(p), needs="rows"),
+    _calibration("prior", "Prior reweighting", prior_reweighting, needs="rows"),
+    _calibration(
+        "logistic", "Logistic regression", lambda p, y: _regression(p, y, balanced=False)
+    ),
+    _calibration(
+        "logistic-balanced",
+        "Balanced logistic regression",
+        lambda p, y: _regression(p, y, balanced=True),
+    ),
+    _calibration("drops", "DROPS", lambda p, y: fit_map(p, y, _PEER_DROPS, ridge=1.0)),
+    _calibration(
+        "surrogate", "Smooth surrogate", lambda p, y: fit_map(p, y, _PEER_SURROGATE, ridge=10.0)
+    ),
+    _published("published", "Published DCS"),
+    _published("published-balanced", "Published DCS, balanced", "balance", shares="published"),
+    _published("published-long", "Published DCS, long", long=True),
+    _published(
+        "published-balanced-long",
+        "Published DCS, long, balanced",
+        "balance",
+        long=True,
+        shares="published-long",
+    ),
 )
 
-#: Options of the variants of the published method.
-_PUBLISHED: Final[dict[str, dict[str, Any]]] = {
-    "published": {},
-    "published-balanced": {"prefer": "balance"},
-    "published-long": {"accepted": 150, "generated": 300},
-    "published-balanced-long": {"prefer": "balance", "accepted": 150, "generated": 300},
-}
 
-
-def fit_published(
-    probs: ArrayLike,
-    labels: ArrayLike,
-    *,
-    classes: Sequence[str] | None = None,
-    seed: int = 0,
-    prefer: Literal["accuracy", "balance"] = "accuracy",
-    accepted: int = 3,
-    generated: int = 6,
-    grid: Sequence[_Combination] = PUBLISHED_GRID,
-    known: dict[Any, Any] | None = None,
-    method: str = "published",
-) -> Fitted:
-    """Anneal once per combination of a grid, and select by 5 % development rows.
-
-    Parameters
-    ----------
-    probs : array of float, shape [M, N]
-        Class probabilities.
-    labels : array of int, shape [M]
-        True class indices.
-    classes : sequence of str, optional
-        Class names, by default ``"class_0", "class_1", ...``.
-    seed : int, optional
-        Seed of the split, which is not stratified, and of the searches.
-    prefer : {"accuracy", "balance"}, optional
-        Select by the highest development accuracy, with ties broken by the lowest COBias, as in
-        the public code; or by the highest accuracy minus COBias.
-    accepted, generated : int, optional
-        See :meth:`dcs.Schedule.published`.
-    grid : sequence of tuple, optional
-        Error weight, beta, tau and D_W of every search, by default the 304 of the public code.
-    known : dict, optional
-        Cache of trials, see :meth:`Method.fitted`.
-    method : str, optional
-        Name of the method in the provenance of the scheme.
-
-    Returns
-    -------
-    Fitted
-        One trial per combination, in the order of the grid, and the selected search.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument is invalid.
-
-    Warns
-    -----
-    UserWarning
-        If a class has no rows.
-    """
-    values, indices, names = checked_rows(probs, labels, classes)
-    warn_of_absent_classes(indices, names)
-    known, searched = {} if known is None else known, (seed, accepted, generated, *grid)
-    if searched not in known:
-        known[searched] = _search_grid(values, indices, names, searched)
-    trials = known[searched]
-    balanced = prefer == "balance"
-    # Remaining ties are broken by the first trial.
-    best = max(trials, key=lambda t: (t.accuracy - balanced * t.cobias, t.accuracy, -t.cobias))
-    provenance = {
-        "method": method,
-        "seed": int(seed),
-        "prefer": prefer,
-        "moves": [accepted, generated],
-        "setting": best.params,
-    }
-    scheme = CorrectionScheme(names, best.search.scheme.corrections, provenance)
-    return Fitted(scheme, trials, best)
-
-
-def _search_grid(
-    values: _Probs, indices: _Labels, names: Sequence[str], searched: tuple[Any, ...]
-) -> tuple[Trial, ...]:
-    """Anneal on 95 % of the rows for every combination, and evaluate on the others."""
-    # Import lazily: compiling the search should not delay listing methods.
-    from dcs.search.annealing import anneal
-
-    seed, accepted, generated, *grid = searched
-    n_rows = indices.size
-    shuffled = derive_generator(seed, "split").permutation(n_rows)
-    outside, inside = np.split(shuffled, [max(1, round(_DEVELOPMENT * n_rows))])
-    schedule = Schedule.published(inside.size, accepted=accepted, generated=generated)
-    rows, labels = values[inside], indices[inside]
-    trials: list[Trial] = []
-    for number, combination in enumerate(grid):
-        error_weight, beta, tau, weight_scale = combination
-        with warnings.catch_warnings():
-            # fit_published has already warned of classes without rows.
-            warnings.simplefilter("ignore", UserWarning)
-            search = anneal(
-                rows,
-                labels,
-                corrections=CorrectionSet.dcs(weight_scale=weight_scale),
-                objective=Objective(beta=beta, tau=tau, error_weight=error_weight),
-                schedule=schedule,
-                seed=derive_seed(seed, "anneal", number),
-                classes=names,
-            )
-        judged = ClassificationMetrics.from_predictions(
-            indices[outside], search.scheme.predict(values[outside]), len(names)
-        )
-        params = dict(zip(_PUBLISHED_AXES, combination, strict=True))
-        trials.append(Trial(params, judged.accuracy, judged.cobias, search))
-    return tuple(trials)
-
-
-def method_names(*, baselines: bool = False) -> tuple[str, ...]:
+def method_names(*, peers: bool = False) -> tuple[str, ...]:
     """Return the names of the methods, in the order of tables.
 
     Parameters
     ----------
-    baselines : bool, optional
-        Whether to include `BASELINES`.
+    peers : bool, optional
+        Whether to include those that are for comparison only.
     """
-    return tuple(method.name for method in (*METHODS, *(BASELINES if baselines else ())))
+    return tuple(method.name for method in METHODS if peers or not method.peer)
 
 
 def get_method(name: str) -> Method:
-    """Return a method by name: one of the paper, a baseline, or of an installed package.
+    """Return a method by name: one of the paper, a peer, or of an installed package.
 
     Raises
     ------
     ConfigError
         If the method does not exist, or that of a package is invalid.
     """
-    own = {method.name: method for method in (*METHODS, *BASELINES)}
-    return find_named("dcs.methods", name, own, Method)
+    return find_named("dcs.methods", name, {each.name: each for each in METHODS}, Method)

@@ -70,6 +70,9 @@ class Preference:
         Points of accuracy that a point of COBias may cost under ``"no-harm"``, without `margin`.
     confidence : float, optional
         Confidence of the test of ``"no-harm"``, 0.5 to 0.9999.
+    cautious : bool, optional
+        Whether to keep the uncorrected probabilities, or the mean of the best settings, where they
+        are not clearly worse. Otherwise the best point is selected, whatever it gains.
 
     Raises
     ------
@@ -83,6 +86,7 @@ class Preference:
     margin: float | None = None
     rate: float = 0.1
     confidence: float = 0.95
+    cautious: bool = True
 
     def __post_init__(self) -> None:
         check_choice("prefer", self.prefer, get_args(Prefer))
@@ -194,7 +198,9 @@ def select(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
     if rate is None:
         name = preference.prefer.replace("-", "_")
         return max([*pareto_front([*own, plain]), *own], key=lambda p: getattr(p.estimate, name))
-    best = max(own, key=lambda p: p.accuracy - rate * p.cobias)
+    best = max(own, key=lambda p: (p.accuracy - rate * p.cobias, p.accuracy, -p.cobias))
+    if not preference.cautious:
+        return best
     if rate > 0.0:
         reference = min(own, key=lambda p: p.doubt)
         if best.score - reference.score <= _CLEAR * best.doubt:

@@ -14,12 +14,11 @@ import pytest
 from benchmarks.exact import exact_search
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ConfigError, ScoringError
+from dcs.errors import InvalidInputError, ScoringError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
-from dcs_workflows.config.sweep import TunerSettings
 from dcs_workflows.study.study import Tuning, study_scheme
 
 pytestmark = pytest.mark.usefixtures("extras")
@@ -53,17 +52,10 @@ def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:
 def test_a_family_is_searched_by_its_own_method() -> None:
     table = _table(3)
     method = get_method("steep")
-    fitted = study_scheme(Tuning(table=table, method=method, settings=TunerSettings(), seed=0))
+    fitted = study_scheme(Tuning(table=table, method=method, settings=None, seed=0))
     assert {*fitted.scheme.corrections} <= {*_module("family").steep()}
-    with pytest.raises(ConfigError, match="fitter"):
-        study_scheme(
-            Tuning(
-                table=table,
-                method=replace(method, fitter=None),
-                settings=TunerSettings(),
-                seed=0,
-            )
-        )
+    with pytest.raises(InvalidInputError, match="fitter"):
+        replace(method, fitter=None).fit(table.probs, table.labels)
 
 
 def test_tabu_search_reaches_the_proven_optimum() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 # Loads its own BLAS, whose threads can be limited only after it is loaded.
 import scipy.linalg  # noqa: F401
@@ -67,14 +67,6 @@ def repeating(work: Callable[[], object], seconds: float) -> Iterator[None]:
         stopped.set()
 
 
-#: Applies a function to items, here or remotely. Function, items and results must be picklable;
-#: arrays that the function holds are read-only where it runs. Results are yielded in the order of
-#: the items. At most `ahead` items (default: chosen by the mapper) are taken before their results:
-#: item ``n + ahead`` only after result ``n`` has been yielded and the next one requested. So items
-#: may depend on earlier results, and do not depend on how many are computed in parallel.
-Mapper: TypeAlias = Callable[..., Iterator[Any]]
-
-
 def in_process(
     function: Callable[[T], R], items: Iterable[T], /, *, ahead: int | None = None
 ) -> Iterator[R]:
@@ -108,7 +100,7 @@ class RayMapper:
         *,
         ahead: int | None = None,
     ) -> Iterator[R]:
-        """Yield ``function(item)`` for every item; see :data:`Mapper`.
+        """Yield ``function(item)`` for every item; see :data:`dcs.selection.fitting.Mapper`.
 
         The function and the tables that it holds are put into Ray's object store once.
         """

@@ -10,17 +10,19 @@ import math
 import os
 import re
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError
-from dcs.io import content_key, first_fault, validated
+from dcs.io import content_key, validated
+from dcs.methods.calibrations import CALIBRATIONS
+from dcs.methods.parameters import MIXTURE, PARAMETERS
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
@@ -43,9 +45,6 @@ from dcs_workflows.tables import (
     table_requests,
     texts_key,
 )
-
-#: Methods that do not use the optimization rows.
-UNFITTED = frozenset({"icl"})
 
 #: Axes of the sources of a sweep, with the attributes of a source.
 _ORIGIN: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}
@@ -89,8 +88,6 @@ class Cell(Variant):
         Content hashes of the two tables.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
     model: str
     task: str
     shots: Shots | None
@@ -98,41 +95,32 @@ class Cell(Variant):
     optimization_digest: str
     test_digest: str
 
-    @classmethod
-    def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
-        """Create a cell from its identity.
-
-        Parameters
-        ----------
-        identity : mapping
-            Value of :attr:`identity`.
-
-        Returns
-        -------
-        Cell
-            The cell.
-
-        Raises
-        ------
-        ConfigError
-            If it is not the identity of a cell, or contains unknown settings.
-        """
-        try:
-            return _CELL.validate_python(dict(identity))
-        except ValidationError as error:
-            raise ConfigError(f"cell identity: {first_fault(error)}") from None
-
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result, as plain JSON values."""
         plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
-        # Left out, so that the keys of built-in methods stay what they were.
-        return {k: v for k, v in plain.items() if (k, v) != ("plugin", None)}
+        return plain
 
     @property
     def key(self) -> str:
-        """Hash of :attr:`identity`."""
-        return content_key(self.identity)
+        """Hash of the settings that are not the default ones, and of versions above the first.
+
+        A new knob, calibration or metric thus keeps the keys of finished cells.
+        """
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        if self.tuner is not None:
+            own["tuner"] = self.tuner.model_dump(mode="json", exclude_defaults=True)
+        return content_key(own | {"versions": self._versions, "version": _IDENTITY_VERSION})
+
+    @property
+    def _versions(self) -> dict[str, int]:
+        method = get_method(self.method)
+        rows: list[Any] = [method]
+        if self.tuner is not None:
+            names = (method.fixed or {}).get("calibration", self.tuner.space.calibration)
+            used = CALIBRATIONS if MIXTURE in names else CALIBRATIONS.keys() & {*names}
+            rows += [*PARAMETERS, *(CALIBRATIONS[name] for name in used)]
+        return {row.name: row.version for row in rows if row.version > 1}
 
     @property
     def label(self) -> str:
@@ -143,6 +131,10 @@ class Cell(Variant):
 
 
 _CELL: Final = TypeAdapter(Cell)
+
+#: To be raised if a default of the tuner or of a sweep changes. Knobs, calibrations and methods
+#: have their own versions.
+_IDENTITY_VERSION: Final = 1
 
 STORAGE_VARIABLE: Final = "DCS_OPTUNA_STORAGE"
 """Environment variable with the storage of studies, used if the configuration has none."""
@@ -165,19 +157,19 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     TunerSettings or None
         None if the method has no tuned settings.
     """
-    if not method.searches:
+    if method.fixed is None:
         return None
-    names = {"calibration", "corrections", "spacing"} if method.name != "dcs" else set()
-    names |= set() if method.uses_weight_scale else {"weight_scale"}
+    names, corrections = {*method.fixed}, method.fixed.get("corrections")
+    names |= {"weight_scale"} if corrections == "memberships" else set()
     if tuner.search.schedule != "tuned":
         names |= {"initial_temperature", "temperature_ratio", "cooling_rate"}
         names |= set() if tuner.search.schedule == "paper" else {"lambda1", "lambda2"}
     known = type(tuner.space).model_fields
     space = tuner.space.model_copy(update={name: known[name].default for name in names})
     usual: dict[str, Any] = {"space": space}
-    if not method.uses_memberships:
+    if corrections == "weights":
         usual["memberships"] = None
-    if method.name != "dcs":
+    if "calibration" in method.fixed:
         # Only calibrations use unlabelled rows.
         usual["keep_unlabelled"] = False
     return tuner.model_copy(update=usual)
@@ -200,7 +192,9 @@ def variants_of(config: SweepConfig) -> list[Variant]:
     for name in config.methods:
         method, plugin = get_method(name), plugin_version("dcs.methods", name)
         for settings, size in config.variants:
-            if name in UNFITTED or (size is not None and size >= (config.limit or math.inf)):
+            if method.needs == "nothing" or (
+                size is not None and size >= (config.limit or math.inf)
+            ):
                 size = None
             if size is None:
                 settings = settings.model_copy(update={"keep_unlabelled": False})
@@ -445,49 +439,6 @@ class Progress:
     first_cell: float = math.nan
 
 
-def cpu_seconds_left(plan: SweepPlan) -> float:
-    """Estimate the CPU time of the missing cells on existing tables from that of finished cells.
-
-    It is proportional to trials x rows x classes among cells with the same method, judge, number
-    of rows and search, budget included. Cells that share a search count once.
-
-    Returns
-    -------
-    float
-        Seconds; NaN unless a cell of each kind is finished.
-    """
-    seconds, units = defaultdict[Any, float](float), Counter[Any]()
-    for key, cells in plan.cells.items():
-        for cell in cells:
-            record = plan.ended.get(cell.key)
-            if record is None or not record.finished:
-                continue
-            kind, amount = _work(cell, plan.tables[key].size)
-            units[kind] += amount
-            # Trials of a cell may have run concurrently.
-            elapsed = (record.finished_ms - record.started_ms) / 1000
-            seconds[kind] += max(elapsed, sum(trial.seconds for trial in record.trials))
-    left = 0.0
-    for key, cells in plan.missing_cells.items():
-        for first, *_ in sharing(cells):
-            kind, amount = _work(first, plan.tables[key].size)
-            left += amount * (seconds[kind] / units[kind] if kind in units else math.nan)
-    return left
-
-
-#: Number of trials of a study at least: those of the standard settings.
-_FEWEST_TRIALS: Final = 27
-
-
-def _work(cell: Cell, size: int) -> tuple[Any, int]:
-    """Return the kind of a cell and its amount of work on a table of `size`."""
-    method, tuner = get_method(cell.method), cell.tuner
-    kind = method.shares or method.name, cell.optimization_size
-    if tuner is None:
-        return kind, size
-    return (*kind, tuner.judge, tuner.search), size * max(tuner.trials, _FEWEST_TRIALS)
-
-
 def sweep_key(config: SweepConfig) -> str:
     """Return the key that identifies the parent run of a sweep across reruns.
 
@@ -507,11 +458,8 @@ def sweep_key(config: SweepConfig) -> str:
         # Of tables that are given, nothing is scored, and no engine need be installed.
         "scoring": True if config.tables else {*config.scoring.indecisive},
     }
-    if not config.ensemble:
-        left_out["ensemble"] = True
-    if config.reading == Reading():
-        left_out["reading"] = True
-    return content_key(config.model_dump(mode="json", exclude=left_out))
+    decisive = config.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
+    return content_key(decisive | {"version": _IDENTITY_VERSION})
 
 
 def plan_sweep(

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
@@ -119,8 +119,6 @@ class GivenTable(Source):
         Fraction of the rows to hold out as test rows if the source has no test rows.
     digests : dict of str to str
         Content hash of the rows of each split.
-    size : int
-        Number of optimization rows times classes.
     own_seed : bool
         Whether the seed is that of the table instead of a seed of the sweep.
     reading : Reading
@@ -132,7 +130,6 @@ class GivenTable(Source):
     members: Mapping[str, Paths]
     held_out: float
     digests: dict[str, str]
-    size: int
     own_seed: bool = False
     reading: Reading = Reading()
     remarks: tuple[str, ...] = ()
@@ -219,6 +216,17 @@ def _read_member(
     paths: Sequence[Path], reading: Reading | None
 ) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
     """Return the tables of a source by split, and what is to be said about them."""
+    files = [each for path in paths for each in (path.iterdir() if path.is_dir() else [path])]
+    stamps = [(file, file.stat()) for file in sorted(files) if file.is_file()]
+    state = tuple((file, stat.st_mtime_ns, stat.st_size) for file, stat in stamps)
+    return _read_once(tuple(paths), reading, state)
+
+
+# Read for the plan, for the cells and for what is shown, but parsed once unless it changes.
+@lru_cache(maxsize=4)
+def _read_once(
+    paths: Paths, reading: Reading | None, state: object
+) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
     files = open_sources(paths[0], reading)
     if len(paths) > 1:
         others = open_sources(paths[1], reading, files["optimization"].reading)
@@ -307,7 +315,6 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     seed=seed,
                     held_out=config.held_out,
                     digests={part: table.digest for part, table in split.items()},
-                    size=split["optimization"].probs.size,
                     own_seed=own is not None,
                     reading=config.reading,
                     remarks=tuple(line for _, lines in read.values() for line in lines),
@@ -582,8 +589,6 @@ class Scoring:
         Number of GPUs reserved for that time.
     digests : dict of str to str
         Content hash of each table, by split.
-    size : int
-        Number of optimization rows times classes.
     scorer : dict of str to str
         Engine, its version, the model's revision, and the precision and label rule used.
     demonstrations : list of str
@@ -606,7 +611,6 @@ class Scoring:
     missing: dict[str, str] = field(default_factory=dict)
     scored: int = 0
     tokens: int = 0
-    size: int = 1
 
     @property
     def shortfall(self) -> list[str]:
@@ -711,11 +715,6 @@ class StoredTables:
         """Content hash of the rows of each split; None until the tables exist."""
         return None if (scoring := self.scoring) is None else scoring.digests
 
-    @property
-    def size(self) -> int:
-        """Number of optimization rows times classes of existing tables."""
-        return 1 if (scoring := self.scoring) is None else scoring.size
-
     def read(self) -> dict[str, ProbabilityTable]:
         """Return the optimization and the test rows.
 
@@ -748,7 +747,6 @@ class StoredTables:
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
-            size=tables["optimization"].probs.size,
             finished_ms=time.time_ns() // 1_000_000,
             **about,
         )
@@ -782,11 +780,6 @@ class JointTables:
         if len(parts) < len(self.members):
             return None
         return {str(split): joint_digest(part[split] for part in parts) for split in SPLITS}
-
-    @property
-    def size(self) -> int:
-        """Number of optimization rows times classes of one of the tables."""
-        return next(iter(self.members.values())).size
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, with rows matched."""

@@ -27,11 +27,14 @@ class FittedCalibration(ABC):
         Whether labels determine it. Its output is then a posterior under equal class shares.
     adds_offsets : bool
         Whether it only adds an offset to the log-probability of each class.
+    version : int
+        Raised if its results change, so that cells that use it are computed again.
     """
 
     name: str
     needs_labels: bool = True
     adds_offsets: bool = False
+    version: int = 1
 
     @abstractmethod
     def fit(

@@ -19,7 +19,7 @@ from dcs.prompting.tasks import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring import JointScore, LabelRule, Scorer, load_scorer, resolve_model
+from dcs.scoring import LabelRule, Scorer, load_scorer, resolve_model
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer
 from tests.dcs.refusals import refuses
@@ -47,7 +47,6 @@ def plain_forward(
     prompts: Sequence[str],
     words: Sequence[str],
     rule: LabelRule,
-    joint: JointScore = "sum",
 ) -> NDArray[np.float64]:
     """Score one whole prompt at a time: the next token, or word by word."""
     import torch
@@ -70,12 +69,7 @@ def plain_forward(
     for prompt in prompts:
         ids = tokenizer(prompt)["input_ids"]
         if rule == "joint":
-            scores = log_joint(ids)
-            if joint == "mean":
-                scores /= [len(label) for label in labels]
-            elif joint == "unconditional":
-                scores -= log_joint(tokenizer("Team:")["input_ids"])
-            rows.append(np.exp(scores).tolist())
+            rows.append(np.exp(log_joint(ids)).tolist())
         else:
             last = log_softmax(ids)[-1].exp()
             rows.append([float(last[label].mean()) for label in labels])
@@ -108,14 +102,6 @@ def test_of_other_architectures(other_model: Path, rule: LabelRule, words: Seque
     check(str(other_model), prefix_of(2), words, rule)
     scorer = load_scorer(other_model, device="cpu", label_rule=rule)
     refuses(ScoringError, scorer.score, "", ["long " * 400], words, names=["query 0", "tokens"])
-
-
-@pytest.mark.parametrize("joint", ["mean", "unconditional"])
-def test_joint_scores(joint: JointScore) -> None:
-    prefix = prefix_of(1)
-    expected = plain_forward(TINY, [f"{prefix}{q}" for q in QUERIES], WORDS, "joint", joint)
-    scorer = load_scorer(TINY, device="cpu", label_rule="joint", joint=joint)
-    np.testing.assert_allclose(scorer.score(prefix, QUERIES, WORDS), expected, atol=1e-5)
 
 
 def test_prefix_and_query_may_share_a_token() -> None:

@@ -133,7 +133,7 @@ class TestVotes(VotesContract):
 def test_chat(tmp_path: Path) -> None:
     shutil.copytree(resolve_model("tiny_lm").location, tmp_path, dirs_exist_ok=True)
     (tmp_path / "chat_template.jinja").write_text(TEMPLATES["no system"])
-    options: dict[str, Any] = {"label_rule": "joint", "joint": "unconditional"}
+    options: dict[str, Any] = {"label_rule": "joint"}
     scorer = VLLMScorer(tmp_path, dtype="float32", memory=0.3 if HAS_GPU else None, **options)
     expected = load_scorer(tmp_path, device="cpu", **options)
     probs = scorer.score(PREFIX, QUERIES, WORDS)

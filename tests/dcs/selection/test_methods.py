@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,18 +13,21 @@ from sklearn.linear_model import LogisticRegression
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import DEFAULT_FLOOR
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.compare import standard_settings
+from dcs.selection.fitting import Fitting
 from dcs.selection.methods import (
     PUBLISHED_GRID,
-    Fitted,
-    fit_published,
     get_method,
     method_names,
 )
 from tests.dcs.biased import biased_table
 
 _PROBS, _LABELS = biased_table(240, 3)
-_NAMES = [name for name in method_names(baselines=True) if "published" not in name]
-_FEW = PUBLISHED_GRID[::100]
+_NAMES = [name for name in method_names(peers=True) if "published" not in name]
+#: Weights, or names of memberships, that the published methods chose in earlier versions.
+_GOLDEN = [0.9222222222222223, 0.12222222222222222, "High 0.875-1"]
+_GOLDEN_BALANCED = [0.9222222222222223, 0.12222222222222222, "High 0.875-1"]
+
 _CHEAP = [name for name in _NAMES if name not in ("dnip", "furud", "dcs")]
 
 
@@ -80,61 +83,43 @@ def test_the_grid_is_what_the_four_rules_leave() -> None:
 
     terms = itertools.product((0, 0.5, 1, 2), (0.5, 1, 2.7, 3, 10), (0, 0.2, 1, 5))
     left = [(*weights, d) for weights in terms if not skipped(*weights) for d in (30, 50, 70, 90)]
-    assert list(PUBLISHED_GRID) == left
+    assert [tuple(each.values()) for each in PUBLISHED_GRID] == left
     assert len(PUBLISHED_GRID) == 304
 
 
 @pytest.fixture(scope="module")
-def pair() -> list[Fitted]:
-    """The published method, and its variant that chooses otherwise from the same searches."""
-    known: dict[object, object] = {}
-    return [
-        get_method(name).fitted(_PROBS, _LABELS, seed=1, known=known)
-        for name in ("published", "published-balanced")
-    ]
+def published() -> CorrectionScheme:
+    return get_method("published").fit(_PROBS, _LABELS, seed=0)
 
 
-def test_every_combination_is_a_trial_and_the_most_accurate_is_taken(pair: list[Fitted]) -> None:
-    fitted, _ = pair
-    assert [tuple(trial.params.values()) for trial in fitted.trials] == list(PUBLISHED_GRID)
-    best = min(fitted.trials, key=lambda trial: (-trial.accuracy, trial.cobias))
-    assert fitted.best == best
-    # 12 rows of 240 are for development.
-    assert all((trial.accuracy * 12) % 1 == pytest.approx(0) for trial in fitted.trials)
-    assert fitted.best is not None
-    assert fitted.scheme.corrections == fitted.best.search.scheme.corrections
-    assert fitted.scheme.provenance["setting"] == best.params
-    assert fitted.best.search.evaluations <= 135 * 6
+def test_published_selects_the_most_accurate_of_all_combinations(
+    published: CorrectionScheme,
+) -> None:
+    settings = get_method("published").settings
+    assert settings is not None
+    selection = settings(_LABELS.size)
+    assert len(selection.candidates) == len(PUBLISHED_GRID)
+    fitting = Fitting(_PROBS, _LABELS, **selection.judge, seed=0)
+    assert fitting.truth.size == 12
+    fits = fitting.judge(standard_settings(selection, 3))
+    assert all(fit.moves <= 135 * 6 for fit in fits)
+    best = min(fits, key=lambda fit: (-fit.accuracy, fit.cobias))
+    assert published.corrections == best.schemes[0].corrections
 
 
-def test_selection_by_balance_tries_the_same(pair: list[Fitted]) -> None:
-    fitted, balanced = pair
-    assert balanced.scheme.provenance["method"] == "published-balanced"
-    assert balanced.trials is fitted.trials
-    assert balanced.best is not None
-    score = balanced.best.accuracy - balanced.best.cobias
-    assert score == max(trial.accuracy - trial.cobias for trial in fitted.trials)
+def test_published_schemes_are_those_of_earlier_commits(published: CorrectionScheme) -> None:
+    balanced = get_method("published-balanced").fit(_PROBS, _LABELS, seed=0)
+    assert balanced.provenance["method"] == "published-balanced"
+    for scheme, golden in ((published, _GOLDEN), (balanced, _GOLDEN_BALANCED)):
+        chosen = json.loads(scheme.to_json())["corrections"]
+        assert [each.get("value", each.get("name")) for each in chosen] == golden
 
 
-def test_longer_searches_make_more_moves_and_are_not_taken_for_shorter_ones() -> None:
-    known: dict[object, object] = {}
-    short, long, again = (
-        fit_published(_PROBS, _LABELS, seed=2, grid=_FEW, known=kept, **moves)
-        for kept, moves in (
-            (known, {}),
-            (known, {"accepted": 150, "generated": 300}),
-            (None, {}),
-        )
-    )
-    assert long.best is not None
-    assert 135 * 100 < long.best.search.evaluations <= 135 * 300
-    assert short.scheme == again.scheme
-
-
-def test_rows_that_lack_a_class() -> None:
-    keep = _LABELS < 2
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = fit_published(_PROBS[keep], _LABELS[keep], grid=_FEW)
-    assert len(caught) == 1
-    assert len(found.trials) == len(_FEW)
+def test_longer_searches_make_more_moves() -> None:
+    settings = get_method("published-long").settings
+    assert settings is not None
+    selection = settings(_LABELS.size)
+    few = replace(selection, candidates=selection.candidates[::150])
+    fitting = Fitting(_PROBS, _LABELS, **few.judge, seed=2)
+    moves = [fit.moves for fit in fitting.judge(standard_settings(few, 3))]
+    assert all(135 * 100 < each <= 135 * 300 for each in moves)

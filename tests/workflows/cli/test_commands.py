@@ -24,6 +24,7 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -53,17 +54,13 @@ STUDY = (
 
 
 @pytest.fixture(scope="module")
-def table(dcs, tmp_path_factory) -> Path:
-    """What ``dcs import`` makes of an archive, of which it refuses a bad row."""
+def table(tmp_path_factory) -> Path:
+    """A table that is read from an archive."""
     source, path = tmp_path_factory.mktemp("table") / "x.npz", tmp_path_factory.mktemp("a") / "new"
-    table, imported = biased_table(), ("import", source, "-o", path / "moods.parquet")
-    probs = np.array(table.probs)
-    probs[7, 1] = np.nan
-    np.savez(source, probs=probs, labels=table.labels)
-    refused(*imported, says=[str(source), "row 7"])
-    assert not path.exists() or not list(path.iterdir())
+    table = biased_table()
     np.savez(source, probs=table.probs, labels=table.labels, classes=table.classes)
-    dcs(*imported)
+    path.mkdir()
+    read_table(source).write(path / "moods.parquet")
     return path / "moods.parquet"
 
 
@@ -174,12 +171,12 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert len(cell.trials) == 4
     assert cell.params["best_trial"] in [trial.number for trial in cell.trials]
     before = CorrectionScheme.load(path)
-    page, other = path.with_name("result.html"), ("--trials", 1, "--output", output)
+    other = ("--trials", 1, "--output", output)
     assert "the same point" in dcs("pick", path, "--max-cobias", 10).out
     assert CorrectionScheme.load(path) == before
-    page.chmod(0o600)
-    dcs("pick", path.parent, "--prefer", "accuracy")
-    assert "second look" in page.read_text() and page.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o600)
+    assert "second look" in dcs("pick", path.parent, "--prefer", "accuracy").out
+    assert path.stat().st_mode & 0o777 == 0o600
     refused("tune", table, *UNDRAWN, *other, says=[str(path), "--replace", "--output"])
     picked, scheme = front.pick(Preference(prefer="accuracy")), CorrectionScheme.load(path)
     assert scheme.corrections == picked.scheme.corrections
@@ -190,20 +187,8 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     dcs("pick", path, "--margin", 0)
     again = FittedScheme.load(path.with_name("front.json"))
     assert again.preference == Preference(margin=0)
-    # The page gives a command for other points, and is that of the pick.
-    content = _content(page)
-    assert content["chosen"] == again.points.index(again.chosen)
-    commands = {k: point["pick"] for k, point in enumerate(content["points"]) if point["pick"]}
-    chosen, command = next((k, c) for k, c in commands.items() if k != content["chosen"])
-    dcs(*shlex.split(command)[1:])
-    assert _content(page)["chosen"] == chosen
     refused("pick", path.parent, "--max-cobias", -1, says=["max_cobias"])
     refused("pick", output, says=[str(output / "scheme.json")])
-
-
-def _content(page):
-    """Return what a page shows."""
-    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
 
 
 def test_what_cannot_be_registered_is_not_logged(dcs, tuned):
@@ -240,22 +225,6 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     assert scheme_of(output, "batch").read_bytes() != first
     dcs(*again, "--seed", 1)
     assert not scheme_of(output).exists()
-
-
-def test_a_tuned_cell_is_reproduced_on_its_own_table(dcs, tuned, output, tmp_path):
-    reproduce = ("reproduce", "best:method=dcs", "--runs", tuned[1])
-    assert "identical" in dcs(*reproduce).out
-    own, other = tmp_path / "own.parquet", tmp_path / "other.parquet"
-    biased_table(seed=1).write(own)
-    biased_table(seed=2).write(other)
-    tune = ("tune", own, "--test", other, "--method", "batch", *UNDRAWN)
-    dcs(*tune, "--output", output)
-    reproduce = ("reproduce", "best:method=batch", "--runs", output)
-    assert "identical" in dcs(*reproduce).out
-    biased_table(seed=3).write(own)
-    refused(*reproduce, says=["changed"])
-    own.unlink()
-    refused(*reproduce, says=[str(own)])
 
 
 def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
@@ -382,7 +351,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
     biased_table(classes=("Anger", "Joy", "Sad")).write(turned)
     plain, bare = biased_table(), tmp_path / "bare.parquet"
     replace(plain, labels=np.full(plain.n_rows, -1)).write(bare)
-    np.savez(archive := tmp_path / "rows.npz", probs=plain.probs)
     CorrectionScheme.identity(("a", "b", "c")).save(other)
     config.write_text("name: x\ntasks: [reviews]\nsheds: [1]\n")
     generate = ["generate", "--model", "tiny_lm", "--task", "helpdesk"]
@@ -399,7 +367,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune", table, "--set", "tuner.betta=1"], ["betta", "space"]),
         (["apply", gone, table], [str(gone)]),
         (["apply", other, table], [str(table), "Anger", "scheme"]),
-        (["import", gone], [str(gone)]),
         (["sweep", gone], [str(gone)]),
         (["sweep", config], [str(config), "sheds"]),
         (["ui"], [str(output)]),
@@ -409,7 +376,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         ([*generate, "--set", "scoring.base_url=http://x"], ["'base_url'"]),
     ]:
         refused(*arguments, "-o", output, says=words)
-    refused("import", archive, "-o", archive, says=[str(archive), ".parquet"])
     refused("tasks", "show", "revews", says=["reviews"])
     refused("evaluate", table, "--scheme", gone, says=[str(gone)])
     assert not output.exists()

@@ -53,12 +53,10 @@ def test_modules_of_the_folder_are_not_imported(tmp_path: Path) -> None:
         f"apply {scheme} mine.parquet -o new.parquet",
         f"register {scheme} --name mine",
         "generate --model tiny_lm --task reviews --limit 20 -o scored",
-        "reproduce best:method=dnip",
         "report mine",
         "compare mine mine",
         "runs",
         "sync",
-        "import mine.parquet -o again.parquet",
         "rm tune --yes",
     )
     done = subprocess.run(

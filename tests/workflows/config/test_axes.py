@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, create_model
 
+from dcs.methods.calibrations import CALIBRATIONS
+from dcs.methods.parameters import CALIBRATION_NAMES
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import (
     ABLATED,
@@ -18,7 +22,7 @@ from dcs_workflows.config.sweep import (
     selected,
     value_label,
 )
-from dcs_workflows.config.tuner import PARTS, TunerSettings
+from dcs_workflows.config.tuner import PARTS, Space, TunerSettings
 from dcs_workflows.plan import Cell, cells_of, effective_settings, variants_of
 from dcs_workflows.tables import TableRequest
 
@@ -95,7 +99,8 @@ def test_every_cell_is_there_once_and_made_again_from_what_is_recorded(config: S
     assert Counter(cell.method for cell in cells)["icl"] == ("icl" in config.methods)
     again = SweepConfig.model_validate(json.loads(config.model_dump_json()))
     assert again == config
-    read = [Cell.from_identity(json.loads(json.dumps(cell.identity))) for cell in cells]
+    written = [json.dumps(cell.identity) for cell in cells]
+    read = [TypeAdapter(Cell).validate_json(text) for text in written]
     assert read == cells == _cells(again)
     assert [cell.key for cell in read] == keys
 
@@ -158,3 +163,24 @@ def test_every_setting_of_the_tuner_can_be_an_axis():
     knobs = PARTS["space"].model_fields
     axes = {name: [None if name in knobs else usual[name]] for name in ABLATED}
     assert [cell.tuner for cell in _cells(_config(axes=axes))] == [TunerSettings()]
+
+
+def test_a_new_knob_or_calibration_keeps_the_keys_of_cells():
+    (cell,) = _cells(_config(tuner={"trials": 60, "space": {"beta": 0.5}}))
+    names = (*CALIBRATION_NAMES, "another")
+    space = create_model(
+        "Space", __base__=Space, calibration=(tuple, names), patience=(tuple, (1.0,))
+    )
+    larger: Any = create_model("TunerSettings", __base__=TunerSettings, space=(space, space()))
+    for patience, same in ((1.0, True), (2.0, False)):
+        tuner = larger(trials=60, space={"beta": (0.5,), "patience": (patience,)})
+        assert (replace(cell, tuner=tuner).key == cell.key) is same
+
+
+def test_a_new_version_of_a_calibration_changes_the_keys_of_cells_that_use_it(monkeypatch):
+    config = _config(methods=("icl", "dnip", "dcs"))
+    before = [cell.key for cell in _cells(config)]
+    drops = replace(CALIBRATIONS["drops"], version=2)
+    monkeypatch.setitem(CALIBRATIONS, "drops", drops)
+    after = [cell.key for cell in _cells(config)]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False]

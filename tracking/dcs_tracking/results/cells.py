@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dcs.errors import ConfigError
+from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import percent
 from dcs.selection.methods import get_method, method_names
 from dcs_tracking.records import UNCORRECTED, CellRecord
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas.core.groupby import DataFrameGroupBy
 
-MEASURES: Final = ("accuracy", "cobias")
+MEASURES: Final = tuple(name for name, metric in METRICS.items() if metric.tested)
 _STATISTICS: Final = ("mean", "std", "low", "high", "p")
 MEASURE_COLUMNS: Final = tuple(f"{m}_{name}" for m in MEASURES for name in _STATISTICS)
 """Columns of `Cells.estimates`."""
@@ -358,7 +359,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
     models, tasks = (
         list(dict.fromkeys(cell.who[name] for cell in cells)) for name in ("model", "task")
     )
-    methods = [UNCORRECTED, *method_names(baselines=True)]
+    methods = [UNCORRECTED, *method_names(peers=True)]
     axes = settings.axes_of(cells)
 
     def position(cell: CellRecord) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
 from dcs.errors import InvalidInputError, one_line
+from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -74,7 +75,6 @@ _STYLE: Final[dict[Any, Any]] = {
     "svg.hashsalt": "dcs",
 }
 
-_MEASURE_TITLES = {"accuracy": "accuracy", "cobias": "COBias"}
 #: Maximum number of characters per line of a panel title.
 _MAX_TITLE_WIDTH = 56
 _P = ParamSpec("_P")
@@ -229,7 +229,7 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     axes.grid(visible=False, axis="y")
     shown = cells.mean(numeric_only=True).map(partial(percent, digits=0))
     changes = ", ".join(
-        f"{_MEASURE_TITLES[m]} {shown[f'uncorrected/test/{m}']} → {shown[f'test/{m}']}"
+        f"{METRICS[m].title} {shown[f'uncorrected/test/{m}']} → {shown[f'test/{m}']}"
         for m in MEASURES
     )
     axes.set(

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import ConfigError, TrackingError, one_line, quoted, unknown
+from dcs.evaluation.metrics import metric_of
 from dcs_tracking import schema
 from dcs_tracking.archive import Archive
 from dcs_tracking.records import CellRecord, StoredCell
-from dcs_tracking.results.cells import ordered
+from dcs_tracking.results.cells import MEASURES, ordered
 from dcs_tracking.store.client import cells_link, open_experiment, open_store, search_runs
 from dcs_tracking.store.traces import delete_traces
 
@@ -26,23 +27,19 @@ if TYPE_CHECKING:
 _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 
 # These metrics are columns even if no cell has finished: notebooks access them by name.
-_FIGURES = ("test/accuracy", "test/cobias")
+FIGURES = tuple(f"test/{name}" for name in MEASURES)
 
 _RUN = ("run_id", "cell_key", "status", "name", "sweep", "experiment_id")
 
-CELL_COLUMNS = (*_RUN, *_IDENTITY, "started", "seconds", *_FIGURES)
+CELL_COLUMNS = (*_RUN, *_IDENTITY, "started", "seconds", *FIGURES)
 
-_TYPES = {"started": "datetime64[ms, UTC]"} | dict.fromkeys(("seconds", *_FIGURES), "float64")
+_TYPES = {"started": "datetime64[ms, UTC]"} | dict.fromkeys(("seconds", *FIGURES), "float64")
 
 _CELLS = schema.tagged({schema.KIND: schema.KIND_CELL})
 
 _CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign><=|>=|!=|=|<|>)(?P<value>.*)")
 _SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _SIGNS |= {"=": operator.eq, "!=": operator.ne}
-
-# Metrics that are maximized, and metrics that are fractions of rows.
-_MAXIMIZED = re.compile(r"/class_accuracy/|(accuracy|f1|class|score)(_low|_high)?$")
-_FRACTION = re.compile(rf"{_MAXIMIZED.pattern}|cobias(_low|_high)?$")
 
 
 def cells(
@@ -142,7 +139,7 @@ def matching(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
         compared: Any = value
         if column.dtype.kind == "f" or found["sign"] not in ("=", "!="):
             column, compared = pd.to_numeric(column, errors="coerce"), _parse_number(value, text)
-            compared /= 100 if is_share(name) else 1
+            compared /= 100 if metric_of(name) else 1
         frame = frame[_SIGNS[found["sign"]](column, compared)]
     return frame
 
@@ -159,13 +156,10 @@ def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     numbers = pd.to_numeric(column, errors="coerce")
     # Tags and parameters are strings, even if their values are numbers.
     values = numbers if numbers.notna().any() else column
-    order = values.sort_values(ascending=not _MAXIMIZED.search(name), kind="stable")
+    metric = metric_of(name)
+    ascending = metric is None or not metric.maximize
+    order = values.sort_values(ascending=ascending, kind="stable")
     return frame.loc[order.index]
-
-
-def is_share(name: str) -> bool:
-    """Whether a metric is a fraction of rows, which is displayed in percent."""
-    return _FRACTION.search(name) is not None
 
 
 def _get_column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 _MAX_TRIAL_POINTS = 250
 
 #: Metrics of a cell that its model has, too.
-_MODEL_METRICS = ("test/accuracy", "test/cobias", "test/weakest_class")
+_MODEL_METRICS = tuple(f"test/{name}" for name, each in METRICS.items() if each.compared)
 
 #: Below the limit of metrics in one request; the leaderboard contains all values.
 _MAX_METRICS = 900

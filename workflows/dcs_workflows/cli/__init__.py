@@ -28,7 +28,6 @@ app = typer.Typer(
 
 app.command()(sweeps.quickstart)
 _table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")
-_table_command("import")(tables.import_)
 _table_command()(tables.tune)
 _table_command()(tables.pick)
 _table_command()(tables.evaluate)
@@ -44,7 +43,6 @@ _result_command()(results.ui)
 _result_command()(results.report)
 _result_command()(results.compare)
 _result_command()(results.rm)
-_result_command()(results.reproduce)
 _result_command()(results.register)
 _result_command()(sweeps.sync)
 

@@ -95,16 +95,6 @@ NewTrackingUri = Annotated[
 Data = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Folder with task texts: FOLDER/TASK/...")
 ]
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="Cell key or run id, or a unique prefix; run name; or the best run, e.g. "
-        "best:test/cobias<5. `dcs runs` lists them.",
-    ),
-]
-
-
 Read = Annotated[
     list[str] | None,
     typer.Option(
@@ -216,7 +206,7 @@ class Results:
         return {key for sweep in tuned for key in archive.keys(sweep.sweep_key)}
 
     def cell(self, name: str) -> StoredCell:
-        """Return the cell that a `RunName` identifies, with its run in the store."""
+        """Return a cell, with its run in the store, by a name of :func:`find_cell`."""
         from dcs_tracking import Archive
         from dcs_tracking.store.queries import find_cell
 
@@ -224,7 +214,7 @@ class Results:
             return find_cell(self.store, name, archive=Archive(self.folder))
 
     def record(self, name: str) -> CellRecord:
-        """Return the record of a `RunName`, from disk if it is a key or prefix of one file."""
+        """Return the record of a cell, from disk if the name is the key or prefix of one file."""
         from dcs_tracking import Archive
 
         archive = Archive(self.folder)

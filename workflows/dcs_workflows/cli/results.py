@@ -1,4 +1,4 @@
-"""``dcs runs``, ``ui``, ``report``, ``compare``, ``rm``, ``reproduce`` and ``register``."""
+"""``dcs runs``, ``ui``, ``report``, ``compare``, ``rm`` and ``register``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,13 @@ import typer
 from rich.style import Style
 from rich.text import Text
 
-from dcs.errors import ConfigError, TrackingError
+from dcs.errors import ConfigError
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import console, new_table, progress_bar
+from dcs_workflows.cli.console import console, new_table
 from dcs_workflows.cli.options import Results
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from dcs_workflows.reproduce import Compared
-
-_HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
 
 
 def report(
@@ -164,7 +160,7 @@ def runs(
             found.to_json(orient="records", indent=2, date_format="iso", double_precision=15)
         )
         return
-    metrics = dict.fromkeys([*_HEADS, *([sort] if sort else [])])
+    metrics = dict.fromkeys([*queries.FIGURES, *([sort] if sort else [])])
     names = ["name"] if sweep else ["sweep", "name"]
     if len(found):
         _show_runs(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
@@ -174,17 +170,20 @@ def runs(
 
 def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
     """Print one row per cell; on a terminal its key is the link, in a pipe the last column."""
+    from dcs.evaluation.metrics import metric_of
     from dcs.evaluation.uncertainty import percent
-    from dcs_tracking.store.queries import is_share
+    from dcs_tracking.store.queries import FIGURES
 
-    heads = (*(f"{name} " for name in names), *(_HEADS.get(m, m) for m in metrics))
+    known = {m: metric for m in metrics if (metric := metric_of(m))}
+    titles = (known[m].head if m in FIGURES else m for m in metrics)
+    heads = (*(f"{name} " for name in names), *titles)
     link = [] if console.is_terminal else ["link"]
     shown = new_table("key ", *heads, *(f"{name} " for name in link))
     for row in found.to_dict("records"):
         failed = row["status"] != "FINISHED"
         row["name"] += f" ({row['status'].lower()})" if failed else ""
         figures = {m: "" if isnan(row[m]) else f"{row[m]:.4g}" for m in metrics}
-        figures |= {m: percent(row[m]) for m in metrics if is_share(m)}
+        figures |= {m: percent(row[m]) for m in known}
         key = Text(row["cell_key"][:8], Style(link=row["link"]))
         cells = (*(row[name] for name in names), *figures.values(), *(row[name] for name in link))
         shown.add_row(key, *cells, style="red" if failed else "")
@@ -221,7 +220,7 @@ def compare(
 
 def rm(
     name: Annotated[
-        str, typer.Argument(metavar="SWEEP|RUN", help="Name of a sweep, or a run as in reproduce.")
+        str, typer.Argument(metavar="SWEEP|RUN", help="Name of a sweep, or a run as in register.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     runs: options.Runs = Path("dcs-runs"),
@@ -262,7 +261,7 @@ def register(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="As in `dcs reproduce`, or the path of a scheme.json file."
+            metavar="RUN", help="Key or name of a cell, best:CONDITION, or a scheme.json file."
         ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="New or existing registered model.")],
@@ -305,58 +304,3 @@ def register(
         f"-m {shlex.quote(served)} "
         "--env-manager local --port 5001"
     )
-
-
-def reproduce(
-    run: options.RunName,
-    runs: options.Runs = Path("dcs-runs"),
-    tracking_uri: options.TrackingUri = None,
-) -> None:
-    """Recompute a recorded cell and compare scheme, metrics and trials to the last bit.
-
-    Software that differs from the record is listed. The exit code is 0 if everything is
-    identical, 1 if something differs, and 2 if the cell cannot be recomputed.
-
-    Example: `dcs reproduce best:method=dcs`
-    """
-    from dcs.plugins import plugin_version
-    from dcs_tracking import collect_provenance
-    from dcs_tracking.store.runs import cell_name
-    from dcs_workflows import reproduce as rerun
-
-    results = Results(runs, tracking_uri)
-    record = results.record(run)
-    console.print(f"{cell_name(record)}, {results.link(record.key)}")
-    plugin = plugin_version("dcs.methods", record.identity.get("method", ""))
-    software = rerun.compare_software(
-        {**record.provenance, "plugin": record.identity.get("plugin")},
-        collect_provenance(plugin=plugin),
-    )
-    _show_compared("software", [row for row in software if not row.same])
-    tables = rerun.stored_tables(record, runs)
-    if tables is None:
-        raise TrackingError(
-            f"cell {record.key}: its tables have changed or are not in {runs}; put the files of "
-            "dcs tune back, or run its sweep again, which scores missing tables"
-        )
-    with progress_bar("recomputing the cell") as progress:
-        now = rerun.recompute(record, tables, progress=lambda share: progress(completed=share))
-    rows = rerun.compare_results(record, now)
-    _show_compared("results", [r for r in rows if not r.same or r.name.startswith("test/")])
-    if different := [row.name for row in rows if not row.same]:
-        console.print(f"different: {', '.join(different)}", style="red")
-        raise typer.Exit(1)
-    end = "identical" if record.finished else "failed as recorded"
-    console.print(f"{end}: {len(rows)} values, {len(record.trials)} trials", style="green")
-
-
-def _show_compared(title: str, rows: list[Compared]) -> None:
-    from dcs_tracking.schema import shorten
-
-    shown = new_table(f"{title} ", "recorded ", "now ")
-    for row in rows:
-        pair = (f"{v:.6g}" if isinstance(v, float) else str(v) for v in (row.recorded, row.now))
-        style = "" if row.same else "yellow"
-        shown.add_row(row.name, *(shorten(text, 40) for text in pair), style=style)
-    if rows:
-        console.print(shown)

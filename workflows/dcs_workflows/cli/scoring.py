@@ -19,7 +19,6 @@ from dcs_workflows.cli.console import console, new_table, progress_bar
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
-    from dcs.prompting.tasks import PromptPrefix
     from dcs.scoring.labels import Tokenizer
     from dcs_workflows.config.scoring import ScoringSettings
     from dcs_workflows.tables import TableRequest
@@ -227,6 +226,7 @@ def show(
         thinking=scoring.votes is not None or scoring.answer is not None,
     )
     (prompt,), space = tokenizer.render(prefix, [query])
+    (ids,) = tokenizer.encode([prompt])
     typer.echo(prompt)
     console.print()
     kind = "plain text" if tokenizer.template is None else "chat, by the template of the model"
@@ -235,11 +235,12 @@ def show(
         f"label words: {', '.join(task.label_words)}",
         f"gold label: {task.classes[text.label]}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
-        f"number of tokens: {len(tokenizer.encode([prompt])[0])}",
+        f"number of tokens: {len(ids)}",
         *_describe_labels(tokenizer, prompt, [space + word for word in task.label_words], scoring),
     ):
         console.print(line)
-    typer.echo(f"tokens of {model}, labels in ⟦⟧:\n{_show_tokens(tokenizer, prompt, prefix)}")
+    pieces = (tokenizer.describe(token).replace("\n", "\\n") for token in ids)
+    typer.echo(f"tokens of {model}:\n{'|'.join(pieces)}")
 
 
 def _describe_labels(
@@ -254,19 +255,3 @@ def _describe_labels(
         return [f"label tokens: no rule applies: {error}"]
     shown = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
     return [f"label tokens ({rule}): {', '.join(shown)}"]
-
-
-def _show_tokens(tokenizer: Tokenizer, prompt: str, prefix: PromptPrefix) -> str:
-    """Return the tokens of a prompt; those of the demonstrations' label words are marked."""
-    (ids,) = tokenizer.encode([prompt])
-    pieces = [tokenizer.describe(token).replace("\n", "\\n") for token in ids]
-    place = 0
-    for query, word in prefix.turns:
-        text = query.rpartition("\n")[0].strip()
-        start = prompt.find(word, prompt.find(text, place) + len(text))
-        place = start + len(word)
-        before, through = tokenizer.encode([prompt[:start].rstrip(" "), prompt[:place]])
-        if ids[: len(through)] == through:
-            pieces[len(before)] = f"⟦{pieces[len(before)]}"
-            pieces[len(through) - 1] += "⟧"
-    return f"{'|'.join(pieces)}|⟦?⟧"

@@ -1,4 +1,4 @@
-"""``dcs import``, ``tune``, ``pick``, ``evaluate``, ``apply``, ``check``: user-provided tables."""
+"""``dcs tune``, ``pick``, ``evaluate``, ``apply``, ``check``: user-provided tables."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
 
-#: Files beside a scheme: its front, the page of the result, and the rows that were held out.
-FRONT, RESULT, HELD_OUT = "front.json", "result.html", "held_out.parquet"
+#: Files beside a scheme: its front, and the rows that were held out.
+FRONT, HELD_OUT = "front.json", "held_out.parquet"
 
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
 Prefer = Annotated[
@@ -64,63 +64,6 @@ MaxCobias = Annotated[
     float | None,
     typer.Option(metavar="POINTS", help="Only schemes with at most this COBias."),
 ]
-
-
-def import_(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="File or folder to read.", show_default=False)
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="TABLE",
-            help="Parquet file to write; a folder for all tables if PATH contains several.",
-        ),
-    ],
-    read: options.Read = None,
-    part: Annotated[
-        str | None, typer.Option(help="Table of a folder, such as optimization or test.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model, recorded as the origin.")] = None,
-    task: Annotated[str | None, typer.Option(help="Task, recorded as the origin.")] = None,
-    shots: Annotated[
-        str | None, typer.Option(metavar="K", help="Number of demonstrations, or N, as origin.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Demonstration seed, as the origin.")
-    ] = None,
-) -> None:
-    """Convert class probabilities to a probability table; dcs tune reads most files by itself.
-
-    Any form that dcs tune reads is converted; the sample logs of an output folder of
-    lm-evaluation-harness (samples_TASK_DATE.jsonl) to a table per task and model.
-
-    Example: `dcs import rows.csv -o rows.parquet --model my-bert --task support`
-    """
-    from dcs.data.reader import read_tables, the_table
-    from dcs.prompting.tasks import parse_shots
-
-    named = {"model": model, "task": task, "demonstration_seed": seed}
-    origin: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    if shots is not None:
-        origin["shots"] = parse_shots(shots)
-    found = read_tables(path, options.reading(read), **origin)
-    tables = {output / f"{name}.parquet": table for name, table in found.items()}
-    if output.suffix == ".parquet":
-        tables = {output: the_table(found, part, path)}
-    elif part is not None or (len(found) == 1 and not path.is_dir()):
-        raise ConfigError(f"--output {output}: must end in .parquet for a single table")
-    for file, table in tables.items():
-        table.write(file)
-        console.print(
-            f"{file}: {table.n_rows} rows, {int(table.labelled.sum())} of them labelled, "
-            f"{table.n_classes} classes ({', '.join(table.classes)})"
-        )
-    pair = {"optimization", "test"} <= found.keys() and len(tables) > 1
-    written = shlex.quote(str(output if pair else next(iter(tables))))
-    console.print(f"next: dcs tune {written}", style="bold")
 
 
 def tune(
@@ -194,7 +137,7 @@ def tune(
     """
     from dcs.io import content_key
     from dcs.selection.ensemble import inputs_of
-    from dcs.selection.page import verdict
+    from dcs.selection.verdict import verdict
     from dcs_workflows.cli import views
     from dcs_workflows.cluster.sweep import run_here
     from dcs_workflows.config.sweep import TuneConfig, configured
@@ -266,15 +209,11 @@ def tune(
     used = [given[each] for each in scheme.inputs or members]
     rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
     applied = f"dcs apply {shlex.quote(str(path))} {rest}"
-    said = ""
     if rows["test"].labelled.any():
         test_rows = rows["test"].only_labelled()
         before, after = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
-        said = verdict(test_rows.labels, before, after, test_rows.classes)
-        console.print(said, style="bold")
-    _write_result(path, scheme, front, held_out=rows["test"], verdict=said, apply=applied)
-    if front is not None:
-        console.print(f"result on one page: {path.with_name(RESULT)}")
+        console.print(verdict(test_rows.labels, before, after, test_rows.classes), style="bold")
+    _write_result(path, scheme, front, rows["test"])
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
     console.print(f"scheme written to {path}")
@@ -285,26 +224,17 @@ def tune(
 
 
 def _write_result(
-    path: Path,
-    scheme: CorrectionScheme,
-    front: FittedScheme | None,
-    *,
-    held_out: Any,
-    **shown: str,
+    path: Path, scheme: CorrectionScheme, front: FittedScheme | None, held_out: Any
 ) -> None:
-    """Write a scheme together with its front, its page and the rows that were held out.
+    """Write a scheme together with its front and the rows that were held out.
 
     Those that there are none of now, but were of an earlier scheme, are removed.
     """
     from dcs.io import write_together
 
-    page = None
-    if front is not None:
-        page = front.report(name=str(path.parent), words=scheme.explain(), **shown)
     rows = held_out if front is not None and isinstance(held_out, dcs.ProbabilityTable) else None
     write_together(
         {
-            path.with_name(RESULT): page,
             path.with_name(FRONT): None if front is None else front.to_json(),
             path.with_name(HELD_OUT): None if rows is None else rows.write,
             path: scheme.to_json(),
@@ -333,20 +263,20 @@ def pick(
 
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
-    from dcs.selection.page import verdict
+    from dcs.selection.verdict import verdict
     from dcs_workflows.cli.views import show_front, show_judgement
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
     if not front.exists():
         raise SchemeError(
-            f"{front}: does not exist; dcs tune writes a front only for schemes of dcs, dnip or "
-            "furud that are selected by cross-validation"
+            f"{front}: does not exist; dcs tune writes a front only for methods that compare "
+            "settings by cross-validation or development rows, such as dcs"
         )
     before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
     given = {"margin": margin, "rate": rate}
-    tested = {name: value for name, value in given.items() if value is not None}
+    tested: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
     preference = dcs.Preference(wanted, max_accuracy_loss, max_cobias, **tested)
     picked = before.pick(preference)
     new = picked.scheme
@@ -355,7 +285,7 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    said, held_out = "", None
+    held_out = None
     if path.with_name(HELD_OUT).exists() and not new.inputs:
         held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
     if held_out is not None and held_out.labelled.any():
@@ -364,9 +294,8 @@ def pick(
         caution = f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
         show_judgement(f"{caution}: %", rows, schemes)
         first, second = (each.predict(rows.probs) for each in schemes.values())
-        said = f"{verdict(rows.labels, first, second, rows.classes)} (A {caution}.)"
-    applied = f"dcs apply {shlex.quote(str(path))} ROWS"
-    _write_result(path, new, picked, held_out=held_out, verdict=said, apply=applied)
+        console.print(verdict(rows.labels, first, second, rows.classes), style="bold")
+    _write_result(path, new, picked, held_out)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ from dcs_tracking.results.cells import MEASURES, Cells, Estimate, method_title
 from dcs_tracking.store.runs import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.scoring import announce
-from dcs_workflows.plan import Progress, SweepPlan, cpu_seconds_left
+from dcs_workflows.plan import Progress, SweepPlan
 from dcs_workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
@@ -43,10 +42,6 @@ _LINE_SECONDS = 30.0
 
 #: Units of work that are shown per second.
 _RATES: Final = ("prompts", "trials")
-
-#: Titles of the metrics of schemes, and short forms for narrow tables.
-_TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
-_SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
 
 #: Half-width of a 95 % interval in standard errors.
 _Z_95: Final = 1.96
@@ -71,11 +66,7 @@ def show_plan(plan: SweepPlan) -> None:
         return
     unscored = _count(len(plan.missing_tables), "table")
     missing = _count(plan.n_cells - len(plan.ended), "cell")
-    rest = math.nan if plan.missing_tables else cpu_seconds_left(plan)
-    time_left = "unknown until one of each kind is finished"
-    if not math.isnan(rest):
-        time_left = f"{duration(rest)} of one CPU"
-    console.print(f"to do: {unscored} to score, {missing} to compute (time: {time_left})")
+    console.print(f"to do: {unscored} to score, {missing} to compute")
 
 
 def _count(number: int, noun: str) -> str:
@@ -118,7 +109,8 @@ def results_table(cells: Cells) -> Table:
     tested = bool(rows["accuracy_p"].notna().any())
     p = ["p"] if tested else []
     settings = (f"{axis.title} " for axis in axes)
-    table = new_table("shots", "method ", *settings, "accuracy ↑", *p, "COBias ↓", *p)
+    heads = (head for measure in MEASURES for head in (METRICS[measure].head, *p))
+    table = new_table("shots", "method ", *settings, *heads)
     for row in rows.to_dict("records"):
         method = row["method"]
         settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
@@ -229,13 +221,13 @@ def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
             for reference in against
         }
         heads, texts = [], []
-        for metric, title in zip(METRICS, _TITLES, strict=True):
-            heads.append(title)
+        for metric, about in METRICS.items():
+            heads.append(about.head)
             texts.append(_figure(getattr(found, metric)))
             if metric == "cobias":
                 heads.append("  without sampling noise")
                 texts.append(percent(found.corrected_cobias))
-            for reference, pair in pairs.items() if metric in MEASURES else ():
+            for reference, pair in pairs.items() if about.tested else ():
                 by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
                 change = f"{100 * by:+.1f}, {sentence_of_chance(p)}"
                 heads.append(f"  against {reference}")
@@ -282,7 +274,7 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
         if name == "offsets" and point is plain:
             continue  # Usually other schemes are better than all that only add offsets.
         named.setdefault(id(point), (point, []))[1].append(name)
-    table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
+    table = new_table("--prefer ", *(each.short for each in METRICS.values()), dense=True)
     for column in table.columns[1:]:
         column.no_wrap = True
     for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):

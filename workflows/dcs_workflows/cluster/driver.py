@@ -19,6 +19,8 @@ from ray.exceptions import (
 
 from dcs.errors import ScoringError, last_line
 from dcs.search.annealing import compile_search
+from dcs.selection.fitting import Mapper
+from dcs.selection.methods import get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.cluster.connect import (
     ClusterWatch,
@@ -28,8 +30,8 @@ from dcs_workflows.cluster.connect import (
     look,
 )
 from dcs_workflows.cluster.pool import ScoringPool
-from dcs_workflows.parallel import Mapper, RayMapper
-from dcs_workflows.plan import UNFITTED, Cell, Progress, SweepPlan, sharing
+from dcs_workflows.parallel import RayMapper
+from dcs_workflows.plan import Cell, Progress, SweepPlan, sharing
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.study import StudyStorageError, open_storage
 from dcs_workflows.tables import Rows
@@ -99,7 +101,7 @@ class Driver:
             sampled=plan.config.tracking.traces,
         )
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
-        if plan.missing_tables and {*plan.config.methods} - UNFITTED:
+        if plan.missing_tables and any(get_method(name).settings for name in plan.config.methods):
             # At the same time as the models are loaded.
             ray.remote(compile_search).options(**self._placement.cells | {"num_cpus": 0}).remote()
 
@@ -252,7 +254,7 @@ class Driver:
         The last cells of a sweep share all CPUs: CPUs that other cells still hold become free
         while they run, and until then their tasks wait in Ray's queue.
         """
-        if cell.tuner is None:
+        if get_method(cell.method).settings is None:
             return 1
         free = self._placement.cell_cpus
         if self._pool.n_actors:

@@ -23,7 +23,8 @@ from dcs.scoring import (
 from dcs.scoring.base import SCORING_VERSION, OpenAIOptions, TransformersOptions, VLLMOptions
 from dcs.scoring.cache import local_folder
 
-#: Options that only the engines with the default of another value need to have.
+#: Options that only the engines with the default of another value need to have. Earlier versions
+#: had ``joint``, which is still part of the keys of scored tables.
 _DEFAULTS = (
     ("label_rule", "auto"),
     ("joint", "sum"),

@@ -126,15 +126,20 @@ class Judge(Strict):
         Number of cross-validation folds.
     development : float or None
         Share of the rows to hold out once, instead of folds (paper, Appendix D: 0.05).
+    stratified : bool
+        Whether the rows that are held out once have the class shares of all rows.
     """
 
     folds: int = Field(default=5, ge=2, le=1000)
     development: float | None = Field(default=None, gt=0.0, lt=1.0)
+    stratified: bool = True
 
     @model_validator(mode="after")
     def _is_one(self) -> Judge:
         if self.development is not None and self.folds != Judge.model_fields["folds"].default:
             raise ValueError("folds and development: give one of them")
+        if self.development is None and not self.stratified:
+            raise ValueError("stratified: false needs development rows; folds are stratified")
         return self
 
 
@@ -200,7 +205,7 @@ class TunerSettings(Strict):
     keep_unlabelled : bool
         Whether to keep optimization rows beyond a number in `optimization_sizes` as unlabelled
         rows, in addition to the unlabelled rows of the table.
-    prefer, max_accuracy_loss, max_cobias, margin, rate, confidence
+    prefer, max_accuracy_loss, max_cobias, margin, rate, confidence, cautious
         Selection from the front of the study; see :class:`dcs.Preference`. Limits are constraints
         of the study too.
     """
@@ -220,6 +225,7 @@ class TunerSettings(Strict):
     margin: float | None = Field(default=None, ge=0.0, le=100.0)
     rate: float = Field(default=0.1, ge=0.0, le=100.0)
     confidence: float = Field(default=0.95, ge=0.5, le=0.9999)
+    cautious: bool = True
 
     @property
     def preference(self) -> Preference:
@@ -233,7 +239,7 @@ class TunerSettings(Strict):
         Limits are constraints of the study, so that they remain, as does a restriction to offsets.
         """
         shared = self.prefer if self.prefer == "offsets" else "no-harm"
-        return self.model_copy(update={"prefer": shared})
+        return self.model_copy(update={"prefer": shared, "cautious": True})
 
     def changed(self, values: Mapping[str, Any]) -> TunerSettings:
         """Return the settings with other values of axes; None keeps a knob of the space tuned."""

@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 
 from dcs.data.splits import stratified_choice
-from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
-from dcs.plugins import naming_plugin
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
-from dcs.selection.methods import Method, get_method
-from dcs_tracking import CellRecord, TrialRecord, collect_provenance
-from dcs_workflows.parallel import Mapper, in_process, one_thread
-from dcs_workflows.plan import UNFITTED, Cell
-from dcs_workflows.study.study import StoredStudy, Tuned, Tuning, study_scheme
+from dcs.selection.fitting import Mapper
+from dcs.selection.methods import get_method
+from dcs_tracking import CellRecord, collect_provenance
+from dcs_workflows.parallel import in_process, one_thread
+from dcs_workflows.plan import Cell
+from dcs_workflows.study.study import StoredStudy, Tuning, study_scheme
 from dcs_workflows.tables import Rows
 
 
@@ -67,6 +66,7 @@ def compute_cell(
     """
     started_ms = _now_ms()
     optimization = optimization_rows(optimization, cell)
+    method = get_method(cell.method)
     first = reference = None
     if not isinstance(optimization, TableEnsemble):
         rows = optimization
@@ -74,38 +74,30 @@ def compute_cell(
         first = mean_of(optimization)
         rows = optimization.combined(first)
         reference = rows.probs.argmax(axis=1).astype(np.int64)
-        if cell.method not in UNFITTED:
+        if method.needs != "nothing":
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
-    method, known = get_method(cell.method), {} if known is None else known
-    if cell.tuner is None:
-        with naming_plugin("dcs.methods", cell.method):
-            fitted = _fit_at_once(rows, method, cell.seed, known)
-    else:
-        stored = None
-        if storage is not None:
-            stored = StoredStudy(storage, f"{cell.label} {cell.key[:8]}")
-        fitted = study_scheme(
-            Tuning(
-                table=rows,
-                method=method,
-                settings=cell.tuner,
-                seed=cell.seed,
-                progress=progress,
-                mapper=mapper,
-                stored=stored,
-                known=known,
-                reference=reference,
-            )
+    stored = None
+    if storage is not None and cell.tuner is not None:
+        stored = StoredStudy(storage, f"{cell.label} {cell.key[:8]}")
+    fitted = study_scheme(
+        Tuning(
+            table=rows,
+            method=method,
+            settings=cell.tuner,
+            seed=cell.seed,
+            progress=progress,
+            mapper=mapper,
+            stored=stored,
+            known={} if known is None else known,
+            reference=reference,
         )
+    )
     scheme = fitted.scheme
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
     scheme = _add_provenance(scheme, cell, optimization)
     metrics, class_accuracies = _score(test, scheme)
     metrics |= fitted.metrics
-    if fitted.annealing is not None:
-        metrics["opt/evaluations"] = float(fitted.annealing.evaluations)
-        metrics["opt/seconds"] = fitted.annealing.seconds
     return CellRecord(
         key=cell.key,
         sweep=sweep,
@@ -208,39 +200,6 @@ def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict
         "after_high": [each.high for each in figures.class_accuracies],
     }
     return metrics, columns
-
-
-def _fit_at_once(
-    table: ProbabilityTable, method: Method, seed: int, known: dict[Any, Any]
-) -> Tuned:
-    """Fit a method that does its own selection, such as ``published``, and return its trials."""
-    started_ms = _now_ms()
-    found = method.fitted(table.probs, table.labels, classes=table.classes, seed=seed, known=known)
-    aim = "dev/score" if "balanced" in method.name else "dev/accuracy"
-    records = []
-    for number, trial in enumerate(found.trials):
-        metrics = {
-            "dev/score": trial.accuracy - trial.cobias,
-            "dev/accuracy": trial.accuracy,
-            "dev/cobias": trial.cobias,
-        }
-        records.append(
-            TrialRecord(
-                number=number,
-                params=dict(trial.params),
-                metrics=metrics,
-                state="COMPLETE",
-                seconds=trial.search.seconds,
-                started_ms=started_ms,
-                value=metrics[aim],
-            )
-        )
-        started_ms += round(1000 * trial.search.seconds)
-    if found.best is None:
-        return Tuned(found.scheme)
-    best = records[found.trials.index(found.best)]
-    params = {**best.params, "best_trial": best.number}
-    return Tuned(found.scheme, tuple(records), params, best.metrics, found.best.search)
 
 
 def _add_provenance(scheme: CorrectionScheme, cell: Cell, table: Rows) -> CorrectionScheme:

@@ -14,16 +14,6 @@ from dcs.search.schedule import Schedule
 from dcs.selection.methods import Method
 from dcs_workflows.config.tuner import TunerSettings
 
-#: Values that are fixed for methods of the paper, which have no calibration of their own.
-_PAPER: Final[dict[str, Any]] = {
-    "calibration": "none",
-    "ridge": 10.0,
-    "anchor": 1.0,
-    "spacing": "linear",
-    "prior_rows": 0.0,
-}
-#: Corrections of the methods of the paper.
-_FAMILIES: Final = {"dnip": "weights", "furud": "memberships"}
 #: Number of accepted and generated moves that end a temperature of the published schedules.
 _PUBLISHED_MOVES: Final = {"published": (3, 6), "published-long": (150, 300)}
 #: Knobs of the schedule that are tuned, by name of the schedule.
@@ -38,7 +28,7 @@ class SearchSpace:
     settings : TunerSettings
         Bounds, choices and fixed values.
     method : Method
-        Methods other than ``dcs`` have their own corrections and no calibration, as in the paper.
+        Its `fixed` knobs are not tuned.
     standard : sequence of Hyperparameters
         The standard settings.
     n_rows : int
@@ -59,9 +49,7 @@ class SearchSpace:
             row for row in PARAMETERS if not row.schedule or tuned is None or row.name in tuned
         ]
         self._values = {row.name: settings.values(row.name) for row in self._rows}
-        if method.name in _FAMILIES:
-            fixed = _PAPER | {"corrections": _FAMILIES[method.name]}
-            self._values |= {name: (value,) for name, value in fixed.items()}
+        self._values |= {name: (value,) for name, value in (method.fixed or {}).items()}
         if settings.memberships is not None and settings.memberships < 2:
             families = self._values["corrections"]
             self._values["corrections"] = tuple(f for f in families if f != "memberships")

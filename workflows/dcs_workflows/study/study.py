@@ -31,25 +31,23 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, DCSError, last_line, reason, redact
 from dcs.evaluation.metrics import METRICS
 from dcs.methods.parameters import MIXTURE, Hyperparameters
+from dcs.plugins import naming_plugin
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.problem import AnnealingResult
 from dcs.seeds import derive_seed
 from dcs.selection.compare import (
-    FEWEST_LABELS,
     SelectionSettings,
     front_of,
-    label_free_scheme,
     reference_of,
     standard_settings,
 )
-from dcs.selection.fitting import Fit, Fitting
+from dcs.selection.fitting import Fit, Fitting, Mapper
 from dcs.selection.front import FittedScheme
-from dcs.selection.methods import METHODS, Method
+from dcs.selection.methods import Method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_tracking.environment import source_digest
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.parallel import Mapper, in_process
+from dcs_workflows.parallel import in_process
 from dcs_workflows.study.space import SearchSpace
 
 #: Objectives of every study, with their directions.
@@ -102,9 +100,9 @@ class Tuning:
     table : ProbabilityTable
         The optimization rows.
     method : Method
-        Method to tune.
-    settings : TunerSettings
-        Settings of the tuner.
+        Method to fit.
+    settings : TunerSettings or None
+        Settings of the tuner; None for a method that is not tuned.
     seed : int
         Root seed, from which the seeds of folds, sampler and searches are derived.
     progress : callable
@@ -121,7 +119,7 @@ class Tuning:
 
     table: ProbabilityTable
     method: Method
-    settings: TunerSettings
+    settings: TunerSettings | None
     seed: int
     progress: Callable[[float], None] = lambda share: None
     mapper: Mapper = in_process
@@ -142,8 +140,6 @@ class Tuned:
         All trials, in order.
     params, metrics : mapping
         Those of the selected setting.
-    annealing : AnnealingResult or None
-        The search that found the scheme, if it was a single search on one set of rows.
     importances : dict of str to float
         See :func:`importances`.
     front : FittedScheme or None
@@ -154,31 +150,24 @@ class Tuned:
     trials: tuple[TrialRecord, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    annealing: AnnealingResult | None = None
     importances: dict[str, float] = field(default_factory=dict)
     front: FittedScheme | None = None
 
 
 def study_scheme(tuning: Tuning) -> Tuned:
     """Run the study of a cell and pick a point of its front."""
-    table, method = tuning.table, tuning.method
-    if method.name == "dcs" and table.labelled.sum() < FEWEST_LABELS:
-        return Tuned(label_free_scheme(table.probs, table.labels, classes=table.classes))
-    if method.fitter is not None:
-        # A method of another package fits its own corrections.
-        fitted_scheme = method.fit(
-            table.probs, table.labels, classes=table.classes, seed=tuning.seed
-        )
-        return Tuned(fitted_scheme)
-    if method not in METHODS:
-        raise ConfigError(
-            f"method {method.name!r} has corrections of its own and no fitter; studies search the "
-            "corrections of dnip, furud and dcs only, so give it a fitter"
-        )
+    table, method, settings = tuning.table, tuning.method, tuning.settings
+    n_labelled = int(table.labelled.sum())
+    if method.settings is None or not method.compares(n_labelled):
+        with naming_plugin("dcs.methods", method.name):
+            return Tuned(
+                method.fit(table.probs, table.labels, classes=table.classes, seed=tuning.seed)
+            )
+    selection = _selection(method.settings(n_labelled), settings)
     if _FRONT not in tuning.known:
-        tuning.known[_FRONT] = _run(tuning)
+        tuning.known[_FRONT] = _run(tuning, selection)
     trials, shares, front, gain = tuning.known[_FRONT]
-    fitted = front.pick(tuning.settings.preference)
+    fitted = front.pick(selection.preference)
     point = fitted.chosen
     params = _main_params(point)
     numbers = [trial.number for trial in trials if dict(trial.params) == params]
@@ -188,7 +177,10 @@ def study_scheme(tuning: Tuning) -> Tuned:
         params |= {"averaged": len(point.settings)}
     metrics = point_metrics(point) | {"dev/lasting_cobias": point.lasting_cobias}
     metrics |= {"dev/trials_gain": gain}
-    return Tuned(fitted.scheme, trials, params, metrics, importances=shares, front=fitted)
+    # Methods that share a search have their own names.
+    named = {**fitted.scheme.provenance, "method": method.name}
+    scheme = replace(fitted.scheme, provenance=named)
+    return Tuned(scheme, trials, params, metrics, shares, fitted)
 
 
 def point_metrics(point: FrontPoint) -> dict[str, float]:
@@ -206,10 +198,11 @@ def _main_params(point: FrontPoint) -> dict[str, Any]:
     return {name: value for name, value in main.items() if name != "share"}
 
 
-def _selection(tuning: Tuning) -> SelectionSettings:
-    settings = tuning.settings
-    selection = SelectionSettings.of_method(tuning.method.name)
-    candidates, betas = selection.candidates, settings.values("beta")
+def _selection(usual: SelectionSettings, settings: TunerSettings | None) -> SelectionSettings:
+    """Return the settings of a method with those of the tuner."""
+    if settings is None:
+        return usual
+    candidates, betas = usual.candidates, settings.values("beta")
     taus = settings.values("tau")
     if betas == (0.0,) and len(taus) > 1:
         candidates = tuple(
@@ -218,48 +211,66 @@ def _selection(tuning: Tuning) -> SelectionSettings:
             for share in ((1.0,) if each.corrections == "none" else _TAU_SHARES)
         )
     if len(betas) == 2:
-        betas = tuple(b for b in selection.betas if betas[0] <= b <= betas[1]) or betas
-    judge = settings.judge
+        betas = tuple(b for b in usual.betas if betas[0] <= b <= betas[1]) or betas
     return replace(
-        selection,
+        usual,
         candidates=candidates,
         betas=betas,
-        folds=judge.folds,
-        development=judge.development,
         preference=settings.preference,
+        **dict(settings.judge),
     )
 
 
 def _run(
-    tuning: Tuning,
+    tuning: Tuning, selection: SelectionSettings
 ) -> tuple[tuple[TrialRecord, ...], dict[str, float], FittedScheme, float]:
     """Return trials, importances, front, and what the sampled trials gained, in score."""
-    table = tuning.table
-    selection = _selection(tuning)
-    fitting = Fitting(
-        table.probs,
-        table.labels,
-        selection.folds,
-        development=selection.development,
-        seed=tuning.seed,
-    )
+    table, settings = tuning.table, tuning.settings
+    fitting = Fitting(table.probs, table.labels, **selection.judge, seed=tuning.seed)
     standard = standard_settings(selection, table.n_classes)
+    front = partial(
+        front_of, fitting, settings=selection, classes=table.classes, reference=tuning.reference
+    )
+    if settings is None:
+        clock, started_ms = time.perf_counter(), _now_ms()
+        fits = fitting.judge(standard, mapper=tuning.mapper, progress=tuning.progress)
+        seconds = (time.perf_counter() - clock) / len(fits)
+        records = [_record(n, fit, seconds, started_ms) for n, fit in enumerate(fits)]
+        return tuple(records), {}, front(fits), 0.0
     searched = [each for each in standard if each.corrections != "none"] or standard
-    space = SearchSpace(tuning.settings, tuning.method, searched, n_rows=int(fitting.labels.size))
+    # Development rows do not take part in searches.
+    n_rows = fitting.labels.size - (fitting.truth.size if fitting.n_folds == 1 else 0)
+    space = SearchSpace(settings, tuning.method, searched, n_rows=int(n_rows))
     unsearched = [each for each in standard if each not in searched and space.admits(each)]
     others = fitting.judge(unsearched, mapper=tuning.mapper)
-    study = _Study(tuning, fitting, space, space.first(searched))
+    study = _Study(tuning, settings, fitting, space, space.first(searched))
     study.run()
     fits = [*others, *study.fits]
-    front = front_of(
-        fitting, fits, settings=selection, classes=table.classes, reference=tuning.reference
-    )
     before, after = (
         reference_of(fitting, each, selection)
         for each in (fits[: len(others) + study.n_first], fits)
     )
     gain = (after.accuracy - after.cobias) - (before.accuracy - before.cobias)
-    return tuple(study.records), importances(study.trials), front, gain
+    return tuple(study.records), importances(study.trials), front(fits), gain
+
+
+def _record(number: int, fit: Fit, seconds: float, started_ms: int) -> TrialRecord:
+    """Return the record of a judged setting."""
+    score = fit.accuracy - fit.cobias
+    return TrialRecord(
+        number=number,
+        params=fit.setting.to_params() if isinstance(fit.setting, Hyperparameters) else {},
+        metrics={
+            "dev/score": score,
+            "dev/accuracy": fit.accuracy,
+            "dev/cobias": fit.cobias,
+            "opt/evaluations": float(fit.moves),
+        },
+        state="COMPLETE",
+        seconds=seconds,
+        started_ms=started_ms,
+        value=score,
+    )
 
 
 class _Study:
@@ -268,13 +279,14 @@ class _Study:
     def __init__(
         self,
         tuning: Tuning,
+        settings: TunerSettings,
         fitting: Fitting,
         space: SearchSpace,
         first: Sequence[FixedTrial],
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._tuning, self._fitting, self._space, self._first = tuning, fitting, space, first
-        settings = tuning.settings
+        self._settings = settings
         self.n_first = len(first)
         self._n_trials = max(settings.trials, self.n_first)
         if settings.sampler == "grid":
@@ -319,7 +331,7 @@ class _Study:
         self._sample()
 
     def _sample(self) -> None:
-        window, fitting = self._tuning.settings.window, self._fitting
+        window, fitting = self._settings.window, self._fitting
 
         def items() -> Iterator[Hyperparameters]:
             for number in range(self.n_first, self._n_trials):
@@ -360,7 +372,7 @@ class _Study:
     def _tell(self, fit: Fit, seconds: float, started_ms: int) -> None:
         """Tell the study the next trial in order, and store it."""
         number = len(self.fits)
-        trial, setting = self._asked[number]
+        trial, _ = self._asked[number]
         if number < len(self._earlier):
             attrs = self._earlier[number].user_attrs
             seconds, started_ms = attrs["seconds"], attrs["started_ms"]
@@ -379,25 +391,10 @@ class _Study:
         if self._copy is not None and number >= len(self._earlier):
             with _storage_errors(self._tuning.stored):
                 self._copy.add_trial(self.trials[number])
-        self.records.append(
-            TrialRecord(
-                number=number,
-                params=setting.to_params(),
-                metrics={
-                    "dev/score": score,
-                    "dev/accuracy": fit.accuracy,
-                    "dev/cobias": fit.cobias,
-                    "opt/evaluations": float(fit.moves),
-                },
-                state="COMPLETE",
-                seconds=seconds,
-                started_ms=started_ms,
-                value=score,
-            )
-        )
+        self.records.append(_record(number, fit, seconds, started_ms))
 
     def _constrain(self, trial: optuna.Trial, fit: Fit) -> None:
-        settings = self._tuning.settings
+        settings = self._settings
         if settings.max_cobias is not None:
             trial.set_constraint("max_cobias", 100.0 * fit.cobias - settings.max_cobias)
         if settings.max_accuracy_loss is not None:

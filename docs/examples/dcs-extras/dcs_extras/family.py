@@ -33,7 +33,5 @@ def fit_steep(
 STEEP = Method(
     name="steep",
     title="Steep DCS",
-    searches=True,
-    uses_weight_scale=True,
     fitter=fit_steep,
 )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dcs.data.reader import as_reading, read_table, read_tables
+from dcs.data.reader import as_reading, open_source, read_table
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
 from tests.dcs.refusals import refuses
@@ -46,8 +45,7 @@ def log(folder: Path, *samples: Any, name: str = NAME) -> Path:
 
 
 def _import(path: Path, **options: Any) -> ProbabilityTable:
-    (table,) = read_tables(path, as_reading(options)).values()
-    return table
+    return open_source(path, as_reading(options)).table
 
 
 HALF = math.log(0.5)
@@ -77,47 +75,17 @@ class TestProbabilities:
         assert _import(log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
 
 
-class TestFolder:
-    """What the harness writes for two models: newest logs, results, other kinds of tasks."""
-
-    DATE = "2024-05-02T10-20-30.123456"
-
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        for model, wins in (("me__a-7b", 0), ("me__b", 1)):
-            (tmp_path / model).mkdir()
-            for task, date in (("news", self.DATE), ("mood", self.DATE), ("news", "2024-05-01T1")):
-                target = str(wins if date == self.DATE else 1 - wins)
-                line = sample(0, target, QUARTERS, **asked("yes, sure", "no"))
-                log(tmp_path / model, line, name=f"samples_{task}_{date}.jsonl")
-            told = {"model_name": model.replace("__", "/"), "n-shot": {"news": 5}}
-            (tmp_path / model / f"results_{self.DATE}.json").write_text(json.dumps(told))
-        return tmp_path
-
-    def test_every_task_of_every_model(self, folder: Path) -> None:
-        tables = read_tables(folder)
-        assert list(tables) == ["mood_me__a-7b", "mood_me__b", "news_me__a-7b", "news_me__b"]
-        assert [table.labels.tolist() for table in tables.values()] == [[0], [1], [0], [1]]
-        told = tables["news_me__a-7b"].provenance
-        assert (told.model, told.task, told.shots) == ("me/a-7b", "news", 5)
-        assert tables["mood_me__b"].classes == ("yes, sure", "no")
-        assert list(read_tables(folder / "me__b")) == ["mood", "news"]
-        assert read_tables(folder)["mood_me__b"].provenance.model == "me/b"
-
-    def test_what_is_not_multiple_choice_is_left_out(self, folder: Path) -> None:
-        answer = sample(0, "a", [], filtered_resps=["an answer"])
-        log(folder, answer, name=f"samples_open_{self.DATE}.jsonl")
-        with pytest.warns(UserWarning, match="samples_open_"):
-            assert len(read_tables(folder)) == 4
-        for model in folder.glob("me__*"):
-            shutil.rmtree(model)
-        with pytest.raises(TableError, match="samples_open_"):
-            read_tables(folder)
-
-    @pytest.mark.parametrize("content", ["[1]", "{", '{"n-shot": 3}', '{"model_name": [1]}'])
-    def test_a_results_file_of_another_kind(self, folder: Path, content: str) -> None:
-        (folder / "me__b" / f"results_{self.DATE}.json").write_text(content)
-        assert read_tables(folder)["news_me__b"].provenance.model is None
+@pytest.mark.parametrize("content", ["[1]", "{", '{"n-shot": 3}', '{"model_name": [1]}'])
+def test_the_results_file_beside_a_log_names_its_model(content: str, tmp_path: Path) -> None:
+    date = "2024-05-02T10-20-30.123456"
+    line = sample(0, "1", QUARTERS, **asked("yes, sure", "no"))
+    path = log(tmp_path, line, name=f"samples_news_{date}.jsonl")
+    told = {"model_name": "me/b", "n-shot": {"news": 5}}
+    (results := tmp_path / f"results_{date}.json").write_text(json.dumps(told))
+    found = _import(path).provenance
+    assert (found.model, found.task, found.shots) == ("me/b", "news", 5)
+    results.write_text(content)
+    assert _import(path).provenance.model is None
 
 
 def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
