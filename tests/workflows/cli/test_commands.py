@@ -171,12 +171,12 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert len(cell.trials) == 4
     assert cell.params["best_trial"] in [trial.number for trial in cell.trials]
     before = CorrectionScheme.load(path)
-    other = ("--trials", 1, "--output", output)
+    page, other = path.with_name("result.html"), ("--trials", 1, "--output", output)
     assert "the same point" in dcs("pick", path, "--max-cobias", 10).out
     assert CorrectionScheme.load(path) == before
-    path.chmod(0o600)
-    assert "second look" in dcs("pick", path.parent, "--prefer", "accuracy").out
-    assert path.stat().st_mode & 0o777 == 0o600
+    page.chmod(0o600)
+    dcs("pick", path.parent, "--prefer", "accuracy")
+    assert "second look" in page.read_text() and page.stat().st_mode & 0o777 == 0o600
     refused("tune", table, *UNDRAWN, *other, says=[str(path), "--replace", "--output"])
     picked, scheme = front.pick(Preference(prefer="accuracy")), CorrectionScheme.load(path)
     assert scheme.corrections == picked.scheme.corrections
@@ -187,8 +187,20 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     dcs("pick", path, "--margin", 0)
     again = FittedScheme.load(path.with_name("front.json"))
     assert again.preference == Preference(margin=0)
+    # The page gives a command for other points, and is that of the pick.
+    content = _content(page)
+    assert content["chosen"] == again.points.index(again.chosen)
+    commands = {k: point["pick"] for k, point in enumerate(content["points"]) if point["pick"]}
+    chosen, command = next((k, c) for k, c in commands.items() if k != content["chosen"])
+    dcs(*shlex.split(command)[1:])
+    assert _content(page)["chosen"] == chosen
     refused("pick", path.parent, "--max-cobias", -1, says=["max_cobias"])
     refused("pick", output, says=[str(output / "scheme.json")])
+
+
+def _content(page):
+    """Return what a page shows."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
 
 
 def test_what_cannot_be_registered_is_not_logged(dcs, tuned):

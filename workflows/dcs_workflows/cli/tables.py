@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
 
-#: Files beside a scheme: its front, and the rows that were held out.
-FRONT, HELD_OUT = "front.json", "held_out.parquet"
+#: Files beside a scheme: its front, the page of the result, and the rows that were held out.
+FRONT, RESULT, HELD_OUT = "front.json", "result.html", "held_out.parquet"
 
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
 Prefer = Annotated[
@@ -137,7 +137,7 @@ def tune(
     """
     from dcs.io import content_key
     from dcs.selection.ensemble import inputs_of
-    from dcs.selection.verdict import verdict
+    from dcs.selection.page import verdict
     from dcs_workflows.cli import views
     from dcs_workflows.cluster.sweep import run_here
     from dcs_workflows.config.sweep import TuneConfig, configured
@@ -209,11 +209,15 @@ def tune(
     used = [given[each] for each in scheme.inputs or members]
     rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
     applied = f"dcs apply {shlex.quote(str(path))} {rest}"
+    said = ""
     if rows["test"].labelled.any():
         test_rows = rows["test"].only_labelled()
         before, after = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
-        console.print(verdict(test_rows.labels, before, after, test_rows.classes), style="bold")
-    _write_result(path, scheme, front, rows["test"])
+        said = verdict(test_rows.labels, before, after, test_rows.classes)
+        console.print(said, style="bold")
+    _write_result(path, scheme, front, held_out=rows["test"], verdict=said, apply=applied)
+    if front is not None:
+        console.print(f"result on one page: {path.with_name(RESULT)}")
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
     console.print(f"scheme written to {path}")
@@ -224,17 +228,26 @@ def tune(
 
 
 def _write_result(
-    path: Path, scheme: CorrectionScheme, front: FittedScheme | None, held_out: Any
+    path: Path,
+    scheme: CorrectionScheme,
+    front: FittedScheme | None,
+    *,
+    held_out: Any,
+    **shown: str,
 ) -> None:
-    """Write a scheme together with its front and the rows that were held out.
+    """Write a scheme together with its front, its page and the rows that were held out.
 
     Those that there are none of now, but were of an earlier scheme, are removed.
     """
     from dcs.io import write_together
 
+    page = None
+    if front is not None:
+        page = front.report(name=str(path.parent), words=scheme.explain(), **shown)
     rows = held_out if front is not None and isinstance(held_out, dcs.ProbabilityTable) else None
     write_together(
         {
+            path.with_name(RESULT): page,
             path.with_name(FRONT): None if front is None else front.to_json(),
             path.with_name(HELD_OUT): None if rows is None else rows.write,
             path: scheme.to_json(),
@@ -263,7 +276,7 @@ def pick(
 
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
-    from dcs.selection.verdict import verdict
+    from dcs.selection.page import verdict
     from dcs_workflows.cli.views import show_front, show_judgement
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
@@ -285,7 +298,7 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    held_out = None
+    said, held_out = "", None
     if path.with_name(HELD_OUT).exists() and not new.inputs:
         held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
     if held_out is not None and held_out.labelled.any():
@@ -294,8 +307,9 @@ def pick(
         caution = f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
         show_judgement(f"{caution}: %", rows, schemes)
         first, second = (each.predict(rows.probs) for each in schemes.values())
-        console.print(verdict(rows.labels, first, second, rows.classes), style="bold")
-    _write_result(path, new, picked, held_out)
+        said = f"{verdict(rows.labels, first, second, rows.classes)} (A {caution}.)"
+    applied = f"dcs apply {shlex.quote(str(path))} ROWS"
+    _write_result(path, new, picked, held_out=held_out, verdict=said, apply=applied)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 

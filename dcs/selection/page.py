@@ -1,8 +1,11 @@
-"""What held-out rows show about a correction, in words."""
+"""The page of a result: one HTML file without network, on which another point can be chosen."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +20,21 @@ from dcs.evaluation.uncertainty import (
 
 #: Significance level of the statements of the verdict.
 _SIGNIFICANT = 0.05
+
+
+def result_page(content: dict[str, Any]) -> str:
+    """Return the page as HTML.
+
+    Parameters
+    ----------
+    content : dict
+        Values that JSON can represent: ``name``, ``verdict``, ``guarantee``, ``words``, ``apply``,
+        ``classes``, ``points``, and ``chosen``, the index of the chosen point.
+    """
+    template = files("dcs").joinpath("assets/result.html").read_text(encoding="utf-8")
+    # The text of an element ends at "</", which JSON can write otherwise.
+    data = json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    return template.replace(">DATA<", f">{data}<")
 
 
 def verdict(

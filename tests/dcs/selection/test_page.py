@@ -1,0 +1,77 @@
+"""The page of a result: its verdict, and the choice of another point in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcs.selection.compare import SelectionSettings, fit_scheme
+from dcs.selection.front import FittedScheme
+from dcs.selection.page import verdict, worse_classes
+from tests.dcs.biased import biased_table
+
+CHROMIUM = shutil.which("chromium")
+
+
+def fitted() -> FittedScheme:
+    probs, labels = biased_table(200, 3, seed=1)
+    names = ["</script>", "b & c", "d"]
+    settings = SelectionSettings(folds=2, betas=(0.0, 0.5))
+    return fit_scheme(probs, labels, settings=settings, classes=names)
+
+
+def _said(right: list[tuple[int, int]], rows: int = 40) -> str:
+    """Return the verdict if these rows of each class are right before and after."""
+    n = len(right)
+    labels = np.repeat(np.arange(n), rows)
+    before, after = (
+        np.concatenate(
+            [np.where(np.arange(rows) < pair[k], c, (c + 1) % n) for c, pair in enumerate(right)]
+        )
+        for k in (0, 1)
+    )
+    return verdict(labels, before, after, "abc"[:n])
+
+
+def test_the_verdict_says_what_is_shown_and_what_is_not() -> None:
+    assert "Nothing is proven on 80 held-out rows" in _said([(20, 21), (22, 22)])
+    fairer = _said([(36, 30), (16, 24)])
+    assert "COBias improves from 50.0 to 15.0" in fairer and "accuracy from 65.0" in fairer
+    assert "may be chance" in fairer and "COBias worsens" in _said([(30, 36), (24, 16)])
+
+
+def test_the_verdict_names_the_classes_that_lose() -> None:
+    labels, before = np.repeat([0, 1, 2], 40), np.repeat([0, 1, 1], 40)
+    after = np.concatenate([np.repeat([0, 2], [10, 30]), np.repeat([1, 2], [38, 42])])
+    worse = worse_classes(labels, before, after, ["a", "b", "c"])
+    assert worse == ["a (100.0 to 25.0)"]  # Two rows of b prove nothing, and c gains.
+    assert worse_classes(labels, before, before, ["a", "b", "c"]) == []
+    assert "a (100.0 to 25.0)" in verdict(labels, before, after, ["a", "b", "c"])
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (420, "dark")])
+def test_another_point_is_chosen(width: int, scheme: str, tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    result, path = fitted(), tmp_path / "result.html"
+    path.write_text(result.report(name="runs/x"), encoding="utf-8")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(path.as_uri())
+        assert page.locator(".point").count() == len(result.points)
+        assert "as written" in page.inner_text("#chosen")
+        page.locator(".point.plain").focus()
+        page.keyboard.press("Enter")
+        assert "uncorrected" in page.inner_text("#chosen")
+        assert [page.inner_text("#classes span >> nth=0")] == ["</script>"]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert not faults
+        browser.close()
