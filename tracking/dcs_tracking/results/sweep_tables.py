@@ -25,7 +25,6 @@ from dcs_tracking.results.cells import (
     shots_rank,
     sorted_by,
     text_of,
-    words_of,
 )
 from dcs_tracking.results.formats import ResultTable, RowKind, filled, points
 from dcs_tracking.results.settings import Axis
@@ -72,20 +71,6 @@ def leaderboard(cells: Cells) -> pd.DataFrame:
         p-value of the difference from uncorrected on the same rows are NaN for several seeds.
     """
     return cells.estimates(_GROUP)[[*LEADERBOARD_COLUMNS]]
-
-
-def leaderboard_metrics(board: pd.DataFrame) -> dict[str, float]:
-    """Return the means of a `leaderboard` by name: ``accuracy/trec/DCS``.
-
-    Fields that are missing or the same in all rows are left out of the names.
-    """
-    several = board[["model", "setting", "shots"]].nunique(dropna=False) > 1
-    names = [*several.index[several], "task", "method"]
-    return {
-        "/".join([measure, *words_of(row, *names)]): row[f"{measure}_mean"]
-        for measure in MEASURES
-        for row in board.dropna(subset=f"{measure}_mean").to_dict("records")
-    }
 
 
 def main_results(cells: Cells) -> ResultTable:
@@ -193,7 +178,8 @@ def _build_task_table(
             lines.append(head | marked | {columns[at]: text for at, text in published.items()})
             kinds.append("paper")
     words = [column.replace("_", " ") for column in by]
-    text = pd.DataFrame(lines, columns=[*words, *columns.values()]).fillna("")
+    names = [*words, *columns.values()]
+    text = pd.DataFrame(lines, columns=names, dtype=object).fillna("")
     numbers = [*by, "task", "seeds", *MEASURE_COLUMNS]
     numbers += [f"paper_{measure}" for measure in MEASURES] if "paper" in kinds else []
     return ResultTable(
