@@ -170,6 +170,16 @@ def main_cells(records: Iterable[CellRecord], *, but: Collection[str] = ()) -> l
     return cells
 
 
+def varying(records: Iterable[CellRecord], axis: Axis) -> list[CellRecord]:
+    """Return the cells that differ from another cell in one setting alone."""
+    groups: defaultdict[tuple[Any, ...], list[CellRecord]] = defaultdict(list)
+    for record in filter(axis.varies, records):
+        others = {(k, v) for k, v in _get_settings(record).items() if k != axis.name}
+        seed = record.identity.get("seed")
+        groups[*_get_group(record), seed, frozenset(others)].append(record)
+    return [each for own in groups.values() if len({*map(axis.value, own)}) > 1 for each in own]
+
+
 def objective_label(record: CellRecord) -> str | None:
     """Return ``full``, ``err``, ``err+pmi``, ``err+cobias`` or ``beta=0.5 tau=0.1``.
 

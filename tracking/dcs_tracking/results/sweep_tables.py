@@ -101,19 +101,28 @@ def ablation_tables(cells: Cells) -> list[ResultTable]:
     -------
     list of ResultTable
         A row per model, shots, method and value; the other settings are those of the main
-        results. Empty if all cells have the same settings.
+        results, if the value varies with them. Empty if all cells have the same settings.
     """
     tables = []
     for axis in cells.axes:
         own = cells.ablation(axis)
-        if axis.name not in (each.name for each in own.axes):
-            continue  # The setting varies only where another one is not at its main value.
+        if not own.records:
+            continue  # The setting varies only together with another one.
+        fixed = [
+            other.words(value)
+            for other in cells.axes
+            if other.name != axis.name
+            for value in {other.value(record) for record in own.records if other.varies(record)}
+            if value != other.main
+        ]
+        notes = [_TERMS_NOTE] if axis.name == schema.OBJECTIVE else []
+        notes += [f"With {', '.join(sorted(fixed))}."] if fixed else []
         table = _build_task_table(
             own,
             axis,
             name=f"{axis.name}_ablation",
             title=f"Ablation by {axis.title}: accuracy and COBias on the test rows, %",
-            note=_TERMS_NOTE if axis.name == schema.OBJECTIVE else "",
+            note=" ".join(notes),
         )
         tables.append(table)
     return tables
