@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from dcs.evaluation.metrics import METRICS
+
 KIND: Final = "dcs.kind"
 KIND_SWEEP: Final = "sweep"
 KIND_CELL: Final = "cell"
@@ -43,64 +45,14 @@ def logged_tables(paths: Iterable[str]) -> dict[str, str]:
     return {LOGGED_ARTIFACTS: json.dumps([{"path": path, "type": "table"} for path in paths])}
 
 
-#: Share key of the view of an experiment that links open.
-VIEW: Final = "cells"
-#: Tag of the view.
-VIEW_TAG: Final = f"mlflow.sharedViewState.{VIEW}"
-#: Kind and description of a new experiment.
-EXPERIMENT_TAGS: Final = {
-    "mlflow.experimentKind": "custom_model_development",
-    NOTE: (
-        "A sweep of `dcs`: a run of the whole, and in it a run for each cell (one method on one "
-        "table of class probabilities). The trials of its study are metrics of the cell "
-        "(`trial/...`, one step each) and its table `trials.json`.\n\n"
-        f"- Cells alone: search for ``{tagged({KIND: KIND_CELL})}``.\n"
-        "- `test/accuracy` and `test/cobias` are fractions of the test rows; "
-        "`uncorrected/test/...` the same before correction. Less COBias is fairer.\n"
-        "- The run of the whole has the leaderboard, tables, figures and the report; a cell has "
-        "its scheme, in words in its description."
-    ),
-}
+#: Metrics of a cell: those worth a chart. The artifact `CELL_FILE` has all.
+SHOWN_METRICS: Final = tuple(f"test/{name}" for name, each in METRICS.items() if each.compared)
 
 
-def shared_view(varied: Iterable[str]) -> dict[str, str]:
-    """Return the tag of the view: charts of the cells, and a table with what varies as columns.
-
-    This is what the button *Share* of MLflow writes. A version of MLflow that does not understand
-    it shows its own charts instead.
-    """
-    columns = dict.fromkeys([*varied, "method", "task", "model", "shots", "seed"])
-    measures = ("test/accuracy", "test/cobias", "test/weakest_class")
-    section, common = "results", {"deleted": False, "isGenerated": False}
-    charts: list[dict[str, Any]] = [
-        {
-            "type": "SCATTER",
-            "xaxis": {"key": "test/cobias", "type": "METRIC"},
-            "yaxis": {"key": "test/accuracy", "type": "METRIC"},
-        },
-        *({"type": "BAR", "metricKey": name} for name in measures[::-1]),
-    ]
-    view = {
-        "searchFilter": tagged({KIND: KIND_CELL}),
-        # Sorted by start time, MLflow would collapse the cells under the sweep.
-        "orderByKey": "metrics.`test/cobias`",
-        "orderByAsc": True,
-        "selectedColumns": [
-            *(f"metrics.`{name}`" for name in measures),
-            *(f"tags.`dcs.{name}`" for name in columns),
-        ],
-        # Otherwise MLflow sorts the sections by name, and its own come first.
-        "isAccordionReordered": True,
-        "compareRunCharts": [
-            {"uuid": str(number), "metricSectionId": section, "runsCountToCompare": 100, **common}
-            | chart
-            for number, chart in enumerate(charts)
-        ],
-        "compareRunSections": [
-            {"uuid": section, "name": "Results", "display": True, "isReordered": False, **common}
-        ],
-    }
-    return {VIEW_TAG: json.dumps(view)}
+def task_metric(name: str, task: object) -> str:
+    """Return the name of a metric of the cells of one task: ``cobias on trec``."""
+    own = f"{name.removeprefix('test/')} on {task}".replace("/", " ")
+    return safe_names([own])[own]
 
 
 CELL_FILE: Final = "cell.json"

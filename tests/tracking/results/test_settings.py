@@ -119,19 +119,27 @@ def test_runs_of_ablations_are_told_apart_by_name_and_tag() -> None:
     assert cell_name(odd) == (
         f"{cell_name(usual)}, objective err, optimization size 50, weight scale 10"
     )
-    # What all cells of a sweep share does not come first.
-    assert cell_name(odd, ["objective"]) == (
-        f"objective err, {cell_name(usual)}, optimization size 50, weight scale 10"
-    )
     assert cell_name(tuned(keep_unlabelled=True)[0]) != cell_name(usual)
     assert setting_tags(usual) == {"dcs.objective": "full", "dcs.optimization_size": "full"}
     assert setting_tags(odd) == {"dcs.objective": "err", "dcs.optimization_size": "50"}
     assert setting_tags(plain()[0]) == {"dcs.optimization_size": "full"}
-    varied = ("weight_scale", "prefer")
-    assert cell_name(tuned(weight_scale=30, prefer="accuracy")[0], varied) == (
-        f"weight scale 30, prefer accuracy, {cell_name(usual)}"
+    assert setting_tags(odd, ["weight_scale"]).items() >= {"dcs.weight_scale": "10"}.items()
+
+
+def test_names_of_runs_differ_where_mlflow_shows_them() -> None:
+    methods = ("icl", "dnip", "logistic", "logistic-balanced", "published-long")
+    cells = [
+        cell
+        for objective in ("full", {"beta": 0.5, "tau": 0.1}, {"beta": 1, "tau": 0.1})
+        for cell in tuned(methods=methods, objective=objective, space={"weight_scale": [30]})
+    ]
+    names = [cell_name(cell, ("method", "objective", "task", "seed")) for cell in cells]
+    assert len({name[:20] for name in names}) == len(cells)
+    assert "logistic-balanced, objective full" in names[3 * 3]
+    (cell, *_) = tuned(space={"weight_scale": [10]}, memberships=5)
+    assert cell_name(cell, ("weight_scale", "memberships")) == (
+        "10 5 (weight scale 10, memberships 5)"
     )
-    assert setting_tags(odd, varied).items() >= {"dcs.weight_scale": "10"}.items()
 
 
 def test_runs_are_named_by_what_is_known_of_them() -> None:
@@ -139,5 +147,7 @@ def test_runs_are_named_by_what_is_known_of_them() -> None:
     tables = {"tables": {"test": {"task": "headlines"}}}
     cell = make_cell(identity={**who, "method": "icl"}, provenance=tables)
     assert cell_name(cell) == "uncorrected headlines seed 3 some-model"
-    assert cell_name(cell, ["seed"]) == "seed 3 uncorrected headlines some-model"
+    assert cell_name(cell, ["seed", "task", "method"]) == (
+        "uncorrec headline s3 (uncorrected, headlines)"
+    )
     assert cell_name(make_cell(identity={**who, "method": "icl"})).startswith("uncorrected own ")

@@ -6,8 +6,11 @@ import json
 import math
 import posixpath
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -40,10 +43,6 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     assert frame["accuracy_mean"].tolist() == pytest.approx([0.75, 0.75, 0.9])
     spreads = [math.sqrt(0.005)] * 2 + [math.nan]
     assert frame["cobias_std"].tolist() == pytest.approx(spreads, nan_ok=True)
-    metrics = tables.leaderboard_metrics(frame)
-    assert metrics["accuracy/a/DCS"] == pytest.approx(0.75) and len(metrics) == 2 * len(frame)
-    unknown = paper_cells(tasks=("a",), shots=(None, 1))
-    assert len(tables.leaderboard_metrics(tables.leaderboard(Cells.of(unknown)))) == 2 * 4
     assert tables.leaderboard(Cells.of([failed_cell(1)])).empty
 
 
@@ -80,8 +79,29 @@ def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     for kept in (0, 1):
         tuner = {"keep_unlabelled": kept}
         cells += paper_cells(tasks=("trec",), optimization_size=100, tuner=tuner)
-    (same,) = tables.ablation_tables(Cells.of(cells))
-    assert same.name == table.name, "all rows have labels in main results"
+    same, other = tables.ablation_tables(Cells.of(cells))
+    assert same.name == table.name
+    # It varies only where the size is not the main one.
+    assert other.name == "keep_unlabelled_ablation" and "With optimization size 100." in other.note
+
+
+def test_several_sweeps_have_the_tables_of_each() -> None:
+    plain = paper_cells(tasks=("trec",), tuner={"prefer": "no-harm", "trials": 30})
+    varied = [
+        cell
+        for value in (100, 10, 30)
+        for cell in paper_cells(
+            tasks=("trec",),
+            methods=("dcs",),
+            tuner={"prefer": "balance", "space": {"weight_scale": [value]}},
+        )
+    ]
+    (alone,) = tables.ablation_tables(Cells.of(varied))
+    assert alone.text["weight scale"].tolist() == ["10", "30", "100"], "ascending numbers"
+    both = {table.name: table for table in tables.ablation_tables(Cells.of([*plain, *varied]))}
+    assert both[alone.name].rows == alone.rows
+    in_order = Cells.of(varied).estimates(["method", "weight_scale"])
+    assert in_order["weight_scale"].dropna().tolist() == [10, 30, 100]
 
 
 def test_ablation_rows_are_the_terms_of_the_objective() -> None:
@@ -121,19 +141,48 @@ def test_every_table_comes_in_every_form() -> None:
         "objective_ablation",
     }
     for table in made:
-        markdown, csv, mlflow = table.contents().values()
+        markdown, csv, mlflow, latex = table.contents().values()
         assert all(len(row) == len(table.columns) for row in table.rows)
         assert _aligned(markdown), table.name
         formula = replace(table, frame=table.frame.assign(method="=1+1"))
         assert set(pd.read_csv(StringIO(formula.to_csv()))["method"]) == {"'=1+1"}
         assert list(pd.read_csv(StringIO(csv)).columns) == list(table.frame.columns)
         assert pd.DataFrame(**json.loads(mlflow)).shape == table.frame.shape
+        assert latex.count(r"\\") == len(table.rows) + 1 and latex.isascii()
 
 
 def test_what_means_something_to_a_format_is_escaped() -> None:
     who = {"model": "a_b&c%", "task": "x#y<z>|", "shots": "N", "method": "a|b"}
     table = tables.main_results(Cells.of([make_cell(1, identity=who)]))
     assert "a\\|b" in table.to_markdown()
+    assert r"a\_b\&c\%" in table.to_latex()
+
+
+def test_the_best_is_bold_in_latex_and_the_tables_compile(tmp_path: Path) -> None:
+    cells = [
+        replace(cell, metrics={name: value + better for name, value in cell.metrics.items()})
+        for method, better in (("icl", 0.0), ("dnip", 0.05), ("dcs", -0.05))
+        for cell in paper_cells(tasks=("agnews", "trec"), methods=(method,))
+    ]
+    made = tables.all_tables(Cells.of(cells))
+    lines = made[0].to_latex().splitlines()
+    (line,) = [line for line in lines if "& DNIP &" in line]
+    assert [cell.strip() for cell in line.split("&")][3:] == [
+        *(r"\textbf{85.0}", r"\textbf{85.0 $\pm$ 10.0}", r"\textbf{85.0 $\pm$ 10.0}"),
+        *("25.0", r"25.0 $\pm$ 10.0", r"25.0 $\pm$ 10.0 \\"),
+    ]
+    (line,) = [line for line in lines if "& DCS &" in line]
+    assert r"\textbf{15.0 $\pm$ 10.0}" in line and "75.0 &" in line
+    if shutil.which("pdflatex") is None:
+        return
+    body = "\n".join(table.to_latex() for table in made)
+    packages = r"\usepackage{booktabs}\usepackage[landscape]{geometry}"
+    text = rf"\documentclass{{article}}{packages}\begin{{document}}{body}\end{{document}}"
+    (tmp_path / "tables.tex").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["pdflatex", "-halt-on-error", "tables.tex"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (tmp_path / "tables.pdf").is_file() or "booktabs.sty' not found" in done.stdout
 
 
 @given(st.lists(st.text(max_size=300), unique=True, max_size=8))

@@ -23,6 +23,7 @@ from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.store.client import open_client
 from dcs_tracking.store.runs import SweepRuns
+from dcs_tracking.store.views import view_links
 from tests.tracking.cells import content, make_cell, runs, table
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
@@ -114,13 +115,14 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(client: Mlflo
     odd = make_cell(
         1,
         params={"a b&c": "x" * 9000, "a b c": 1, "none": None, "list": [1, "ä"]},
-        metrics={"test/class_accuracy/../x": 0.5, "//": 1.0, "nan": float("nan")},
-        identity={"task": "t" * 9000, "method": "dcs"},
+        metrics={"test/accuracy": 0.5, "test/cobias": float("nan")},
+        identity={"task": "t'/&\n" * 2000, "method": "dcs"},
     )
-    data = client.get_run(_sweep(client).write_cell(odd)).data
-    assert data.params["list"] == '[1, "\\u00e4"]'
-    assert len(data.params["a b_c"]) == 6000
-    assert 0.5 in data.metrics.values()
+    varied = SWEEP.model_copy(update={"varies": ("task", "seed")})
+    data = client.get_run(_sweep(client, varied).write_cell(odd)).data
+    assert data.params["winner.list"] == '[1, "\\u00e4"]'
+    assert len(data.params["winner.a b_c"]) == 6000
+    assert [*data.metrics.values()].count(0.5) == 2, "of all tasks, and under the name of its own"
 
 
 def test_the_trials_are_steps_and_a_table_of_the_cell(client: MlflowClient) -> None:
@@ -205,14 +207,65 @@ def test_the_scheme_of_one_tuned_table_is_a_model(client: MlflowClient) -> None:
     assert {metric.key for metric in model.metrics} == {"test/accuracy", "test/cobias"}
 
 
-def test_the_view_has_a_column_for_everything_that_varies(client: MlflowClient, output) -> None:
-    params = {"axes": {"weight_scale": [10, 30]}}
+def test_the_views_group_all_cells_by_method_and_by_what_varies(
+    client: MlflowClient, output: Path
+) -> None:
+    params = {"axes": {"weight_scale": [10, 30]}, "methods": ["icl", "dcs"]}
     sweep = Sweep(experiment="varied", sweep_key="s1", sweep_params=params, varies=("task",))
+    who = {"model": "m", "seed": 0, "shots": 1}
+    cells = [
+        make_cell(number, identity={**who, "task": task, "method": method, "tuner": tuner})
+        for number, (task, method, tuner) in enumerate(
+            [
+                ("rte", "icl", None),
+                ("trec", "dcs", {"space": {"weight_scale": [10]}}),
+                ("trec", "dcs", {"space": {"weight_scale": [30]}}),
+            ]
+        )
+    ]
     runs = SweepRuns(client, sweep, Archive(output))
+    written = [client.get_run(runs.write_cell(cell)) for cell in cells]
+    runs.write_summary(Cells.of(cells), 0)
     tags = client.get_experiment(runs.experiment_id).tags
-    columns = json.loads(tags[schema.VIEW_TAG])["selectedColumns"]
-    assert columns[0] == "metrics.`test/accuracy`"
-    assert columns[3:5] == ["tags.`dcs.weight_scale`", "tags.`dcs.task`"]
+    links = view_links(runs.experiment_id, tags)
+    assert [*links] == ["methods", "by weight scale", "all cells"]
+    note = client.get_run(runs.parent_id).data.tags[schema.NOTE]
+    for link in links.values():
+        assert "workflowType=machine_learning" in link and f"]({link})" in note
+        view = json.loads(tags[f"mlflow.sharedViewState.{link.rpartition('=')[2]}"])
+        state = json.loads(view["state"])
+        assert state["runsHiddenMode"] == "SHOW_ALL"
+        keys = [key["groupByData"] for key in state.get("groupBy", {}).get("groupByKeys", ())]
+        groups = {f"tag.{key}.{run.data.tags[key]}" for key in keys for run in written}
+        assert {*state.get("groupsExpanded", ())} == groups, "the baseline is in every chart"
+        charted = {
+            axis["key"]
+            for chart in state["compareRunCharts"]
+            for axis in (chart.get("xaxis"), chart.get("yaxis"))
+            if axis
+        }
+        assert (
+            charted
+            >= {"cobias on rte", "accuracy on trec"}
+            <= set(written[0].data.metrics | written[1].data.metrics)
+        )
+    assert [run.data.tags["dcs.by_weight_scale"] for run in written] == [
+        "uncorrected",
+        "10 dcs",
+        "30 dcs",
+    ]
+    colors = [run.data.tags["mlflow.runColor"] for run in written]
+    assert colors[0] != colors[1] == colors[2]
+
+
+def test_the_description_of_an_experiment_by_a_person_is_kept(client: MlflowClient) -> None:
+    runs = _sweep(client)
+    for note, kept in ((None, False), ("My own words.", True)):
+        if note:
+            client.set_experiment_tag(runs.experiment_id, schema.NOTE, note)
+        runs.write_summary(Cells.of([make_cell(1)]), 0)
+        found = client.get_experiment(runs.experiment_id).tags[schema.NOTE]
+        assert (found == note) == kept
 
 
 def test_threads_do_not_create_a_dataset_at_the_same_time(client: MlflowClient) -> None:

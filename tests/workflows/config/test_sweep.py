@@ -33,6 +33,26 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path
 
 
 @pytest.mark.parametrize(
+    ("content", "prefer"),
+    [
+        ({}, "no-harm"),
+        ({"optimization_sizes": [10, 50]}, "no-harm"),
+        ({"axes": {"weight_scale": [30]}, "objectives": ["err"]}, "no-harm"),
+        ({"axes": {"weight_scale": [10, 30]}}, "balance"),
+        ({"objectives": ["full", "err"], "tuner": {"trials": 3}}, "balance"),
+        ({"objectives": ["full", "err"], "tuner": {"prefer": "accuracy"}}, "accuracy"),
+        ({"objectives": ["full", "err"], "axes": {"margin": [1.0, 2.0]}}, "no-harm"),
+    ],
+)
+def test_ablations_pick_by_balance_unless_told(tmp_path, content, prefer):
+    config = load_config(_write(tmp_path, **content))
+    assert config.tuner.prefer == prefer
+    assert {tuner.prefer for tuner, _ in config.variants} == {prefer}
+    # A recorded sweep is read back as it ran.
+    assert SweepConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize(
     ("text", "named"),
     [
         ("tuner", "'tuner'"),

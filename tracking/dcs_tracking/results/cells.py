@@ -86,8 +86,15 @@ class Cells:
         return Cells(tuple(settings.main_cells(self.records, but=names)))
 
     def ablation(self, axis: Axis) -> Cells:
-        """Return the cells in which one setting varies and the others have main values."""
-        return self.main_but((axis.name,)).where(axis.varies)
+        """Return the cells in which one setting varies and the others have main values.
+
+        If it varies only where others do not have them, those of the cells that differ in it
+        alone.
+        """
+        own = self.main_but((axis.name,)).where(axis.varies)
+        if any(each.name == axis.name for each in own.axes):
+            return own
+        return Cells(tuple(settings.varying(self.records, axis))).main_but((axis.name,))
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -354,13 +361,14 @@ def fullest(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
-    """Sort cells by first appearance of model and task, then shots, method, setting and seed."""
+    """Sort cells by first appearance of model and task, then shots, method, settings, seed."""
     cells = list(records)
     models, tasks = (
         list(dict.fromkeys(cell.who[name] for cell in cells)) for name in ("model", "task")
     )
     methods = [UNCORRECTED, *method_names(peers=True)]
     axes = settings.axes_of(cells)
+    places = [(axis, {value: place for place, value in enumerate(axis.in_order)}) for axis in axes]
 
     def position(cell: CellRecord) -> tuple[Any, ...]:
         who = cell.who
@@ -371,7 +379,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
             shots_rank(who["shots"]),
             methods.index(method) if method in methods else len(methods),
             method,
-            settings.setting(cell, axes),
+            *(place.get(axis.value(cell), -1) for axis, place in places),
             _to_float(who["seed"]),
         )
 

@@ -1,8 +1,9 @@
-"""Conversion of a result table to Markdown, CSV and an MLflow table."""
+"""Conversion of a result table to Markdown, CSV, LaTeX and an MLflow table."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ _PAPER_NOTE: Final = (
     "Rows marked 'paper' are the published metrics of schemes chosen by accuracy on development "
     "rows; uncorrected is called ICL there."
 )
+
+#: Which of the values of a column is the best, by the first word of its head.
+_BEST: Final = {"Acc": "max", "COBias": "min"}
 
 #: Prefixes that a spreadsheet interprets as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -79,12 +83,40 @@ class ResultTable:
         text: str = self.frame.map(_escape_formula).to_csv(index=False, lineterminator="\n")
         return text
 
+    def to_latex(self) -> str:
+        """Return the displayed table in LaTeX, for the package booktabs.
+
+        The best accuracy and the least COBias of each model and number of shots are bold.
+        """
+        import pandas as pd
+
+        bold = pd.DataFrame("", index=self.text.index, columns=self.text.columns)
+        own = self.text[[kind != "paper" for kind in self.kinds or ("",) * len(self.text)]]
+        same = own[[name for name in ("model", "shots") if name in own]].agg(tuple, axis=1)
+        for name in self.text.columns:
+            if (best := _BEST.get(str(name).split()[0])) is not None:
+                shown = own[name].str.extract(r"^([\d.]+)")[0].astype(float)
+                reached = shown == shown.groupby(same).transform(best)
+                bold.loc[reached.index[reached], name] = "textbf: --rwrap;"
+        style = self.text.style.hide(axis="index").apply(lambda _: bold, axis=None)
+        style.format(_mathematical, escape="latex").format_index(escape="latex", axis="columns")
+        caption = re.sub(r"([&%$#_{}])", r"\\\1", f"{self.title}. {self.note}".strip())
+        text: str = style.to_latex(
+            hrules=True,
+            column_format="".join("l" if n in self.words else "r" for n in self.text.columns),
+            caption=_mathematical(caption),
+            label=f"tab:{self.name}",
+            position_float="centering",
+        )
+        return text
+
     def contents(self) -> dict[str, str]:
         """Return the table in every format by file name."""
         return {
             f"{self.name}.md": self.to_markdown(),
             f"{self.name}.csv": self.to_csv(),
             f"{self.name}.json": to_mlflow_json(self.frame),
+            f"{self.name}.tex": self.to_latex(),
         }
 
     def write(self, folder: Path | str) -> None:
@@ -123,6 +155,11 @@ def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:
         rule = "-" * (width + 2) if left else "-" * (width + 1) + ":"
         columns.append([f" {cells[0]} ", rule, *(f" {cell} " for cell in cells[1:])])
     return "".join(f"|{'|'.join(row)}|\n" for row in zip(*columns, strict=True))
+
+
+def _mathematical(text: str) -> str:
+    """Replace the signs that LaTeX has in formulas only."""
+    return text.replace("±", r"$\pm$").replace("−", "$-$")
 
 
 def to_mlflow_json(frame: pd.DataFrame) -> str:

@@ -137,12 +137,10 @@ def unusual_settings(record: CellRecord) -> list[str]:
     return [name for name, usual in _MAIN_VALUES.items() if own.get(name, usual[0]) not in usual]
 
 
-def own_settings(record: CellRecord, names: Iterable[str]) -> str:
-    """Describe settings of a cell; names that it does not have are left out."""
+def own_settings(record: CellRecord, names: Iterable[str]) -> dict[str, str]:
+    """Return the settings of a cell by name, as text; names that it does not have are left out."""
     own = _get_settings(record)
-    return ", ".join(
-        Axis(name, (own[name],), ()).words(own[name]) for name in names if name in own
-    )
+    return {name: Axis(name, (), ()).short(own[name]) for name in names if name in own}
 
 
 def main_cells(records: Iterable[CellRecord], *, but: Collection[str] = ()) -> list[CellRecord]:
@@ -170,6 +168,16 @@ def main_cells(records: Iterable[CellRecord], *, but: Collection[str] = ()) -> l
         }
         cells = [c for c in cells if not axis.varies(c) or axis.value(c) == main[_get_group(c)]]
     return cells
+
+
+def varying(records: Iterable[CellRecord], axis: Axis) -> list[CellRecord]:
+    """Return the cells that differ from another cell in one setting alone."""
+    groups: defaultdict[tuple[Any, ...], list[CellRecord]] = defaultdict(list)
+    for record in filter(axis.varies, records):
+        others = {(k, v) for k, v in _get_settings(record).items() if k != axis.name}
+        seed = record.identity.get("seed")
+        groups[*_get_group(record), seed, frozenset(others)].append(record)
+    return [each for own in groups.values() if len({*map(axis.value, own)}) > 1 for each in own]
 
 
 def objective_label(record: CellRecord) -> str | None:
@@ -215,12 +223,19 @@ def _get_settings(record: CellRecord) -> dict[str, Any]:
     parts = [tuner.get(part, {}) for part in _PARTS]
     known = {k: v for part in (record.identity, tuner, *parts) for k, v in part.items()}
     found = {
-        name: json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value
+        name: _as_value(value)
         for name, value in known.items()
         if name not in (*_NOT_SETTINGS, *_PARTS) and not name.endswith("digest")
     }
     label = objective_label(record)
     return found if label is None else found | {OBJECTIVE: label}
+
+
+def _as_value(value: Any) -> Any:
+    """Return a hashable value; a fixed setting is a list of one."""
+    if isinstance(value, list) and len(value) == 1:
+        return _as_value(value[0])
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value
 
 
 def _order_values(name: str, counts: Mapping[Any, int]) -> tuple[Any, ...]:

@@ -25,7 +25,6 @@ from dcs_tracking.results.cells import (
     shots_rank,
     sorted_by,
     text_of,
-    words_of,
 )
 from dcs_tracking.results.formats import ResultTable, RowKind, filled, points
 from dcs_tracking.results.settings import Axis
@@ -74,20 +73,6 @@ def leaderboard(cells: Cells) -> pd.DataFrame:
     return cells.estimates(_GROUP)[[*LEADERBOARD_COLUMNS]]
 
 
-def leaderboard_metrics(board: pd.DataFrame) -> dict[str, float]:
-    """Return the means of a `leaderboard` by name: ``accuracy/trec/DCS``.
-
-    Fields that are missing or the same in all rows are left out of the names.
-    """
-    several = board[["model", "setting", "shots"]].nunique(dropna=False) > 1
-    names = [*several.index[several], "task", "method"]
-    return {
-        "/".join([measure, *words_of(row, *names)]): row[f"{measure}_mean"]
-        for measure in MEASURES
-        for row in board.dropna(subset=f"{measure}_mean").to_dict("records")
-    }
-
-
 def main_results(cells: Cells) -> ResultTable:
     """Return accuracy and COBias per task with their average (paper, main results).
 
@@ -116,19 +101,28 @@ def ablation_tables(cells: Cells) -> list[ResultTable]:
     -------
     list of ResultTable
         A row per model, shots, method and value; the other settings are those of the main
-        results. Empty if all cells have the same settings.
+        results, if the value varies with them. Empty if all cells have the same settings.
     """
     tables = []
     for axis in cells.axes:
         own = cells.ablation(axis)
-        if axis.name not in (each.name for each in own.axes):
-            continue  # The setting varies only where another one is not at its main value.
+        if not own.records:
+            continue  # The setting varies only together with another one.
+        fixed = [
+            other.words(value)
+            for other in cells.axes
+            if other.name != axis.name
+            for value in {other.value(record) for record in own.records if other.varies(record)}
+            if value != other.main
+        ]
+        notes = [_TERMS_NOTE] if axis.name == schema.OBJECTIVE else []
+        notes += [f"With {', '.join(sorted(fixed))}."] if fixed else []
         table = _build_task_table(
             own,
             axis,
             name=f"{axis.name}_ablation",
             title=f"Ablation by {axis.title}: accuracy and COBias on the test rows, %",
-            note=_TERMS_NOTE if axis.name == schema.OBJECTIVE else "",
+            note=" ".join(notes),
         )
         tables.append(table)
     return tables
@@ -193,7 +187,8 @@ def _build_task_table(
             lines.append(head | marked | {columns[at]: text for at, text in published.items()})
             kinds.append("paper")
     words = [column.replace("_", " ") for column in by]
-    text = pd.DataFrame(lines, columns=[*words, *columns.values()]).fillna("")
+    names = [*words, *columns.values()]
+    text = pd.DataFrame(lines, columns=names, dtype=object).fillna("")
     numbers = [*by, "task", "seeds", *MEASURE_COLUMNS]
     numbers += [f"paper_{measure}" for measure in MEASURES] if "paper" in kinds else []
     return ResultTable(

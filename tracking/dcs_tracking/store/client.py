@@ -26,7 +26,7 @@ from filelock import FileLock
 from dcs.errors import ConfigError, TrackingError, one_line, suggest
 from dcs.errors import redact as redact_text
 from dcs.io import atomic_path, atomic_write_text
-from dcs_tracking import schema
+from dcs_tracking.store.views import CLASSICAL
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -39,9 +39,6 @@ LOCAL_UI = "http://127.0.0.1:5000"
 
 #: Beside a SQLite store: the process and the address of its running `dcs ui`.
 _UI_FILE = "mlflow-ui.json"
-
-#: Without this, MLflow opens an experiment in its pages for language models.
-_CLASSICAL = "workflowType=machine_learning"
 
 _CONNECT_SECONDS = 3.0
 
@@ -226,13 +223,7 @@ def run_link(tracking_uri: str, run: Any) -> str:
         Has a ``run_id`` and an ``experiment_id``: a stored cell, or the ``info`` of a run.
     """
     place = f"{pages(tracking_uri)}/experiments/{run.experiment_id}"
-    return f"{place}/runs/{run.run_id}?{_CLASSICAL}"
-
-
-def cells_link(experiment_id: str, ui: str) -> str:
-    """Return the URL of the page that lists the cells of an experiment in an MLflow UI."""
-    view = f"{_CLASSICAL}&viewStateShareKey={schema.VIEW}&compareRunsMode=CHART"
-    return f"{ui}/#/experiments/{experiment_id}/runs?{view}"
+    return f"{place}/runs/{run.run_id}?{CLASSICAL}"
 
 
 def has_server(uri: str) -> bool:

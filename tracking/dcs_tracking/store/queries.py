@@ -16,8 +16,9 @@ from dcs_tracking import schema
 from dcs_tracking.archive import Archive
 from dcs_tracking.records import CellRecord, StoredCell
 from dcs_tracking.results.cells import MEASURES, ordered
-from dcs_tracking.store.client import cells_link, open_experiment, open_store, search_runs
+from dcs_tracking.store.client import open_experiment, open_store, search_runs
 from dcs_tracking.store.traces import delete_traces
+from dcs_tracking.store.views import view_links
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -323,13 +324,13 @@ def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str)
     return count
 
 
-def newest_link(tracking_uri: str, ui: str) -> str:
-    """Return the URL at `ui` of the cells of the newest sweep of a store; `ui` without a sweep."""
+def newest_links(tracking_uri: str, ui: str) -> dict[str, str]:
+    """Return the URLs at `ui` of the views of the newest sweep of a store, by name."""
     newest_first = ["creation_time DESC"]
     for experiment in open_store(tracking_uri).search_experiments(order_by=newest_first):
-        if schema.VIEW_TAG in experiment.tags:
-            return cells_link(experiment.experiment_id, ui)
-    return ui
+        if links := view_links(experiment.experiment_id, experiment.tags, f"{ui}/#"):
+            return links
+    return {}
 
 
 def _load_cell(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
@@ -30,13 +30,9 @@ from dcs_tracking.records import (
     text_digest,
 )
 from dcs_tracking.results.cells import Cells, has_chosen
-from dcs_tracking.results.settings import objective_label, own_settings, unusual_settings
-from dcs_tracking.results.sweep_tables import (
-    leaderboard,
-    leaderboard_metrics,
-    main_results,
-    table_files,
-)
+from dcs_tracking.results.settings import own_settings, unusual_settings
+from dcs_tracking.results.sweep_tables import main_results, table_files
+from dcs_tracking.store import views
 from dcs_tracking.store.client import log_files, make_experiment, search_runs
 from dcs_tracking.store.serving import log_model
 from dcs_tracking.store.traces import delete_traces, log_traces
@@ -50,11 +46,11 @@ if TYPE_CHECKING:
 #: in one request; the table of trials contains all.
 _MAX_TRIAL_POINTS = 250
 
-#: Metrics of a cell that its model has, too.
-_MODEL_METRICS = tuple(f"test/{name}" for name, each in METRICS.items() if each.compared)
+#: Beginning of descriptions that are written here.
+_NOTE = "Compare: "
 
-#: Below the limit of metrics in one request; the leaderboard contains all values.
-_MAX_METRICS = 900
+#: Number of characters of the name of a run that MLflow shows in its list.
+_SHOWN = 20
 
 _COMPLETE = ("FINISHED", "FAILED")
 
@@ -91,9 +87,11 @@ class SweepRuns:
         self._sweep = sweep
         self._archive = archive
         self._varied = (*_varied(sweep.sweep_params), *sweep.varies)
-        tags = schema.EXPERIMENT_TAGS | schema.shared_view(self._varied)
-        experiment = make_experiment(client, sweep.experiment, archive.output, tags)
+        experiment = make_experiment(
+            client, sweep.experiment, archive.output, views.EXPERIMENT_KIND
+        )
         self.experiment_id = str(experiment.experiment_id)
+        self._tag_experiment(experiment.tags, ())
         self.info = self._open_parent()
         self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
         self._found: defaultdict[str, list[_KnownRun]] = defaultdict(list)
@@ -166,13 +164,10 @@ class SweepRuns:
         run = _KnownRun(run_id, complete=False, digest=digest, parent=self.parent_id)
         self._found[record.key] = [run]
         self._log_inputs(run_id, _dataset_inputs(record))
-        shares = {f"importance/{name}": share for name, share in record.importances.items()}
-        metrics = _metrics({**record.metrics, **shares}, record.finished_ms)
+        metrics = _metrics(_shown_metrics(record, self._varied), record.finished_ms)
         if self._sweep.trials != "none":
             metrics += _trial_metrics(record)
-        self._log_batch(
-            run_id, metrics, {**record.identity, "method": record.who["method"], **record.params}
-        )
+        self._log_batch(run_id, metrics, _cell_params(record, self._varied))
         log_files(self._client, run_id, files)
         if self._sweep.trials == "runs":
             for trial in record.trials:
@@ -257,18 +252,37 @@ class SweepRuns:
         files = table_files(cells)
         log_files(self._client, self.parent_id, files)
         now = time.time_ns() // 1_000_000
-        metrics = {
-            "cells/finished": len(cells.records),
-            "cells/failed": failed,
-            **leaderboard_metrics(leaderboard(cells)),
-        }
-        note = schema.shorten(main_results(cells).to_markdown(), schema.TAG_LIMIT)
+        metrics = {"cells/finished": len(cells.records), "cells/failed": failed}
+        experiment = self._client.get_experiment(self.experiment_id)
+        note = self._tag_experiment(experiment.tags, cells.records)
+        note = schema.shorten(f"{note}\n\n{main_results(cells).to_markdown()}", schema.TAG_LIMIT)
         listed = schema.logged_tables(name for name in files if name.endswith(".json"))
         self._client.log_batch(
             self.parent_id,
-            [Metric(*metric) for metric in _metrics(metrics, now)[:_MAX_METRICS]],
+            [Metric(*metric) for metric in _metrics(metrics, now)],
             tags=[RunTag(name, value) for name, value in {schema.NOTE: note, **listed}.items()],
         )
+        if experiment.tags.get(schema.NOTE, _NOTE).startswith(_NOTE):
+            self._client.set_experiment_tag(self.experiment_id, schema.NOTE, note)
+
+    def _tag_experiment(self, tags: Mapping[str, str], cells: Iterable[CellRecord]) -> str:
+        """Write the views of cells as tags of the experiment; return a line of links to them.
+
+        Without cells, only views that do not exist are written.
+        """
+        groups: dict[str, dict[str, None]] = {name: {} for name in _group_names(self._varied)}
+        tasks: dict[object, None] = {}
+        for cell in cells:
+            for name, value in group_tags(cell, self._varied).items():
+                groups[name][value] = None
+            tasks[cell.who["task"]] = None
+        columns = dict.fromkeys([*self._varied, *schema.IDENTITY_TAGS])
+        found = views.view_tags(columns, groups, list(tasks) if len(tasks) > 1 else ())
+        for tag, value in found.items():
+            if tags.get(tag) != value and (tasks or tag not in tags):
+                self._client.set_experiment_tag(self.experiment_id, tag, value)
+        links = views.view_links(self.experiment_id, found)
+        return _NOTE + " · ".join(f"[{name}]({link})" for name, link in links.items())
 
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
         """Log figures to the parent run, replacing earlier ones."""
@@ -302,7 +316,7 @@ class SweepRuns:
                 experiment_id=self.experiment_id,
                 run_id=run_id,
                 name=cell_name(cell),
-                metrics={k: v for k, v in cell.metrics.items() if k in _MODEL_METRICS},
+                metrics={k: v for k, v in cell.metrics.items() if k in schema.SHOWN_METRICS},
                 dataset=None if data is None else data.dataset,
             )
 
@@ -416,7 +430,7 @@ def _varied(params: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
-    """Return the run name of a cell, which begins with what differs from other cells.
+    """Return the run name of a cell.
 
     It has no quotes, so that it can be used in a filter.
 
@@ -425,19 +439,47 @@ def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
     record : CellRecord
         The cell.
     varied : collection of str
-        What the sweep varies; the name contains each of them.
+        What the sweep varies. The name begins with it, shortened to the number of characters
+        that MLflow shows, and has in parentheses what was shortened, and the settings.
     """
     forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
-    forms = dict(sorted(forms.items(), key=lambda form: form[0] not in varied))
     who = record.who
     if who["model"] is not None:  # The last part of a path or of a name on the hub.
         who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
-    parts = [form.format(who[name]) for name, form in forms.items() if who[name] is not None]
-    words = " ".join(dict.fromkeys(parts)) or record.key
-    others = [name for name in unusual_settings(record) if name not in varied]
-    phrases = [own_settings(record, varied), words, own_settings(record, others)]
-    name = ", ".join(filter(None, phrases))
+    words = {key: form.format(who[key]) for key, form in forms.items() if who[key] is not None}
+    settings = own_settings(record, varied or unusual_settings(record))
+    full = [f"{name.replace('_', ' ')} {value}" for name, value in settings.items()]
+    name = " ".join(dict.fromkeys(words.values())) or record.key
+    if varied:
+        short = {**words, "seed": f"s{who['seed']}"} | {
+            key: value.replace("beta=", "β").replace(" tau=", "τ")
+            for key, value in settings.items()
+        }
+        own = {key: short[key] for key in (*forms, *settings) if key in varied and key in short}
+        cut = _shortened(list(own.values()))
+        lost = [
+            words[key]
+            for key, text in zip(own, cut, strict=True)
+            if key in words and text != short[key]
+        ]
+        name, full = " ".join(cut), [*lost, *full]
+        name += f" ({', '.join(full)})" if full else ""
+    else:
+        name = ", ".join([name, *full])
     return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
+
+
+def _shortened(texts: Sequence[str]) -> list[str]:
+    """Shorten texts, and the words in them, so that together they have few characters."""
+    left, result = _SHOWN - len(texts) + 1, dict.fromkeys(range(len(texts)), "")
+    for number, place in enumerate(sorted(result, key=lambda place: len(texts[place]))):
+        width = max(2, left // (len(texts) - number))
+        words = re.split(r"[-_ ]+", texts[place])
+        each = max(1, (width + 1) // len(words) - 1)
+        whole = len(texts[place]) <= width
+        result[place] = texts[place] if whole else "-".join(w[:each] for w in words)[:width]
+        left -= len(result[place])
+    return [result[place].rstrip("-") for place in range(len(texts))]
 
 
 def cell_note(record: CellRecord) -> str:
@@ -449,6 +491,9 @@ def cell_note(record: CellRecord) -> str:
         f"uncorrected, {percent(record.metrics.get(f'test/{name}'))} % corrected."
         for name, title in (("accuracy", "Accuracy"), ("cobias", "COBias"))
     ]
+    if record.importances:
+        shares = ", ".join(f"{name} {percent(own)}" for name, own in record.importances.items())
+        lines.append(f"Importance of the tuned hyperparameters, %: {shares}.")
     if record.scheme is not None:
         lines += CorrectionScheme.from_dict(record.scheme).explain()
     return "\n".join(f"- {line}" for line in lines)
@@ -469,19 +514,55 @@ def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
     }
     note = schema.shorten(cell_note(record), schema.TAG_LIMIT)
     own = {schema.CELL_KEY: record.key, schema.NOTE: note}
+    own |= {f"dcs.{name}": value for name, value in group_tags(record, varied).items()}
+    own[views.COLOR] = views.color_of(str(record.who["method"]))
     return identity | own | setting_tags(record, varied) | _author_tags()
+
+
+def _group_names(varied: Collection[str]) -> dict[str, str]:
+    """Return the tags that views group by, and what is varied between the groups of each."""
+    axes = [name for name in varied if name not in ("method", "task")]
+    return {"method": "method", **{f"by_{name}": name for name in axes}}
+
+
+def group_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
+    """Return the tags that views group by: the method, and with it what the sweep varies.
+
+    Methods without a setting, such as uncorrected, are one group.
+    """
+    method = str(record.who["method"])
+    known = {**record.who, **own_settings(record, varied), "method": None}
+    return {
+        tag: f"{known[name]} {method}" if known.get(name) is not None else method
+        for tag, name in _group_names(varied).items()
+    }
+
+
+def _shown_metrics(record: CellRecord, varied: Collection[str]) -> dict[str, float]:
+    """Return the metrics that are charts: of several tasks, also under the name of the task."""
+    shown = {n: record.metrics[n] for n in schema.SHOWN_METRICS if n in record.metrics}
+    if "task" not in varied:
+        return shown
+    by_task = {schema.task_metric(n, record.who["task"]): shown[n] for n in [*shown][:2]}
+    return shown | by_task
+
+
+def _cell_params(record: CellRecord, varied: Collection[str]) -> dict[str, Any]:
+    """Return the parameters of a cell, named so that MLflow compares first what is varied."""
+    known = {k: v for k, v in record.identity.items() if not k.endswith("digest")}
+    settings = own_settings(record, [*varied, schema.OBJECTIVE])
+    winner = {f"winner.{name}": value for name, value in record.params.items()}
+    return {**known, **settings, "method": record.who["method"], **winner}
 
 
 def setting_tags(record: CellRecord, varied: Collection[str] = ()) -> dict[str, str]:
     """Return the tags of the settings that a sweep varies."""
     size = record.identity.get(schema.OPTIMIZATION_SIZE)
-    tuner = record.identity.get("tuner") or {}
     values = {
-        **{name: tuner[name] or "none" for name in varied if name in tuner},
-        schema.OBJECTIVE: objective_label(record),
+        **own_settings(record, (*varied, schema.OBJECTIVE)),
         schema.OPTIMIZATION_SIZE: "full" if size is None else size,
     }
-    return {f"dcs.{name}": str(value) for name, value in values.items() if value is not None}
+    return {f"dcs.{name}": str(value) for name, value in values.items()}
 
 
 def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:

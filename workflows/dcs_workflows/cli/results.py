@@ -98,12 +98,12 @@ def ui(
     Example: `dcs ui --output dcs-runs --port 5001`
     """
     from dcs_tracking.store.client import note_running_ui, redact, ui_arguments
-    from dcs_tracking.store.queries import newest_link
+    from dcs_tracking.store.queries import newest_links
 
     uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
     arguments = ui_arguments(uri, port=port)
     with console.status("reading the runs"):
-        link = newest_link(uri, here)
+        links = newest_links(uri, here)
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise ConfigError(f"--port {port}: in use, perhaps by another dcs ui; choose another")
@@ -112,7 +112,10 @@ def ui(
         at = arguments.index("--backend-store-uri")
         del arguments[at : at + 2]
         os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
-    console.print(f"MLflow will be ready in a few seconds at {link}", style="bold")
+    first = next(iter(links.values()), here)
+    console.print(f"MLflow will be ready in a few seconds at {first}", style="bold")
+    for name, link in [*links.items()][1:]:
+        console.print(f"  {name}: {link}")
     note_running_ui(uri, here)
     # MLflow replaces this process, so that it receives Ctrl-C and signals directly.
     os.execv(sys.executable, arguments)

@@ -35,6 +35,7 @@ from dcs_tracking.results.settings import objective_name
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.tuner import (
     PARTS,
+    PREFERENCE_FIELDS,
     FixedObjective,
     ObjectiveChoice,
     TrackingSettings,
@@ -281,6 +282,21 @@ class SweepConfig(PromptsConfig, TuneConfig):
     def _known_methods(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         for value in values:
             as_value_error(get_method, value)
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _picks_in_ablations(cls, values: Any) -> Any:
+        """Set ``prefer: balance`` if settings are compared: no-harm would hide most changes."""
+        if not isinstance(values, dict):
+            return values
+        tuner, axes = values.get("tuner") or {}, values.get("axes") or {}
+        given = tuner.model_dump(exclude_unset=True) if isinstance(tuner, Strict) else tuner
+        if not isinstance(given, dict) or not isinstance(axes, dict):
+            return values
+        lists = [each for each in (values.get("objectives"), *axes.values()) if isinstance(each, list | tuple)]
+        if any(len(each) > 1 for each in lists) and not {*given, *axes} & {*PREFERENCE_FIELDS}:
+            return {**values, "tuner": {**given, "prefer": "balance"}}
         return values
 
     @model_validator(mode="after")

@@ -72,7 +72,7 @@ ObjectiveChoice: TypeAlias = Annotated[
 ]
 
 
-_PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
+PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
 
 #: Names of samplers of Optuna; any other is given as package.module:Class.
 SAMPLERS: Final = ("tpe", "nsga2", "gp", "random", "grid")
@@ -230,7 +230,7 @@ class TunerSettings(Strict):
     @property
     def preference(self) -> Preference:
         """The preferred point of the trade-off."""
-        return Preference(**{name: getattr(self, name) for name in _PREFERENCE_FIELDS})
+        return Preference(**{name: getattr(self, name) for name in PREFERENCE_FIELDS})
 
     @property
     def without_preference(self) -> TunerSettings:
