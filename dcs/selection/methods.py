@@ -31,7 +31,7 @@ from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.compare import (
     FEWEST_LABELS,
     SelectionSettings,
-    fit_scheme,
+    fit_rows,
     label_free_scheme,
 )
 
@@ -177,7 +177,7 @@ class Method:
             return Fitted(label_free_scheme(values, indices, classes=names))
         if self.searches and self in METHODS:
             settings = SelectionSettings.of_method(name)
-            found = fit_scheme(values, indices, settings=settings, seed=seed, classes=names)
+            found = fit_rows(values, indices, names, settings=settings, seed=seed)
             return Fitted(found.scheme)
         if name not in _LABEL_FREE:
             if not labelled.any():

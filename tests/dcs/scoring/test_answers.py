@@ -127,6 +127,9 @@ def test_votes(text: str, vote: int | None) -> None:
         ("KO\u0308TU\u0308", ("iyi", "k\u00f6t\u00fc"), 1),
         ("STRASSE", ("Straße", "Haus"), 0),
         ("A", ("a", "A"), 1),
+        ("Non-toxic", ("toxic", "non-toxic"), 1),
+        ("It isn't toxic.", ("toxic", "harmless"), None),
+        ("这不是正面", ("正面", "负面"), None),
     ],
 )
 def test_votes_in_any_script(text: str, words: tuple[str, ...], vote: int | None) -> None:
