@@ -9,6 +9,7 @@ Prints a line of a Markdown table per file; ends with code 1 if two values diffe
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ def run(*command: str | Path) -> None:
 
 def served(scheme: CorrectionScheme, model: Path, table: ProbabilityTable) -> pd.DataFrame:
     """Return what a server answers for all rows of a table."""
+    shutil.rmtree(model, ignore_errors=True)
     save_model(scheme, model)
     address = f"http://127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(model)]
