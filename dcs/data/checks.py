@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.labels import as_text, read_labels
+from dcs.data.labels import TELLING, as_text, read_labels
 from dcs.errors import InvalidInputError, TableError, quoted, reason, show
 
 SUM_TOLERANCE: Final = 1e-6
@@ -154,11 +154,13 @@ def checked_rows(
     classes: Sequence[str] | None = None,
     *,
     missing: bool = False,
+    doubt: bool = False,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
     """Return validated probabilities [M, N], labels [M] and N class names.
 
     The columns of a data frame are put in the order of `classes`, or name the classes. Labels can
-    be class names, and be missing as in :func:`checked_labels`.
+    be class names, and be missing as in :func:`checked_labels`. Whole numbers beside an array are
+    positions; with `doubt`, unless the predictions show that they are something else.
 
     Raises
     ------
@@ -166,11 +168,11 @@ def checked_rows(
         If one of them is invalid, or their shapes or names are inconsistent.
     """
     given = _as_array(labels, "labels")
-    names = column_names(probs)
-    if names is not None and classes is not None:
-        probs = np.asarray(probs)[:, column_order(names, classes, "classes=")]
-    elif names is not None:
-        classes = classes_of(names, given.ravel().tolist())
+    columns = column_names(probs)
+    if columns is not None and classes is not None:
+        probs = np.asarray(probs)[:, column_order(columns, classes, "classes=")]
+    elif columns is not None:
+        classes = classes_of(columns, given.ravel().tolist())
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
     texts = given.dtype.kind in "OU" and any(isinstance(each, str) for each in given.flat)
@@ -179,14 +181,16 @@ def checked_rows(
             f"labels are names such as {show(given.flat[0])}; give the names of the columns with "
             "classes=, or a data frame whose columns are named by the classes"
         )
-    # Whole numbers beside an array are positions, unless they can only be names.
-    beyond = given.dtype.kind in "iu" and given.size > 0 and given.max() >= n_classes
-    by_name = names is not None or texts or beyond or given.dtype.kind in "fO"
-    if by_name and classes is not None and given.shape == (n_rows,):
-        named = Named("labels", checked_classes(classes, n_classes=n_classes))
-        given, _ = read_labels(given.tolist(), values, named, documented=names is None)
+    names = checked_classes(classes, n_classes=n_classes)
+    # Whole numbers can only be names if they are no positions.
+    positions = given.dtype.kind in "iu" and (not given.size or given.max() < n_classes)
+    read = columns is not None or doubt or (classes is not None and not positions)
+    if read and given.shape == (n_rows,) and given.dtype.kind in "biufOSU":
+        named = Named("labels", names)
+        documented = columns is None
+        given, _ = read_labels(given.tolist(), values, named, documented=documented, option=False)
     indices = checked_labels(given, n_rows=n_rows, n_classes=n_classes, missing=missing)
-    return values, indices, checked_classes(classes, n_classes=n_classes)
+    return values, indices, names
 
 
 def column_names(values: Any) -> list[str] | None:
@@ -470,6 +474,17 @@ def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) 
     if absent:
         message = f"no rows are labelled {quoted(absent)}; macro-F1, COBias and PMI ignore them"
         warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def warn_of_predictions(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> None:
+    """Warn if labels may be the predictions: no metric of an error-free model can improve."""
+    known = labels >= 0
+    if known.sum() >= TELLING and (labels == probs.argmax(axis=1))[known].all():
+        message = (
+            "labels name the most probable class of every row; if they are the predictions of the "
+            "model, give the true classes"
+        )
+        warnings.warn(message, UserWarning, stacklevel=4)
 
 
 def _as_array(values: ArrayLike, source: str) -> NDArray[Any]:

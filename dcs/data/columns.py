@@ -49,7 +49,9 @@ _LABELS: Final = re.compile(
     r"|ground[ _-]?truth|(true|gold|actual|target|correct)[ _-](label|class|answer|category)"
     r"|y_true|(label|class)_id"
 )
-_IDS: Final = re.compile(r"|id|ids|unnamed: 0|index|idx|row|key|uid|uuid|guid|.*[ _-]id|id[ _-].*")
+_IDS: Final = re.compile(
+    r"|id|ids|unnamed: 0|index|idx|row|key|sample|uid|uuid|guid|.*[ _-]id|id[ _-].*"
+)
 _PREDICTIONS: Final = re.compile(r".*(pred|output|guess|argmax|answered).*|y_hat")
 
 #: Cells without a value.
@@ -403,6 +405,12 @@ class _Finder:
         every = [tuple(numeric)] if len(numeric) > 1 else []
         for candidates in ([*by_label], by_prefix, every):
             sure = [each for each in dict.fromkeys(candidates) if self._fits(each)]
+            if candidates is every and sure:
+                # Any whole numbers can be votes; those of all rows are as many.
+                numbers = self.matrix(sure[0])
+                fits = {kind: rows.mean() for kind, rows in _fitting(numbers).items()}
+                if max(fits, key=lambda kind: fits[kind]) == "votes":
+                    sure = sure if np.ptp(np.nansum(numbers, axis=1)) == 0 else []
             if len(sure) > 1 and not self._alike(sure):
                 raise self._ask(
                     f"columns {quoted(sure[0], 3)} and {quoted(sure[1], 3)} are both class "
@@ -419,7 +427,8 @@ class _Finder:
         question = self._ask(
             "no columns are class probabilities under any reading, or named by the labels; which "
             "are they",
-            "columns=A,B,... (or a pattern such as columns=prob_*)",
+            "columns=A,B,... (or a pattern such as columns=prob_*; classes=A,B,... if cells are "
+            "answers)",
             self.names,
         )
         raise NoClassColumnsError(str(question))
@@ -511,8 +520,8 @@ class _Finder:
         if empty.any():
             row, column = (int(k) for k in np.argwhere(empty)[0])
             raise TableError(
-                f"{self.source}: row {row}, {columns[column]} is empty, and its other values are "
-                f"not {kind}; fill it in or drop the row"
+                f"{self.source}: row {row}, {columns[column]} is empty, and the row is no "
+                "distribution without it; fill it in or drop the row"
             )
         names.refuse(
             ~fits[kind],

@@ -10,7 +10,7 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 
 from dcs.data.arrow import frame_of, open_feather
 from dcs.data.checks import MOST_VALUES, checked_classes, refuse_too_large
-from dcs.data.columns import PREFIX, Reading, to_number
+from dcs.data.columns import PREFIX, Reading
 from dcs.data.table import Provenance, open_parquet
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, read_json, read_text
@@ -54,6 +54,7 @@ PARTS: Final = {
     "dev": "development",
     "test": "test",
 }
+_DECIMAL: Final = re.compile(r"[+-]?\d+(?:[.,]\d*)?(?:e-?\d+)?%?", re.I)
 _LOG: Final = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
 
 
@@ -248,12 +249,22 @@ def _separated(
         )
     quoting, (mark, rows) = next(iter(found.items()))
     names = [name.strip() for name in rows[0]]
-    if not to_number(pd.Series(names, dtype=object)).wrong.any():
+    if _is_row(names, rows):
         raise TableError(
             f"{source}: the first line holds numbers; a line of column names is needed"
         )
     frame = pd.DataFrame(rows[1:], columns=range(len(names)), dtype=str).set_axis(names, axis=1)
     return frame, {"separator": mark} | ({"quoting": "none"} if quoting == "none" else {})
+
+
+def _is_row(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether names of columns are cells: numbers, perhaps beside a text of its column."""
+    numbers = [name for name in names if _DECIMAL.fullmatch(name)]
+    others = [k for k, name in enumerate(names) if name and name not in numbers]
+    if len(numbers) < 2:
+        return False
+    precise = sum(len(name.partition(".")[2]) > 3 for name in numbers) > 1
+    return not others or precise or any(row[k] == names[k] for row in rows[1:] for k in others)
 
 
 def _fields(text: str, mark: str, quoting: str) -> tuple[list[list[str]], str]:
@@ -324,7 +335,9 @@ def _inside(row: Any) -> list[Any]:
     for key in ("data", "samples") if isinstance(row, dict) else ():
         inner = row.get(key)
         if isinstance(inner, list) and inner and all(isinstance(each, dict) for each in inner):
-            return inner
+            # A response to one text may have been given its label.
+            outer = {k: v for k, v in row.items() if k != key} if len(inner) == 1 else {}
+            return [{**outer, **each} for each in inner]
     return [row]
 
 
@@ -390,6 +403,8 @@ def _from_npz(path: Path, given: Reading) -> Records:
     frame = _array_frame(arrays[found[0]], found[0], given.classes or own, source)
     for key, name in ((labels[0] if labels else "", "label"), ("ids", "id")):
         if key in arrays:
+            if arrays[key].size == len(frame):
+                arrays[key] = arrays[key].ravel()  # a column
             if arrays[key].shape != (len(frame),):
                 raise TableError(
                     f"{source}: {key} have shape {arrays[key].shape}; must be one for each of "

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Hashable, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -78,6 +79,7 @@ def read_labels(
     *,
     counting: Counting | None = None,
     documented: bool = False,
+    option: bool = True,
 ) -> tuple[NDArray[np.int64], str]:
     """Return the class index of every label, -1 for missing ones, and how they were read.
 
@@ -96,6 +98,8 @@ def read_labels(
         The only reading to consider.
     documented : bool, optional
         Whether numbers are documented to be positions from 0, as in arrays.
+    option : bool, optional
+        Whether questions can be answered by the option ``--read``.
 
     Raises
     ------
@@ -111,16 +115,19 @@ def read_labels(
     distinct = {text for text in {*texts} if text and comparable(text) != _MISSING}
     positions = {text: int(m[1]) for text in distinct if (m := _POSITION.fullmatch(text))}
     named: dict[str, int] = {}
-    counted = documented and all(isinstance(cell, int) for cell in cells)
-    if counting in (None, "names") and not (
-        counted and _fits(distinct, positions, 0, len(names.classes))
-    ):
+    check = partial(_check, probs=probs, names=names, ask=partial(_ask, names, option))
+    whole = documented and all(isinstance(cell, int) for cell in cells)
+    counted = whole and _fits(distinct, positions, 0, len(names.classes))
+    if counting in (None, "names"):
         found, how, named = _by_name(texts, names.classes)
         numbered = [*map(comparable, names.classes)] == [*range(len(names.classes))]
-        if found is not None:
-            if numbered and counting is None and 0 not in positions.values():
-                _check_start(found, probs, names, [0], documented=True)
+        if found is not None and not counted:
+            if numbered and counting is None and positions and 0 not in positions.values():
+                check(found, found - 1, ("from-0", "from-1"), documented=True)
             return found, how
+        if found is not None and counting is None:
+            places = np.array([positions.get(text, -1) for text in texts])
+            check(places, found, ("from-0", "names"), documented=False)
         # The names of columns without names are their positions.
         named = {} if numbered else named
     if not distinct:
@@ -137,7 +144,7 @@ def read_labels(
         rule = (
             f"must be one of {quoted(names.classes)}, or all in 0..{size - 1}; empty if unlabelled"
         )
-        if not positions and [*map(comparable, names.classes)] == [*range(size)]:
+        if not (positions or named) and option:
             rule += "; name the classes in the order of the columns with --read classes=A,B,..."
         names.refuse(wrong, [*cells], rule, what="label")
     start = fitting[0]
@@ -145,21 +152,25 @@ def read_labels(
     if counting is None:
         if named and not documented:
             _ask(
+                names,
+                option,
                 f"labels such as {quoted(sorted(named), 3)} are names of classes, but "
                 f"{quoted(sorted(distinct - {*named}), 3)} are not: are all of them names, or "
                 f"positions from {start}",
-                names,
                 ("names", f"from-{start}"),
             )
         if size == 2 and {*positions.values()} == {1} and -1 in found:
             _ask(
-                "labels are -1 and 1: is -1 the first class, or an unlabelled row",
                 names,
+                option,
+                "labels are -1 and 1: is -1 the first class, or an unlabelled row",
                 ("from-0",),
                 f"classes={','.join(('-1', '1'))}",
             )
         if 0 not in positions.values() and not (start and len({*positions.values()}) == size):
-            _check_start(found + start, probs, names, fitting, documented=documented)
+            other = np.where(found >= 0, found + 2 * start - 1, -1)
+            ways: tuple[Counting, Counting] = ("from-0", "from-1")
+            check(found, other, ways[::-1] if start else ways, documented=documented)
     return found, f"as positions from {start}, as no class has such a name"
 
 
@@ -186,35 +197,40 @@ def _fits(distinct: set[str], positions: dict[str, int], start: int, size: int) 
     return whole and all(start <= k < size + start for k in positions.values())
 
 
-def _check_start(
-    labels: NDArray[np.int64],
+def _check(
+    found: NDArray[np.int64],
+    rival: NDArray[np.int64],
+    ways: tuple[Counting, Counting],
+    *,
     probs: NDArray[np.float64],
     names: Named,
-    fitting: Sequence[int],
-    *,
+    ask: Callable[[str, Sequence[str]], None],
     documented: bool,
 ) -> None:
-    """Refuse positions without a 0, unless they and the predictions show where counting starts."""
-    known = labels >= fitting[0]
-    top, given = probs.argmax(axis=1)[known], labels[known]
-    from_0, from_1 = int((top == given).sum()), int((top == given - 1).sum())
-    lead = (from_0 - from_1) * (1 if 0 in fitting else -1)
+    """Ask which of two readings is meant, unless the predictions speak for the first.
+
+    If it is documented, they must not speak for the other one.
+    """
+    if np.array_equal(found, rival):
+        return
+    both = (found >= 0) & (rival >= 0)
+    top = probs.argmax(axis=1)[both]
+    own, other = int((top == found[both]).sum()), int((top == rival[both]).sum())
     if documented:
-        sure = top.size < TELLING or lead >= 0
+        sure = top.size < TELLING or own >= other
     else:
-        sure = lead > 0 and lead >= _DECISIVE * np.sqrt(from_0 + from_1)
+        sure = own > other and own - other >= _DECISIVE * np.sqrt(own + other)
     if not sure:
-        _ask(
-            f"no label is 0, and those of {from_0} rows are predicted if they count from 0, those "
-            f"of {from_1} if they count from 1: do they count from 0 or from 1",
-            names,
-            ("from-0", "from-1"),
+        meant = {"names": "are names", "from-0": "count from 0", "from-1": "count from 1"}
+        first, second = (meant[way] for way in ways)
+        ask(
+            f"labels of {own} rows are predicted if they {first}, of {other} if they {second}: "
+            "which is it",
+            sorted(ways),
         )
 
 
-def _ask(question: str, names: Named, ways: Sequence[Counting | str], more: str = "") -> None:
+def _ask(names: Named, option: bool, question: str, ways: Sequence[str], more: str = "") -> None:
     options = [f"labels={way}" for way in ways] + [more] * bool(more)
-    raise TableError(
-        f"{names.source}: {question}; specify it with --read {' or '.join(options)}, or write "
-        f"class names ({quoted(names.classes)})"
-    )
+    answer = f"specify it with --read {' or '.join(options)}, or write" if option else "give"
+    raise TableError(f"{names.source}: {question}; {answer} class names ({quoted(names.classes)})")

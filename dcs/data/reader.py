@@ -197,8 +197,11 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
         if missing := int((labels < 0).sum()):
             remarks.append(f"{missing:,} rows without a label")
         absent = [name for k, name in enumerate(classes) if marked.size and k not in marked]
-        if absent:
-            remarks.append(f"no row is labelled {quoted(absent)}")
+        if absent and known is None:
+            remarks.append(
+                f"warning: no row is labelled {quoted(absent)}: no metric counts the class, and a "
+                "scheme may hardly predict it"
+            )
     corrected = all(each.startswith(CORRECTED) for each in columns)
     origin = replace(
         records.origin, reading=reading, corrected_by="a scheme" if corrected else None

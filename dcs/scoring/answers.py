@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.labels import as_text, fold
+from dcs.data.tokens import texts_of
 
 MissingRule = Literal["spread", "bound", "error"]
 """The probability of a label that a server does not return: an equal share of the probability of
@@ -23,19 +24,6 @@ _THOUGHT = r"think\w*|thought|reasoning|reflection"
 _THOUGHT_END = re.compile(rf"[<\[◁]/(?:{_THOUGHT})[>\]▷]|<\|channel\|>final<\|message\|>", re.I)
 _THOUGHT_BEGIN = re.compile(rf"[<\[◁](?:{_THOUGHT})[>\]▷]|<\|channel\|>analysis", re.I)
 
-
-NO_DISTRIBUTION = "its answer states no share of each label, such as A: 70 %, B: 30 %"
-
-#: The bytes that byte-level tokenizers write as each character: a space is ``Ġ``.
-_PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
-_ALPHABET = {chr(byte): byte for byte in _PRINTED} | {
-    chr(256 + k): byte for k, byte in enumerate(sorted({*range(256)} - {*_PRINTED}))
-}
-
-#: A token that is part of a character: ``<0xE6>``, or ``bytes:\\xe6\\x82`` in OpenAI's API.
-_BYTES = re.compile(
-    r"<0x(?P<one>[0-9A-F]{2})>|(?:bytes:)?(?P<blank> ?)(?P<more>(\\x[0-9a-f]{2})+)"
-)
 
 Shown = Sequence[tuple[str, float]]
 """The tokens that a server returned, and their log-probabilities. A text may occur twice."""
@@ -61,7 +49,7 @@ def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64
         0 if no token of the label was returned.
     """
     plain, words = _comparable(label_words)
-    texts = _texts([token for token, _ in shown], label_words)
+    texts = texts_of([token for token, _ in shown], label_words)
     variants: Counter[bytes] = Counter()
     for text, (_, value) in zip(texts, shown, strict=True):
         variants[_encoded(plain(text))] += math.exp(value)  # type: ignore[assignment]
@@ -71,37 +59,6 @@ def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64
         if start and len(owners) == 1:
             masses[owners[0]] = max(masses[owners[0]], mass)
     return masses
-
-
-def _texts(tokens: Sequence[str], label_words: Sequence[str]) -> list[str]:
-    """Return the texts of the tokens of one response."""
-    texts = [_unescaped(found) if (found := _BYTES.fullmatch(t)) else t for t in tokens]
-    # A mark in a label word is a letter of it.
-    if not any("▁" in word for word in label_words):
-        texts = [text.replace("▁", " ") for text in texts]
-    decoded = [_from_pieces(text) for text in texts]
-    # Of bytes that spell no letter, such as those of "é", none is printable.
-    spelled = [not text.isascii() and text.isprintable() for text in decoded]
-    marked = any(
-        text[:1] == "Ġ" or (letters and text != piece)
-        for text, piece, letters in zip(texts, decoded, spelled, strict=True)
-    )
-    plain = any(text[:1].isspace() for text in texts) or any("Ġ" in word for word in label_words)
-    return decoded if marked and not plain else texts
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    """Return a token of bytes as text."""
-    digits = match["one"] or match["more"].replace("\\x", "")
-    return (match["blank"] or "") + bytes.fromhex(digits).decode("utf-8", "surrogateescape")
-
-
-def _from_pieces(text: str) -> str:
-    """Return the text of a token of a byte-level vocabulary; other texts are unchanged."""
-    try:
-        return bytes(_ALPHABET[character] for character in text).decode("utf-8", "surrogateescape")
-    except KeyError:
-        return text
 
 
 def _encoded(text: str) -> bytes:
@@ -138,7 +95,8 @@ def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
     """Return the index of the label that an answer names, None if it is not clear.
 
     The text after a thought is read. It counts if it begins with a label, apart from punctuation,
-    or names exactly one; with the case of the label words, otherwise in any case.
+    or names exactly one without a negation before it, with the case of the label words, otherwise
+    in any case.
     """
     *_, answer = _THOUGHT_END.split(text)
     if _THOUGHT_BEGIN.search(answer):
@@ -149,14 +107,19 @@ def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
             continue
         longest = sorted(indices, key=len, reverse=True)
         pattern, text = "|".join(map(_as_word, longest)), plain(answer)
-        named = [indices[match[0]] for match in re.finditer(pattern, text)]
-        first = re.match(rf"[\W_]*?({pattern})", text)
-        if first is not None:
+        # In any case, so that "Non-toxic" is not "toxic", which is spelled alike.
+        places = [m for m in re.finditer(pattern, text, re.I) if m[0] in indices]
+        first = re.match(rf"[\W_]*?({pattern})", text, re.I)
+        if first is not None and first[1] in indices:
             return indices[first[1]]
-        if len({*named}) == 1:
-            return named[0]
+        if len({m[0] for m in places}) == 1:
+            denied = any(_NEGATION.search(text[: m.start()]) for m in places)
+            return None if denied else indices[places[0][0]]
     return None
 
+
+#: What reverses the label that follows.
+_NEGATION: Final = re.compile(r"(?:\b(?:not|no|never)|n['’]t|不是|并非)\s*$", re.I)
 
 #: Letters of scripts that are written without blanks between words, or with endings (Korean).
 _BLANKLESS: Final = (
@@ -178,47 +141,6 @@ def count_votes(texts: Iterable[str], label_words: Sequence[str]) -> NDArray[np.
     votes = [parse_vote(text, label_words) for text in texts]
     named = [vote for vote in votes if vote is not None]
     return np.bincount(named, minlength=len(label_words)).astype(np.float64)
-
-
-def parse_distribution(text: str, label_words: Sequence[str]) -> NDArray[np.float64] | None:
-    """Return the distribution that an answer states [N], None if it is not clear.
-
-    After a thought, every label is followed by its share: ``A: 70 %, B: 30 %``, or ``{"A": 0.7}``.
-    The shares must add up to 1 within a tenth, and are normalised. Labels that are not named have
-    none if the others add up, and the rest if there is one of them.
-    """
-    *_, answer = _THOUGHT_END.split(text)
-    plain, words = _comparable(label_words)
-    alternatives = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
-    label = rf"(?<![\w.,])({alternatives})(?!\w)"
-    share = r"[^\w.,;%\n]{1,9}(?<![:=\s]-)(\d+(?:[.,]\d+)?|\.\d+)(?!\w|[.,]\d)"
-    flags = re.IGNORECASE if plain("A") == "a" else 0
-    found: dict[str, set[float]] = {}
-    for name, number in re.findall(label + share, answer, flags):
-        found.setdefault(plain(name), set()).add(float(number.replace(",", ".")))
-    rest = re.sub(label + share, "", answer, flags=flags)
-    named = {plain(name) for name in re.findall(label, rest, flags)}
-    clear = named <= found.keys() and all(len(each) == 1 for each in found.values())
-    if not found or not clear or _THOUGHT_BEGIN.search(answer):
-        return None
-    shares = np.array([min(found.get(word, {math.nan})) for word in words])
-    shares /= 100.0 if "%" in answer or np.nansum(shares) > 1.5 else 1.0
-    absent, total = np.isnan(shares), np.nansum(shares)
-    if absent.any():
-        if absent.sum() > 1 and total < 0.98:
-            return None
-        shares[absent] = max(0.0, 1.0 - total) if absent.sum() == 1 else 0.0
-        total = shares.sum()
-    return shares / total if abs(total - 1.0) < 0.1 + 1e-9 else None
-
-
-def mean_distribution(
-    texts: Iterable[str], label_words: Sequence[str]
-) -> tuple[NDArray[np.float64], int]:
-    """Return the mean of the distributions that answers state [N], NaN if none; their number."""
-    stated = [parse_distribution(text, label_words) for text in texts]
-    clear = [each for each in stated if each is not None]
-    return np.mean(clear or [np.full(len(label_words), np.nan)], axis=0), len(clear)
 
 
 def _comparable(label_words: Sequence[str]) -> tuple[Callable[[str], str], list[str]]:

@@ -15,7 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
+from dcs.data.checks import (
+    checked_rows,
+    warn_of_absent_classes,
+    warn_of_predictions,
+    whole_number,
+)
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.methods.calibrations.free import batch_calibration
 from dcs.methods.parameters import Hyperparameters
@@ -167,16 +172,41 @@ def fit_scheme(
     Warns
     -----
     UserWarning
-        If a class has no rows.
+        If a class has no rows, or labels are the most probable class of every row.
     """
+    everything, known, names = checked_rows(probs, labels, classes, missing=True, doubt=True)
+    return fit_rows(
+        everything,
+        known,
+        names,
+        settings=settings,
+        seed=seed,
+        reference=reference,
+        progress=progress,
+        mapper=mapper,
+    )
+
+
+def fit_rows(
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    classes: tuple[str, ...],
+    *,
+    settings: SelectionSettings | None = None,
+    seed: int = 0,
+    reference: ArrayLike | None = None,
+    progress: Callable[[float], None] | None = None,
+    mapper: Mapper = map,
+) -> FittedScheme:
+    """Do what :func:`fit_scheme` does for validated rows, whose labels are positions."""
     settings = SelectionSettings() if settings is None else settings
-    everything, known, names = checked_rows(probs, labels, classes, missing=True)
-    fitting = Fitting(everything, known, **settings.judge, seed=seed)
-    warn_of_absent_classes(fitting.labels, names)
+    fitting = Fitting(probs, labels, **settings.judge, seed=seed)
+    warn_of_absent_classes(fitting.labels, classes)
+    warn_of_predictions(labels, probs)
     fits = fitting.judge(
         standard_settings(settings, fitting.n_classes), mapper=mapper, progress=progress
     )
-    return front_of(fitting, fits, settings=settings, classes=names, reference=reference)
+    return front_of(fitting, fits, settings=settings, classes=classes, reference=reference)
 
 
 def standard_settings(settings: SelectionSettings, n_classes: int) -> list[Hyperparameters]:
@@ -472,6 +502,7 @@ def label_free_scheme(
 __all__ = [
     "FEWEST_LABELS",
     "SelectionSettings",
+    "fit_rows",
     "fit_scheme",
     "front_of",
     "label_free_scheme",

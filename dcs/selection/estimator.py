@@ -14,13 +14,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 from threadpoolctl import threadpool_limits
 
-from dcs.data.checks import classes_of, column_names, column_order
+from dcs.data.checks import checked_rows, classes_of, column_names, column_order
 from dcs.data.labels import as_text
 from dcs.errors import InvalidInputError, quoted, show
 from dcs.selection.compare import (
     FEWEST_LABELS,
     SelectionSettings,
-    fit_scheme,
+    fit_rows,
     label_free_scheme,
 )
 from dcs.selection.fitting import Threads
@@ -149,12 +149,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self
         # The matrices are small, so that multi-threaded linear algebra would only add overhead.
         with threadpool_limits(limits=1):
-            self.result_ = fit_scheme(
-                probs,
-                indices,
+            self.result_ = fit_rows(
+                *checked_rows(probs, indices, classes, missing=True),
                 settings=replace(self.settings or SelectionSettings(), preference=preference),
                 seed=self._draw_seed(),
-                classes=classes,
                 mapper=Threads(effective_n_jobs(self.n_jobs)),
             )
         self.scheme_ = self.result_.scheme

@@ -28,7 +28,7 @@ from dcs.search.schedule import Schedule
 from dcs.selection.compare import (
     FEWEST_LABELS,
     SelectionSettings,
-    fit_scheme,
+    fit_rows,
     label_free_scheme,
 )
 from dcs.selection.preference import Prefer, Preference
@@ -124,8 +124,7 @@ class Method:
             if not self.compares(number):
                 return label_free_scheme(values, indices, classes=names)
             settings = self.settings(number)
-            found = fit_scheme(values, indices, settings=settings, seed=seed, classes=names)
-            return found.scheme
+            return fit_rows(values, indices, names, settings=settings, seed=seed).scheme
         if self.fitter is None:
             raise InvalidInputError(f"method {self.name!r} has no fitter; specify one")
         if self.needs == "labels":

@@ -152,6 +152,11 @@ def with_votes(
             f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels ({quoted(classes)}); "
             f"name all classes with --read classes={','.join(classes)}; others are no votes"
         )
+    if odd and not any(any(row.values()) for row in counts):
+        raise TableError(
+            f"no answer is a class ({quoted(classes)}), but for example {quoted(odd[:1])}; name "
+            "the classes as the answers do with --read classes=A,B,..."
+        )
     if len(known) < max(2, len(classes)):
         raise TableError(f"must have two different classes, got {show(list(classes))}")
     remark = f"{len(odd):,} answers name no class" if odd else ""

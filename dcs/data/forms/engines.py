@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -12,12 +13,11 @@ import numpy as np
 from dcs.data.columns import Reading, cells_of
 from dcs.data.forms.base import Form, Rows, natural, parsed, parsed_cells, with_scores
 from dcs.data.labels import as_text, fold
+from dcs.data.tokens import texts_of
 from dcs.errors import TableError, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_KEYS: Final = ("response", "body", "choices")
 
 
 def plain_of(classes: Sequence[str]) -> Callable[[Any], str]:
@@ -25,27 +25,38 @@ def plain_of(classes: Sequence[str]) -> Callable[[Any], str]:
     return fold if len({*map(fold, classes)}) == len(classes) else as_text
 
 
-def likely_tokens(
-    response: Any, plain: Callable[[Any], str]
-) -> list[tuple[str, dict[str, float]]]:
+def likely_tokens(response: Any, classes: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
     """Return each token of an answer with the probabilities of those that were likely there.
 
     Probabilities of tokens that are the same text are summed. An answer that failed, or
     without log-probabilities, has no tokens.
     """
-    for key in _KEYS:
-        response = response.get(key, response) if isinstance(response, Mapping) else response
-    found = []
+    found, plain = [], plain_of(classes)
     try:
-        for place in response[0]["logprobs"]["content"]:
+        for place in _places(response):
+            top = place["top_logprobs"]
+            texts = texts_of([place["token"], *(each["token"] for each in top)], classes)
             masses: dict[str, float] = {}
-            for each in place["top_logprobs"]:
-                text, mass = plain(each["token"]), math.exp(each["logprob"])
-                masses[text] = masses.get(text, 0.0) + mass
-            found.append((plain(place["token"]), masses))
+            for text, each in zip(map(plain, texts[1:]), top, strict=True):
+                masses[text] = masses.get(text, 0.0) + math.exp(each["logprob"])
+            found.append((plain(texts[0]), masses))
     except (LookupError, TypeError, ValueError, OverflowError):
         return []
     return found
+
+
+def _places(response: Any) -> list[Any]:
+    """Return the tokens of the first answer in a response, wherever its API has them."""
+    inner: list[Any] = response if isinstance(response, list) else []
+    if isinstance(response, Mapping):
+        inner, top = [*response.values()], response.get("top_logprobs")
+        if isinstance(top, list) and isinstance(response.get("tokens"), list):  # completions
+            likely = ([{"token": t, "logprob": v} for t, v in each.items()] for each in top)
+            pairs = zip(response["tokens"], likely, strict=True)
+            return [{"token": token, "top_logprobs": each} for token, each in pairs]
+    elif inner and all(isinstance(each, Mapping) and "top_logprobs" in each for each in inner):
+        return inner
+    return next(filter(None, map(_places, inner)), [])
 
 
 def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
@@ -55,20 +66,23 @@ def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[st
     return found if sum(found.values()) > 0.0 else {}
 
 
+_KEYS: Final = ("response", "body", "choices", "output")
+
+
 def _is_chat(frame: pd.DataFrame, given: Reading) -> bool:
-    return (
-        any("choices" in str(cell) for key in _KEYS if key in frame for cell in frame[key][:20])
-        or "choices" in frame
-        and "object" in frame
-    )
+    there = [key for key in _KEYS if key in frame]
+    logged = any("logprob" in str(cell) for key in there for cell in frame[key][:20])
+    return logged or any("choices" in str(cell) for key in there[:1] for cell in frame[key][:20])
 
 
 def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     name = next(key for key in _KEYS if key in frame)
-    plain = plain_of(given.classes or ())
-    answers = [likely_tokens({name: parsed(cell)}, plain) for cell in cells_of(frame[name])]
-    # Some servers answer with a blank first.
-    first = [next((masses for token, masses in answer if token), {}) for answer in answers]
+    answers = [likely_tokens(parsed(cell), given.classes or ()) for cell in cells_of(frame[name])]
+    # Some servers answer with a blank or a quotation mark first.
+    first = [
+        next((masses for token, masses in answer if re.search(r"\w", token)), {})
+        for answer in answers
+    ]
     if not any(first):
         raise TableError(
             "no log-probabilities; request them with logprobs=true and top_logprobs=20"
@@ -84,7 +98,7 @@ def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         )
     lost = [row for row, each in enumerate(scores) if not each]
     remark = f"{len(lost):,} failed rows are left out, the first is {lost[0]}" if lost else ""
-    drop = [n for n in ("response", "error", "choices", "body") if n in frame]
+    drop = [n for n in (*_KEYS, "error") if n in frame]
     rest = frame.iloc[kept].reset_index(drop=True).drop(columns=drop)
     told = {"values": "scores", "columns": None}
     if "custom_id" in frame:
@@ -107,8 +121,8 @@ def _classify_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     predicted = dict(zip(top, labels, strict=True))
     if len({*zip(top, labels, strict=True)}) > len({*predicted.values()}):
         raise TableError(
-            "label is not the most probable class of every row; rename the column to gold if it "
-            "holds the labels, and name the classes with --read classes=A,B,..."
+            "label is not the most probable class of every row; if it holds the labels, add "
+            "--read label=label --read classes=A,B,..."
         )
     classes = given.classes or tuple(predicted.get(k, "") for k in range(size))
     if "" in classes or len(classes) != size:
@@ -123,6 +137,10 @@ def _classify_rows(frame: pd.DataFrame, given: Reading) -> Rows:
 
 CLASSIFY = Form(
     "rows of /classify of vLLM or SGLang",
-    lambda frame, given: {"label", "probs", "num_classes"} <= {*frame.columns},
+    lambda frame, given: (
+        {"label", "probs", "num_classes"} <= {*frame.columns}
+        and given.label != "label"
+        and bool(frame["label"].notna().any())
+    ),
     _classify_rows,
 )

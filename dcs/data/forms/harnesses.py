@@ -201,7 +201,7 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         "classes": tuple(spelled.values()) or None,
     }
     plain = plain_of(letters)
-    places = [likely_tokens(output, plain) for output in frame["output"]]
+    places = [likely_tokens(output, letters) for output in frame["output"]]
     known = {*map(plain, letters)}
     # The answer is at the end: "ANSWER: B".
     masses = [next((m for t, m in reversed(each) if t in known), {}) for each in places]

@@ -33,6 +33,8 @@ def _pairs(cell: Any) -> list[tuple[str, Any]]:
     """Return the labels and scores of a cell; empty if it is something else."""
     labels: Any
     scores: Any
+    if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list):
+        (cell,) = cell  # of a pipeline that was given a list of one text
     if isinstance(cell, dict):
         labels, scores = cell.get("labels"), cell.get("scores")
     elif isinstance(cell, list | tuple) and all(isinstance(each, dict) for each in cell):
@@ -74,6 +76,12 @@ def _score_rows(frame: pd.DataFrame, given: Reading) -> Rows:
             raise TableError(f"row {row}: a label has two scores: {show([k for k, _ in each])}")
     scores, rest = [dict(each) for each in pairs], frame.drop(columns=columns)
     classes = sorted({name for row in scores for name in row})
+    short = [row for row, each in enumerate(scores) if each and len(each) < len(classes)]
+    if len(short) > len(scores) / 2:
+        raise TableError(
+            f"row {short[0]} has scores of {len(scores[short[0]])} of {len(classes)} classes; run "
+            "the pipeline with top_k=None"
+        )
     if not all(re.fullmatch(r"LABEL_\d+", name) for name in classes):
         return Rows(with_scores(rest, scores))
     if given.classes and {*given.classes} != {*classes}:

@@ -201,6 +201,19 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
             raise TableError(f"row {odd[0]}: {guess} must be one of {quoted(classes)}")
         second = np.array([cell == keys[1] for cell in cells])
         remark = f"{show(score)} is the confidence of {show(guess)}"
+        if (values < 0.5).any():
+            # Not below a half as a confidence: the probability of one class, then.
+            for place in (1, 0):
+                if (np.where(second == bool(place), values, 1.0 - values) >= 0.5).all():
+                    second[:] = place == 1
+                    remark = f"{show(score)} is the probability of {show(classes[place])}"
+                    break
+            else:
+                raise TableError(
+                    f"row {np.flatnonzero(values < 0.5)[0]}: {score} is below 0.5, and not the "
+                    f"probability of one class of which {guess} is the more probable; give a "
+                    "column per class"
+                )
     values = np.where(second, values, 1.0 - values)
     scores = [dict(zip(classes, (1.0 - value, value), strict=True)) for value in values.tolist()]
     rest = frame.drop(columns=score).rename(

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dcs import fit_scheme
+from dcs import DCSClassifier, fit_scheme
 from dcs.data.checks import checked_rows
 from dcs.data.reader import open_source, read_table
 from dcs.errors import DCSError, TableError
@@ -219,6 +219,35 @@ def test_numbers_that_count_from_one() -> None:
             assert read_table(rows, labels=f"from-{start}").labels.min() == 1 - start
     rows = columns()[LABELS > 0].assign(label=LABELS[LABELS > 0])
     assert read_table(rows).labels.min() == 1
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [
+        (["-1", "0", "1", "2", "3"], LABELS - 1),
+        (["1", "2", "3", "4", "5"], np.minimum(LABELS, 3) + 1),
+        (["4", "3", "2", "1", "0"], 4 - LABELS),
+        (None, np.minimum(LABELS, 3) + 1),
+    ],
+)
+def test_numbers_beside_an_array_are_positions_unless_predictions_differ(
+    classes: Any, told: Any
+) -> None:
+    refuses(TableError, fit_scheme, PROBS, told, classes=classes, names=["labels", "class names"])
+
+
+def test_predictions_in_the_place_of_labels_are_noticed_in_python() -> None:
+    for fit in (fit_scheme, DCSClassifier().fit):
+        with pytest.warns(UserWarning, match="most probable class of every row"):
+            fit(PROBS, PROBS.argmax(axis=1))
+
+
+def test_cells_are_no_names_of_columns(tmp_path: Path) -> None:
+    for decimals in (2, 6):
+        path = csv_of(header=False)(columns(rounded(decimals)).assign(label=GOLD), tmp_path / "x")
+        refuses(TableError, read_table, path, names=["column names"])
+    counts = {"rank": np.arange(120) // 5 + 1, "step": np.arange(120) % 5 + 1}
+    refuses(TableError, read_table, pd.DataFrame(counts).assign(label=GOLD), names=["columns="])
 
 
 def test_a_letter_is_the_same_however_it_is_encoded() -> None:

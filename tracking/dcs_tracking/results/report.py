@@ -179,9 +179,11 @@ def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
     for color, name in _COLORS.items():
         svg = svg.replace(color, f"var(--{name})")
     size = " ".join(f"{72 * inches:g}" for inches in figure.get_size_inches())
-    head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {}" style="width: {}px">')
+    head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {}" style="{}">')
     # Matplotlib has escaped the text in the figure.
-    return caption, head.format(caption, size, width) + Markup(svg + "</svg>")
+    # On a telephone, panels side by side are moved sideways rather than shrunk beyond reading.
+    style = f"width: {width}px; min-width: {round(0.75 * width)}px"
+    return caption, head.format(caption, size, style) + Markup(svg + "</svg>")
 
 
 def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:

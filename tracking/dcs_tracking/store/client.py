@@ -13,10 +13,12 @@ import sqlite3
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass, url2pathname
 
@@ -31,6 +33,8 @@ from dcs_tracking.store.views import CLASSICAL
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
+
+T = TypeVar("T")
 
 _DATABASES = ("postgresql", "mysql", "mssql")
 
@@ -50,9 +54,13 @@ _REQUEST_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_TRACKING_AUTH": "dcs-limits",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
+
+#: Times the timeout of a request that the first answer of a server may take, with retries.
+_FIRST_ANSWER = 10
 
 # Silence messages on the first use of a database and on retries; failures are reported here.
 _LOG_LEVELS = {
@@ -64,6 +72,38 @@ _LOG_LEVELS = {
     "mlflow.utils.rest_utils": logging.ERROR,
     "urllib3.connectionpool": logging.ERROR,
 }
+
+
+def timeout() -> float:
+    """Return the seconds that MLflow waits for a part of an answer."""
+    return float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT") or 10.0)
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Return what a call returns, unless it takes longer; it then goes on in its thread.
+
+    Raises
+    ------
+    TimeoutError
+        Raised if it takes longer.
+    """
+    found: list[T] = []
+    faults: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if faults:
+        raise faults[0]
+    if not found:
+        raise TimeoutError(f"the server has not answered completely for {seconds:.0f} s")
+    return found[0]
 
 
 class StoreUnavailable(TrackingError):
@@ -276,7 +316,8 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
                     "quickstart, dcs tune or dcs sweep first"
                 )
         client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
-        client.search_experiments(max_results=1)
+        first = partial(client.search_experiments, max_results=1)
+        within(_FIRST_ANSWER * timeout(), first) if has_server(uri) else first()
     except Exception as error:  # MLflow, SQLAlchemy and requests have no common class.
         raise StoreUnavailable(reason_of(error)) from error
     return client

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -33,6 +34,7 @@ from dcs_tracking.store.client import (
     resolve_tracking_uri,
     run_link,
     sqlite_path,
+    timeout,
 )
 from dcs_tracking.store.runs import SweepRuns
 
@@ -43,6 +45,10 @@ _RETRY_SECONDS = 15.0
 
 #: Seconds after which no more cells are recorded if a sweep ends early.
 _CLOSE_SECONDS = 10.0
+
+#: Times the timeout of a request without progress after which a store is given up: a server may
+#: send the head of an answer letter by letter.
+_PATIENCE = 30
 
 #: Number of threads that write cells, most of the time waiting for responses of the store. SQLite
 #: allows one writer.
@@ -62,6 +68,8 @@ class RecorderReport:
     message : str
         One line for the user; if cells are pending or the end of the sweep is not recorded, with
         the reason and the command that records them.
+    complete : bool
+        Whether all cells and the end of the sweep are in the store.
     link : str or None
         URL of the sweep's run in the MLflow UI; None while the store is unavailable.
     """
@@ -69,6 +77,7 @@ class RecorderReport:
     recorded: int
     pending: int
     message: str
+    complete: bool = True
     link: str | None = None
 
 
@@ -144,6 +153,7 @@ class Recorder:
         self._runs: SweepRuns | None = None
         self._ended = False
         self._report: RecorderReport | None = None
+        self._progress = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -252,13 +262,20 @@ class Recorder:
         else:
             self.close("FAILED" if issubclass(kind, Exception) else "KILLED")
 
-    def _stop_thread(self, status: SweepStatus, timeout: float) -> RecorderReport:
+    def _stop_thread(self, status: SweepStatus, seconds: float) -> RecorderReport:
         if self._report is None:
             # A later call takes precedence: Ctrl-C while `finish` waits.
-            self._stop = status, time.monotonic() + timeout
+            self._stop = status, time.monotonic() + seconds
             self._queue.put(None)
             # A pending request cannot be interrupted; do not wait for it longer than its timeout.
-            self._thread.join(min(timeout + 10.0, threading.TIMEOUT_MAX))
+            until, self._progress = time.monotonic() + seconds + 10.0, time.monotonic()
+            patience = _PATIENCE * timeout()
+            while self._thread.is_alive() and time.monotonic() < until:
+                self._thread.join(0.1)
+                if time.monotonic() > self._progress + patience:
+                    self._error = f"no answer was complete within {patience:.0f} s"
+                    self._save_status(status)
+                    break
             self._report = self._summarize()
             if not self._thread.is_alive():
                 self._lock.release()
@@ -364,6 +381,7 @@ class Recorder:
         self._mark_processed(key, written=written)
 
     def _mark_processed(self, key: str, *, written: bool = False) -> None:
+        self._progress = time.monotonic()
         with self._count_lock:
             self.recorded += written
             self._unsent.pop(key, None)
@@ -379,10 +397,14 @@ class Recorder:
         records = self.archive.load(keys, summaries=True).values()
         cells = Cells.of(records)
         try:
-            runs.write_scorings(self._sweep.scorings)
-            runs.remove_doubles()
-            runs.write_summary(cells, sum(not record.finished for record in records))
-            runs.write_models(cells)
+            for step in (
+                partial(runs.write_scorings, self._sweep.scorings),
+                runs.remove_doubles,
+                partial(runs.write_summary, cells, sum(not each.finished for each in records)),
+                partial(runs.write_models, cells),
+            ):
+                self._progress = time.monotonic()
+                step()
         except Exception as error:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
@@ -395,7 +417,9 @@ class Recorder:
         # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
         if deadline == math.inf and self._sweep.figures != "none":
             try:
-                runs.write_figures(figure_files(overview_figures(cells)))
+                figures = figure_files(overview_figures(cells))
+                self._progress = time.monotonic()
+                runs.write_figures(figures)
             except Exception as error:
                 # The recording is complete without figures.
                 _log.warning("the figures of the sweep could not be written (%s)", one_line(error))
@@ -437,6 +461,7 @@ class Recorder:
             recorded=self.recorded,
             pending=len(pending),
             message=message,
+            complete=self._ended and not pending,
         )
 
 

@@ -153,7 +153,7 @@ def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | No
         f"{options.ui_command(plan.output, uri)} compares them",
         style="bold",
     )
-    if not all(record.finished for record in records):
+    if not (report.complete and all(record.finished for record in records)):
         raise SystemExit(1)
 
 
@@ -178,5 +178,5 @@ def sync(
             console.print(report.link)
     if not reports:
         console.print(f"nothing to record: all finished cells in {runs} are recorded")
-    if any(report.pending for report in reports):
+    if not all(report.complete for report in reports):
         raise typer.Exit(1)

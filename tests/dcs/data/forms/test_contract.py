@@ -89,6 +89,41 @@ def test_the_column_of_the_first_class() -> None:
     check_form(SINGLE, frame, table)
 
 
+def test_a_probability_beside_a_prediction_is_no_confidence() -> None:
+    meant = truth(2)
+    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
+    top = [meant.classes[k] for k in meant.probs.argmax(axis=1)]
+    for k in (0, 1):
+        frame = pd.DataFrame({"pred": top, "prob": meant.probs[:, k], "label": meant.names})
+        check_form(SINGLE, frame, table)
+
+
+@pytest.mark.parametrize("mark", ["", " ", "\u2581", "\u0120"])
+@pytest.mark.parametrize("api", ["chat", "responses", "completions"])
+def test_an_answer_of_any_api(api: str, mark: str) -> None:
+    meant = truth(3)
+    rows = []
+    for row in np.log(meant.probs).tolist():
+        top = [{"token": mark + n, "logprob": v} for n, v in zip(CLASSES, row, strict=True)]
+        # One text in two spellings, after a quotation mark.
+        top[0]["logprob"] -= np.log(2)
+        top.append({**top[0], "token": mark + CLASSES[0].upper()})
+        places = [{"token": '"', "top_logprobs": []}, {"token": mark + "no", "top_logprobs": top}]
+        answer: Any = {"choices": [{"logprobs": {"content": places}}]}
+        if api == "responses":
+            answer = {"output": [{"content": [{"logprobs": places}]}]}
+        elif api == "completions":
+            pairs = [
+                {each["token"]: each["logprob"] for each in p["top_logprobs"]} for p in places
+            ]
+            tokens = [each["token"] for each in places]
+            answer = {"choices": [{"logprobs": {"tokens": tokens, "top_logprobs": pairs}}]}
+        rows.append(answer)
+    frame = pd.DataFrame({"response": [{"body": each} for each in rows], "gold": meant.names})
+    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
+    check_form(CHAT, frame, table, Reading(classes=tuple(CLASSES)))
+
+
 def test_the_contract_of_votes() -> None:
     counts = [[(row == name).sum() for name in CLASSES] for row in ANSWERS]
     gold = [*CLASSES, *CLASSES, *CLASSES]
@@ -110,6 +145,9 @@ HALF = [0.25, 0.75] * 15
         ({"label": [0, 1] * 15, "score": [0.75, 0.5] * 15}, ["score", "classes=0,1"]),
         ({"label": [1, 0] * 30, "score": HALF * 2}, ["score", "classes=0,1"]),
         ({"pred": ["a", "b", "c"], "score": HALF[:3], "y": ["a", "b", "c"]}, ["b", "'c'"]),
+        ({"pred": [*"abab"], "prob": [0.9, 0.8, 0.3, 0.4], "y": [*"abba"]}, ["row 2", "prob"]),
+        ({"run_0": ["0", "1"], "run_1": ["1", "1"], "label": ["a", "b"]}, ["'0'", "classes="]),
+        ({"s": [[{"label": k, "score": 0.5}] for k in "aba"]}, ["1 of 2 classes", "top_k=None"]),
         ({"run_0": ["a", "b"], "run_1": ["x", "b"], "label": ["a", "b"]}, ["'x'", "classes=a,b"]),
         ({"id": [0, 0, 1], "class": [*"aba"], "prob": HALF[:3], "label": [*"aab"]}, ["id", "1"]),
         ({"p": [[0.5, 0.5], [1.0]], "label": [0, 1]}, ["row 1", "column 'p'"]),

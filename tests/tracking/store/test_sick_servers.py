@@ -1,0 +1,122 @@
+"""Servers that never stop answering: commands end, and nothing is lost."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcs_tracking import Archive
+from tests.tracking.cells import recorded
+
+ROOT = Path(__file__).parents[3]
+
+_ZEROS = gzip.compress(bytes(300 * 2**20), 1)
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def _drip(write: Callable[[bytes], Any], parts: bytes) -> None:
+    for k in range(10**6):
+        write(parts[k % len(parts) : k % len(parts) + 1])
+        time.sleep(0.3)
+
+
+def _endless(write: Callable[[bytes], Any]) -> None:
+    while True:
+        write(b"0" * 2**16)
+
+
+ILLNESSES: dict[str, Callable[[Callable[[bytes], Any]], Any]] = {
+    "drips its head": lambda write: [write(_HEAD + b"X: "), _drip(write, b"a")],
+    "drips its body": lambda write: (
+        [write(_HEAD + b"Content-Length: 999999\r\n\r\n[")] + [_drip(write, b" ")]
+    ),
+    "is endless": lambda write: [write(_HEAD + b"\r\n"), _endless(write)],
+    "compresses zeros": lambda write: [
+        write(_HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(_ZEROS)),
+        write(_ZEROS),
+    ],
+}
+
+
+@contextmanager
+def ill(illness: str, *, after: int) -> Iterator[str]:
+    """Run a server that gives some good answers, and then bad ones only."""
+    asked = itertools.count()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            with suppress(OSError):
+                if next(asked) < after:
+                    self.wfile.write(_HEAD + b"Content-Length: 2\r\n\r\n{}")
+                else:
+                    ILLNESSES[illness](self.wfile.write)
+
+        do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The plug-ins of this checkout, which may not be installed, and a short patience."""
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    folder = tmp_path / "plugins" / "limits-1.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: limits\nVersion: 1\n")
+    lines = [
+        line
+        for group, each in points.items()
+        for line in (f"[{group}]", *(f"{key} = {value}" for key, value in each.items()))
+    ]
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+    path = os.pathsep.join([str(folder.parent), os.environ["PYTHONPATH"]])
+    return {**os.environ, "PYTHONPATH": path, "MLFLOW_HTTP_REQUEST_TIMEOUT": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("illness", "after"), [("drips its head", 0), *((illness, 2) for illness in ILLNESSES)]
+)
+def test_a_sick_server_ends_nothing_but_the_recording(
+    illness: str, after: int, output: Path, environment: dict[str, str]
+) -> None:
+    recorded(output, 1, 2)
+    code = "import sys; from dcs_workflows.cli import main; sys.exit(main())"
+    with ill(illness, after=after) as address:
+        command = [sys.executable, "-c", code, "sync", "--output", str(output)]
+        start = time.monotonic()
+        done = subprocess.run(
+            [*command, "--tracking-uri", address],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+    assert done.returncode in (1, 2), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - start < 120
+    assert len(Archive(output).load(["cell0001", "cell0002"])) == 2

@@ -1,0 +1,83 @@
+"""Limits of time and size on the answers of an MLflow server.
+
+MLflow limits the time between two parts of an answer only. Its plug-ins for authentication may
+handle a request, and a response before it is read, by the hooks of `requests`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
+from requests import PreparedRequest, Response
+from requests.auth import AuthBase
+from requests.exceptions import ContentDecodingError
+from requests.utils import get_netrc_auth
+
+from dcs_tracking.store.client import timeout
+
+NAME: Final = "dcs-limits"
+"""Value of ``MLFLOW_TRACKING_AUTH``."""
+
+#: Largest answer: a page of 1,000 runs with 1,000 metrics each takes 100 MB.
+_MOST_BYTES: Final = 2**28
+_PART: Final = 2**16
+
+#: Times the timeout between two parts that a whole answer may take.
+_PARTS_OF_TIME: Final = 6
+
+
+class AnswerLimits(RequestAuthProvider):  # type: ignore[misc]
+    """The plug-in of MLflow: adds no authentication, but limits to each request."""
+
+    def get_name(self) -> str:
+        """Return the name by which MLflow selects it."""
+        return NAME
+
+    def get_auth(self) -> AuthBase:
+        """Return what `requests` calls for each request."""
+        return _Limits()
+
+
+class _Limits(AuthBase):
+    """Limit the answer to a request; files that are read in parts have no limit of size."""
+
+    def __call__(self, r: PreparedRequest) -> PreparedRequest:
+        if "Authorization" not in r.headers and (login := get_netrc_auth(r.url)):
+            # Which `requests` does itself where there is no object like this one.
+            r.prepare_auth(login)
+        r.headers["Accept-Encoding"] = "identity"
+        r.register_hook("response", _limit)
+        return r
+
+
+def _limit(response: Response, *, stream: bool = False, **options: Any) -> None:
+    if not stream:
+        response.raw = _LimitedBody(response.raw)
+
+
+class _LimitedBody:
+    """The body of a response, as `requests` reads it."""
+
+    def __init__(self, body: Any) -> None:
+        self._body = body
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._body, name)
+
+    def stream(self, amt: int = _PART, decode_content: bool = True) -> Iterator[bytes]:
+        """Yield the body in parts, each as soon as it comes."""
+        size, end = 0, time.monotonic() + _PARTS_OF_TIME * timeout()
+        while part := self._body.read1(_PART, decode_content=decode_content):
+            size += len(part)
+            if size > _MOST_BYTES or time.monotonic() > end:
+                self._body.close()
+                limit = f"is larger than {_MOST_BYTES >> 20} MiB"
+                if size <= _MOST_BYTES:
+                    limit = f"takes longer than {_PARTS_OF_TIME * timeout():.0f} s"
+                raise ContentDecodingError(
+                    f"an answer of the server {limit}; check that it is an MLflow server"
+                )
+            yield part
