@@ -248,23 +248,16 @@ class Archive:
         self.path(key).unlink(missing_ok=True)
 
     def remove_sweep(self, sweep: Sweep) -> None:
-        """Delete a sweep, and its cells except for those of other sweeps.
+        """Delete a sweep, without its cells."""
+        self._list_path(sweep.sweep_key).unlink(missing_ok=True)
+        (self._sweeps / f"{sweep.sweep_key}.json").unlink(missing_ok=True)
 
-        Raises
-        ------
-        dcs.errors.TrackingError
-            Raised if another process records the sweep.
-        """
-        lock = self.lock(sweep)
-        try:
-            others = [each for each in self.sweeps() if each.sweep_key != sweep.sweep_key]
-            shared = {key for each in others for key in self.keys(each.sweep_key)}
-            for key in {*self.keys(sweep.sweep_key)} - shared:
-                self.remove(key)
-            self._list_path(sweep.sweep_key).unlink(missing_ok=True)
-            (self._sweeps / f"{sweep.sweep_key}.json").unlink(missing_ok=True)
-        finally:
-            lock.release()
+    def own_keys(self, sweeps: Iterable[Sweep]) -> list[str]:
+        """Return the keys of the cells of some sweeps that no other sweep has."""
+        own = {sweep.sweep_key for sweep in sweeps}
+        keys = {each.sweep_key: self.keys(each.sweep_key) for each in self.sweeps()}
+        shared = {key for sweep, some in keys.items() if sweep not in own for key in some}
+        return sorted({key for sweep in own for key in keys[sweep]} - shared)
 
     def lock(self, sweep: Sweep) -> FileLock:
         """Acquire the lock on recording a sweep, which the system releases when the process ends.

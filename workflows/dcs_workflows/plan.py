@@ -303,11 +303,10 @@ class SweepPlan:
         self.tables.setdefault(key, tables)
 
     @property
-    def study_storage(self) -> str:
-        """Storage of the Optuna studies: that of the sweep, of the environment, or a journal."""
+    def study_storage(self) -> str | None:
+        """Storage of the Optuna studies: that of the sweep, or of the environment, if any."""
         given = self.config.optuna_storage
-        address = given.get_secret_value() if given else os.environ.get(STORAGE_VARIABLE)
-        return address or str(self.output.absolute() / "optuna.journal")
+        return given.get_secret_value() if given else os.environ.get(STORAGE_VARIABLE) or None
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells of a table with the given digests.

@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 import sys
+from contextlib import ExitStack, suppress
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -227,10 +228,10 @@ def rm(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Delete a sweep or a cell: records on disk, runs and models in MLflow.
+    """Delete a sweep or a cell: records and studies on disk, runs and models in MLflow.
 
     Probability tables and cells that other sweeps have are kept. MLflow keeps deleted runs until
-    `mlflow gc`.
+    `mlflow gc`. Studies in a database are deleted if DCS_OPTUNA_STORAGE is set.
 
     Example: `dcs rm quickstart --yes`
     """
@@ -238,6 +239,8 @@ def rm(
     from dcs_tracking.schema import CELL_KEY, SWEEP_KEY, tagged
     from dcs_tracking.store.client import open_store
     from dcs_tracking.store.queries import delete_runs
+    from dcs_workflows.plan import STORAGE_VARIABLE, Cell
+    from dcs_workflows.study.storage import Studies
 
     results, archive = Results(runs, tracking_uri), Archive(runs)
     sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
@@ -245,15 +248,29 @@ def rm(
     what = f"sweep {name}" if record is None else f"cell {record.key}"
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
-    client = open_store(results.store)
-    experiments = [str(each.experiment_id) for each in client.search_experiments()]
-    if record is not None:
-        count = delete_runs(client, experiments, tagged({CELL_KEY: record.key}))
-        archive.remove(record.key)
-    else:
-        count = 0
+    with ExitStack() as locks:
+        for sweep in archive.sweeps():
+            if sweep in sweeps or (record and record.key in archive.keys(sweep.sweep_key)):
+                locks.callback(archive.lock(sweep).release)
+        keys = archive.own_keys(sweeps) if record is None else [record.key]
+        studies = Studies(archive.output, os.environ.get(STORAGE_VARIABLE) or None)
+        studies.check()
+        stored = []
+        for each in archive.load(keys, summaries=True).values():
+            with suppress(ConfigError):  # An earlier version wrote the record.
+                stored.append(studies.of(Cell.from_identity(each.identity)))
+        client = open_store(results.store)
+        experiments = [str(each.experiment_id) for each in client.search_experiments()]
+        tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps]
+        count = sum(
+            delete_runs(client, experiments, tagged(each))
+            for each in tags or [{CELL_KEY: key} for key in keys]
+        )
+        for study in stored:
+            study.remove()
+        for key in keys:
+            archive.remove(key)
         for sweep in sweeps:
-            count += delete_runs(client, experiments, tagged({SWEEP_KEY: sweep.sweep_key}))
             archive.remove_sweep(sweep)
     console.print(f"{what} deleted: {count} runs in MLflow, and its files in {runs}")
 

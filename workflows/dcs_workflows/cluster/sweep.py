@@ -108,7 +108,9 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
 
     from dcs.selection.fitting import Threads
     from dcs_workflows.study.cell import compute_cell
+    from dcs_workflows.study.storage import Studies
 
+    studies = Studies(plan.output.absolute(), plan.study_storage)
     mapper = Threads(cpu_count())
     for key, cells in plan.missing_cells.items():
         tables = plan.tables[key].read()
@@ -122,7 +124,7 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
                     sweep=plan.config.name,
                     progress=progress,
                     mapper=mapper,
-                    storage=plan.study_storage,
+                    studies=studies,
                     known=known,
                 )
                 yield plan.located(key, record)

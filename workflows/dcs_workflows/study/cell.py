@@ -23,7 +23,8 @@ from dcs.selection.methods import Method, get_method
 from dcs_tracking import CellRecord, TrialRecord, collect_provenance
 from dcs_workflows.parallel import Mapper, in_process, one_thread
 from dcs_workflows.plan import UNFITTED, Cell
-from dcs_workflows.study.study import StoredStudy, Tuned, Tuning, study_scheme
+from dcs_workflows.study.storage import Studies
+from dcs_workflows.study.study import Tuned, Tuning, study_scheme
 from dcs_workflows.tables import Rows
 
 
@@ -36,7 +37,7 @@ def compute_cell(
     sweep: str,
     progress: Callable[[float], None] = lambda share: None,
     mapper: Mapper = in_process,
-    storage: str | None = None,
+    studies: Studies | None = None,
     known: dict[Any, Any] | None = None,
 ) -> CellRecord:
     """Tune one cell and evaluate the selected scheme on the test rows.
@@ -53,9 +54,8 @@ def compute_cell(
         Called with the completed fraction of the work, 0..1.
     mapper : Mapper
         Runs the trials; the result does not depend on the mapper.
-    storage : str, optional
-        Storage of the cell's study, from which later runs resume; by default in memory. See
-        :func:`dcs_workflows.study.study.open_storage`.
+    studies : Studies, optional
+        Where the cell's study is stored, from which later runs resume; by default in memory.
     known : dict, optional
         Cache to pass to all cells that share a search, initially empty; see
         :func:`dcs_workflows.plan.sharing`.
@@ -81,9 +81,6 @@ def compute_cell(
         with naming_plugin("dcs.methods", cell.method):
             fitted = _fit_at_once(rows, method, cell.seed, known)
     else:
-        stored = None
-        if storage is not None:
-            stored = StoredStudy(storage, f"{cell.label} {cell.key[:8]}")
         fitted = study_scheme(
             Tuning(
                 table=rows,
@@ -92,7 +89,7 @@ def compute_cell(
                 seed=cell.seed,
                 progress=progress,
                 mapper=mapper,
-                stored=stored,
+                stored=None if studies is None else studies.of(cell),
                 known=known,
                 reference=reference,
             )
