@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from math import isnan
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dcs_workflows.reproduce import Compared
+    from dcs_workflows.study.storage import StoredStudy
 
 _HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
 
@@ -142,6 +144,10 @@ def runs(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON with all recorded metrics, not in percent.")
     ] = False,
+    studies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Copy their studies to a journal for optuna-dashboard."),
+    ] = None,
     output: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -159,6 +165,11 @@ def runs(
         found = queries.matching(found, where or ())
     if sort is not None:
         found = queries.best_first(found, sort)
+    if studies is not None:
+        from dcs_workflows.study.storage import collect_studies
+
+        number = collect_studies(_stored_studies(output, found["cell_key"]), studies)
+        console.print(f"{number:,} stud{'y' if number == 1 else 'ies'} written to {studies}")
     found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
     if as_json:
         typer.echo(
@@ -239,8 +250,6 @@ def rm(
     from dcs_tracking.schema import CELL_KEY, SWEEP_KEY, tagged
     from dcs_tracking.store.client import open_store
     from dcs_tracking.store.queries import delete_runs
-    from dcs_workflows.plan import STORAGE_VARIABLE, Cell
-    from dcs_workflows.study.storage import Studies
 
     results, archive = Results(runs, tracking_uri), Archive(runs)
     sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
@@ -253,12 +262,7 @@ def rm(
             if sweep in sweeps or (record and record.key in archive.keys(sweep.sweep_key)):
                 locks.callback(archive.lock(sweep).release)
         keys = archive.own_keys(sweeps) if record is None else [record.key]
-        studies = Studies(archive.output, os.environ.get(STORAGE_VARIABLE) or None)
-        studies.check()
-        stored = []
-        for each in archive.load(keys, summaries=True).values():
-            with suppress(ConfigError):  # An earlier version wrote the record.
-                stored.append(studies.of(Cell.from_identity(each.identity)))
+        studies = _stored_studies(runs, keys)
         client = open_store(results.store)
         experiments = [str(each.experiment_id) for each in client.search_experiments()]
         tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps]
@@ -266,13 +270,28 @@ def rm(
             delete_runs(client, experiments, tagged(each))
             for each in tags or [{CELL_KEY: key} for key in keys]
         )
-        for study in stored:
+        for study in studies:
             study.remove()
         for key in keys:
             archive.remove(key)
         for sweep in sweeps:
             archive.remove_sweep(sweep)
     console.print(f"{what} deleted: {count} runs in MLflow, and its files in {runs}")
+
+
+def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
+    """Return the studies of cells, which need not exist."""
+    from dcs_tracking import Archive
+    from dcs_workflows.plan import STORAGE_VARIABLE, Cell
+    from dcs_workflows.study.storage import Studies
+
+    studies = Studies(runs.absolute(), os.environ.get(STORAGE_VARIABLE) or None)
+    studies.check()
+    stored = []
+    for record in Archive(runs).load(keys, summaries=True).values():
+        with suppress(ConfigError):  # An earlier version wrote the record.
+            stored.append(studies.of(Cell.from_identity(record.identity)))
+    return stored
 
 
 def register(
