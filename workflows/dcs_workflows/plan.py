@@ -308,6 +308,12 @@ class SweepPlan:
         given = self.config.optuna_storage
         return given.get_secret_value() if given else os.environ.get(STORAGE_VARIABLE) or None
 
+    @property
+    def shared_folder(self) -> Path | None:
+        """The folder that all nodes must share: for scored prompts and journals of studies."""
+        in_database = "://" in (self.study_storage or "")
+        return None if in_database and not self.missing_tables else self.output
+
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells of a table with the given digests.
 

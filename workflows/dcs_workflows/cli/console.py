@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import ENOSPC
 from functools import partial
-from traceback import format_exception
+from traceback import extract_tb, format_exception
 from types import FrameType
 from typing import Any, cast
 
@@ -40,6 +40,11 @@ class _Console(Console):
         super().print(
             *objects, soft_wrap=not any(isinstance(each, Table) for each in objects), **options
         )
+
+    def on_broken_pipe(self) -> None:
+        # The reader has seen enough, such as `head`; the work goes on, and is written to disk.
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 console = _Console(highlight=False, markup=False, emoji=False)
@@ -135,6 +140,10 @@ def explained(error: BaseException) -> str:
     if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
         more = "; make room and run the same command again" if error.errno == ENOSPC else ""
         return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}{more}")
+    if isinstance(error, OSError) and not isinstance(error, DCSError):
+        # Of a socket, or of a folder that was deleted: what it is, only the place tells.
+        where = extract_tb(error.__traceback__)[-1]
+        return _one_line(f"{error} (in {where.name}, {where.filename}:{where.lineno})")
     return _one_line(str(error) or type(error).__name__)
 
 

@@ -133,7 +133,7 @@ def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | No
         with ExitStack() as opened:
             if plan.has_work:
                 with console.status("starting Ray" if address is None else "joining Ray"):
-                    opened.enter_context(connected(address))
+                    opened.enter_context(connected(address, shared=plan.shared_folder))
                 STOP.listen()  # Ray has installed its own signal handlers.
             progress = opened.enter_context(sweep_progress())
             records = run_sweep(plan, recorder, progress)

@@ -232,7 +232,7 @@ class Driver:
                 waiting.tables = ray.put(tables)
             width = self._width(waiting.cells[0][0])
             cells = waiting.cells.popleft()
-            running = task.remote(
+            running = task.options(name=f"run_cells {cells[0].label} {cells[0].key[:8]}").remote(
                 run_cell,
                 cells,
                 waiting.tables,
