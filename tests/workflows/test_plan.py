@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from dcs.io import content_key
 from dcs_tracking import Archive
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings
-from dcs_workflows.plan import SweepPlan, cpu_seconds_left, plan_sweep, sharing
+from dcs_workflows.plan import plan_sweep, sharing
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.tables import StoredTables
 from tests.workflows.conftest import biased_table, refused, toy_cell
@@ -73,50 +71,6 @@ def test_a_plan_has_every_cell_of_every_table(begun):
     assert plan_sweep(CONFIG, begun, only=["optimization_sizes=full"]).n_failed == 0
 
 
-def test_time_is_estimated_from_finished_cells_of_the_same_kind(begun):
-    plan = plan_sweep(CONFIG, begun, only=["seeds=0"])
-    assert math.isnan(cpu_seconds_left(plan))
-    assert cpu_seconds_left(plan_sweep(CONFIG, begun, only=["seeds=0", "methods=dnip"])) == 0.0
-
-
-def test_the_estimate_knows_trials_rows_classes_and_budget():
-    done = toy_cell(method="dcs", tuner=TunerSettings(trials=50))
-    record = failed_record(done, ValueError(), sweep="s", started_ms=0)
-    record = dataclasses.replace(record, status="FINISHED", finished_ms=10_000)
-
-    def estimate(size: int, *missing: dict[str, Any]) -> float:
-        plan = SweepPlan(
-            config=CONFIG,
-            output=Path("unused"),
-            sources={},
-            tables={"old": SimpleNamespace(size=4000), "new": SimpleNamespace(size=size)},
-            cells={
-                "old": [done],
-                "new": [
-                    dataclasses.replace(done, test_digest="new", **changes) for changes in missing
-                ],
-            },
-            ended={done.key: record},
-        )
-        return cpu_seconds_left(plan)
-
-    assert estimate(24_000, {}) == pytest.approx(60.0)
-    assert estimate(4000, {"tuner": TunerSettings(trials=100)}) == pytest.approx(20.0)
-    # The standard settings are always tried.
-    for trials in (0, 27):
-        assert estimate(4000, {"tuner": TunerSettings(trials=trials)}) == pytest.approx(5.4)
-    for others in (
-        {"method": "dnip"},
-        {"optimization_size": 100},
-        {"tuner": TunerSettings(search={"budget": 10})},
-        {"tuner": TunerSettings(judge={"development": 0.3})},
-    ):
-        assert math.isnan(estimate(4000, others))
-    # Two preferences select from one search.
-    fair = {"tuner": TunerSettings(trials=50, prefer="balance")}
-    assert estimate(4000, {}, fair) == pytest.approx(10.0)
-
-
 def test_a_dry_run_counts_and_computes_nothing(dcs, begun):
     path = begun / "sweep.yaml"
     path.write_text(CONFIG.model_dump_json(), encoding="utf-8")
@@ -125,8 +79,22 @@ def test_a_dry_run_counts_and_computes_nothing(dcs, begun):
     assert sorted(begun.rglob("*")) == before
     assert "ablated: 2 tables, 30 cells; 4 cells finished earlier, 1 failed" in said
     assert "to do: 1 table to score, 25 cells to compute" in said
-    assert "ablated: 2 tables, 30 cells; 4 cells finished earlier, 1 failed" in said
-    assert "to do: 1 table to score, 25 cells to compute (time: unknown" in said
+    assert "  seeds: 0 (15), 1 (15)\n  methods: icl (2), " in said
+    assert "at most" in said
+    counts = json.loads(dcs("sweep", path, "--output", begun, "--dry-run", "--json").out)
+    assert counts["missing"] == {"tables": 1, "cells": 25} and counts["exit_code"] == 0
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "tuner.sampler=os:system",
+        "tuner.sampler=no_such_package:Sampler",
+        "optuna_storage=redis://127.0.0.1/0",
+    ],
+)
+def test_a_dry_run_refuses_what_the_sweep_would_refuse(setting, tmp_path):
+    refused("sweep", "quickstart", "--dry-run", "--output", tmp_path, "--set", setting)
 
 
 def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -48,7 +48,7 @@ from dcs_workflows.tables import (
 UNFITTED = frozenset({"icl"})
 
 #: Axes of the sources of a sweep, with the attributes of a source.
-_ORIGIN: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}
+ORIGINS: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +276,7 @@ class SweepPlan:
         Cells of existing tables, by table key. Those of other tables are not known yet, because
         the identity of a cell includes the digests of its tables.
     ended : dict of str to CellRecord
-        Cells of earlier runs that are not computed again, by key: finished ones, and failed ones
+        Summaries of cells of earlier runs that are not computed again, by key: finished ones, and failed ones
         unless they are to be retried.
     texts : dict of str to str
         Hash of the texts used for planning, by table key.
@@ -433,6 +433,9 @@ class Progress:
         Number of submitted cells.
     work : collections.Counter of str
         Work done in this run: ``cells``, ``trials``, ``prompts``.
+    recording : callable
+        Returns the numbers of cells recorded in this run and of those to be recorded, and what
+        is recorded now: ``cells``, ``tables`` or ``figures``.
     started, first_cell : float
         Time of the start of the run and of its first submitted cell, by :func:`time.monotonic`;
         NaN before that cell.
@@ -446,51 +449,9 @@ class Progress:
     cells_total: int = 0
     running: int = 0
     work: Counter[str] = field(default_factory=Counter)
+    recording: Callable[[], tuple[int, int, str]] = lambda: (0, 0, "cells")
     started: float = field(default_factory=time.monotonic)
     first_cell: float = math.nan
-
-
-def cpu_seconds_left(plan: SweepPlan) -> float:
-    """Estimate the CPU time of the missing cells on existing tables from that of finished cells.
-
-    It is proportional to trials x rows x classes among cells with the same method, judge, number
-    of rows and search, budget included. Cells that share a search count once.
-
-    Returns
-    -------
-    float
-        Seconds; NaN unless a cell of each kind is finished.
-    """
-    seconds, units = defaultdict[Any, float](float), Counter[Any]()
-    for key, cells in plan.cells.items():
-        for cell in cells:
-            record = plan.ended.get(cell.key)
-            if record is None or not record.finished:
-                continue
-            kind, amount = _work(cell, plan.tables[key].size)
-            units[kind] += amount
-            # Trials of a cell may have run concurrently.
-            elapsed = (record.finished_ms - record.started_ms) / 1000
-            seconds[kind] += max(elapsed, sum(trial.seconds for trial in record.trials))
-    left = 0.0
-    for key, cells in plan.missing_cells.items():
-        for first, *_ in sharing(cells):
-            kind, amount = _work(first, plan.tables[key].size)
-            left += amount * (seconds[kind] / units[kind] if kind in units else math.nan)
-    return left
-
-
-#: Number of trials of a study at least: those of the standard settings.
-_FEWEST_TRIALS: Final = 27
-
-
-def _work(cell: Cell, size: int) -> tuple[Any, int]:
-    """Return the kind of a cell and its amount of work on a table of `size`."""
-    method, tuner = get_method(cell.method), cell.tuner
-    kind = method.shares or method.name, cell.optimization_size
-    if tuner is None:
-        return kind, size
-    return (*kind, tuner.judge, tuner.search), size * max(tuner.trials, _FEWEST_TRIALS)
 
 
 def sweep_key(config: SweepConfig) -> str:
@@ -551,13 +512,13 @@ def plan_sweep(
         cell satisfies the restrictions.
     """
     given: Sequence[GivenTable] = given_tables(config) if config.tables else ()
-    origins = {a: tuple(dict.fromkeys(getattr(g, n) for g in given)) for a, n in _ORIGIN.items()}
+    origins = {a: tuple(dict.fromkeys(getattr(g, n) for g in given)) for a, n in ORIGINS.items()}
     chosen = selected(config.axis_values | (origins if given else {}), only)
     config = config.restricted(chosen)
     given = [
         each
         for each in given
-        if all(getattr(each, _ORIGIN[a]) in v for a, v in chosen.items() if a in _ORIGIN)
+        if all(getattr(each, ORIGINS[a]) in v for a, v in chosen.items() if a in ORIGINS)
     ]
     plan = SweepPlan(config=config, output=output, sources={}, tables={}, cells={}, ended={})
     for table in given:
@@ -570,9 +531,10 @@ def plan_sweep(
         # Rows that are missing are scored again, which may change the table.
         if tables.complete and (both := tables.digests) is not None:
             plan.cells[key] = plan.cells_on(key, both)
-            for record in archive.load([cell.key for cell in plan.cells[key]]).values():
-                if record.finished or not retry_failed:
-                    plan.ended[record.key] = record
+    keys = [cell.key for cells in plan.cells.values() for cell in cells]
+    for record in archive.load(keys, summaries=True).values():
+        if record.finished or not retry_failed:
+            plan.ended[record.key] = record
     if not plan.n_cells:
         raise ConfigError(f"--only {' '.join(only)}: no cell remains")
     return plan

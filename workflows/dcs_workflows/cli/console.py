@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from errno import ENOSPC
 from functools import partial
@@ -50,6 +51,22 @@ class _Console(Console):
 console = _Console(highlight=False, markup=False, emoji=False)
 if not console.is_terminal:
     console.width = _PIPE_WIDTH
+
+
+def direct_output(*, as_json: bool, quiet: bool) -> None:
+    """Keep stdout for a summary in JSON, or print nothing but warnings and errors."""
+    console.stderr, console.quiet = as_json, quiet
+
+
+def conclude(
+    summary: Mapping[str, Any], *, as_json: bool, failed: object = None, pending: object = None
+) -> None:
+    """Print the summary if it is wanted; exit with 1 if cells failed, 3 if some are pending."""
+    code = 1 if failed else 3 if pending else 0
+    if as_json:
+        typer.echo(json.dumps({**summary, "exit_code": code}, default=str))
+    if code:
+        raise typer.Exit(code)
 
 
 def new_table(*columns: str, dense: bool = False) -> Table:
@@ -164,6 +181,7 @@ def _one_line(text: str) -> str:
 
 def prepare_output() -> None:
     """Redact warnings and tracebacks, and escape text that the streams cannot encode."""
+    direct_output(as_json=False, quiet=False)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if callable(reconfigure):

@@ -119,6 +119,10 @@ RunName = Annotated[
 ]
 
 
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print a summary in JSON; all else goes to stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
 Read = Annotated[
     list[str] | None,
     typer.Option(
@@ -171,7 +175,7 @@ def recording(
         tracking_uri,
         output=output,
         **tracking.model_dump(),
-        warn=lambda line: console.print(line, style="yellow"),
+        warn=lambda line: typer.secho(line, fg="yellow", err=True),
         **sweep,
     )
 

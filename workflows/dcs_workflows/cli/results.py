@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from math import isnan
@@ -20,7 +21,7 @@ from rich.text import Text
 
 from dcs.errors import ConfigError, TrackingError
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import console, new_table, progress_bar
+from dcs_workflows.cli.console import conclude, console, direct_output, new_table, progress_bar
 from dcs_workflows.cli.options import Results
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def runs(
         console.print(f"{number:,} stud{'y' if number == 1 else 'ies'} written to {studies}")
     found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
     if as_json:
-        typer.echo(
+        console.print(
             found.to_json(orient="records", indent=2, date_format="iso", double_precision=15)
         )
         return
@@ -206,6 +207,7 @@ def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> Non
 def compare(
     first: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a sweep.")],
     second: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of another sweep.")],
+    as_json: options.AsJson = False,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -219,6 +221,8 @@ def compare(
     from dcs_tracking.results.cells import Cells
     from dcs_tracking.results.sweep_tables import compare_sweeps
 
+    direct_output(as_json=as_json, quiet=False)
+    clock = time.perf_counter()
     results = Results(runs, tracking_uri)
     table = compare_sweeps(
         *(Cells.of(c.record for c in results.cells(name)) for name in (first, second))
@@ -229,6 +233,9 @@ def compare(
     console.print(f"{table.title}: {first} → {second}", style="bold")
     console.print(shown)
     console.print(table.note)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    seconds = round(time.perf_counter() - clock, 3)
+    conclude({"sweeps": [first, second], "rows": rows, "seconds": seconds}, as_json=as_json)
 
 
 def rm(
@@ -286,7 +293,7 @@ def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
     from dcs_workflows.study.storage import Studies
 
     studies = Studies(runs.absolute(), os.environ.get(STORAGE_VARIABLE) or None)
-    studies.check()
+    studies.connect()
     stored = []
     for record in Archive(runs).load(keys, summaries=True).values():
         with suppress(ConfigError):  # An earlier version wrote the record.

@@ -26,6 +26,9 @@ from optuna.storages.journal import (
     JournalFileBackend,
     JournalFileSymlinkLock,
 )
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from dcs.errors import DCSError, reason, redact
 from dcs.io import atomic_write_text, naming
@@ -157,8 +160,6 @@ class StoredStudy:
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
         """Convert failures of a storage to errors of one line, without the password of a URL."""
-        from sqlalchemy.exc import SQLAlchemyError
-
         try:
             yield
         except (StorageInternalError, SQLAlchemyError, OSError, ValueError, ImportError) as error:
@@ -192,18 +193,24 @@ class Studies:
         folder = self.output / "studies" if self.storage is None else Path(self.storage)
         return StoredStudy(name, folder.expanduser() / f"{cell.key}.journal")
 
-    def check(self) -> None:
+    def connect(self) -> None:
         """Raise StudyStorageError if a database is not available."""
         if self.storage is not None and "://" in self.storage:
+            stored = StoredStudy("", self.output, self.storage)
+            with stored.storage_errors():
+                _ = stored.storage
+
+    def check(self) -> None:
+        """Raise StudyStorageError if the storage is of no known kind, or its driver missing."""
+        if self.storage is not None and "://" in self.storage:
             with StoredStudy("", self.output, self.storage).storage_errors():
-                _open_database(self.storage)
+                if not self.storage.startswith("grpc://"):
+                    make_url(self.storage).get_dialect().import_dbapi()
 
 
 @lru_cache(maxsize=4)
 def _open_database(address: str) -> BaseStorage:
     """Open a database; each process opens it once."""
-    from sqlalchemy.pool import NullPool
-
     if address.startswith("grpc://"):
         host, _, port = address.removeprefix("grpc://").rpartition(":")
         return GrpcStorageProxy(host=host, port=int(port))

@@ -414,12 +414,13 @@ def make_sampler(name: str, *, seed: int, trials: int) -> BaseSampler:
         return RandomSampler(seed=seed)
     module, _, attribute = name.partition(":")
     try:
-        sampler = getattr(importlib.import_module(module), attribute)(seed=seed)
+        kind: Any = getattr(importlib.import_module(module), attribute)
+        if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
+            raise TypeError("must be a subclass of optuna's BaseSampler")
+        sampler: BaseSampler = kind(seed=seed)
+        return sampler
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigError(f"tuner.sampler {name}: {last_line(error)}") from error
-    if not isinstance(sampler, BaseSampler):
-        raise ConfigError(f"tuner.sampler {name}: must be a subclass of optuna's BaseSampler")
-    return sampler
 
 
 def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
