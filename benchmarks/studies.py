@@ -1,4 +1,4 @@
-"""Read the studies of sweeps back from MLflow, from the Optuna journal and from the records.
+"""Read the studies of sweeps back from MLflow, from the Optuna journals and from the records.
 
     python -m benchmarks.studies FOLDER ...
 
@@ -17,14 +17,13 @@ import mlflow
 import optuna
 import pandas as pd
 from mlflow import MlflowClient
-from pydantic import TypeAdapter
 
 from benchmarks.importances import KNOBS
 from benchmarks.results import markdown_table
 from dcs_tracking import Archive, CellRecord
 from dcs_tracking.store.client import default_tracking_uri
 from dcs_workflows.plan import Cell
-from dcs_workflows.study.study import open_storage
+from dcs_workflows.study.storage import Studies
 
 METHOD: Final = "dcs"
 
@@ -34,13 +33,13 @@ def read_studies(folder: Path) -> pd.DataFrame:
     # `load_table` of a client reads from the address that is set, not from that of the client.
     mlflow.set_tracking_uri(default_tracking_uri(folder))
     client = MlflowClient()
-    archive, storage = Archive(folder), open_storage(str(folder / "optuna.journal"))
+    archive, studies = Archive(folder), Studies(folder)
     rows = []
     for record in archive.finished().values():
         if record.identity["method"] != METHOD or not record.trials:
             continue
-        cell = TypeAdapter(Cell).validate_python(record.identity)
-        study = optuna.load_study(study_name=f"{cell.label} {cell.key[:8]}", storage=storage)
+        place = studies.of(Cell.from_identity(record.identity))
+        study = optuna.load_study(study_name=place.name, storage=place.storage)
         stored = study.get_trials(deepcopy=False)
         tracked = _tracked(client, record)
         assert len(tracked) == len(stored) == len(record.trials)

@@ -25,7 +25,8 @@ from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.selection.methods import get_method
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import one_thread
-from dcs_workflows.study.study import StoredStudy, Tuning, study_scheme
+from dcs_workflows.study.storage import StoredStudy
+from dcs_workflows.study.study import Tuning, study_scheme
 from dcs_workflows.tables import source_name, split_rows
 
 #: Numbers of trials; 0 stands for the standard settings alone.
@@ -42,7 +43,7 @@ def judge(path: Path, seed: int) -> Iterator[dict[str, Any]]:
     model, _, task = name.partition("__")
     texts = task.partition("_")[0].rstrip("0123456789")
     with tempfile.TemporaryDirectory(prefix="dcs-bench-") as folder:
-        stored = StoredStudy(f"{folder}/optuna.journal", name)
+        stored = StoredStudy(name, Path(folder) / "study.journal")
         # The longest first: the others find its trials in the storage.
         for trials in sorted(TRIALS, reverse=True):
             known: dict[Any, Any] = {}

@@ -44,9 +44,11 @@ READABLE: Final = (
     "and test.* or opt.txt and test.txt"
 )
 
-_FOLDER: Final = re.compile(
+ORIGIN: Final = re.compile(
     r"(?P<task>[^_]+)_(?P<model>.+)_shot(?P<shots>[0-9]{1,6}|N)_seed(?P<seed>[0-9]{1,18})"
 )
+"""Names of files and folders that specify an origin."""
+
 PARTS: Final = {
     "optimization": "optimization",
     "opt": "optimization",
@@ -480,7 +482,7 @@ def _folder_origin(path: Path) -> Provenance:
     split = PARTS.get(path.stem)
     # Make the path absolute, so that a relative path inside the folder gives the same provenance.
     folder = path.absolute().parent.name
-    match = _FOLDER.fullmatch(folder)
+    match = ORIGIN.fullmatch(folder)
     if match is None:
         return Provenance(split=split, source=path.name)
     shots = match["shots"]

@@ -137,16 +137,17 @@ def test_damaged_files_are_named_and_not_finished(
     assert archive.finished() == {f"cell000{number}": make_cell(number) for number in (0, 3)}
 
 
-def test_removing_a_sweep_keeps_the_cells_of_others(tmp_path: Path) -> None:
+def test_cells_of_one_sweep_and_of_several(tmp_path: Path) -> None:
     archive, other = Archive(tmp_path), Sweep(experiment="demo", sweep_key="s2")
     for sweep, added in ((SWEEP, (1, 2)), (other, (2, 3))):
         archive.save_sweep(sweep)
         for number in added:
             archive.write(make_cell(number))
             archive.add(sweep.sweep_key, f"cell000{number}")
+    assert archive.own_keys([SWEEP]) == ["cell0001"]
+    assert archive.own_keys([SWEEP, other]) == ["cell0001", "cell0002", "cell0003"]
     archive.remove_sweep(SWEEP)
     assert archive.sweeps() == [other]
-    assert set(archive.load()) == {"cell0002", "cell0003"}
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:

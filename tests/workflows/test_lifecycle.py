@@ -32,7 +32,7 @@ from dcs_tracking import Archive, sync
 from dcs_tracking.store import queries
 from dcs_tracking.store.client import open_client, open_experiment, search_runs
 from dcs_workflows.config.sweep import SweepConfig
-from dcs_workflows.study.study import open_storage
+from dcs_workflows.study.storage import StoredStudy
 from tests.faults.sweeps import kept, results, sweep
 from tests.workflows.conftest import biased_table
 
@@ -116,13 +116,14 @@ def stored(uri: str) -> tuple[Counter[str], dict[str, float]]:
 
 
 def trials_of(output: Path) -> dict[str, list[Any]]:
-    """Return number, parameters and values of all trials in the journal, by study."""
-    storage = open_storage(str(output / "optuna.journal"))
+    """Return number, parameters and values of all trials in the journals, by study."""
     return {
         name: [
             (trial.number, trial.params, trial.values)
             for trial in optuna.load_study(study_name=name, storage=storage).trials
         ]
+        for path in sorted(output.glob("studies/*.journal"))
+        for storage in [StoredStudy("", path).storage]
         for name in optuna.get_all_study_names(storage)
     }
 

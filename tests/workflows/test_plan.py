@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -78,8 +79,22 @@ def test_a_dry_run_counts_and_computes_nothing(dcs, begun):
     assert sorted(begun.rglob("*")) == before
     assert "ablated: 2 tables, 30 cells; 4 cells finished earlier, 1 failed" in said
     assert "to do: 1 table to score, 25 cells to compute" in said
-    assert "ablated: 2 tables, 30 cells; 4 cells finished earlier, 1 failed" in said
-    assert "to do: 1 table to score, 25 cells to compute" in said
+    assert "  seeds: 0 (15), 1 (15)\n  methods: icl (2), " in said
+    assert "at most" in said
+    counts = json.loads(dcs("sweep", path, "--output", begun, "--dry-run", "--json").out)
+    assert counts["missing"] == {"tables": 1, "cells": 25} and counts["exit_code"] == 0
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "tuner.sampler=os:system",
+        "tuner.sampler=no_such_package:Sampler",
+        "optuna_storage=redis://127.0.0.1/0",
+    ],
+)
+def test_a_dry_run_refuses_what_the_sweep_would_refuse(setting, tmp_path):
+    refused("sweep", "quickstart", "--dry-run", "--output", tmp_path, "--set", setting)
 
 
 def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):

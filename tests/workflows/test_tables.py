@@ -106,11 +106,14 @@ def test_the_fields_of_a_pattern_are_read_as_they_were_written(origins):
             dataclasses.replace(table, provenance=Provenance()).write(Path(folder, name))
         pattern = f"{folder}/{{task}}_{{model}}_shot{{shots}}_seed{{seed}}.parquet"
         given = given_tables(config(pattern, seeds=[7, 8]))
+        by_name = given_tables(config(folder, seeds=[7]))
     shots = [each[2] if each[2] == "N" else int(each[2]) for each in origins]
     expected = {(o[1], o[0], k, o[3]) for o, k in zip(origins, shots, strict=True)}
     # All are the same rows, so that tables are told apart by nothing but their fields.
     assert {who(each) for each in given} == expected
     assert all(each.own_seed for each in given)
+    told = {who(each) for each in by_name}
+    assert told == expected | {(name, name, None, 7) for name in ("other", "a_b_shotM_seed0")}
 
 
 def test_what_a_pattern_does_not_name_is_read_from_the_table_or_is_the_folder(tmp_path):

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError
-from dcs.io import content_key, validated
+from dcs.io import content_key, first_fault, validated
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import MIXTURE, PARAMETERS
 from dcs.plugins import plugin_version
@@ -47,7 +47,7 @@ from dcs_workflows.tables import (
 )
 
 #: Axes of the sources of a sweep, with the attributes of a source.
-_ORIGIN: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}
+ORIGINS: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,20 @@ class Cell(Variant):
     seed: int
     optimization_digest: str
     test_digest: str
+
+    @classmethod
+    def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
+        """Create a cell from its :attr:`identity`.
+
+        Raises
+        ------
+        ConfigError
+            If it is not the identity of a cell, or contains unknown settings.
+        """
+        try:
+            return _CELL.validate_python(dict(identity))
+        except ValidationError as error:
+            raise ConfigError(f"cell identity: {first_fault(error)}") from None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -270,8 +284,8 @@ class SweepPlan:
         Cells of existing tables, by table key. Those of other tables are not known yet, because
         the identity of a cell includes the digests of its tables.
     ended : dict of str to CellRecord
-        Cells of earlier runs that are not computed again, by key: finished ones, and failed ones
-        unless they are to be retried.
+        Summaries of cells of earlier runs that are not computed again, by key: finished ones, and
+        failed ones unless they are to be retried.
     texts : dict of str to str
         Hash of the texts used for planning, by table key.
     variants : tuple of Variant
@@ -297,11 +311,16 @@ class SweepPlan:
         self.tables.setdefault(key, tables)
 
     @property
-    def study_storage(self) -> str:
-        """Storage of the Optuna studies: that of the sweep, of the environment, or a journal."""
+    def study_storage(self) -> str | None:
+        """Storage of the Optuna studies: that of the sweep, or of the environment, if any."""
         given = self.config.optuna_storage
-        address = given.get_secret_value() if given else os.environ.get(STORAGE_VARIABLE)
-        return address or str(self.output.absolute() / "optuna.journal")
+        return given.get_secret_value() if given else os.environ.get(STORAGE_VARIABLE) or None
+
+    @property
+    def shared_folder(self) -> Path | None:
+        """The folder that all nodes must share: for scored prompts and journals of studies."""
+        in_database = "://" in (self.study_storage or "")
+        return None if in_database and not self.missing_tables else self.output
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells of a table with the given digests.
@@ -422,6 +441,9 @@ class Progress:
         Number of submitted cells.
     work : collections.Counter of str
         Work done in this run: ``cells``, ``trials``, ``prompts``.
+    recording : callable
+        Returns the numbers of cells recorded in this run and of those to be recorded, and what
+        is recorded now: ``cells``, ``tables`` or ``figures``.
     started, first_cell : float
         Time of the start of the run and of its first submitted cell, by :func:`time.monotonic`;
         NaN before that cell.
@@ -435,6 +457,7 @@ class Progress:
     cells_total: int = 0
     running: int = 0
     work: Counter[str] = field(default_factory=Counter)
+    recording: Callable[[], tuple[int, int, str]] = lambda: (0, 0, "cells")
     started: float = field(default_factory=time.monotonic)
     first_cell: float = math.nan
 
@@ -494,13 +517,13 @@ def plan_sweep(
         cell satisfies the restrictions.
     """
     given: Sequence[GivenTable] = given_tables(config) if config.tables else ()
-    origins = {a: tuple(dict.fromkeys(getattr(g, n) for g in given)) for a, n in _ORIGIN.items()}
+    origins = {a: tuple(dict.fromkeys(getattr(g, n) for g in given)) for a, n in ORIGINS.items()}
     chosen = selected(config.axis_values | (origins if given else {}), only)
     config = config.restricted(chosen)
     given = [
         each
         for each in given
-        if all(getattr(each, _ORIGIN[a]) in v for a, v in chosen.items() if a in _ORIGIN)
+        if all(getattr(each, ORIGINS[a]) in v for a, v in chosen.items() if a in ORIGINS)
     ]
     plan = SweepPlan(config=config, output=output, sources={}, tables={}, cells={}, ended={})
     for table in given:
@@ -513,9 +536,10 @@ def plan_sweep(
         # Rows that are missing are scored again, which may change the table.
         if tables.complete and (both := tables.digests) is not None:
             plan.cells[key] = plan.cells_on(key, both)
-            for record in archive.load([cell.key for cell in plan.cells[key]]).values():
-                if record.finished or not retry_failed:
-                    plan.ended[record.key] = record
+    keys = [cell.key for cells in plan.cells.values() for cell in cells]
+    for record in archive.load(keys, summaries=True).values():
+        if record.finished or not retry_failed:
+            plan.ended[record.key] = record
     if not plan.n_cells:
         raise ConfigError(f"--only {' '.join(only)}: no cell remains")
     return plan

@@ -26,6 +26,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
+from dcs.data.files import ORIGIN
 from dcs.data.overlap import refuse_shared_rows
 from dcs.data.reader import open_sources, source_files
 from dcs.data.splits import copied_rows, stratified_split
@@ -300,17 +301,19 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
         read = {name: _read_member(each, config.reading) for name, each in members.items()}
         tables = matched_tables({name: own for name, (own, _) in read.items()})
         origin = tables["optimization"].provenance
+        by_name = ORIGIN.fullmatch(named["name"])
+        told: Mapping[str, str] = by_name.groupdict() if by_name else {}
         own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
-        if "seed" in named:
-            own = int(named["seed"])
-        shots = named.get("shots", origin.shots)
+        if seed_named := named.get("seed", told.get("seed") if own is None else None):
+            own = int(seed_named)
+        shots = named.get("shots", told.get("shots") if origin.shots is None else origin.shots)
         for seed in config.seeds if own is None else (own,):
             split = _hold_out(tables, seed=seed, share=config.held_out)
             found.append(
                 GivenTable(
                     members=members,
-                    model=named.get("model") or origin.model or named["name"],
-                    task=named.get("task") or origin.task or named["name"],
+                    model=named.get("model") or origin.model or told.get("model", named["name"]),
+                    task=named.get("task") or origin.task or told.get("task", named["name"]),
                     shots=None if shots is None else parse_shots(str(shots)),
                     seed=seed,
                     held_out=config.held_out,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from dcs_tracking import Recorder
+from dcs_tracking import Archive, Recorder
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import refused
 
@@ -85,6 +85,12 @@ def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(dcs, new
     folder = new_output()
     _recorded(folder, "before", 0.5, (0, 1, 2))
     _recorded(folder, "after", 0.6, (1, 2))
+    archive = Archive(folder)
+    lock = archive.lock(next(each for each in archive.sweeps() if each.experiment == "before"))
+    for name in ("before", next(iter(archive.keys("before")))):
+        refused("rm", name, "--yes", "--runs", folder, says=["another process"])
+    lock.release()
+    assert "3 cells;" in dcs("runs", "before", "--runs", folder).out
     compared = dcs("compare", "before", "after", "--runs", folder).out
     (row,) = (line for line in compared.splitlines() if "DCS" in line)
     assert "51.5 → 61.5" in row and "+10.0" in row

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -13,7 +16,13 @@ from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Preference
 from dcs_tracking import Cells
-from dcs_workflows.cli.views import judged_table, progress_line, results_table, show_front
+from dcs_workflows.cli.views import (
+    judged_table,
+    progress_line,
+    results_table,
+    show_front,
+    show_results,
+)
 from dcs_workflows.plan import Progress
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
@@ -76,6 +85,26 @@ def test_progress_shows_rates_and_time_left():
     assert progress_line(seen, 225.0) == (
         "tables 4/4, cells 20/50, 1 failed: 6 running · 0.4 trials/s · about 5 min left"
     )
+    seen.recording = lambda: (5, 30, "cells")
+    assert "recording 30 cells · about 12 min left" in progress_line(seen, 225.0)
+    seen.cells_done, seen.recording = 50, lambda: (50, 0, "figures")
+    assert progress_line(seen, 225.0).endswith("recording figures")
+
+
+def test_what_is_printed_of_a_sweep_does_not_grow_with_its_cells(tmp_path, capsys):
+    records = [
+        replace(record, key=f"{record.key}{copy}", identity={**record.identity, "task": copy})
+        for record in paper_cells(tasks=("trec",), seeds=(0, 1))
+        for copy in map(str, range(20))
+    ]
+    failed = [replace(record, status="FAILED", error="no") for record in records[:9]]
+    show_results([*failed, *records[9:]], tmp_path / "results.csv")
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 30
+    assert "mean over these and seeds" in said and "5 more failed" in said
+    accuracies = [r.metrics["test/accuracy"] for r in records if r.identity["method"] == "dcs"]
+    assert f"{100 * np.mean(accuracies):.1f}" in said
+    assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(records) - 9
 
 
 def test_results_have_a_row_for_each_method():

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from dcs_workflows.cluster.connect import ClusterError, ClusterWatch, connected
+from dcs_tracking.environment import source_digest
+from dcs_workflows.cluster import connect
+from dcs_workflows.cluster.connect import ClusterError, ClusterWatch, check_nodes, connected
 from dcs_workflows.cluster.placement import Placement, place
 from tests.faults.processes import wait_for
 
@@ -23,6 +29,38 @@ def test_ray_that_does_not_start_is_said_on_one_line(monkeypatch):
     with pytest.raises(ClusterError, match="timed out") as caught, connected():
         pass
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_ray_starts_with_a_temporary_folder_of_a_long_path(tmp_path):
+    """As batch systems set it; nothing is left of the short one that Ray is given."""
+    folder = tmp_path / ("x" * max(1, 100 - len(str(tmp_path))))
+    folder.mkdir()
+    code = """if 1:
+        import os
+        from dcs_workflows.cluster.connect import connected
+        with connected():
+            import ray
+            print(ray.get(ray.remote(lambda: 2).remote()), os.environ["RAY_TMPDIR"])"""
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 0, said.stderr
+    number, short = said.stdout.split()
+    assert number == "2"
+    assert not Path(short, "ray").exists()
+
+
+def test_a_folder_that_nodes_do_not_share_is_refused(cluster, tmp_path, monkeypatch):
+    check_nodes(tmp_path)
+    monkeypatch.setattr(connect, "_look_here", lambda file: (source_digest(), file is None))
+    check_nodes()
+    with pytest.raises(ClusterError, match=rf"--output {tmp_path}: .*--tables"):
+        check_nodes(tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://somewhere", "a..b:6379", "127.0.0.1:²"])

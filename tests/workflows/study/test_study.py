@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,21 +12,16 @@ import pytest
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
+from dcs.errors import DCSError
 from dcs.methods.parameters import PARAMETERS, STANDARD_SCHEDULE, Hyperparameters
 from dcs.selection.fitting import Fitting, Threads
 from dcs.selection.methods import get_method
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import one_thread
+from dcs_workflows.study import storage
 from dcs_workflows.study.space import SearchSpace
-from dcs_workflows.study.study import (
-    OBJECTIVES,
-    StoredStudy,
-    Tuned,
-    Tuning,
-    make_sampler,
-    open_storage,
-    study_scheme,
-)
+from dcs_workflows.study.storage import OBJECTIVES, StoredStudy, StudyStorageError
+from dcs_workflows.study.study import Tuned, Tuning, make_sampler, study_scheme
 from tests.dcs.solutions import setting_of
 
 SETTINGS = TunerSettings(trials=42, space={"weight_scale": [10, 40]})
@@ -62,11 +58,11 @@ def test_the_number_of_workers_does_not_change_the_study(tuned):
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "gp"])
 def test_every_trial_has_every_parameter(sampler, tmp_path):
-    stored = StoredStudy(str(tmp_path / "optuna.journal"), "cell")
+    stored = StoredStudy("cell", tmp_path / "cell.journal")
     space = {"corrections": "weights"} if sampler == "gp" else {}
     settings = TunerSettings(trials=10, sampler=sampler, judge={"development": 0.3}, space=space)
     found = _study(settings, stored=stored)
-    study = optuna.load_study(study_name="cell", storage=open_storage(stored.storage))
+    study = optuna.load_study(study_name="cell", storage=stored.storage)
     assert len(study.trials) == len(found.trials) >= 10
     names = {row.name for row in PARAMETERS}
     assert all(set(trial.params) == names for trial in study.trials)
@@ -162,14 +158,14 @@ def _killed_after(results: int):
 
 
 def test_a_study_killed_three_times_resumes_to_the_same_trials(tuned, tmp_path):
-    stored = StoredStudy(str(tmp_path / "optuna.journal"), "cell")
+    stored = StoredStudy("cell", tmp_path / "cell.journal")
     for results in (5, 40, 25):
         with pytest.raises(_Killed):
             _study(stored=stored, mapper=_killed_after(results))
     again = _study(stored=stored)
     assert _results(again) == _results(tuned)
     assert again.scheme == tuned.scheme
-    study = optuna.load_study(study_name="cell", storage=open_storage(stored.storage))
+    study = optuna.load_study(study_name="cell", storage=stored.storage)
     assert [trial.values[0] for trial in study.trials] == [
         trial.metrics["dev/accuracy"] for trial in tuned.trials
     ]
@@ -177,22 +173,77 @@ def test_a_study_killed_three_times_resumes_to_the_same_trials(tuned, tmp_path):
     assert set(study.metric_names) <= set(study.trials[0].user_attrs)
 
 
+_SHORT = TunerSettings(
+    trials=12,
+    judge={"development": 0.3},
+    space={"calibration": "none", "corrections": "weights", "spacing": "linear"},
+)
+
+
 def test_a_journal_with_an_incomplete_line_goes_on(tmp_path):
-    path = tmp_path / "optuna.journal"
-    study = optuna.create_study(storage=open_storage(str(path)), study_name="one")
-    study.tell(study.ask(), 1.0)
-    with path.open("ab") as journal:
+    stored = StoredStudy("cell", tmp_path / "cell.journal")
+    with pytest.raises(_Killed):
+        _study(_SHORT, stored=stored, mapper=_killed_after(4))
+    with stored.file.open("ab") as journal:
         journal.write(b'{"op_code": 4, "worker')
-    again = optuna.load_study(storage=open_storage(str(path)), study_name="one")
-    again.tell(again.ask(), 2.0)
-    for reader in (study, optuna.load_study(storage=open_storage(str(path)), study_name="one")):
-        assert [trial.value for trial in reader.trials] == [1.0, 2.0]
+    assert _results(_study(_SHORT, stored=stored)) == _results(_study(_SHORT))
+
+
+@pytest.mark.parametrize("line", ["", "}{", '{"op_code": 99, "worker_id": "x"}', "[]", "null"])
+def test_a_damaged_journal_is_refused_in_one_line_that_names_it(line, tmp_path):
+    stored = StoredStudy("cell", tmp_path / "cell.journal")
+    _study(_SHORT, stored=stored)
+    lines = stored.file.read_text().splitlines()
+    stored.file.write_text("\n".join([*lines[:9], line, *lines[9:], ""]))
+    with pytest.raises(DCSError, match=rf"^{stored.file}: damaged .*; delete it") as caught:
+        _study(_SHORT, stored=stored)
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, StudyStorageError)
+
+
+def test_trials_that_are_stored_twice_are_read_once(tmp_path):
+    """As two processes left them that ran the same study at the same time."""
+    stored = StoredStudy("cell", tmp_path / "cell.journal")
+    first = _study(_SHORT, stored=stored)
+    with stored.opened() as study:
+        trials = study.get_trials()
+        for trial in [*trials[3:], *trials[:5]]:
+            study.add_trial(trial)
+        doubled = len(study.trials)
+    assert _results(_study(_SHORT, stored=stored)) == _results(first)
+    with stored.opened() as study:
+        assert len(study.trials) == doubled
+
+
+def test_a_study_in_use_names_its_holder(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_WAIT_SECONDS", 0.2)
+    stored = StoredStudy("cell", tmp_path / "cell.journal")
+    with (
+        stored.opened(),
+        pytest.raises(StudyStorageError, match=rf"'cell': in use by process {os.getpid()} on "),
+    ):
+        _study(_SHORT, stored=stored)
+
+
+def test_studies_are_collected_for_the_dashboard(tmp_path):
+    studies = [StoredStudy(name, tmp_path / f"{name}.journal") for name in "abc"]
+    for stored in studies[:2]:
+        _study(_SHORT, stored=stored)
+    collected = StoredStudy("a", tmp_path / "all.journal")
+    assert storage.collect_studies(studies, collected.file) == 2
+    for stored in studies[:2]:
+        found, own = (
+            optuna.load_study(study_name=stored.name, storage=each.storage)
+            for each in (collected, stored)
+        )
+        assert [t.params for t in found.trials] == [t.params for t in own.trials]
+        assert found.metric_names == own.metric_names
 
 
 def test_a_limit_is_a_constraint_of_the_study(tmp_path):
-    stored = StoredStudy(str(tmp_path / "optuna.journal"), "cell")
+    stored = StoredStudy("cell", tmp_path / "cell.journal")
     _study(TunerSettings(trials=8, judge={"development": 0.3}, max_cobias=3.0), stored=stored)
-    study = optuna.load_study(study_name="cell", storage=open_storage(stored.storage))
+    study = optuna.load_study(study_name="cell", storage=stored.storage)
     for trial in study.trials:
         limit = trial.constraints["max_cobias"]
         assert limit == pytest.approx(100.0 * trial.values[1] - 3.0)
@@ -200,7 +251,7 @@ def test_a_limit_is_a_constraint_of_the_study(tmp_path):
 
 @pytest.mark.parametrize("method", ["dcs", "dnip", "furud"])
 def test_a_finished_study_is_read_back_to_the_same_scheme(method, tmp_path):
-    stored = StoredStudy(str(tmp_path / "optuna.journal"), "cell")
+    stored = StoredStudy("cell", tmp_path / "cell.journal")
     first, again = (_study(TunerSettings(trials=24), method, stored=stored) for _ in range(2))
     assert again.scheme == first.scheme
     assert again.front == first.front

@@ -6,7 +6,7 @@ import operator
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,17 +79,21 @@ def cells(
         runs = _search_all(open_store(tracking_uri), _CELLS)
     else:
         runs = _deduplicate(search_runs(*open_experiment(tracking_uri, experiment), _CELLS))
-    frame = pd.DataFrame([_format_row(run, archive) for run in runs])
+    keys = [run.data.tags.get(schema.CELL_KEY, "") for run in runs]
+    records = archive.load(keys, summaries=True) if archive else {}
+    frame = pd.DataFrame([_format_row(run, archive, records) for run in runs])
     others = [name for name in frame if name not in CELL_COLUMNS]
     # The types must not depend on the number of rows.
     return frame.reindex(columns=[*CELL_COLUMNS, *others]).astype(_TYPES)
 
 
-def _format_row(run: Run, archive: Archive | None) -> dict[str, Any]:
+def _format_row(
+    run: Run, archive: Archive | None, records: Mapping[str, CellRecord]
+) -> dict[str, Any]:
     tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
     key, metrics = tags.get(schema.CELL_KEY, ""), run.data.metrics
-    if archive and key and archive.digest(key) == tags.get(schema.RECORD_DIGEST):
-        recorded = archive.read(key).metrics
+    if archive and key in records and archive.digest(key) == tags.get(schema.RECORD_DIGEST):
+        recorded = records[key].metrics
         names = schema.safe_names(recorded)
         metrics = metrics | {names[name]: value for name, value in recorded.items()}
     return {
@@ -209,11 +213,14 @@ def stored_cells(
         Raised if the experiment does not exist or has no cells, or the store cannot be opened.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
-    cells = [
-        _load_cell(client, run, archive)
+    runs = [
+        run
         for run in _deduplicate(search_runs(client, experiment_id, _CELLS))
         if run.info.status in ("FINISHED", "FAILED")
     ]
+    keys = [run.data.tags.get(schema.CELL_KEY, "") for run in runs]
+    records = archive.load(keys, summaries=True) if archive else {}
+    cells = [_load_cell(client, run, archive, records) for run in runs]
     if not cells:
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are not "
@@ -262,7 +269,8 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
             "lists them"
         )
     # Several sweeps may have the same cell, with the same record.
-    return _load_cell(client, runs[-1], archive)
+    key = runs[-1].data.tags.get(schema.CELL_KEY, "")
+    return _load_cell(client, runs[-1], archive, archive.load([key]) if archive else {})
 
 
 def _find_best(
@@ -333,11 +341,13 @@ def newest_links(tracking_uri: str, ui: str) -> dict[str, str]:
     return {}
 
 
-def _load_cell(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:
+def _load_cell(
+    client: MlflowClient, run: Run, archive: Archive | None, records: Mapping[str, CellRecord]
+) -> StoredCell:
     tags, run_id = run.data.tags, str(run.info.run_id)
     key = tags.get(schema.CELL_KEY, "")
-    record = archive.load([key]).get(key) if archive else None
-    if record is None or record.digest != tags.get(schema.RECORD_DIGEST):
+    record = records.get(key)
+    if not (record and archive and archive.digest(key) == tags.get(schema.RECORD_DIGEST)):
         record = _download_record(client, run_id)
     return StoredCell(record, run_id, str(run.info.experiment_id))
 

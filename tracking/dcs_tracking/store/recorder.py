@@ -65,6 +65,8 @@ class RecorderReport:
         Number of cells written to the store by this recorder.
     pending : int
         Number of cells on disk that are not known to be in the store.
+    complete : bool
+        Whether the store has all cells, and the end of the sweep.
     message : str
         One line for the user; if cells are pending or the end of the sweep is not recorded, with
         the reason and the command that records them.
@@ -76,9 +78,15 @@ class RecorderReport:
 
     recorded: int
     pending: int
+    complete: bool
     message: str
-    complete: bool = True
     link: str | None = None
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The report as plain values, for programs; ``address`` is the link."""
+        names = ("recorded", "pending", "complete", "message")
+        return {name: getattr(self, name) for name in names} | {"address": self.link}
 
 
 class Recorder:
@@ -109,6 +117,8 @@ class Recorder:
         Number of cells written to the store by this recorder so far.
     idle : bool
         Whether the store was already complete when the sweep ended.
+    stage : {"cells", "tables", "figures"}
+        What is being written.
 
     Raises
     ------
@@ -136,6 +146,7 @@ class Recorder:
         load_client_class()
         self.recorded = 0
         self.idle = False
+        self.stage = "cells"
         self._writers = writers or (1 if self.tracking_uri.startswith("sqlite") else _WRITERS)
         self._warn: Callable[[str], None] | None = warn
         self._lock = self.archive.lock(self._sweep)
@@ -161,8 +172,7 @@ class Recorder:
     def record(self, record: CellRecord) -> None:
         """Save a finished cell and schedule its recording; returns once it is on disk.
 
-        May be called from any thread, and for cells of an earlier run of the sweep, which are
-        not written again.
+        May be called from any thread.
 
         Parameters
         ----------
@@ -176,15 +186,23 @@ class Recorder:
         OSError
             Raised if the file cannot be written.
         """
-        self._check_disk()
-        if self._stop is not None:
-            raise TrackingError(f"cell {record.key}: the recorder of this sweep is closed")
-        # A key without a record is ignored, but a record without its key would not be sent.
-        if record.key not in self._keys:
-            self.archive.add(self._sweep.sweep_key, record.key)
-            self._keys.add(record.key)
+        self._list(record.key)
         self.archive.write(record)
         self._queue.put(record.key)
+
+    def known(self, key: str) -> None:
+        """Schedule the recording of a cell that is on disk, as of an earlier run of the sweep."""
+        self._list(key)
+        self._queue.put(key)
+
+    def _list(self, key: str) -> None:
+        self._check_disk()
+        if self._stop is not None:
+            raise TrackingError(f"cell {key}: the recorder of this sweep is closed")
+        # A key without a record is ignored, but a record without its key would not be sent.
+        if key not in self._keys:
+            self.archive.add(self._sweep.sweep_key, key)
+            self._keys.add(key)
 
     @property
     def pending(self) -> int:
@@ -393,6 +411,7 @@ class Recorder:
         if runs.status == status:
             self.idle = self._ended = True
             return
+        self.stage = "tables"
         keys = self.archive.keys(self._sweep.sweep_key)
         records = self.archive.load(keys, summaries=True).values()
         cells = Cells.of(records)
@@ -416,6 +435,7 @@ class Recorder:
         self._ended = True
         # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
         if deadline == math.inf and self._sweep.figures != "none":
+            self.stage = "figures"
             try:
                 figures = figure_files(overview_figures(cells))
                 self._progress = time.monotonic()
@@ -460,8 +480,8 @@ class Recorder:
             link=run_link(self.tracking_uri, runs.info) if runs else None,
             recorded=self.recorded,
             pending=len(pending),
-            message=message,
             complete=self._ended and not pending,
+            message=message,
         )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from errno import ENOSPC
 from functools import partial
-from traceback import format_exception
+from traceback import extract_tb, format_exception
 from types import FrameType
 from typing import Any, cast
 
@@ -41,10 +42,31 @@ class _Console(Console):
             *objects, soft_wrap=not any(isinstance(each, Table) for each in objects), **options
         )
 
+    def on_broken_pipe(self) -> None:
+        # The reader has seen enough, such as `head`; the work goes on, and is written to disk.
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
 
 console = _Console(highlight=False, markup=False, emoji=False)
 if not console.is_terminal:
     console.width = _PIPE_WIDTH
+
+
+def direct_output(*, as_json: bool, quiet: bool) -> None:
+    """Keep stdout for a summary in JSON, or print nothing but warnings and errors."""
+    console.stderr, console.quiet = as_json, quiet
+
+
+def conclude(
+    summary: Mapping[str, Any], *, as_json: bool, failed: object = None, pending: object = None
+) -> None:
+    """Print the summary if it is wanted; exit with 1 if cells failed, 3 if some are pending."""
+    code = 1 if failed else 3 if pending else 0
+    if as_json:
+        typer.echo(json.dumps({**summary, "exit_code": code}, default=str))
+    if code:
+        raise typer.Exit(code)
 
 
 def new_table(*columns: str, dense: bool = False) -> Table:
@@ -135,6 +157,10 @@ def explained(error: BaseException) -> str:
     if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
         more = "; make room and run the same command again" if error.errno == ENOSPC else ""
         return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}{more}")
+    if isinstance(error, OSError) and not isinstance(error, DCSError):
+        # Of a socket, or of a folder that was deleted: what it is, only the place tells.
+        where = extract_tb(error.__traceback__)[-1]
+        return _one_line(f"{error} (in {where.name}, {where.filename}:{where.lineno})")
     return _one_line(str(error) or type(error).__name__)
 
 
@@ -155,6 +181,7 @@ def _one_line(text: str) -> str:
 
 def prepare_output() -> None:
     """Redact warnings and tracebacks, and escape text that the streams cannot encode."""
+    direct_output(as_json=False, quiet=False)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if callable(reconfigure):

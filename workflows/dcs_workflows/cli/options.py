@@ -32,7 +32,21 @@ Engine = Annotated[
 Limit = Annotated[
     int | None, typer.Option(metavar="ROWS", min=1, help="Maximum number of texts per split.")
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Output folder.")]
+
+
+def _output(value: Path) -> Path:
+    """Refuse the address of an object store, which a path would make a folder of this one."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(value)):
+        from dcs_workflows.cluster.connect import SHARED
+
+        raise ConfigError(f"--output {value}: an address, not a folder; {SHARED}")
+    return value
+
+
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="FOLDER", callback=_output, help="Output folder."),
+]
 #: The folder option of commands that only read results.
 Runs = Annotated[
     Path,
@@ -95,6 +109,10 @@ NewTrackingUri = Annotated[
 Data = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Folder with task texts: FOLDER/TASK/...")
 ]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print a summary in JSON; all else goes to stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
 Read = Annotated[
     list[str] | None,
     typer.Option(
@@ -147,7 +165,7 @@ def recording(
         tracking_uri,
         output=output,
         **tracking.model_dump(),
-        warn=lambda line: console.print(line, style="yellow"),
+        warn=lambda line: typer.secho(line, fg="yellow", err=True),
         **sweep,
     )
 

@@ -7,6 +7,9 @@ import os
 import shlex
 import socket
 import sys
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,11 +21,13 @@ from rich.text import Text
 
 from dcs.errors import ConfigError
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import console, new_table
+from dcs_workflows.cli.console import conclude, console, direct_output, new_table
 from dcs_workflows.cli.options import Results
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dcs_workflows.study.storage import StoredStudy
 
 
 def report(
@@ -140,6 +145,10 @@ def runs(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON with all recorded metrics, not in percent.")
     ] = False,
+    studies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Copy their studies to a journal for optuna-dashboard."),
+    ] = None,
     output: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -157,9 +166,14 @@ def runs(
         found = queries.matching(found, where or ())
     if sort is not None:
         found = queries.best_first(found, sort)
+    if studies is not None:
+        from dcs_workflows.study.storage import collect_studies
+
+        number = collect_studies(_stored_studies(output, found["cell_key"]), studies)
+        console.print(f"{number:,} stud{'y' if number == 1 else 'ies'} written to {studies}")
     found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
     if as_json:
-        typer.echo(
+        console.print(
             found.to_json(orient="records", indent=2, date_format="iso", double_precision=15)
         )
         return
@@ -196,6 +210,7 @@ def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> Non
 def compare(
     first: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a sweep.")],
     second: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of another sweep.")],
+    as_json: options.AsJson = False,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -209,6 +224,8 @@ def compare(
     from dcs_tracking.results.cells import Cells
     from dcs_tracking.results.sweep_tables import compare_sweeps
 
+    direct_output(as_json=as_json, quiet=False)
+    clock = time.perf_counter()
     results = Results(runs, tracking_uri)
     table = compare_sweeps(
         *(Cells.of(c.record for c in results.cells(name)) for name in (first, second))
@@ -219,6 +236,9 @@ def compare(
     console.print(f"{table.title}: {first} → {second}", style="bold")
     console.print(shown)
     console.print(table.note)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    seconds = round(time.perf_counter() - clock, 3)
+    conclude({"sweeps": [first, second], "rows": rows, "seconds": seconds}, as_json=as_json)
 
 
 def rm(
@@ -229,10 +249,10 @@ def rm(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Delete a sweep or a cell: records on disk, runs and models in MLflow.
+    """Delete a sweep or a cell: records and studies on disk, runs and models in MLflow.
 
     Probability tables and cells that other sweeps have are kept. MLflow keeps deleted runs until
-    `mlflow gc`.
+    `mlflow gc`. Studies in a database are deleted if DCS_OPTUNA_STORAGE is set.
 
     Example: `dcs rm quickstart --yes`
     """
@@ -247,17 +267,41 @@ def rm(
     what = f"sweep {name}" if record is None else f"cell {record.key}"
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
-    client = open_store(results.store)
-    experiments = [str(each.experiment_id) for each in client.search_experiments()]
-    if record is not None:
-        count = delete_runs(client, experiments, tagged({CELL_KEY: record.key}))
-        archive.remove(record.key)
-    else:
-        count = 0
+    with ExitStack() as locks:
+        for sweep in archive.sweeps():
+            if sweep in sweeps or (record and record.key in archive.keys(sweep.sweep_key)):
+                locks.callback(archive.lock(sweep).release)
+        keys = archive.own_keys(sweeps) if record is None else [record.key]
+        studies = _stored_studies(runs, keys)
+        client = open_store(results.store)
+        experiments = [str(each.experiment_id) for each in client.search_experiments()]
+        tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps]
+        count = sum(
+            delete_runs(client, experiments, tagged(each))
+            for each in tags or [{CELL_KEY: key} for key in keys]
+        )
+        for study in studies:
+            study.remove()
+        for key in keys:
+            archive.remove(key)
         for sweep in sweeps:
-            count += delete_runs(client, experiments, tagged({SWEEP_KEY: sweep.sweep_key}))
             archive.remove_sweep(sweep)
     console.print(f"{what} deleted: {count} runs in MLflow, and its files in {runs}")
+
+
+def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
+    """Return the studies of cells, which need not exist."""
+    from dcs_tracking import Archive
+    from dcs_workflows.plan import STORAGE_VARIABLE, Cell
+    from dcs_workflows.study.storage import Studies
+
+    studies = Studies(runs.absolute(), os.environ.get(STORAGE_VARIABLE) or None)
+    studies.connect()
+    stored = []
+    for record in Archive(runs).load(keys, summaries=True).values():
+        with suppress(ConfigError):  # An earlier version wrote the record.
+            stored.append(studies.of(Cell.from_identity(record.identity)))
+    return stored
 
 
 def register(

@@ -133,20 +133,22 @@ def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
     return work.scored
 
 
-def announce(requests: Iterable[TableRequest]) -> None:
+def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
     """Print the maximum number of requests to each server before the first prompt is scored.
 
     Parameters
     ----------
     requests : iterable of TableRequest
-        Tables to score; engines that run locally are left out.
+        Tables to score.
+    local : bool
+        Whether to print those to engines that run locally, too.
     """
     from dcs.scoring import is_served
     from dcs.scoring.generation import PromptSet
 
     counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
-        if is_served(request.scoring.engine):
+        if local or is_served(request.scoring.engine):
             address = request.scoring.base_url
             address = origin(address) if address else request.scoring.engine
             # A server may return one sample per request.
@@ -154,7 +156,7 @@ def announce(requests: Iterable[TableRequest]) -> None:
             prompts = len(PromptSet.select(**request.prompted).texts)
             counts[request.model, address] += samples * prompts
     for (model, address), number in counts.items():
-        console.print(f"{model} at {address}: at most {number} requests")
+        console.print(f"{model} at {address}: at most {number:,} requests")
 
 
 @tasks.callback()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcs.errors import redact
+from dcs.errors import last_line, redact
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import STOP, console
+from dcs_workflows.cli.console import STOP, conclude, console, direct_output
 
 if TYPE_CHECKING:
     from dcs_workflows.config.sweep import SweepConfig
@@ -57,7 +57,7 @@ def sweep(
     settings: options.Settings = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only print the remaining work and its time."),
+        typer.Option("--dry-run", help="Only print the axes and the remaining work."),
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Compute failed cells again.")
@@ -66,20 +66,26 @@ def sweep(
         str | None,
         typer.Option(metavar="ADDRESS", help="Ray cluster to join: auto, 10.0.0.5:6379"),
     ] = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
     output: options.Output = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Run every cell of a sweep: models x tasks x shots x seeds x methods x ablations.
 
     Finished cells are not computed again when the command is repeated, even after it was stopped
-    or the machine crashed. The command line overrides the file, the file overrides defaults.
+    or the machine crashed. The command line overrides the file, the file overrides defaults. The
+    exit code is 0 if all cells are finished and recorded, 1 if some failed, and 3 if all are on
+    disk but not all in MLflow, which `dcs sync` mends.
 
     Example: `dcs sweep quickstart --only methods=dcs --set tuner.trials=5 --dry-run`
     """
     from dcs_workflows.cli.views import show_plan
+    from dcs_workflows.cluster.sweep import check_plan
     from dcs_workflows.config.sweep import load_config, packaged_config
     from dcs_workflows.plan import plan_sweep
 
+    direct_output(as_json=as_json, quiet=quiet)
     packaged = not config.suffix and not config.is_file()
     whole = load_config(
         packaged_config(str(config)) if packaged else config,
@@ -91,20 +97,26 @@ def sweep(
     )
     with console.status("checking existing results"):
         plan = plan_sweep(whole, output, only=only or (), retry_failed=retry_failed)
-    if dry_run:
-        show_plan(plan)
-    else:
-        _run(plan, whole, tracking_uri, address)
+        check_plan(plan)
+    if not dry_run:
+        _run(plan, whole, uri=tracking_uri, address=address, as_json=as_json)
+        return
+    show_plan(plan)
+    missing = {"tables": len(plan.missing_tables), "cells": plan.n_cells - len(plan.ended)}
+    counts = {"tables": plan.n_tables, "cells": plan.n_cells, "failed": plan.n_failed}
+    conclude({"sweep": plan.config.name, **counts, "missing": missing}, as_json=as_json)
 
 
-def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | None) -> None:
+def _run(
+    plan: SweepPlan, whole: SweepConfig, *, uri: str | None, address: str | None, as_json: bool
+) -> None:
     """Compute the missing part of a plan of the sweep `whole`; print results and next steps."""
     from dcs.scoring import check_engine
     from dcs_workflows.cli.scoring import announce
     from dcs_workflows.cli.views import headline, show_results, sweep_progress
     from dcs_workflows.cluster.connect import connected
     from dcs_workflows.cluster.sweep import run_sweep
-    from dcs_workflows.plan import sweep_key
+    from dcs_workflows.plan import Progress, sweep_key
     from dcs_workflows.tables import StoredTables
 
     clock = time.perf_counter()
@@ -130,31 +142,45 @@ def _run(plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | No
         varies=plan.varies,
         run_name=whole.name,
     ) as recorder:
+        progress = Progress(
+            recording=lambda: (recorder.recorded, recorder.pending, recorder.stage)
+        )
         with ExitStack() as opened:
             if plan.has_work:
                 with console.status("starting Ray" if address is None else "joining Ray"):
-                    opened.enter_context(connected(address))
+                    opened.enter_context(connected(address, shared=plan.shared_folder))
                 STOP.listen()  # Ray has installed its own signal handlers.
-            progress = opened.enter_context(sweep_progress())
+            opened.enter_context(sweep_progress(progress))
             records = run_sweep(plan, recorder, progress)
-        with console.status("recording in MLflow"):
+        with sweep_progress(progress):
             report = recorder.finish()
     for key, request in plan.missing_tables.items():
         scoring = StoredTables.under(plan.output, key).scoring
         for remark in [*scoring.remarks, *scoring.shortfall] if scoring else ():
             console.print(f"{request.label}: {remark}")
-    show_results(records)
+    show_results(records, plan.output / "results" / f"{whole.name}.csv")
     console.print(report.message)
     if report.link is not None:
         console.print(f"sweep {whole.name}: {report.link}")
-    console.print(f"written to {plan.output} in {time.perf_counter() - clock:.0f} s")
+    seconds = time.perf_counter() - clock
+    console.print(f"written to {plan.output} in {seconds:.0f} s")
     console.print(
         f"next: dcs runs {whole.name} {options.place(plan.output, uri)} lists the cells, "
         f"{options.ui_command(plan.output, uri)} compares them",
         style="bold",
     )
-    if not (report.complete and all(record.finished for record in records)):
-        raise SystemExit(1)
+    failures = {each.key: last_line(each.error or "") for each in records if not each.finished}
+    summary = {
+        "sweep": whole.name,
+        "tables": plan.n_tables,
+        "cells": len(records),
+        "computed": progress.work["cells"],
+        "failures": failures,
+        **report.counts,
+        "output": plan.output.absolute(),
+        "seconds": round(seconds, 3),
+    }
+    conclude(summary, as_json=as_json, failed=failures, pending=not report.complete)
 
 
 def sync(
@@ -163,13 +189,19 @@ def sync(
     restore: Annotated[
         bool, typer.Option("--restore", help="Restore experiments that were deleted in MLflow.")
     ] = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Record finished cells on disk that are not in MLflow yet, each exactly once.
+
+    The exit code is 3 if some are still not recorded.
 
     Example: `dcs sync --output dcs-runs --tracking-uri http://127.0.0.1:5000`
     """
     import dcs_tracking
 
+    direct_output(as_json=as_json, quiet=quiet)
+    clock = time.perf_counter()
     with console.status("recording in MLflow"):
         reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri, restore=restore)
     for report in reports:
@@ -178,5 +210,9 @@ def sync(
             console.print(report.link)
     if not reports:
         console.print(f"nothing to record: all finished cells in {runs} are recorded")
-    if not all(report.complete for report in reports):
-        raise typer.Exit(1)
+    summary = {
+        "sweeps": [report.counts for report in reports],
+        "seconds": round(time.perf_counter() - clock, 3),
+    }
+    pending = not all(report.complete for report in reports)
+    conclude(summary, as_json=as_json, pending=pending)

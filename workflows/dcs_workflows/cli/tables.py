@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason, show
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import console, progress_bar
+from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
 from dcs_workflows.cli.options import Results
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ def tune(
             help="Overwrite a scheme.json of other rows or options, instead of failing.",
         ),
     ] = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
     output: options.Output = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -143,6 +146,8 @@ def tune(
     from dcs_workflows.config.sweep import TuneConfig, configured
     from dcs_workflows.plan import paths_by_name, plan_tuning
 
+    direct_output(as_json=as_json, quiet=quiet)
+    clock = time.perf_counter()
     config = configured(
         TuneConfig,
         {},
@@ -225,6 +230,15 @@ def tune(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
         style="bold",
     )
+    summary = {
+        "scheme": path.absolute(),
+        "cell": record.key,
+        "cells": len(cells),
+        "metrics": dict(record.metrics),
+        **report.counts,
+        "seconds": round(time.perf_counter() - clock, 3),
+    }
+    conclude(summary, as_json=as_json, pending=not report.complete)
 
 
 def _write_result(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import groupby
-from typing import Final, get_args
+from pathlib import Path
+from typing import Any, Final, get_args
 
 import numpy as np
 from rich.table import Table
@@ -23,6 +25,7 @@ from dcs.evaluation.uncertainty import (
     percent,
     sentence_of_chance,
 )
+from dcs.io import atomic_write_text
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme
@@ -30,18 +33,28 @@ from dcs.selection.points import FrontPoint
 from dcs.selection.preference import Prefer, Preference
 from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
-from dcs_tracking.results.cells import MEASURES, Cells, Estimate, method_title
+from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, Estimate, method_title
 from dcs_tracking.store.runs import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.scoring import announce
-from dcs_workflows.plan import Progress, SweepPlan
+from dcs_workflows.config.sweep import value_label
+from dcs_workflows.parallel import repeating
+from dcs_workflows.plan import ORIGINS, Progress, SweepPlan
 from dcs_workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
 _LINE_SECONDS = 30.0
 
+#: Interval between updates of the progress while nothing changes.
+_SHOW_SECONDS = 2.0
+
 #: Units of work that are shown per second.
 _RATES: Final = ("prompts", "trials")
+
+
+#: Numbers of rows and of failures of a sweep that are printed; files have them all.
+_MOST_ROWS: Final = 20
+_MOST_FAILURES: Final = 4
 
 #: Half-width of a 95 % interval in standard errors.
 _Z_95: Final = 1.96
@@ -58,9 +71,11 @@ def headline(plan: SweepPlan) -> str:
 
 
 def show_plan(plan: SweepPlan) -> None:
-    """Print how much of a sweep is finished, and what is missing."""
+    """Print the axes of a sweep, how much of it is finished, and what is missing."""
     console.print(headline(plan))
-    announce(plan.missing_tables.values())
+    for line in _axes(plan):
+        console.print(line)
+    announce(plan.missing_tables.values(), local=True)
     if not plan.has_work:
         console.print("nothing to do")
         return
@@ -69,49 +84,75 @@ def show_plan(plan: SweepPlan) -> None:
     console.print(f"to do: {unscored} to score, {missing} to compute")
 
 
+def _axes(plan: SweepPlan) -> Iterator[str]:
+    """Yield a line for each axis: its values, with numbers of cells where these are known."""
+    sources = [source for own in plan.sources.values() for source in own]
+    cells: dict[str, Counter[Any]] = {"methods": Counter()}
+    for variant in plan.variants:
+        cells["methods"][variant.method] += len(sources)
+    for axis, name in ORIGINS.items():
+        cells[axis] = Counter()
+        for source in sources:
+            cells[axis][getattr(source, name)] += len(plan.variants)
+    for axis, values in (dict.fromkeys(ORIGINS, ()) | plan.config.axis_values).items():
+        if axis in cells:
+            named = (f"{value_label(axis, v)} ({n:,})" for v, n in cells[axis].items())
+        else:
+            named = (value_label(axis, value) for value in values)
+        yield f"  {axis}: {', '.join(named)}"
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def show_results(records: Sequence[CellRecord]) -> None:
-    """Print results by task, and failed cells."""
-    finished = Cells.of(records)
-    for (model, _), group in groupby(sorted(finished.records, key=_group), key=_group):
-        cells = Cells(tuple(group))
+def show_results(records: Sequence[CellRecord], file: Path) -> None:
+    """Write a row per cell to a file; print those of one task, or means by method, and failures.
+
+    The lines printed do not grow with the number of cells.
+    """
+    cells = Cells.of(records)
+    sources = list(dict.fromkeys((each.who["task"], each.who["model"]) for each in cells.records))
+    if sources:
+        atomic_write_text(file, cells.frame.to_csv(index=False))
         several = cells.frame["seed"].nunique() > 1
         shown = "mean ± sd over seeds" if several else "[95 % interval], p against uncorrected"
+        title = f"{sources[0][0]} ({sources[0][1]})"
+        if len(sources) > 1:
+            title, shown = f"{len(sources)} tasks and models", "mean over these and seeds"
         console.print()
-        task = cells.records[0].who["task"]
-        console.print(f"{task} ({model}): % of test rows, {shown}", style="bold")
-        console.print(results_table(cells))
-    for record in records:
-        if not record.finished:
-            reason = last_line(record.error or "")
-            console.print(f"failed {cell_name(record)}: {reason}", style="red")
-    if len(finished.records) < len(records):
-        console.print("add --retry-failed to compute the failed cells again")
-    console.print()
+        console.print(f"{title}: % of test rows, {shown}", style="bold")
+        console.print(results_table(cells, means=len(sources) > 1))
+    failed = [record for record in records if not record.finished]
+    for record in failed[:_MOST_FAILURES]:
+        reason = last_line(record.error or "")
+        console.print(f"failed {cell_name(record)}: {reason}", style="red")
+    if failed:
+        more = len(failed) - _MOST_FAILURES
+        also = f"{more} more failed, --json lists them; " if more > 0 else ""
+        console.print(f"{also}add --retry-failed to compute the failed cells again")
+    console.print(f"a row per cell: {file}" if sources else "")
 
 
-def _group(record: CellRecord) -> tuple[str, str]:
-    return record.identity["model"], record.identity["task"]
-
-
-def results_table(cells: Cells) -> Table:
-    """Return accuracy and COBias of the cells of one model and task by method.
+def results_table(cells: Cells, *, means: bool = False) -> Table:
+    """Return accuracy and COBias of cells by method: of one model and task, or means of several.
 
     Cells that differ in a setting, as in an ablation, have separate rows and a column for each
     such setting. Several seeds are averaged; a single one is shown with its 95 % interval and the
-    p-values of a paired test against uncorrected.
+    p-values of a paired test against uncorrected. At most some twenty rows are shown.
     """
     axes = cells.axes
-    rows = cells.estimates(["shots", "method", *(axis.name for axis in axes)])
+    by = [*([] if means else ["shots"]), "method", *(axis.name for axis in axes)]
+    rows = cells.estimates(by)
+    if means:
+        others = [name for name in MEASURE_COLUMNS if not name.endswith("mean")]
+        rows = rows.assign(shots=None, **dict.fromkeys(others, math.nan))
     tested = bool(rows["accuracy_p"].notna().any())
     p = ["p"] if tested else []
     settings = (f"{axis.title} " for axis in axes)
     heads = (head for measure in MEASURES for head in (METRICS[measure].head, *p))
     table = new_table("shots", "method ", *settings, *heads)
-    for row in rows.to_dict("records"):
+    for row in rows.to_dict("records")[:_MOST_ROWS]:
         method = row["method"]
         settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
         metrics = []
@@ -120,6 +161,8 @@ def results_table(cells: Cells) -> Table:
         shots = "" if row["shots"] is None else str(row["shots"])
         style = "" if method == UNCORRECTED else "bold"
         table.add_row(shots, method_title(method), *settings, *metrics, style=style)
+    if (more := len(rows) - _MOST_ROWS) > 0:
+        table.caption = f"{more:,} more rows"
     return table
 
 
@@ -140,16 +183,24 @@ def progress_line(progress: Progress, now: float) -> str:
         f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
     ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
+    recorded, waiting, stage = progress.recording()
+    computed = progress.cells_done == progress.cells_total
+    if waiting or computed:
+        what = f"{waiting} {stage}" if waiting else stage
+        parts.append(f"recording {what}")
     # Before, most of the cells that were submitted together are still to come.
     if work["cells"] > progress.running and progress.tables_done == progress.tables_total:
         seconds_per_cell = (now - progress.first_cell) / work["cells"]
         left = (progress.cells_total - progress.cells_done) * seconds_per_cell
-        parts.append(f"about {duration(left)} left")
+        if recorded:
+            left = max(left, waiting * seconds / recorded)
+        if left or not computed:
+            parts.append(f"about {duration(left)} left")
     return " · ".join(parts)
 
 
 @contextmanager
-def sweep_progress() -> Iterator[Progress]:
+def sweep_progress(progress: Progress) -> Iterator[None]:
     """Show progress while the block runs: live on a terminal, periodic lines otherwise."""
     with console.status("") as status:
         printed = time.monotonic()
@@ -163,7 +214,9 @@ def sweep_progress() -> Iterator[Progress]:
                 printed = now
                 console.print(line)
 
-        yield Progress(show=show)
+        progress.show = show
+        with repeating(lambda: show(progress), _SHOW_SECONDS):
+            yield
 
 
 def show_tuned(

@@ -12,8 +12,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
 from typing import Any
 
 import psutil
@@ -54,44 +55,68 @@ _ENVIRONMENT = {
 }
 
 
+#: Maximum length of the folder of Ray's sockets, whose paths the system limits to 107 bytes.
+_LONGEST_PATH = 36
+
 #: The processes of a local cluster without which Ray ends this process, by name.
 _DAEMONS: dict[str, psutil.Process] = {}
+
+
+#: The ways out if nodes have no common folder.
+SHARED = (
+    "give a folder of a file system that all nodes share, or use tables in place of prompts "
+    "(--tables) with studies in a database (DCS_OPTUNA_STORAGE), which need none"
+)
 
 
 class ClusterError(DCSError):
     """Raised if a Ray cluster is unreachable or incompatible with this installation."""
 
 
-def _digest_here() -> str:
-    return source_digest()
+def _look_here(file: Path | None) -> tuple[str, bool]:
+    return source_digest(), file is None or file.exists()
 
 
-def check_software() -> None:
-    """Compare the sources of every node of the joined cluster with those of the driver.
+def check_nodes(shared: Path | None = None) -> None:
+    """Check that every node of the joined cluster has the driver's sources and output folder.
 
     Ray itself refuses other versions of Python and of Ray. Sources are compared by their hash,
     not by version: equal ones may carry the versions of different commits.
 
+    Parameters
+    ----------
+    shared : path-like, optional
+        A folder that must be that of the driver on every node; by default none.
+
     Raises
     ------
     ClusterError
-        If a node has other sources or does not answer.
+        If a node has other sources, another folder, or does not answer.
     """
+    if shared is None:
+        _ask_nodes(None)
+    else:
+        shared.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(prefix=".shared-", dir=shared.absolute()) as file:
+            _ask_nodes(Path(file.name))
+
+
+def _ask_nodes(file: Path | None) -> None:
     import ray
     from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    ask = ray.remote(num_cpus=0, max_retries=0)(_digest_here)
+    ask = ray.remote(num_cpus=0, max_retries=0)(_look_here)
     answers = {
         node["NodeManagerAddress"] + "/" + node["NodeID"][:6]: ask.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote()
+        ).remote(file)
         for node in ray.nodes()  # type: ignore[no-untyped-call]
         if node["Alive"]
     }
     for name, answer in answers.items():
         try:
-            found = ray.get(answer, timeout=_ANSWER_SECONDS)
+            found, seen = ray.get(answer, timeout=_ANSWER_SECONDS)
         except (NodeDiedError, TaskUnschedulableError):
             continue  # A spot node that has left the cluster needs no check.
         except RayError as error:
@@ -104,10 +129,14 @@ def check_software() -> None:
                 f"node {name} has the sources {found} of {DISTRIBUTION}, the driver has "
                 f"{source_digest()}; install the same commit on both"
             )
+        if not seen and file is not None:
+            raise ClusterError(
+                f"--output {file.parent}: not the same folder on node {name}; {SHARED}"
+            )
 
 
 @contextmanager
-def connected(address: str | None = None) -> Iterator[None]:
+def connected(address: str | None = None, *, shared: Path | None = None) -> Iterator[None]:
     """Join a Ray cluster while the block runs.
 
     Parameters
@@ -115,6 +144,8 @@ def connected(address: str | None = None) -> Iterator[None]:
     address : str, optional
         ``auto``, or ``host:port`` of a head. By default the cluster that this process has
         already joined, or else a new local one, which is stopped at the end.
+    shared : path-like, optional
+        A folder that nodes of a cluster that is joined must share.
 
     Yields
     ------
@@ -144,18 +175,38 @@ def connected(address: str | None = None) -> Iterator[None]:
     # Otherwise it is the installation itself.
     if Path(folder) not in [package.parent for package in import_folders()]:
         options["runtime_env"] = {"worker_process_setup_hook": _path_without(folder)}
+    stack = ExitStack()
     with _silence_stderr():
         if address is None:
+            stack.enter_context(_short_folder())
             _start_local(options)
         else:
             _join(address, options)
     try:
         if address is not None:
-            check_software()
+            check_nodes(shared)
         yield
     finally:
         _DAEMONS.clear()
         ray.shutdown()
+        stack.close()
+
+
+@contextmanager
+def _short_folder() -> Iterator[None]:
+    """Give Ray another folder for its sockets if the temporary folder has a long path."""
+    if "RAY_TMPDIR" in os.environ or len(gettempdir()) <= _LONGEST_PATH:
+        yield
+        return
+    folders = (name for name in ("/tmp", "/var/tmp", "/dev/shm") if os.access(name, os.W_OK))
+    with TemporaryDirectory(
+        prefix="dcs-", dir=next(folders, None), ignore_cleanup_errors=True
+    ) as folder:
+        os.environ["RAY_TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["RAY_TMPDIR"]
 
 
 def _path_without(folder: str) -> Callable[[], None]:

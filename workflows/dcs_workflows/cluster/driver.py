@@ -33,7 +33,7 @@ from dcs_workflows.cluster.pool import ScoringPool
 from dcs_workflows.parallel import RayMapper
 from dcs_workflows.plan import Cell, Progress, SweepPlan, sharing
 from dcs_workflows.study.cell import compute_cell, failed_record
-from dcs_workflows.study.study import StudyStorageError, open_storage
+from dcs_workflows.study.storage import Studies, StudyStorageError
 from dcs_workflows.tables import Rows
 
 #: Maximum number of retries of cells whose worker died (out of memory, lost node).
@@ -88,8 +88,8 @@ class Driver:
     def __init__(self, plan: SweepPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
         self._archive = Archive(plan.output)
-        self._storage = plan.study_storage
-        open_storage(self._storage)
+        self._studies = Studies(plan.output.absolute(), plan.study_storage)
+        self._studies.connect()
         self._watch = ClusterWatch(look)
         self._placement = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
@@ -234,13 +234,13 @@ class Driver:
                 waiting.tables = ray.put(tables)
             width = self._width(waiting.cells[0][0])
             cells = waiting.cells.popleft()
-            running = task.remote(
+            running = task.options(name=f"run_cells {cells[0].label} {cells[0].key[:8]}").remote(
                 run_cell,
                 cells,
                 waiting.tables,
                 self._plan.config.name,
                 RayMapper(width, self._placement.cells),
-                self._storage,
+                self._studies,
             )
             if not (self._tuning or self._progress.work["cells"]):
                 self._progress.first_cell = time.monotonic()
@@ -301,7 +301,7 @@ def run_cell(
     tables: dict[str, Rows],
     sweep: str,
     mapper: Mapper,
-    storage: str | None,
+    studies: Studies | None,
     known: dict[Any, Any] | None = None,
 ) -> CellRecord:
     """Compute a cell; errors are recorded, so that they do not stop other cells.
@@ -316,8 +316,8 @@ def run_cell(
         Name of the sweep that the record belongs to.
     mapper : Mapper
         Runs the trials.
-    storage : str or None
-        Storage of the cell's study.
+    studies : Studies or None
+        Where the cell's study is stored.
     known : dict, optional
         See :func:`compute_cell`.
 
@@ -341,7 +341,7 @@ def run_cell(
             tables["test"],
             sweep=sweep,
             mapper=mapper,
-            storage=storage,
+            studies=studies,
             known=known,
         )
     except StudyStorageError:

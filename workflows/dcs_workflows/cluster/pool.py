@@ -154,7 +154,8 @@ class ScoringPool:
             actor.table = (fresh or sorted(tables, key=lambda table: -len(table.left)))[0]
         assert actor.table is not None
         shard = actor.table.left.popleft()
-        reference = actor.handle.score.remote(
+        score = actor.handle.score.options(name=f"score {actor.table.request.label}")
+        reference = score.remote(
             *actor.table.prompts.prompts(shard.start, shard.stop), actor.table.sampled(shard)
         )
         actor.calls += 1

@@ -91,6 +91,10 @@ class ScoringActor:
         self._folder = settings.store or shards
         self._held = ExitStack()
 
+    def __repr__(self) -> str:
+        # Ray's dashboard shows it.
+        return f"ScoringActor({self._model})"
+
     def load(self) -> ScorerInfo:
         """Load the model.
 

@@ -11,6 +11,22 @@ from dcs_workflows.plan import Progress, SweepPlan, sharing
 from dcs_workflows.tables import StoredTables, TableRequest
 
 
+def check_plan(plan: SweepPlan) -> None:
+    """Refuse a sampler or a storage of studies that cells could not use.
+
+    Raises
+    ------
+    DCSError
+        If there is none of that name; nothing is written or connected to.
+    """
+    from dcs_workflows.study.storage import Studies
+    from dcs_workflows.study.study import make_sampler
+
+    for name in {each.tuner.sampler for each in plan.variants if each.tuner is not None}:
+        make_sampler(name, seed=0, trials=1)
+    Studies(plan.output, plan.study_storage).check()
+
+
 def run_sweep(
     plan: SweepPlan,
     recorder: Recorder,
@@ -108,7 +124,9 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
 
     from dcs.selection.fitting import Threads
     from dcs_workflows.study.cell import compute_cell
+    from dcs_workflows.study.storage import Studies
 
+    studies = Studies(plan.output.absolute(), plan.study_storage)
     mapper = Threads(cpu_count())
     for key, cells in plan.missing_cells.items():
         tables = plan.tables[key].read()
@@ -122,7 +140,7 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
                     sweep=plan.config.name,
                     progress=progress,
                     mapper=mapper,
-                    storage=plan.study_storage,
+                    studies=studies,
                     known=known,
                 )
                 yield plan.located(key, record)
@@ -132,9 +150,8 @@ def _record_all(
     plan: SweepPlan, recorder: Recorder, ended: Iterable[CellRecord]
 ) -> list[CellRecord]:
     """Record all cells of a plan and return their summaries in configuration order."""
-    for key, record in plan.ended.items():
-        recorder.record(record)
-        plan.ended[key] = record.summary
+    for key in plan.ended:
+        recorder.known(key)
     for record in ended:
         # Not kept: the memory of this process must not grow with the number of cells.
         recorder.record(record)
@@ -143,4 +160,8 @@ def _record_all(
         for key in plan.sources
         for cell in plan.cells.get(key) or plan.cells_on(key, plan.tables[key].digests or {})
     )
-    return [recorder.archive.read(key).summary for key in dict.fromkeys(order)]
+    keys = list(dict.fromkeys(order))
+    recorder.archive.index()
+    found = recorder.archive.load(keys, summaries=True)
+    # Of a record that was lost, reading says why.
+    return [found.get(key) or recorder.archive.read(key) for key in keys]

@@ -257,8 +257,8 @@ class SweepConfig(PromptsConfig, TuneConfig):
         as failed; None is no limit. Set it well above the time of a cell, including the wait for
         a CPU, to end cells of workers that hang.
     optuna_storage : str or None
-        Path of a journal file, URL of a database, or ``grpc://host:port`` for the Optuna studies,
-        one per cell; by default ``optuna.journal`` in the output folder. Never displayed or
+        Folder of journals, URL of a database, or ``grpc://host:port`` for the Optuna studies, one
+        per cell; by default the folder ``studies`` in the output folder. Never displayed or
         recorded, because a URL may contain a password.
     """
 

@@ -22,7 +22,8 @@ from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
 from dcs_workflows.parallel import in_process, one_thread
 from dcs_workflows.plan import Cell
-from dcs_workflows.study.study import StoredStudy, Tuning, study_scheme
+from dcs_workflows.study.storage import Studies
+from dcs_workflows.study.study import Tuning, study_scheme
 from dcs_workflows.tables import Rows
 
 
@@ -35,7 +36,7 @@ def compute_cell(
     sweep: str,
     progress: Callable[[float], None] = lambda share: None,
     mapper: Mapper = in_process,
-    storage: str | None = None,
+    studies: Studies | None = None,
     known: dict[Any, Any] | None = None,
 ) -> CellRecord:
     """Tune one cell and evaluate the selected scheme on the test rows.
@@ -52,9 +53,8 @@ def compute_cell(
         Called with the completed fraction of the work, 0..1.
     mapper : Mapper
         Runs the trials; the result does not depend on the mapper.
-    storage : str, optional
-        Storage of the cell's study, from which later runs resume; by default in memory. See
-        :func:`dcs_workflows.study.study.open_storage`.
+    studies : Studies, optional
+        Where the cell's study is stored, from which later runs resume; by default in memory.
     known : dict, optional
         Cache to pass to all cells that share a search, initially empty; see
         :func:`dcs_workflows.plan.sharing`.
@@ -76,9 +76,6 @@ def compute_cell(
         reference = rows.probs.argmax(axis=1).astype(np.int64)
         if method.needs != "nothing":
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
-    stored = None
-    if storage is not None and cell.tuner is not None:
-        stored = StoredStudy(storage, f"{cell.label} {cell.key[:8]}")
     fitted = study_scheme(
         Tuning(
             table=rows,
@@ -87,7 +84,7 @@ def compute_cell(
             seed=cell.seed,
             progress=progress,
             mapper=mapper,
-            stored=stored,
+            stored=None if studies is None or cell.tuner is None else studies.of(cell),
             known={} if known is None else known,
             reference=reference,
         )

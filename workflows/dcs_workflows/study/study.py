@@ -8,27 +8,22 @@ those that were judged, so that its sampler is in the same state as without the 
 from __future__ import annotations
 
 import importlib
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FixedTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ConfigError, DCSError, last_line, reason, redact
+from dcs.errors import ConfigError, last_line
 from dcs.evaluation.metrics import METRICS
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.plugins import naming_plugin
@@ -45,17 +40,10 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.methods import Method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
-from dcs_tracking.environment import source_digest
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import in_process
 from dcs_workflows.study.space import SearchSpace
-
-#: Objectives of every study, with their directions.
-OBJECTIVES: Final[dict[str, Literal["maximize", "minimize"]]] = {
-    "accuracy": "maximize",
-    "cobias": "minimize",
-    "moves": "minimize",
-}
+from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
 
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
@@ -66,29 +54,7 @@ _GOOD_SHARE: Final = 0.25
 _STARTUP: Final = 10
 #: PMI weights of standard settings without COBias, as shares of the largest.
 _TAU_SHARES: Final = (0.1, 0.4, 1.0)
-#: User attribute of a study: hash of the sources.
-_CODE: Final = "code"
 _FRONT: Final = "front"
-
-
-class StudyStorageError(DCSError):
-    """Raised if the storage of the Optuna studies cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStudy:
-    """A stored study; one process at a time runs it.
-
-    Attributes
-    ----------
-    storage : str
-        Path of a journal file, URL of a database, or ``grpc://host:port``.
-    name : str
-        Name of the study.
-    """
-
-    storage: str = field(repr=False)
-    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +209,11 @@ def _run(
     space = SearchSpace(settings, tuning.method, searched, n_rows=int(n_rows))
     unsearched = [each for each in standard if each not in searched and space.admits(each)]
     others = fitting.judge(unsearched, mapper=tuning.mapper)
-    study = _Study(tuning, settings, fitting, space, space.first(searched))
-    study.run()
+    stored = tuning.stored
+    with nullcontext() if stored is None else stored.opened() as copy:
+        first = space.first(searched)
+        study = _Study(tuning, settings, fitting, space, first=first, copy=copy)
+        study.run()
     fits = [*others, *study.fits]
     before, after = (
         reference_of(fitting, each, selection)
@@ -282,7 +251,9 @@ class _Study:
         settings: TunerSettings,
         fitting: Fitting,
         space: SearchSpace,
+        *,
         first: Sequence[FixedTrial],
+        copy: optuna.Study | None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._tuning, self._fitting, self._space, self._first = tuning, fitting, space, first
@@ -296,10 +267,10 @@ class _Study:
             directions=[*OBJECTIVES.values()],
             sampler=make_sampler(settings.sampler, seed=seed, trials=self._n_trials),
         )
-        self._copy = None if tuning.stored is None else open_study(tuning.stored)
-        self._earlier: list[FrozenTrial] = []
-        if self._copy is not None:
-            self._earlier = self._copy.get_trials(states=[TrialState.COMPLETE])
+        self._copy = copy
+        complete = [] if copy is None else copy.get_trials(states=[TrialState.COMPLETE])
+        # Those found among the stored ones, in order: two processes may have stored each twice.
+        self._stored, self._earlier = iter(complete), list[FrozenTrial]()
         self._asked: list[tuple[optuna.Trial, Hyperparameters]] = []
         self.fits: list[Fit] = []
         self.records: list[TrialRecord] = []
@@ -345,27 +316,22 @@ class _Study:
                     yield setting
 
         found: dict[int, tuple[Fit, float, int]] = {}
-        number = max(self.n_first, len(self._earlier))
         # Trial n is asked when trial n - window is done.
-        for schemes, took, started_ms in self._tuning.mapper(
-            partial(_timed, fitting.rows.fit), items(), ahead=window
-        ):
+        results = self._tuning.mapper(partial(_timed, fitting.rows.fit), items(), ahead=window)
+        for index, (schemes, took, started_ms) in enumerate(results):
+            number = max(self.n_first, len(self._earlier)) + index
             fit = fitting.judged(self._asked[number][1], schemes)
             found[number] = (fit, took, started_ms)
-            number += 1
-            self._tuning.progress(0.95 * number / self._n_trials)
+            self._tuning.progress(0.95 * (number + 1) / self._n_trials)
         while len(self.fits) < self._n_trials:
             self._tell(*found[len(self.fits)])
 
     def _ask(self) -> tuple[optuna.Trial, Hyperparameters]:
         trial = self._study.ask()
         setting = self._space.suggest(trial)
-        number = trial.number
-        if number < len(self._earlier) and self._earlier[number].params != trial.params:
-            raise StudyStorageError(
-                f"study {self._tuning.stored.name if self._tuning.stored else ''}: trial {number} "
-                "of the storage has other parameters; delete the study, or use another storage"
-            )
+        found = next((each for each in self._stored if each.params == trial.params), None)
+        if found is not None:
+            self._earlier.append(found)
         self._asked.append((trial, setting))
         return self._asked[-1]
 
@@ -388,8 +354,9 @@ class _Study:
         self.fits.append(fit)
         self._constrain(trial, fit)
         self._study.tell(trial, [*values.values()])
-        if self._copy is not None and number >= len(self._earlier):
-            with _storage_errors(self._tuning.stored):
+        stored = self._tuning.stored
+        if stored is not None and self._copy is not None and number >= len(self._earlier):
+            with stored.storage_errors():
                 self._copy.add_trial(self.trials[number])
         self.records.append(_record(number, fit, seconds, started_ms))
 
@@ -445,93 +412,13 @@ def make_sampler(name: str, *, seed: int, trials: int) -> BaseSampler:
         return RandomSampler(seed=seed)
     module, _, attribute = name.partition(":")
     try:
-        sampler = getattr(importlib.import_module(module), attribute)(seed=seed)
+        kind: Any = getattr(importlib.import_module(module), attribute)
+        if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
+            raise TypeError("must be a subclass of optuna's BaseSampler")
+        sampler: BaseSampler = kind(seed=seed)
+        return sampler
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigError(f"tuner.sampler {name}: {last_line(error)}") from error
-    if not isinstance(sampler, BaseSampler):
-        raise ConfigError(f"tuner.sampler {name}: must be a subclass of optuna's BaseSampler")
-    return sampler
-
-
-@lru_cache(maxsize=4)
-def open_storage(address: str) -> BaseStorage:
-    """Open an Optuna storage; each process opens it once.
-
-    Parameters
-    ----------
-    address : str
-        Path of a journal file, URL of a database, or ``grpc://host:port``.
-
-    Raises
-    ------
-    StudyStorageError
-        If it cannot be opened.
-    """
-    from sqlalchemy.pool import NullPool
-
-    with _storage_errors(StoredStudy(address, "")):
-        if address.startswith("grpc://"):
-            host, _, port = address.removeprefix("grpc://").rpartition(":")
-            return GrpcStorageProxy(host=host, port=int(port))
-        if "://" in address:
-            # A study uses the database seldom: no connection stays open between.
-            return RDBStorage(address, engine_kwargs={"poolclass": NullPool})
-        path = Path(os.path.expanduser(address))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(JournalFileBackend(str(path), lock_obj=_JournalLock(str(path))))
-
-
-class _JournalLock(JournalFileSymlinkLock):
-    """Lock of a journal that removes an incomplete last line, as a full disk leaves it.
-
-    Otherwise the next writer would append to that line, and nobody could read the journal.
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._path = path
-
-    def acquire(self) -> bool:
-        acquired = super().acquire()
-        with open(self._path, "rb+") as journal:
-            if journal.seek(0, os.SEEK_END):
-                journal.seek(-1, os.SEEK_END)
-                if journal.read() != b"\n":
-                    journal.seek(0)
-                    journal.truncate(journal.read().rfind(b"\n") + 1)
-        return acquired
-
-
-def open_study(stored: StoredStudy) -> optuna.Study:
-    """Open a stored study; one of other sources, which may judge differently, is replaced."""
-    storage = open_storage(stored.storage)
-    with _storage_errors(stored):
-        arguments: dict[str, Any] = {"storage": storage, "study_name": stored.name}
-        directions = [*OBJECTIVES.values()]
-        study = optuna.create_study(**arguments, directions=directions, load_if_exists=True)
-        if study.user_attrs.get(_CODE, source_digest()) != source_digest():
-            optuna.delete_study(**arguments)
-            study = optuna.create_study(**arguments, directions=directions)
-        study.set_user_attr(_CODE, source_digest())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            study.set_metric_names([*OBJECTIVES])
-        return study
-
-
-@contextmanager
-def _storage_errors(stored: StoredStudy | None) -> Iterator[None]:
-    """Convert failures of a storage to errors of one line, without the password of a URL."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (StorageInternalError, SQLAlchemyError, OSError, ValueError, ImportError) as error:
-        address = "" if stored is None else redact(stored.storage)
-        raise StudyStorageError(
-            f"optuna_storage {address}: {redact(reason(error))}; make sure that it is reachable "
-            "from every node, or remove optuna_storage"
-        ) from None
 
 
 def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:

@@ -1,0 +1,258 @@
+"""Stored studies: a journal for each in the output folder, or a database.
+
+A journal is kept as long as the record of its cell.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import optuna
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage
+from optuna.storages.journal import (
+    BaseJournalBackend,
+    JournalFileBackend,
+    JournalFileSymlinkLock,
+)
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from dcs.errors import DCSError, reason, redact
+from dcs.io import atomic_write_text, naming
+from dcs_tracking.environment import source_digest
+from dcs_workflows.plan import Cell
+
+#: Objectives of every study, with their directions.
+OBJECTIVES: Final[dict[str, Literal["maximize", "minimize"]]] = {
+    "accuracy": "maximize",
+    "cobias": "minimize",
+    "moves": "minimize",
+}
+
+#: User attributes of a study: hash of the sources, and the process that last ran it.
+_CODE: Final = "code"
+_PROCESS: Final = "process"
+#: Seconds to wait for another process to end a study: also for one that is about to die.
+_WAIT_SECONDS: Final = 60.0
+
+
+class StudyStorageError(DCSError):
+    """Raised if the storage of a study cannot be used now; later it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStudy:
+    """A stored study; one process at a time runs it.
+
+    Attributes
+    ----------
+    name : str
+        Name of the study.
+    file : pathlib.Path
+        Its journal, or a file to lock if it is in a database.
+    address : str or None
+        URL of a database, or ``grpc://host:port``; None for a journal.
+    """
+
+    name: str
+    file: Path
+    address: str | None = field(default=None, repr=False)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the study is in its storage."""
+        if self.address is None:
+            return self.file.is_file() and self.file.stat().st_size > 0
+        with self.storage_errors():
+            return self.name in optuna.get_all_study_names(self.storage)
+
+    @contextmanager
+    def opened(self) -> Iterator[optuna.Study]:
+        """Open the study and lock it; one of other sources, which may judge differently, is new.
+
+        Raises
+        ------
+        StudyStorageError
+            If another process holds the lock, or the storage cannot be reached.
+        DCSError
+            If the journal is damaged.
+        """
+        with ExitStack() as stack:
+            with self.storage_errors():
+                stack.enter_context(self._locked())
+                arguments: dict[str, Any] = {"storage": self.storage, "study_name": self.name}
+                directions = [*OBJECTIVES.values()]
+                study = optuna.create_study(
+                    **arguments, directions=directions, load_if_exists=True
+                )
+                if study.user_attrs.get(_CODE, source_digest()) != source_digest():
+                    optuna.delete_study(**arguments)
+                    study = optuna.create_study(**arguments, directions=directions)
+                study.set_user_attr(_CODE, source_digest())
+                study.set_user_attr(_PROCESS, f"process {os.getpid()} on {socket.gethostname()}")
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ExperimentalWarning)
+                    study.set_metric_names([*OBJECTIVES])
+            yield study
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the study, which the system releases when the process ends."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        until = time.monotonic() + _WAIT_SECONDS
+        with naming(self.file), self.file.open("ab+") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise StudyStorageError(self._held()) from None
+                    time.sleep(0.1)
+            # A full disk or a kill may have cut the last line, which nobody could read then.
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            yield
+
+    def _held(self) -> str:
+        holder = optuna.load_study(study_name=self.name, storage=self.storage).user_attrs
+        return (
+            f"study {self.name!r}: in use by {holder.get(_PROCESS, 'another process')} "
+            f"(lock on {self.file}); run the command again when that has ended"
+        )
+
+    def remove(self) -> None:
+        """Delete the study, if it exists."""
+        if self.address is not None and self.exists:
+            with self.storage_errors():
+                optuna.delete_study(study_name=self.name, storage=self.storage)
+        self.file.unlink(missing_ok=True)
+
+    @property
+    def storage(self) -> BaseStorage:
+        """The storage, as Optuna uses it."""
+        if self.address is not None:
+            return _open_database(self.address)
+        path = str(self.file)
+        try:
+            return JournalStorage(JournalFileBackend(path, lock_obj=_Held(path)))
+        except OSError:
+            raise
+        except Exception as error:  # Optuna raises various types.
+            raise DCSError(
+                f"{self.file}: damaged Optuna journal ({reason(error)}); delete it to run the "
+                "study of its cell again"
+            ) from None
+
+    @contextmanager
+    def storage_errors(self) -> Iterator[None]:
+        """Convert failures of a storage to errors of one line, without the password of a URL."""
+        try:
+            yield
+        except (StorageInternalError, SQLAlchemyError, OSError, ValueError, ImportError) as error:
+            where = self.file if self.address is None else redact(self.address)
+            raise StudyStorageError(
+                f"optuna_storage {where}: {redact(reason(error))}; make sure that it is reachable "
+                "from every node, or remove optuna_storage"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Studies:
+    """The stored studies of an output folder.
+
+    Attributes
+    ----------
+    output : pathlib.Path
+        The output folder.
+    storage : str or None
+        Another folder of the journals, URL of a database, or ``grpc://host:port``.
+    """
+
+    output: Path
+    storage: str | None = field(default=None, repr=False)
+
+    def of(self, cell: Cell) -> StoredStudy:
+        """Return the study of a cell, which may not exist yet."""
+        name = f"{cell.label} {cell.key[:8]}"
+        if self.storage is not None and "://" in self.storage:
+            return StoredStudy(name, self.output / "studies" / f"{cell.key}.lock", self.storage)
+        folder = self.output / "studies" if self.storage is None else Path(self.storage)
+        return StoredStudy(name, folder.expanduser() / f"{cell.key}.journal")
+
+    def connect(self) -> None:
+        """Raise StudyStorageError if a database is not available."""
+        if self.storage is not None and "://" in self.storage:
+            stored = StoredStudy("", self.output, self.storage)
+            with stored.storage_errors():
+                _ = stored.storage
+
+    def check(self) -> None:
+        """Raise StudyStorageError if the storage is of no known kind, or its driver missing."""
+        if self.storage is not None and "://" in self.storage:
+            with StoredStudy("", self.output, self.storage).storage_errors():
+                if not self.storage.startswith("grpc://"):
+                    make_url(self.storage).get_dialect().import_dbapi()
+
+
+@lru_cache(maxsize=4)
+def _open_database(address: str) -> BaseStorage:
+    """Open a database; each process opens it once."""
+    if address.startswith("grpc://"):
+        host, _, port = address.removeprefix("grpc://").rpartition(":")
+        return GrpcStorageProxy(host=host, port=int(port))
+    # A study uses the database seldom: no connection stays open between.
+    return RDBStorage(address, engine_kwargs={"poolclass": NullPool})
+
+
+def collect_studies(studies: Iterable[StoredStudy], path: Path) -> int:
+    """Write the studies that exist to one journal, for optuna-dashboard; return their number."""
+    lines = _Lines()
+    storage = JournalStorage(lines)
+    found = [stored for stored in studies if stored.exists]
+    for stored in found:
+        with stored.storage_errors():
+            optuna.copy_study(
+                from_study_name=stored.name, from_storage=stored.storage, to_storage=storage
+            )
+    atomic_write_text(path, "".join(json.dumps(log) + "\n" for log in lines.logs))
+    return len(found)
+
+
+class _Held(JournalFileSymlinkLock):
+    """Of a journal that one process has locked for longer than a line.
+
+    Optuna's own lock stays when a process is killed, and the next one waits for half a minute.
+    """
+
+    def acquire(self) -> bool:  # noqa: D102
+        return True
+
+    def release(self) -> None:  # noqa: D102
+        pass
+
+
+class _Lines(BaseJournalBackend):
+    """The lines of a journal in memory: on disk each of them would be flushed."""
+
+    def __init__(self) -> None:
+        self.logs: list[dict[str, Any]] = []
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # noqa: D102
+        return iter(self.logs[log_number_from:])
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:  # noqa: D102
+        self.logs += logs
