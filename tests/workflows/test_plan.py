@@ -12,7 +12,7 @@ import pytest
 from dcs.io import content_key
 from dcs_tracking import Archive
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings
-from dcs_workflows.plan import plan_sweep, sharing
+from dcs_workflows.plan import SweepPlan, plan_sweep, sharing
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.tables import StoredTables
 from tests.workflows.conftest import biased_table, refused, toy_cell

@@ -276,8 +276,8 @@ class SweepPlan:
         Cells of existing tables, by table key. Those of other tables are not known yet, because
         the identity of a cell includes the digests of its tables.
     ended : dict of str to CellRecord
-        Summaries of cells of earlier runs that are not computed again, by key: finished ones, and failed ones
-        unless they are to be retried.
+        Summaries of cells of earlier runs that are not computed again, by key: finished ones, and
+        failed ones unless they are to be retried.
     texts : dict of str to str
         Hash of the texts used for planning, by table key.
     variants : tuple of Variant
