@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dcs.errors import TrackingError
 from dcs.io import atomic_path, atomic_write_text, first_fault, naming, read_json, read_text
@@ -86,6 +86,10 @@ class Sweep(BaseModel):
     traces: int = 20
     scorings: tuple[ScoringRecord, ...] = ()
     status: SweepStatus | None = None
+
+
+#: For the index alone, which is no contract: it checks less than `CellRecord.from_json`.
+_RECORD = TypeAdapter(CellRecord)
 
 
 def _version(path: Path) -> str:
@@ -201,7 +205,7 @@ class Archive:
             if digest is None or summary is None:
                 with suppress(TrackingError):
                     record = self.read(path.stem)
-                    digest, summary = record.digest, record.summary.to_json()
+                    digest, summary = record.digest, _RECORD.dump_json(record.summary).decode()
             if digest is not None and summary is not None:
                 rows.append({**row, "digest": digest, "summary": summary})
         with atomic_path(self._index) as file:
@@ -246,7 +250,7 @@ class Archive:
                 continue
             try:
                 if text := _current(known, self.path(key)):
-                    records[key] = CellRecord.from_json(text)
+                    records[key] = _RECORD.validate_json(text)
                     continue
                 record = self.read(key)
                 records[key] = record.summary if summaries else record

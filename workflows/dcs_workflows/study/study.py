@@ -413,7 +413,7 @@ def make_sampler(name: str, *, seed: int, trials: int) -> BaseSampler:
     module, _, attribute = name.partition(":")
     try:
         kind: Any = getattr(importlib.import_module(module), attribute)
-        if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
+        if not (isinstance(kind, type) and BaseSampler in kind.__mro__):
             raise TypeError("must be a subclass of optuna's BaseSampler")
         sampler: BaseSampler = kind(seed=seed)
         return sampler
