@@ -60,9 +60,8 @@ class Sweep(BaseModel):
         Fields of the identity that differ between cells: ``model``, ``task``, ``shots``, ``seed``.
     run_name : str or None
         Name of the parent run; by default that of the experiment.
-    trials : {"table", "runs", "none"}
-        How the trials of the cells are recorded: as step metrics and one table of each cell, as
-        a nested run each in addition, or not at all.
+    trials : {"table", "none"}
+        Whether to record the trials of the cells, as step metrics and a table of each cell.
     figures : {"sweep", "none"}
         Whether to record the figures of the sweep.
     traces : int

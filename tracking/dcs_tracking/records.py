@@ -340,6 +340,6 @@ class StoredCell:
 
 
 #: How the trials of a cell are recorded in MLflow.
-TrialTracking: TypeAlias = Literal["table", "runs", "none"]
+TrialTracking: TypeAlias = Literal["table", "none"]
 #: Which figures are drawn and recorded.
 FigureTracking: TypeAlias = Literal["sweep", "none"]

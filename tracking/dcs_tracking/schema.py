@@ -12,7 +12,7 @@ from dcs.evaluation.metrics import METRICS
 KIND: Final = "dcs.kind"
 KIND_SWEEP: Final = "sweep"
 KIND_CELL: Final = "cell"
-KIND_TRIAL: Final = "trial"
+KIND_MEAN: Final = "mean"
 KIND_SCORING: Final = "scoring"
 KIND_MODEL: Final = "model"
 KIND_PROMPT: Final = "prompt"
@@ -23,7 +23,7 @@ CELL_KEY: Final = "dcs.cell_key"
 TABLE_KEY: Final = "dcs.table_key"
 RECORD_DIGEST: Final = "dcs.record_digest"
 DIGESTS: Final = ("table_digest", "optimization_digest", "test_digest")
-TRIAL_NUMBER: Final = "dcs.trial"
+MEAN_OF: Final = "dcs.mean_of"
 IDENTITY_TAGS: Final = ("model", "task", "shots", "seed", "method")
 OBJECTIVE: Final = "objective"
 OPTIMIZATION_SIZE: Final = "optimization_size"

@@ -17,8 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.schemes.corrections import Membership, Weight
-from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking.results import sweep_tables as tables
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.formats import ResultTable
@@ -119,15 +117,6 @@ def test_ablation_rows_are_the_terms_of_the_objective() -> None:
     assert main.text["method"].tolist() == names
 
 
-def test_what_changes_nothing_is_neither_weight_nor_membership() -> None:
-    kinds = (Weight(1.0), Membership(0.0, 1.0, 1.0), Weight(0.5), Membership(0.0, 0.0, 1.0))
-    scheme = CorrectionScheme(tuple("abcd"), kinds).to_dict()
-    cells = paper_cells(tasks=("rte",), shots=("N",), methods=("dcs",))
-    changed = Cells.of(replace(cell, scheme=scheme) for cell in cells)
-    (row,) = tables.scheme_summary(changed).text.to_dict("records")
-    assert [row[name] for name in ("weights", "memberships", "unchanged")] == ["1.0", "1.0", "2.0"]
-
-
 def _aligned(text: str) -> bool:
     return len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1
 
@@ -137,7 +126,7 @@ def test_every_table_comes_in_every_form() -> None:
     cells += paper_cells(tasks=("trec", "ddi"), objective="err", seeds=(0, 1))
     made = tables.all_tables(Cells.of(cells))
     assert {table.name for table in made} >= {
-        *("main_results", "schemes", "class_accuracies"),
+        *("main_results", "class_accuracies"),
         "objective_ablation",
     }
     for table in made:

@@ -21,9 +21,8 @@ from dcs_tracking.records import StoredCell
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import overview_figures
 from dcs_tracking.results.report import render_report
-from dcs_tracking.store import queries
 from dcs_tracking.store.client import default_tracking_uri, run_link
-from dcs_tracking.store.queries import newest_link, stored_cells, sweep_run
+from dcs_tracking.store.queries import newest_links, stored_cells, sweep_run
 from tests.servers import free_port, mlflow_server
 from tests.tracking.paper_cells import paper_cells
 
@@ -220,12 +219,12 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
 
     metrics = ['text="test/accuracy"', 'text="test/cobias"']
     plot = ".js-plotly-plot svg"
-    fairest = queries.cells(store, EXPERIMENT).sort_values("test/cobias")["name"].iloc[0]
-    listed = [f"text={len(cells)} matching runs", f"text={fairest}", ".js-plotly-plot svg"]
+    groups = [f'text="Group: {name}"' for name in ("uncorrected", "dcs")]
+    listed = [f"text={len(cells)} matching runs", *groups, plot]
     compare = ["text=Comparing 2 Runs", plot, *(f"text={run_id}" for run_id in ids)]
     files = ["leaderboard.json", "figures", "tables"]
     return {
-        "cells": (newest_link(store, server), [*listed, *metrics]),
+        "cells": (newest_links(store, server)["methods"], [*listed, *metrics]),
         "compare": (f"{server}/#/compare-runs?{compared}", [*compare, *metrics]),
         "sweep": (
             of_run(whole.info, "artifacts/leaderboard.json"),

@@ -21,6 +21,7 @@ from dcs.data.table import ProbabilityTable
 from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.results.cells import Cells
+from dcs_tracking.store import views
 from dcs_tracking.store.client import open_client
 from dcs_tracking.store.runs import SweepRuns
 from dcs_tracking.store.views import view_links
@@ -136,16 +137,33 @@ def test_the_trials_are_steps_and_a_table_of_the_cell(client: MlflowClient) -> N
     assert len(runs()) == 2, "the sweep and the cell"
 
 
-@pytest.mark.parametrize(("option", "n_runs", "n_steps"), [("runs", 3, 3), ("none", 0, 0)])
-def test_trials_become_runs_or_nothing_if_asked(
-    client: MlflowClient, option: Any, n_runs: int, n_steps: int
-) -> None:
-    info = Sweep(experiment="demo", sweep_key="s1", trials=option)
+def test_trials_are_left_out_if_asked(client: MlflowClient) -> None:
+    info = Sweep(experiment="demo", sweep_key="s1", trials="none")
     run_id = _sweep(client, info).write_cell(make_cell(trials=3))
-    trials = runs(kind="trial")
-    assert len(trials) == n_runs
-    assert set(trials.get("tags.mlflow.parentRunId", ())) <= {run_id}
-    assert len(client.get_metric_history(run_id, "trial/value")) == n_steps
+    assert client.get_metric_history(run_id, "trial/value") == []
+
+
+def test_many_cells_are_shown_by_their_means(
+    client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow loads a hundred runs, and would group those with the least COBias."""
+    monkeypatch.setattr(views, "MAX_RUNS", 2)
+    sweep = _sweep(client, SWEEP.model_copy(update={"varies": ("task",)}))
+    who = {"model": "m", "seed": 0}
+    cells = [
+        make_cell(number, identity={**who, "task": task, "method": method})
+        for number, (task, method) in enumerate([("a", "icl"), ("a", "dcs"), ("b", "dcs")])
+    ]
+    for _ in range(2):
+        sweep.write_summary(Cells.of(cells), 0)
+    tags = client.get_experiment(sweep.experiment_id).tags
+    state = json.loads(json.loads(tags["mlflow.sharedViewState.dcs.method"])["state"])
+    shown = client.search_runs([sweep.experiment_id], state["searchFilter"])
+    found = {run.info.run_name: run.data.metrics for run in shown}
+    assert len(shown) == len(found) == 2 and {run.info.status for run in shown} == {"FINISHED"}
+    assert found["dcs"]["test/accuracy"] == pytest.approx(0.515)
+    assert found["uncorrected"]["accuracy on a"] == 0.5
+    assert {run.data.tags["dcs.method"] for run in shown} == {*found}
 
 
 def test_the_best_scheme_of_each_task_is_a_model_with_its_metrics(client: MlflowClient) -> None:

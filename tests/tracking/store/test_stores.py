@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import sqlite3
 import subprocess
@@ -12,14 +11,11 @@ import pytest
 
 from dcs.errors import ConfigError
 from dcs_tracking.store.client import (
-    LOCAL_UI,
     StoreUnavailable,
     default_tracking_uri,
     is_disk_full,
-    note_running_ui,
     open_client,
     open_store,
-    pages,
     redact,
     resolve_tracking_uri,
 )
@@ -98,13 +94,3 @@ def test_a_full_disk_is_told_from_other_faults(tmp_path: Path) -> None:
     wrapped.__cause__ = full.value
     assert is_disk_full(wrapped) and is_disk_full(OSError(errno.ENOSPC, "full"))
     assert not is_disk_full(OSError(errno.EACCES, "denied")) and not is_disk_full(None)
-
-
-def test_links_have_the_port_of_the_running_ui(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    assert pages(uri).startswith(LOCAL_UI)
-    note_running_ui(uri, "http://127.0.0.1:5001")
-    assert pages(uri).startswith("http://127.0.0.1:5001")
-    note = tmp_path / "mlflow-ui.json"
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"started": 1.0}))
-    assert pages(uri).startswith(LOCAL_UI), "another process has its number"

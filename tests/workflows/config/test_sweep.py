@@ -25,9 +25,9 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path
     plain = load_config(path, seeds=None, limit=None)
     assert (plain.models, plain.seeds, plain.limit) == (("tiny_lm",), (1, 2), None)
     assert (plain.tuner.trials, plain.tuner.prefer, plain.tuner.window) == (5, "balance", 4)
-    given = ["tuner.trials=7", "seeds=[3]", "tracking.trials=runs", "axes.memberships=[null, 5]"]
+    given = ["tuner.trials=7", "seeds=[3]", "tracking.trials=none", "axes.memberships=[null, 5]"]
     config = load_config(path, sets=given, limit=50, tuner__window=2)
-    assert (config.seeds, config.limit, config.tracking.trials) == ((3,), 50, "runs")
+    assert (config.seeds, config.limit, config.tracking.trials) == ((3,), 50, "none")
     assert config.axes == {"memberships": (None, 5)}
     assert (config.tuner.trials, config.tuner.prefer, config.tuner.window) == (7, "balance", 2)
 

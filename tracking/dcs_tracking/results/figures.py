@@ -295,29 +295,6 @@ def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, 
     axes.set(xlim=(None, right), ylim=(bottom, None))
 
 
-@styled
-def joint_tables_figure(cells: Cells) -> Figure:
-    """Draw accuracy minus COBias against the number of tables that are fitted jointly.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if there is no ensemble of tables.
-    """
-    found = _require(cells.by_tables, "ensembles of tables")
-    figure, (axes,) = grid_of(1, width=6.0, height=3.7)
-    looks = looks_of(found["method"])
-    for method, group in found.groupby("method", sort=False):
-        look, label = looks[method], method_title(method)
-        line: dict[str, Any] = {"color": look.color, "marker": look.marker, "label": label}
-        axes.plot(group["tables"], 100 * group["score"], **line)
-    axes.set_xticks(sorted(found["tables"].unique()))
-    axes.grid(axis="both")
-    axes.set(xlabel="tables of the same rows, fitted jointly", ylabel="accuracy − COBias, %")
-    add_legend(figure)
-    return figure
-
-
 def _require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
     if frame.empty:
         raise InvalidInputError(f"no finished cell has {what} to draw")
@@ -398,11 +375,6 @@ _FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
         "interval; numbers are shots. Better points are up and to the left; those below and to "
         "the right of the line are dominated",
         tradeoff_figure,
-    ),
-    "joint_tables": (
-        "Accuracy minus COBias against the number of tables of the same rows that are fitted "
-        "jointly, mean over tasks and choices of tables",
-        joint_tables_figure,
     ),
 }
 

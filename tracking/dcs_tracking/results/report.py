@@ -111,7 +111,6 @@ def render_report(
         main=sweep_tables.main_results(cells),
         result_figures=[_embed_figure(*each) for each in figures.values()],
         ablations=sweep_tables.ablation_tables(cells),
-        scheme_summary=sweep_tables.scheme_summary(cells),
         schemes=_build_schemes([each for each in stored if each.record.key in main], link),
         classes=sweep_tables.class_accuracies(cells),
         failures=failures,

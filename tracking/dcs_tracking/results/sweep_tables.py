@@ -17,7 +17,6 @@ from dcs_tracking.results.cells import (
     SOURCE,
     Cells,
     Estimate,
-    changes_nothing,
     grouped,
     groups_of,
     method_title,
@@ -46,14 +45,6 @@ _TITLES: Final[dict[str, Callable[[Any], str]]] = {
 _TERMS_NOTE: Final = (
     "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi the "
     "negated pointwise mutual information of predictions and labels; full has all three."
-)
-_CORRECTIONS: Final = {
-    "weight": "weights",
-    "membership": "memberships",
-    "unchanged": "unchanged",
-}
-_SCHEMES_NOTE: Final = (
-    "Classes with each kind of correction, mean over seeds; unchanged: weight 1 or Don't Change."
 )
 
 
@@ -210,35 +201,6 @@ def _average(tidy: pd.DataFrame, by: Sequence[str], tasks: Sequence[Any]) -> pd.
     return means[groups.size() == len(tasks)].assign(task=paper.AVERAGE)
 
 
-def scheme_summary(cells: Cells) -> ResultTable:
-    """Return the numbers of weights and memberships in schemes of DCS (paper, scheme table).
-
-    Returns
-    -------
-    ResultTable
-        A row per model, task and shots: classes with a weight, with a membership and unchanged,
-        averaged over seeds.
-    """
-    own = cells.main.of_method("dcs")
-    corrections = own.corrections
-    kinds = corrections["kind"].mask(changes_nothing(corrections), "unchanged")
-    counts = corrections.groupby(["key", kinds]).size().unstack(fill_value=0)
-    counts = counts.reindex(columns=list(_CORRECTIONS), fill_value=0).rename(columns=_CORRECTIONS)
-    tidy = own.frame[["key", *SOURCE, "seed"]].merge(counts.reset_index(), on="key")
-    text, groups = grouped(tidy, SOURCE)
-    for column in SOURCE:
-        text[column] = text[column].map(_TITLES[column])
-    means = groups[[*_CORRECTIONS.values()]].mean()
-    return ResultTable(
-        name="schemes",
-        title=f"Correction schemes of {method_title('dcs')}: weights against memberships",
-        frame=tidy.drop(columns="key"),
-        text=filled(text.join(means.map("{:.1f}".format))),
-        words=SOURCE,
-        about=_SCHEMES_NOTE,
-    )
-
-
 def class_accuracies(cells: Cells) -> ResultTable:
     """Return the accuracy of every class before and after correction, the mean over seeds.
 
@@ -301,7 +263,7 @@ def joint_tables(cells: Cells) -> ResultTable:
 
 def all_tables(cells: Cells) -> list[ResultTable]:
     """Return all nonempty tables of a sweep, those of the paper first."""
-    made = (main_results, scheme_summary, class_accuracies)
+    made = (main_results, class_accuracies)
     own = cells.without_draws
     tables = [*(make(own) for make in made), joint_tables(cells), *ablation_tables(own)]
     return [table for table in tables if table.rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
@@ -22,12 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass, url2pathname
 
-import psutil
 from filelock import FileLock
 
 from dcs.errors import ConfigError, TrackingError, one_line, suggest
 from dcs.errors import redact as redact_text
-from dcs.io import atomic_path, atomic_write_text
+from dcs.io import atomic_path
 from dcs_tracking.store.views import CLASSICAL
 
 if TYPE_CHECKING:
@@ -40,9 +38,6 @@ _DATABASES = ("postgresql", "mysql", "mssql")
 
 #: The default address of `dcs ui` and `mlflow ui`.
 LOCAL_UI = "http://127.0.0.1:5000"
-
-#: Beside a SQLite store: the process and the address of its running `dcs ui`.
-_UI_FILE = "mlflow-ui.json"
 
 _CONNECT_SECONDS = 3.0
 
@@ -225,31 +220,11 @@ def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
 
 
 def pages(tracking_uri: str) -> str:
-    """Return the base URL of the MLflow UI of a store: the server, or a `dcs ui` of the store."""
-    base = tracking_uri if has_server(tracking_uri) else _running_ui(tracking_uri)
+    """Return the base URL of the MLflow UI of a store: the server, or a `dcs ui`."""
+    base = tracking_uri if has_server(tracking_uri) else LOCAL_UI
     # Links are shared, so they must not contain credentials; the browser asks for them.
     place = re.sub(r"^(\w+://)[^/]*@", r"\1", base)
     return f"{place.rstrip('/')}/#"
-
-
-def note_running_ui(tracking_uri: str, address: str) -> None:
-    """Note that this process is the MLflow UI of a SQLite store, for the links to it."""
-    if file := sqlite_path(tracking_uri):
-        own = {"pid": os.getpid(), "started": psutil.Process().create_time(), "address": address}
-        atomic_write_text(file.with_name(_UI_FILE), json.dumps(own))
-
-
-def _running_ui(tracking_uri: str) -> str:
-    """Return the address of the running `dcs ui` of a store, or its default address."""
-    file = sqlite_path(tracking_uri)
-    if file is None or not (note := file.with_name(_UI_FILE)).is_file():
-        return LOCAL_UI
-    try:
-        noted = json.loads(note.read_text(encoding="utf-8"))
-        running = psutil.Process(noted["pid"]).create_time() == noted["started"]
-    except (ValueError, KeyError, TypeError, psutil.Error):
-        return LOCAL_UI
-    return str(noted["address"]) if running else LOCAL_UI
 
 
 def run_link(tracking_uri: str, run: Any) -> str:

@@ -62,11 +62,11 @@ def cells(
     pandas.DataFrame
         ``run_id``, ``cell_key``, ``status``, ``name``, ``sweep``, ``experiment_id``, ``model``,
         ``task``, ``shots``, ``seed``, ``method``, ``objective``, ``optimization_size``,
-        ``started``, ``seconds``,
-        ``test/accuracy``, ``test/cobias``, even without any cell; then all other metrics of the
-        cells, such as the bounds of the 95 % interval ``test/accuracy_low`` and
-        ``test/accuracy_high`` and the p-value ``test/accuracy_p`` of no difference to uncorrected,
-        and their parameters as ``params.<name>``.
+        ``started``, ``seconds``, ``test/accuracy``, ``test/cobias``, even without any cell; then
+        the other metrics of the cells, with `archive` all of their records, such as the bounds
+        of the 95 % interval ``test/accuracy_low`` and ``test/accuracy_high`` and the p-value
+        ``test/accuracy_p`` of no difference to uncorrected; and their parameters as
+        ``params.<name>``.
 
     Raises
     ------

@@ -25,7 +25,6 @@ from dcs_tracking.environment import git_commit, user_name
 from dcs_tracking.records import (
     CellRecord,
     ScoringRecord,
-    TrialRecord,
     sealed,
     text_digest,
 )
@@ -135,8 +134,21 @@ class SweepRuns:
         if kept is None:
             return None
         if kept.parent != self.parent_id:
-            self._client.set_tag(kept.id, schema.PARENT, self.parent_id)
+            self._adopt(key, kept.id)
         return kept.id
+
+    def _adopt(self, key: str, run_id: str) -> None:
+        """Move a run of an earlier sweep, which may vary less, to this one."""
+        from mlflow.entities import Metric, RunTag
+
+        tags, metrics = {schema.PARENT: self.parent_id}, []
+        if (record := self._archive.load([key]).get(key)) is not None:
+            tags |= _cell_tags(record, self._varied)
+            metrics = _metrics(_shown_metrics(record, self._varied), record.finished_ms)
+            self._client.update_run(run_id, name=cell_name(record, self._varied))
+        self._client.log_batch(
+            run_id, [Metric(*m) for m in metrics], tags=[RunTag(*tag) for tag in tags.items()]
+        )
 
     def write_cell(self, record: CellRecord) -> str:
         """Write a cell with its trials and artifacts unless it exists, and return its run id."""
@@ -169,9 +181,6 @@ class SweepRuns:
             metrics += _trial_metrics(record)
         self._log_batch(run_id, metrics, _cell_params(record, self._varied))
         log_files(self._client, run_id, files)
-        if self._sweep.trials == "runs":
-            for trial in record.trials:
-                self._write_trial(trial, record, run_id)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
         self._found[record.key] = [replace(run, complete=True)]
         return run_id
@@ -262,27 +271,54 @@ class SweepRuns:
             [Metric(*metric) for metric in _metrics(metrics, now)],
             tags=[RunTag(name, value) for name, value in {schema.NOTE: note, **listed}.items()],
         )
-        if experiment.tags.get(schema.NOTE, _NOTE).startswith(_NOTE):
+        if cells.records and experiment.tags.get(schema.NOTE, _NOTE).startswith(_NOTE):
             self._client.set_experiment_tag(self.experiment_id, schema.NOTE, note)
 
-    def _tag_experiment(self, tags: Mapping[str, str], cells: Iterable[CellRecord]) -> str:
+    def _tag_experiment(self, tags: Mapping[str, str], cells: Sequence[CellRecord]) -> str:
         """Write the views of cells as tags of the experiment; return a line of links to them.
 
         Without cells, only views that do not exist are written.
         """
-        groups: dict[str, dict[str, None]] = {name: {} for name in _group_names(self._varied)}
-        tasks: dict[object, None] = {}
+        groups: dict[str, dict[str, list[CellRecord]]] = {
+            name: defaultdict(list) for name in _group_names(self._varied)
+        }
         for cell in cells:
             for name, value in group_tags(cell, self._varied).items():
-                groups[name][value] = None
-            tasks[cell.who["task"]] = None
+                groups[name][value].append(cell)
+        tasks = list(dict.fromkeys(cell.who["task"] for cell in cells))
         columns = dict.fromkeys([*self._varied, *schema.IDENTITY_TAGS])
-        found = views.view_tags(columns, groups, list(tasks) if len(tasks) > 1 else ())
+        averaged = len(cells) > views.MAX_RUNS
+        if averaged:
+            self._write_means(groups)
+        found = views.view_tags(
+            columns, groups, tasks if len(tasks) > 1 else (), averaged=averaged
+        )
         for tag, value in found.items():
             if tags.get(tag) != value and (tasks or tag not in tags):
                 self._client.set_experiment_tag(self.experiment_id, tag, value)
         links = views.view_links(self.experiment_id, found)
         return _NOTE + " · ".join(f"[{name}]({link})" for name, link in links.items())
+
+    def _write_means(self, groups: Mapping[str, Mapping[str, Sequence[CellRecord]]]) -> None:
+        """Write or update a run of the means of each group of cells, for sweeps of many cells."""
+        own = {schema.KIND: schema.KIND_MEAN, schema.SWEEP_KEY: self._sweep.sweep_key}
+        there = {
+            (run.data.tags[schema.MEAN_OF], run.info.run_name): str(run.info.run_id)
+            for run in self._search(schema.tagged(own))
+        }
+        now = time.time_ns() // 1_000_000
+        for name, value, cells in (
+            (name, *group) for name, own in groups.items() for group in own.items()
+        ):
+            values: defaultdict[str, list[float]] = defaultdict(list)
+            for cell in cells:
+                for metric, figure in _shown_metrics(cell, self._varied).items():
+                    values[metric].append(figure)
+            tags = {schema.PARENT: self.parent_id, schema.MEAN_OF: name, f"dcs.{name}": value}
+            run_id = there.get((name, value)) or self._new_run(schema.KIND_MEAN, value, tags)
+            means = {metric: math.fsum(each) / len(each) for metric, each in values.items()}
+            self._log_batch(run_id, _metrics(means, now), {})
+            self._client.set_terminated(run_id)
 
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
         """Log figures to the parent run, replacing earlier ones."""
@@ -345,12 +381,10 @@ class SweepRuns:
         return parent.info
 
     def _delete_cell(self, run_id: str) -> None:
-        trials = schema.tagged({schema.KIND: schema.KIND_TRIAL, schema.PARENT: run_id})
         delete_traces(self._client, self.experiment_id, run_id)
-        for each in (*[run.info.run_id for run in self._search(trials)], run_id):
-            # A deleted run can be restored and must not be RUNNING then.
-            self._client.set_terminated(each, "KILLED")
-            self._client.delete_run(each)
+        # A deleted run can be restored and must not be RUNNING then.
+        self._client.set_terminated(run_id, "KILLED")
+        self._client.delete_run(run_id)
 
     def _search(self, where: str) -> Iterator[Run]:
         return search_runs(self._client, self.experiment_id, where)
@@ -367,20 +401,6 @@ class SweepRuns:
             self.experiment_id, start_time=start, tags={**common, **tags}, run_name=name
         )
         return str(run.info.run_id)
-
-    def _write_trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> None:
-        tags = {
-            schema.PARENT: parent,
-            schema.CELL_KEY: record.key,
-            schema.TRIAL_NUMBER: str(trial.number),
-        }
-        name, start = f"trial {trial.number}", trial.started_ms
-        run_id = self._new_run(schema.KIND_TRIAL, name, tags, start=start)
-        end = trial.started_ms + round(1000 * trial.seconds)
-        values = {**trial.metrics, **({} if trial.value is None else {"value": trial.value})}
-        self._log_batch(run_id, _metrics(values, end), trial.params)
-        status = "FAILED" if trial.state == "FAIL" else "FINISHED"
-        self._client.set_terminated(run_id, status, end_time=end)
 
 
 def trials_table(record: CellRecord) -> str:

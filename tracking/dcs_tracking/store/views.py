@@ -31,6 +31,8 @@ _COLORS: Final = (
     *("#f2be88", "#115026", "#277c43", "#3ba65e", "#8ddda8", "#9e102c", "#c82d4c", "#e65b77"),
     *("#f792a6", "#0e538b", "#2272b4", "#4299e0", "#8acaff"),
 )
+#: Number of runs that MLflow loads. Of more, it would group those with the least COBias.
+MAX_RUNS: Final = 100
 #: Maximum number of tasks with a chart of their own.
 _MAX_TASKS: Final = 12
 
@@ -49,7 +51,11 @@ def _group(tag: str, value: str) -> str:
 
 
 def view_tags(
-    columns: Iterable[str], groups: Mapping[str, Iterable[str]], tasks: Sequence[str]
+    columns: Iterable[str],
+    groups: Mapping[str, Iterable[str]],
+    tasks: Sequence[str],
+    *,
+    averaged: bool,
 ) -> dict[str, str]:
     """Return the tags of the views of an experiment.
 
@@ -61,9 +67,16 @@ def view_tags(
         The tags to group by in a view of their own, without their prefix, and their values.
     tasks : sequence of str
         Tasks with a chart of their own; empty for a single task.
+    averaged : bool
+        Whether to show a run of the means of each group instead of the cells in it.
     """
-    states = {tag: _state(columns, tasks, tag, values) for tag, values in groups.items()}
-    states[_CELLS] = _state(columns, tasks)
+    cells = {schema.KIND: schema.KIND_CELL}
+    where = {
+        tag: {schema.KIND: schema.KIND_MEAN, schema.MEAN_OF: tag} if averaged else cells
+        for tag in groups
+    }
+    states = {tag: _state(columns, tasks, where[tag], tag, own) for tag, own in groups.items()}
+    states[_CELLS] = _state(columns, tasks, cells)
     return {
         f"{_VIEW}{key}": json.dumps(
             # MLflow lists the newest first.
@@ -74,9 +87,13 @@ def view_tags(
 
 
 def _state(
-    columns: Iterable[str], tasks: Sequence[str], tag: str = "", values: Iterable[str] = ()
+    columns: Iterable[str],
+    tasks: Sequence[str],
+    where: Mapping[str, str],
+    tag: str = "",
+    values: Iterable[str] = (),
 ) -> str:
-    """Return the state of a page: charts of all cells, grouped by a tag, and the table."""
+    """Return the state of a page: charts of runs, grouped by a tag, and the table."""
     accuracy, cobias, weakest = schema.SHOWN_METRICS
     charts: list[dict[str, Any]] = [
         _scatter("results", cobias, accuracy),
@@ -88,7 +105,7 @@ def _state(
     sections = {"results": "Means over tasks and seeds" if tag else "Cells"}
     sections |= {"tasks": "By task"} if tasks else {}
     state: dict[str, Any] = {
-        "searchFilter": schema.tagged({schema.KIND: schema.KIND_CELL}),
+        "searchFilter": schema.tagged(where),
         # Sorted by start time, MLflow would collapse the cells under the sweep.
         "orderByKey": f"metrics.`{cobias}`",
         "orderByAsc": True,

@@ -50,7 +50,7 @@ def report(
 
     The report is one file that needs no network; it is also logged to the runs of the sweeps.
     Results are shown beside those of the paper if it has them. `--files` writes tables as
-    Markdown, CSV and JSON, figures as PNG and SVG.
+    Markdown, CSV, LaTeX and JSON, figures as PNG and SVG.
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
@@ -102,7 +102,7 @@ def ui(
 
     Example: `dcs ui --output dcs-runs --port 5001`
     """
-    from dcs_tracking.store.client import note_running_ui, redact, ui_arguments
+    from dcs_tracking.store.client import redact, ui_arguments
     from dcs_tracking.store.queries import newest_links
 
     uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
@@ -121,7 +121,6 @@ def ui(
     console.print(f"MLflow will be ready in a few seconds at {first}", style="bold")
     for name, link in [*links.items()][1:]:
         console.print(f"  {name}: {link}")
-    note_running_ui(uri, here)
     # MLflow replaces this process, so that it receives Ctrl-C and signals directly.
     os.execv(sys.executable, arguments)
 

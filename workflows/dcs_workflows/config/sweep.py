@@ -294,9 +294,9 @@ class SweepConfig(PromptsConfig, TuneConfig):
         given = tuner.model_dump(exclude_unset=True) if isinstance(tuner, Strict) else tuner
         if not isinstance(given, dict) or not isinstance(axes, dict):
             return values
-        varied = (values.get("objectives"), *axes.values())
-        lists = [each for each in varied if isinstance(each, list | tuple)]
-        if any(len(each) > 1 for each in lists) and not {*given, *axes} & {*PREFERENCE_FIELDS}:
+        lists = (values.get("objectives"), *axes.values())
+        several = any(isinstance(each, list | tuple) and len(each) > 1 for each in lists)
+        if several and not {*given, *axes} & {*PREFERENCE_FIELDS}:
             return {**values, "tuner": {**given, "prefer": "balance"}}
         return values
 

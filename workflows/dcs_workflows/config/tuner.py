@@ -278,9 +278,8 @@ class TrackingSettings(Strict):
 
     Attributes
     ----------
-    trials : "table", "runs" or "none"
-        How to record the trials of a cell: as step metrics and one table of its run, as a nested
-        run each in addition, or not at all.
+    trials : "table" or "none"
+        Whether to record the trials of a cell, as step metrics and a table of its run.
     figures : "sweep" or "none"
         Whether to draw the figures of the sweep.
     traces : int
