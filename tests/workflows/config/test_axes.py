@@ -168,10 +168,12 @@ def test_every_setting_of_the_tuner_can_be_an_axis():
 def test_a_new_knob_or_calibration_keeps_the_keys_of_cells():
     (cell,) = _cells(_config(tuner={"trials": 60, "space": {"beta": 0.5}}))
     names = (*CALIBRATION_NAMES, "another")
-    space = create_model("Space", __base__=Space, calibration=(tuple, names), patience=(float, 1))
+    space = create_model(
+        "Space", __base__=Space, calibration=(tuple, names), patience=(tuple, (1.0,))
+    )
     larger: Any = create_model("TunerSettings", __base__=TunerSettings, space=(space, space()))
-    for patience, same in ((1, True), (2, False)):
-        tuner = larger(trials=60, space={"beta": (0.5,), "patience": patience})
+    for patience, same in ((1.0, True), (2.0, False)):
+        tuner = larger(trials=60, space={"beta": (0.5,), "patience": (patience,)})
         assert (replace(cell, tuner=tuner).key == cell.key) is same
 
 
