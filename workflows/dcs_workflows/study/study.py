@@ -215,6 +215,7 @@ def _run(
     unsearched = [each for each in standard if each not in searched and space.admits(each)]
     others = fitting.judge(unsearched, mapper=tuning.mapper)
     stored = tuning.stored
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     with nullcontext() if stored is None else stored.opened() as copy:
         study = _Study(tuning, fitting, space, first=space.first(searched), copy=copy)
         study.run()
@@ -242,7 +243,6 @@ class _Study:
         first: Sequence[FixedTrial],
         copy: optuna.Study | None,
     ) -> None:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._tuning, self._fitting, self._space, self._first = tuning, fitting, space, first
         settings = tuning.settings
         self.n_first = len(first)
