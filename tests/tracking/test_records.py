@@ -188,3 +188,26 @@ def test_a_list_of_cells_cut_anywhere_names_only_cells_that_are_there(
     assert before == [f"cell000{i}" for i in (1, 2, 3)][: cut // 9]
     archive.add("s1", "cell0003")
     assert archive.keys("s1") == list(dict.fromkeys([*before, "cell0003"]))
+
+
+def test_the_index_of_records_gives_what_they_give(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    for number in range(4):
+        archive.write(make_cell(number))
+    archive.index()
+    before = archive.load(summaries=True)
+    assert before == {key: record.summary for key, record in archive.load().items()}
+    # A record that is changed, deleted or added later takes precedence.
+    changed = replace(make_cell(0), params={"beta": 0.25})
+    archive.write(changed)
+    archive.remove("cell0001")
+    archive.write(make_cell(9))
+    for damaged in (False, True):
+        if damaged:
+            (tmp_path / "cells.parquet").write_bytes(b"PAR1")
+        now = Archive(tmp_path)
+        summaries = now.load(summaries=True)
+        assert [*summaries] == ["cell0000", "cell0002", "cell0003", "cell0009"]
+        assert summaries["cell0000"].params == {"beta": 0.25}
+        digests = {key: record.digest for key, record in now.load().items()}
+        assert {key: now.digest(key) for key in digests} == digests

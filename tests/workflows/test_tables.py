@@ -160,7 +160,8 @@ def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
     assert "named: 4 tables, 4 cells" in part.out
     refused("sweep", file, "--only", "tasks=c", "-o", folder, says=["'c'", "tasks", "a, b"])
     out = dcs("sweep", file, *UNDRAWN, "-o", folder).out
-    assert "mean ± sd over seeds" in out and "a (x)" in out
+    assert "4 tasks and models: % of test rows, mean over these and seeds" in out
+    assert len((folder / "results" / "named.csv").read_text().splitlines()) == 1 + 24
     uri = default_tracking_uri(folder)
     found = queries.cells(uri, "named")
     assert {*Counter(zip(found["model"], found["task"], strict=True)).values()} == {6}

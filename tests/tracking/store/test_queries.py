@@ -50,7 +50,9 @@ def test_cells_are_read_back_with_their_runs(several: Path, store: str, tmp_path
     another = Archive(tmp_path)
     another.write(make_cell(1, trials=0))
     for archive in (Archive(several), another):
-        assert stored_cells(store, "demo", archive=archive) == found
+        again = stored_cells(store, "demo", archive=archive)
+        assert [cell.run_id for cell in again] == [cell.run_id for cell in found]
+        assert [c.record.summary for c in again] == [c.record.summary for c in found]
     assert find_cell(store, found[0].run_id) == find_cell(store, "cell0001") == found[0]
 
     run = log_report(store, "demo", "<html>")

@@ -1,14 +1,17 @@
-"""Signals end a command in order."""
+"""Signals end a command in order, closed pipes do not; summaries and exit codes for programs."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
+import typer
 
-from dcs_workflows.cli.console import Stop
+from dcs_workflows.cli.console import Stop, conclude, explained
 
 
 @pytest.fixture
@@ -43,3 +46,36 @@ def test_an_import_ends_before_the_command(stop, tmp_path, monkeypatch):
         signal.sigtimedwait([], 10)
     assert sys.modules["slow_module"].ended
     assert stop.number == signal.SIGTERM
+
+
+def test_work_goes_on_when_nobody_reads(tmp_path):
+    code = """if 1:
+        import pathlib, sys
+        from dcs_workflows.cli.console import console
+        for _ in range(3000):
+            console.print("x" * 100)
+        pathlib.Path(sys.argv[1]).touch()"""
+    command = [sys.executable, "-c", code, str(tmp_path / "written")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.read(10)
+    process.stdout.close()
+    _, said = process.communicate()
+    assert (process.returncode, said) == (0, b"")
+    assert (tmp_path / "written").exists()
+
+
+@pytest.mark.parametrize(
+    ("failed", "pending", "code"), [({}, False, 0), ({}, True, 3), ({"key": "no"}, True, 1)]
+)
+def test_the_exit_code_says_what_is_missing(failed, pending, code, capsys):
+    try:
+        conclude({"cells": 2}, as_json=True, failed=failed, pending=pending)
+    except typer.Exit as end:
+        assert end.exit_code == code
+    assert json.loads(capsys.readouterr().out) == {"cells": 2, "exit_code": code}
+
+
+def test_an_error_without_a_path_names_its_place():
+    with pytest.raises(FileNotFoundError) as caught:
+        raise FileNotFoundError(2, "No such file or directory")
+    assert __file__ in explained(caught.value)

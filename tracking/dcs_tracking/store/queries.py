@@ -205,7 +205,7 @@ def stored_cells(
     experiment : str
         Name of the experiment (the sweep).
     archive : Archive, optional
-        Archive to read records from first: a file is faster to read than an artifact.
+        Archive to read records from first, as summaries, which is faster than from artifacts.
 
     Raises
     ------

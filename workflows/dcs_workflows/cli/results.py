@@ -295,7 +295,7 @@ def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
     from dcs_workflows.study.storage import Studies
 
     studies = Studies(runs.absolute(), os.environ.get(STORAGE_VARIABLE) or None)
-    studies.connect()
+    studies.check(connect=True)
     stored = []
     for record in Archive(runs).load(keys, summaries=True).values():
         with suppress(ConfigError):  # An earlier version wrote the record.

@@ -89,7 +89,7 @@ class Driver:
         self._plan, self._progress = plan, progress
         self._archive = Archive(plan.output)
         self._studies = Studies(plan.output.absolute(), plan.study_storage)
-        self._studies.connect()
+        self._studies.check(connect=True)
         self._watch = ClusterWatch(look)
         self._placement = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)

@@ -193,18 +193,14 @@ class Studies:
         folder = self.output / "studies" if self.storage is None else Path(self.storage)
         return StoredStudy(name, folder.expanduser() / f"{cell.key}.journal")
 
-    def connect(self) -> None:
-        """Raise StudyStorageError if a database is not available."""
+    def check(self, *, connect: bool = False) -> None:
+        """Raise StudyStorageError if a database is unknown or, if tried, cannot be reached."""
         if self.storage is not None and "://" in self.storage:
             stored = StoredStudy("", self.output, self.storage)
             with stored.storage_errors():
-                _ = stored.storage
-
-    def check(self) -> None:
-        """Raise StudyStorageError if the storage is of no known kind, or its driver missing."""
-        if self.storage is not None and "://" in self.storage:
-            with StoredStudy("", self.output, self.storage).storage_errors():
-                if not self.storage.startswith("grpc://"):
+                if connect:
+                    _ = stored.storage
+                elif not self.storage.startswith("grpc://"):
                     make_url(self.storage).get_dialect().import_dbapi()
 
 
@@ -220,6 +216,7 @@ def _open_database(address: str) -> BaseStorage:
 
 def collect_studies(studies: Iterable[StoredStudy], path: Path) -> int:
     """Write the studies that exist to one journal, for optuna-dashboard; return their number."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     lines = _Lines()
     storage = JournalStorage(lines)
     found = [stored for stored in studies if stored.exists]

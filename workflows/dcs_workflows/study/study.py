@@ -210,6 +210,7 @@ def _run(
     unsearched = [each for each in standard if each not in searched and space.admits(each)]
     others = fitting.judge(unsearched, mapper=tuning.mapper)
     stored = tuning.stored
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     with nullcontext() if stored is None else stored.opened() as copy:
         first = space.first(searched)
         study = _Study(tuning, settings, fitting, space, first=first, copy=copy)
@@ -255,7 +256,6 @@ class _Study:
         first: Sequence[FixedTrial],
         copy: optuna.Study | None,
     ) -> None:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._tuning, self._fitting, self._space, self._first = tuning, fitting, space, first
         self._settings = settings
         self.n_first = len(first)
