@@ -23,7 +23,7 @@ from tests.tracking.cells import recorded
 
 ROOT = Path(__file__).parents[3]
 
-_ZEROS = gzip.compress(bytes(300 * 2**20), 1)
+_ZEROS = 300 * gzip.compress(bytes(2**20))
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
