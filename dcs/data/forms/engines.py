@@ -69,14 +69,18 @@ def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[st
 _KEYS: Final = ("response", "body", "choices", "output")
 
 
-def _is_chat(frame: pd.DataFrame, given: Reading) -> bool:
+def _logged(frame: pd.DataFrame) -> str | None:
+    """Return the column of responses, those with log-probabilities first."""
     there = [key for key in _KEYS if key in frame]
-    logged = any("logprob" in str(cell) for key in there for cell in frame[key][:20])
-    return logged or any("choices" in str(cell) for key in there[:1] for cell in frame[key][:20])
+    for sign in ("logprob", "choices"):
+        for key in there:
+            if any(sign in str(cell) for cell in frame[key][:20]):
+                return key
+    return None
 
 
 def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
-    name = next(key for key in _KEYS if key in frame)
+    name = _logged(frame)
     answers = [likely_tokens(parsed(cell), given.classes or ()) for cell in cells_of(frame[name])]
     # Some servers answer with a blank or a quotation mark first.
     first = [
@@ -108,7 +112,7 @@ def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     )
 
 
-CHAT = Form("answers of a chat model", _is_chat, _chat_rows)
+CHAT = Form("answers of a chat model", lambda frame, given: _logged(frame) is not None, _chat_rows)
 
 
 def _classify_rows(frame: pd.DataFrame, given: Reading) -> Rows:

@@ -113,10 +113,8 @@ def _question(row: dict[Any, Any]) -> Question:
         pairs = [[*pair.values()] for pair in pairs.values()]
     told = isinstance(pairs, list) and len(pairs) == len(scores)
     texts = [as_text(text) for _, text in pairs] if told else []
-    metrics = row.get("metrics")
-    if row.get(_MUTUAL) is not None or (isinstance(metrics, list) and _MUTUAL in metrics):
-        # The second half are the responses without the prompt.
-        scores, texts = scores[: len(scores) // 2], texts[: len(texts) // 2]
+    if row.get(_MUTUAL) is not None or _MUTUAL in (row.get("metrics") or ()):
+        raise ValueError  # Half of the responses are those without the prompt.
     return Question(as_text(row["doc_id"]), texts, scores, row["target"])
 
 

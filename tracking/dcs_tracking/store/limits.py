@@ -41,7 +41,7 @@ class AnswerLimits(RequestAuthProvider):  # type: ignore[misc]
         return _Limits()
 
 
-class _Limits(AuthBase):
+class _Limits(AuthBase):  # type: ignore[misc]
     """Limit the answer to a request; files that are read in parts have no limit of size."""
 
     def __call__(self, r: PreparedRequest) -> PreparedRequest:

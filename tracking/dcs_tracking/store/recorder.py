@@ -25,6 +25,7 @@ from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import figure_files, overview_figures
 from dcs_tracking.store.client import (
     default_tracking_uri,
+    has_server,
     is_disk_full,
     load_client_class,
     open_client,
@@ -287,7 +288,7 @@ class Recorder:
             self._queue.put(None)
             # A pending request cannot be interrupted; do not wait for it longer than its timeout.
             until, self._progress = time.monotonic() + seconds + 10.0, time.monotonic()
-            patience = _PATIENCE * timeout()
+            patience = _PATIENCE * timeout() if has_server(self.tracking_uri) else math.inf
             while self._thread.is_alive() and time.monotonic() < until:
                 self._thread.join(0.1)
                 if time.monotonic() > self._progress + patience:
@@ -412,6 +413,7 @@ class Recorder:
             self.idle = self._ended = True
             return
         self.stage = "tables"
+        self._progress = math.inf  # nothing is asked of the store
         keys = self.archive.keys(self._sweep.sweep_key)
         records = self.archive.load(keys, summaries=True).values()
         cells = Cells.of(records)
@@ -437,6 +439,7 @@ class Recorder:
         if deadline == math.inf and self._sweep.figures != "none":
             self.stage = "figures"
             try:
+                self._progress = math.inf
                 figures = figure_files(overview_figures(cells))
                 self._progress = time.monotonic()
                 runs.write_figures(figures)

@@ -97,14 +97,6 @@ def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
         refuses(TableError, read_table, path, filter=wrong, names=names)
 
 
-@pytest.mark.parametrize("told", [{"acc_mutual_info": 0.0}, {"metrics": ["acc_mutual_info"]}])
-def test_scores_without_the_prompt_are_left_out(told: dict[str, Any], tmp_path: Path) -> None:
-    arguments = asked("no", "yes", "no", "yes")
-    table = _import(log(tmp_path, sample(0, "yes", [*QUARTERS, -9.0, -1.0], **told, **arguments)))
-    np.testing.assert_allclose(table.probs, [[0.75, 0.25]])
-    assert (table.classes, table.labels.tolist()) == (("no", "yes"), [1])
-
-
 def test_choices_that_vary_in_number(tmp_path: Path) -> None:
     """Documents of ARC and MMLU-Pro have three to ten choices."""
     lines = [sample(k, 1, [HALF] * n, **asked(*"abcd"[:n])) for k, n in enumerate((3, 4, 2))]
@@ -166,7 +158,8 @@ def test_targets_of_two_readings_are_refused(tmp_path: Path) -> None:
         [sample(0, "0", [-1, -2]), sample(5, "2", [-1, -2]), sample(6, "2", [-1, -2, -3])],
         [sample(3, "0", [-1, -2]), sample(3, "0", [-1, -2])],
         [sample(0, "0", [-1])],
-        [sample(7, "0", [-1, -2, -3], acc_mutual_info=1.0)],
+        [sample(7, "0", [-1, -2, -3, -4], acc_mutual_info=1.0)],
+        [sample(7, "0", [-1, -2, -3, -4], metrics=["acc_mutual_info"])],
         [sample(0, "0", ["low", -1])],
         [sample(0, "0", ["-inf", "-inf"])],
         [sample(0, "0", [], filtered_resps=["some answer"])],
