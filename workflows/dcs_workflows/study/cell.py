@@ -250,19 +250,26 @@ def _add_provenance(scheme: CorrectionScheme, cell: Cell, table: Rows) -> Correc
     if isinstance(table, TableEnsemble):
         tables = zip(table.names, table.tables, strict=True)
         origin["tables"] = {name: each.provenance.to_dict() for name, each in tables}
-    elif "reading" in (noted := table.provenance.to_dict()):
-        origin["reading"] = noted["reading"]
+        return replace(scheme, provenance=origin)
+    noted = table.provenance.to_dict()
+    # What reads, or scores, other rows in the same way.
+    origin |= {"reading": noted["reading"]} if "reading" in noted else {}
+    if "prompt" in noted:
+        origin["table"] = noted
     return replace(scheme, provenance=origin)
 
 
 def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
     joint = isinstance(optimization, TableEnsemble)
     labelled = int(optimization.labelled.sum())
+    # The scheme has the prompt.
+    described = (replace(each.provenance, prompt=None) for each in (optimization, test))
+    fitted, held_out = (each.to_dict() for each in described)
     return {
-        "optimization": optimization.provenance.to_dict()
+        "optimization": fitted
         | {"rows": optimization.n_rows, "labelled": labelled}
         | ({"tables": len(optimization.probs)} if joint else {}),
-        "test": test.provenance.to_dict() | {"rows": test.n_rows},
+        "test": held_out | {"rows": test.n_rows},
     }
 
 
