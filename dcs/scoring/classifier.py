@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,24 +57,19 @@ class ScoredBy:
     prefix: PromptPrefix
 
     @classmethod
-    def of(cls, scheme: CorrectionScheme, *, source: str = "scheme") -> tuple[ScoredBy, ...]:
-        """Return how the input tables of a scheme were scored, in their order.
+    def of(cls, scheme: CorrectionScheme, *, source: str = "scheme") -> ScoredBy:
+        """Return how the table of a scheme was scored.
 
         Raises
         ------
         SchemeError
-            If the scheme was not fitted on scored texts, or its prompt was changed.
+            If the scheme was not fitted on one table of scored texts, or its prompt was changed.
         """
-        noted = scheme.provenance
-        tables = [noted.get("tables", {}).get(name, {}) for name in scheme.inputs]
-        return tuple(cls._read(each, source) for each in tables or [noted.get("table", {})])
-
-    @classmethod
-    def _read(cls, table: Mapping[str, Any], source: str) -> ScoredBy:
+        table = scheme.provenance.get("table", {})
         if "prompt" not in table:
             raise SchemeError(
-                f"{source}: was fitted on class probabilities without a prompt; correct those of "
-                "new texts by dcs apply, or fit the tables of dcs generate again"
+                f"{source}: was not fitted on one table of scored texts; correct the class "
+                "probabilities of new texts by dcs apply, or fit a table of dcs generate again"
             )
         prompt = table["prompt"]
         task, file = described_task(prompt["task"], source=f"{source}: prompt")
@@ -113,10 +107,10 @@ class Classifier:
     ----------
     scheme : CorrectionScheme
         The scheme.
-    scored_by : sequence of ScoredBy
-        How each of its input tables was scored.
-    scorers : sequence of Scorer
-        The loaded models of these.
+    scored_by : ScoredBy
+        How its table was scored.
+    scorer : Scorer
+        The loaded model.
 
     Examples
     --------
@@ -125,12 +119,8 @@ class Classifier:
     ['unhappy', 'happy']
     """
 
-    def __init__(
-        self, scheme: CorrectionScheme, scored_by: Sequence[ScoredBy], scorers: Sequence[Scorer]
-    ) -> None:
-        self.scheme = scheme
-        self._parts = [*zip(scored_by, scorers, strict=True)]
-        self._held = ExitStack()
+    def __init__(self, scheme: CorrectionScheme, scored_by: ScoredBy, scorer: Scorer) -> None:
+        self.scheme, self.scored_by, self.scorer = scheme, scored_by, scorer
 
     @classmethod
     def load(
@@ -156,21 +146,15 @@ class Classifier:
         SchemeError
             If the scheme has no prompt.
         ScoringError
-            If a model cannot be loaded, or is another version of the recorded one.
+            If the model cannot be loaded, or is another version of the recorded one.
         """
-        source = "scheme" if isinstance(scheme, CorrectionScheme) else os.fspath(scheme)
-        if not isinstance(scheme, CorrectionScheme):
-            scheme = CorrectionScheme.load(scheme)
-        scored_by = ScoredBy.of(scheme, source=source)
-        with ExitStack() as held:
-            scorers = []
-            for each in scored_by:
-                scorer = each.load(**replaced)
-                held.callback(scorer.close)
-                scorers.append(scorer if store is None else StoredScorer(scorer, store))
-            loaded = cls(scheme, scored_by, scorers)
-            loaded._held = held.pop_all()
-        return loaded
+        if isinstance(scheme, CorrectionScheme):
+            scored_by = ScoredBy.of(scheme)
+        else:
+            source, scheme = os.fspath(scheme), CorrectionScheme.load(scheme)
+            scored_by = ScoredBy.of(scheme, source=source)
+        scorer = scored_by.load(**replaced)
+        return cls(scheme, scored_by, scorer if store is None else StoredScorer(scorer, store))
 
     def __enter__(self) -> Classifier:
         return self
@@ -179,12 +163,8 @@ class Classifier:
         self.close()
 
     def close(self) -> None:
-        """Free the memory of the models that :meth:`load` loaded."""
-        self._held.close()
-
-    def report(self) -> list[str]:
-        """Return the lines that the scorers print at the end."""
-        return [line for _, s in self._parts for line in getattr(s, "report", list)()]
+        """Free the memory of the model. The classifier cannot be used afterwards."""
+        self.scorer.close()
 
     def score(self, texts: Iterable[Text], *, progress: Progress | None = None) -> Scores:
         """Return uncorrected class probabilities, and by row why those that are NaN are missing.
@@ -198,37 +178,32 @@ class Classifier:
 
         Returns
         -------
-        probs : float64 array [M, N], or [K, M, N] for K tables
+        probs : float64 array [M, N]
             Class probabilities.
         reasons : dict of int to str
             Why rows could not be scored.
         """
-        rows, reasons = [*texts], {}
-        tables = []
-        for by, scorer in self._parts:
-            queries: dict[int, str] = {}
-            for row, values in enumerate(rows):
-                try:
-                    queries[row] = render_query(by.task, text_of(by.file, values))
-                except ValueError as error:
-                    reasons[row] = str(error)
-            places = np.array([*queries], dtype=np.intp)
-            found = np.full((len(rows), by.task.n_classes), np.nan)
-            words = by.task.label_words
+        by, reasons = self.scored_by, {}
+        queries: dict[int, str] = {}
+        rows = [*texts]
+        for row, values in enumerate(rows):
             try:
-                own = scorer.score(by.prefix, [*queries.values()], words, progress=progress)
-            except RowsError as error:
-                own = error.probs
-                reasons |= {int(places[row]): why for row, why in error.reasons.items()}
-            if "votes" in scorer.settings:
-                done = ~np.isnan(own).any(axis=1)
-                if done.any():
-                    own[done] = ProbabilityTable.from_counts(own[done], None).probs
-            found[places] = own
-            tables.append(normalised(found))
-        return (np.array(tables) if self.scheme.inputs else tables[0]), dict(
-            sorted(reasons.items())
-        )
+                queries[row] = render_query(by.task, text_of(by.file, values))
+            except ValueError as error:
+                reasons[row] = str(error)
+        places = np.array([*queries], dtype=np.intp)
+        words = by.task.label_words
+        try:
+            found = self.scorer.score(by.prefix, [*queries.values()], words, progress=progress)
+        except RowsError as error:
+            found = error.probs
+            reasons |= {int(places[row]): why for row, why in error.reasons.items()}
+        done = ~np.isnan(found).any(axis=1)
+        if "votes" in self.scorer.settings and done.any():
+            found[done] = ProbabilityTable.from_counts(found[done], None).probs
+        probs = np.full((len(rows), by.task.n_classes), np.nan)
+        probs[places] = normalised(found)
+        return probs, dict(sorted(reasons.items()))
 
     def predict_proba(self, texts: Iterable[Text]) -> NDArray[np.float64]:
         """Return the corrected class probabilities of texts, [M, N]; see :meth:`score`.
@@ -238,15 +213,7 @@ class Classifier:
         RowsError
             If some texts cannot be scored.
         """
-        return self.scheme.apply(self._complete(texts))
-
-    def _complete(self, texts: Iterable[Text]) -> NDArray[np.float64]:
-        probs, reasons = self.score(texts)
-        return self.inputs(scored_rows(probs, reasons))
-
-    def inputs(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return scored probabilities as the scheme expects them: those of one table alone."""
-        return probs[0] if probs.ndim == 3 and self.scheme.combination is None else probs
+        return self.scheme.apply(scored_rows(*self.score(texts)))
 
     def predict(self, texts: Iterable[Text]) -> list[str]:
         """Return the corrected labels of texts.
@@ -261,4 +228,5 @@ class Classifier:
         RowsError
             If some texts cannot be scored.
         """
-        return [self.scheme.classes[k] for k in self.scheme.predict(self._complete(texts))]
+        predicted = self.scheme.predict(scored_rows(*self.score(texts)))
+        return [self.scheme.classes[k] for k in predicted]

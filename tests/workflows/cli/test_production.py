@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import mlflow
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +19,7 @@ from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
 from dcs.scoring.base import RowsError
 from tests.dcs.scoring.server import ModelServer
-from tests.workflows.conftest import UNDRAWN, done, refused
+from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
 
 WORDS = {"unhappy": "bad", "neutral": "okay", "happy": "good"}
 KINDS = ("unhappy", "unhappy", "neutral", "happy", "happy")
@@ -126,3 +128,43 @@ def test_another_model_or_no_prompt_is_refused(scheme: Path, tmp_path: Path) -> 
     changed = dcs.CorrectionScheme.identity(loaded.classes, provenance={"table": table})
     with pytest.raises(dcs.DCSError, match="is not that of the fitted rows"):
         dcs.Classifier.load(changed)
+
+
+def test_rows_that_moved_are_an_alarm_and_labels_settle_it(tmp_path: Path) -> None:
+    classes = {"Anger", "Fear", "Joy"}
+    biased, path, runs = biased_table(900), tmp_path / "rows.parquet", tmp_path / "runs"
+    biased.write(path)
+    done("tune", path, "--method", "dnip", "--trials", 0, "-o", runs, *UNDRAWN)
+    scheme = runs / "rows-dnip" / "scheme.json"
+    unlabelled = dataclasses.replace(biased, labels=np.full(biased.n_rows, -1))
+    unlabelled.write(tmp_path / "same.parquet")
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    out = done("check", scheme, tmp_path / "same.parquet", "--tracking-uri", store).out
+    assert "show no change" in out
+    client = mlflow.MlflowClient(store)
+    experiment = client.get_experiment_by_name("checks").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert run.data.metrics["check/p"] > 0.05 and run.info.status == "FINISHED"
+    out = done("shares", scheme, tmp_path / "same.parquet").out
+    lines = [words for line in out.splitlines() if {*(words := line.split())[:1]} & classes]
+    for line, share in zip(lines, np.bincount(biased.labels) / biased.n_rows, strict=True):
+        low, high = (float(end.strip("[],")) for end in line[-2:])
+        assert low - 5 <= 100 * share <= high + 5
+    hot = biased.probs**0.4
+    moved = biased.with_probs(hot / hot.sum(axis=1, keepdims=True))
+    dataclasses.replace(moved, labels=unlabelled.labels).write(tmp_path / "hot.parquet")
+    assert "have moved" in done("check", scheme, tmp_path / "hot.parquet", code=3).out
+    # Rows whose labels are what the scheme predicts keep any promise, and the opposite breaks it.
+    loaded = dcs.CorrectionScheme.load(scheme)
+    if "margin" in loaded.provenance["held_out"]:
+        kept = dataclasses.replace(moved, labels=loaded.predict(moved.probs))
+        kept.write(tmp_path / "kept.parquet")
+        assert "is kept" in done("check", scheme, tmp_path / "kept.parquet").out
+        plain = dataclasses.replace(moved, labels=moved.probs.argmax(axis=1))
+        plain.write(tmp_path / "broken.parquet")
+        assert "is broken" in done("check", scheme, tmp_path / "broken.parquet", code=3).out
+    done("pick", scheme, "--prefer", "accuracy")
+    held_out = dcs.CorrectionScheme.load(scheme).provenance["held_out"]
+    assert "margin" not in held_out and np.sum(held_out["confusion"]) == biased.n_rows
+    dcs.CorrectionScheme.identity(biased.classes).save(tmp_path / "old.json")
+    refused("check", tmp_path / "old.json", path, says=["old.json", "dcs tune"])
