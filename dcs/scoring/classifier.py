@@ -68,8 +68,8 @@ class ScoredBy:
         table = scheme.provenance.get("table", {})
         if "prompt" not in table:
             raise SchemeError(
-                f"{source}: was not fitted on one table of scored texts; correct the class "
-                "probabilities of new texts by dcs apply, or fit a table of dcs generate again"
+                f"{source}: was not fitted on one table of scored texts; correct class "
+                "probabilities by dcs apply, or score and fit again with a new --output"
             )
         prompt = table["prompt"]
         task, file = described_task(prompt["task"], source=f"{source}: prompt")
