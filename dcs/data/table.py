@@ -68,6 +68,9 @@ class Provenance:
         The scheme by which the probabilities have been corrected.
     missing_rows : int, optional
         Number of rows that could not be scored, if any.
+    prompt : dict, optional
+        How texts were scored: engine with its options, task and demonstrations; see
+        :class:`dcs.scoring.classifier.Classifier`.
     """
 
     model: str | None = None
@@ -83,6 +86,7 @@ class Provenance:
     reading: Reading | None = None
     corrected_by: str | None = None
     missing_rows: int | None = None
+    prompt: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the known fields by name, ready for JSON."""

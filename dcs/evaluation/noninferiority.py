@@ -73,7 +73,7 @@ _BISECTIONS = 60
 
 
 def accuracy_difference(
-    gained: int, lost: int, n_rows: int, *, confidence: float = 0.95
+    gained: float, lost: float, n_rows: float, *, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Return the score interval of a difference of paired accuracies (Tango 1998).
 
@@ -94,7 +94,7 @@ def accuracy_difference(
     """
     critical = NormalDist().inv_cdf((1.0 + confidence) / 2.0)
 
-    def lower(gained: int, lost: int) -> float:
+    def lower(gained: float, lost: float) -> float:
         low, high = -1.0, (gained - lost) / n_rows
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2.0

@@ -25,10 +25,12 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.data.files import TEXT_BYTES
 from dcs.data.overlap import refuse_shared_texts
 from dcs.data.splits import stratified_split
+from dcs.data.table import open_parquet
 from dcs.errors import HUB_ADVICE, ConfigError, check_choice, escaped, named, reason, show, unknown
-from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
+from dcs.io import Strict, existing_file, parse_json, read_text, read_yaml, validated
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
 
@@ -46,6 +48,9 @@ DESCRIBED: Final = {
 _YAML: Final = (".yaml", ".yml")
 
 _KEY: Final = "@key"  # key of a row in a JSON object of rows
+
+#: Labels of unlabelled texts; -1 is that of datasets on the hub.
+_UNLABELLED: Final = ("", "-1")
 
 _TOKEN: Final = re.compile(r"@\w+\$|\w+|[^\w\s]")
 
@@ -356,22 +361,43 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     if base not in DESCRIBED and file.hub is None and (data is None or base in PACKAGED):
         data = path.parent  # The texts are in the folder of the task file.
     prompt = file.variant(variant) if variant else file
-    instruction, words = prompt.listed()
-    return Task(
+    return _task(
+        prompt,
         name="@".join(filter(None, (file.name, variant))),
+        division=file.divided(hub=data is None),
+        examples=partial(
+            read_examples, prompt, data=None if data is None else os.path.abspath(data)
+        ),
+    )
+
+
+def described_task(described: Mapping[str, Any], *, source: str) -> tuple[Task, TaskFile]:
+    """Return a task without texts from its :attr:`Task.described`, and its file.
+
+    Raises
+    ------
+    ConfigError
+        If the values are not those of a task; names `source` and the key.
+    """
+    file = validated(TaskFile, dict(described), source=source, error=ConfigError)
+    return _task(file, name=file.name, examples=lambda split: ()), file
+
+
+def _task(file: TaskFile, **parts: Any) -> Task:
+    """Return the task of a file, with the prompt of its variant."""
+    instruction, words = file.listed()
+    return Task(
         title=file.title or file.name,
         classes=file.classes,
         label_words=words,
         instruction=instruction,
-        input_prefix=prompt.input_prefix,
-        answer_prefix=prompt.answer_prefix,
-        separator=prompt.separator,
-        template=prompt.template,
-        division=file.divided(hub=data is None),
+        input_prefix=file.input_prefix,
+        answer_prefix=file.answer_prefix,
+        separator=file.separator,
+        template=file.template,
         sizes=tuple(file.sizes.items()),
-        examples=partial(
-            read_examples, prompt, data=None if data is None else os.path.abspath(data)
-        ),
+        described=file.model_dump(mode="json", exclude_defaults=True, exclude={"variants"}),
+        **parts,
     )
 
 
@@ -451,9 +477,10 @@ def _divide(examples: list[Example], seed: int, held_out: float) -> dict[str, li
     for example in examples:
         first.setdefault(example.text, example)
     shares = {"optimization": 1 - held_out, "test": held_out}
-    labels = [example.label for example in first.values()]
-    test = set(stratified_split(labels, shares, seed=seed)["test"].tolist())
-    held = {text for row, text in enumerate(first) if row in test}
+    # Unlabelled texts are for fitting, unless there are no others.
+    divided = [each for each in first.values() if each.label >= 0] or [*first.values()]
+    labels = [max(example.label, 0) for example in divided]
+    held = {divided[row].text for row in stratified_split(labels, shares, seed=seed)["test"]}
     return {
         "optimization": [example for example in examples if example.text not in held],
         "test": [example for example in examples if example.text in held],
@@ -490,11 +517,70 @@ def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values:
     """Convert a row to an example; raise ValueError if the row is malformed."""
     if not isinstance(values, Mapping):
         raise ValueError(f"expected an object, got {show(values)}")
-    fields = {name: _format_field(file, values, key) for name, key in place.fields.items()}
-    plain = file.input_prefix  # rendered by the prompt, so that the text is the field only
-    text = next(iter(fields.values())) if plain else file.input_template.format_map(fields)
+    text = _compose(file, place.fields, values)
     own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
-    return Example(f"{prefix}-{own}", text, _find_label(file, place, _get(values, place.label)))
+    try:
+        raw = _get(values, place.label)
+    except ValueError:
+        raw = None
+    return Example(f"{prefix}-{own}", text, _find_label(file, place, raw))
+
+
+def _compose(file: TaskFile, keys: Mapping[str, str], values: Mapping[str, Any]) -> str:
+    """Return the text of a row, of which `keys` are those of the fields."""
+    fields = {name: _format_field(file, values, key) for name, key in keys.items()}
+    plain = file.input_prefix  # rendered by the prompt, so that the text is the field only
+    return next(iter(fields.values())) if plain else file.input_template.format_map(fields)
+
+
+def text_of(file: TaskFile, row: str | Mapping[str, Any]) -> str:
+    """Return the text of a row whose fields have the keys of the task's texts, or their own names.
+
+    A string is the value of the only field.
+
+    Raises
+    ------
+    ValueError
+        If a field is missing or is not a text.
+    """
+    places = [place.fields for place in (file.files, file.hub) if place is not None]
+    names = {name: name for name in places[0]}
+    if not isinstance(row, str) and None in row:
+        raise ValueError("has more cells than columns; put texts with separators into quotes")
+    if isinstance(row, str):
+        row = dict.fromkeys(names, row) if len(names) == 1 else {}
+    for keys in (*places, names):
+        if {key.partition(".")[0] for key in keys.values()} <= row.keys():
+            return _compose(file, keys, row)
+    return _compose(file, places[0], row)
+
+
+def read_texts(path: Path, *, text: str | None = None) -> list[Any]:
+    """Return the rows of a file of texts; `text` is its content if it comes from a pipe.
+
+    Parameters
+    ----------
+    path : path-like
+        CSV or TSV with column names, JSON lines, JSON or Parquet; a pipe is CSV or JSON lines.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or has no rows.
+    """
+    if path.suffix.lower() == ".parquet":
+        with open_parquet(path) as file:
+            rows: list[Any] = file.read().to_pylist()
+    else:
+        kind = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "json"}.get(path.suffix.lower(), "csv")
+        if text is None:
+            text = read_text(path, error=ConfigError, limit=TEXT_BYTES)
+        elif text.lstrip()[:1] == "{":
+            kind = "jsonl"
+        rows = [*_parse_rows(text, kind, escaped(path))]
+    if not rows:
+        raise ConfigError(f"{escaped(path)}: contains no texts")
+    return rows
 
 
 def _format_field(prompt: Prompt, values: Mapping[str, Any], key: str) -> str:
@@ -521,7 +607,7 @@ def _get(values: Mapping[str, Any], key: str) -> Any:
 
 
 def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
-    """Return the class index of a label, given by `labels`, class name or number."""
+    """Return the class index of a label, given by `labels`, class name or number; -1 if none."""
     labels = place.labels or file.labels
     names = labels or tuple((name,) for name in file.classes)
     numbers = () if labels else tuple((index,) for index in range(len(file.classes)))
@@ -529,6 +615,8 @@ def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
         for index, entry in enumerate(allowed):
             if not isinstance(raw, bool) and str(raw) in map(str, entry):
                 return index
+    if raw is None or raw != raw or str(raw).strip() in _UNLABELLED:
+        return -1
     raise ValueError(f"label {show(raw)} must be one of {', '.join(str(e[0]) for e in names)}")
 
 
@@ -563,31 +651,41 @@ def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
     source = existing_file(path, error=ConfigError)
     try:
         text = source.read_bytes().decode(place.encoding).removeprefix("\ufeff")
-        if place.format == "csv":
-            return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-    except (OSError, ValueError, LookupError, MemoryError, csv.Error) as error:
+    except (OSError, ValueError, LookupError, MemoryError) as error:
         raise ConfigError(
             f"{escaped(path)}: cannot be read as {place.format} in {show(place.encoding)}: "
             f"{reason(error)}; change files.format or files.encoding in the task file"
         ) from None
-    if place.format == "json":
-        content = parse_json(text, source=escaped(path), error=ConfigError, finite=False)
+    return _parse_rows(text, place.format, escaped(path))
+
+
+def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
+    """Return the rows of a text in a format of :class:`FileLocation`."""
+    if kind in ("csv", "tsv"):
+        mark = "\t" if kind == "tsv" else ","
+        rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
+        try:
+            return list(rows)
+        except csv.Error as error:
+            raise ConfigError(f"{source}: cannot be read as {kind}: {reason(error)}") from None
+    if kind == "json":
+        content = parse_json(text, source=source, error=ConfigError, finite=False)
         if isinstance(content, dict):
             content = [
                 {_KEY: key, **value} if isinstance(value, dict) else value
                 for key, value in content.items()
             ]
         if not isinstance(content, list):
-            raise ConfigError(f"{escaped(path)}: must contain a list or an object of rows")
+            raise ConfigError(f"{source}: must contain a list or an object of rows")
         return content
     # Only line feeds end a row: texts may contain other separators used by splitlines().
     lines = [line.rstrip("\r") for line in text.split("\n")]
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if place.format == "lines":
+    if kind == "lines":
         parts = [line.partition(" ") for _, line in numbered]
         return [{"label": head.partition(":")[0], "text": rest} for head, _, rest in parts]
     return [
-        parse_json(line, source=f"{escaped(path)}: line {number}", error=ConfigError, finite=False)
+        parse_json(line, source=f"{source}: line {number}", error=ConfigError, finite=False)
         for number, line in numbered
     ]
 

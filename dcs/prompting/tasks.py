@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from dcs.errors import ConfigError
 from dcs.seeds import derive_generator
@@ -19,7 +19,7 @@ Shots = int | Literal["N"]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A labelled text.
+    """A text, perhaps labelled.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Example:
     text : str
         The text to classify.
     label : int
-        Index of the class in ``Task.classes``.
+        Index of the class in ``Task.classes``; -1 if it is unknown.
     """
 
     id: str
@@ -67,6 +67,9 @@ class Task:
     sizes : tuple of (str, int)
         Number of texts per split according to the task description, for listings; the texts
         themselves may be unavailable.
+    described : mapping
+        The task file, from which :func:`dcs.prompting.files.described_task` makes the task again;
+        empty for a task that was made otherwise.
     """
 
     name: str
@@ -81,6 +84,7 @@ class Task:
     template: str = ""
     division: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
+    described: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def n_classes(self) -> int:
@@ -161,7 +165,7 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
         If the split has too few texts, or a class has no text.
     """
     shots = parse_shots(shots)
-    pool = task.examples("optimization")
+    pool = tuple(each for each in task.examples("optimization") if each.label >= 0)
     # Variants of a prompt share demonstrations, so that they are comparable.
     rng = derive_generator(seed, "demonstrations", task.name.partition("@")[0], str(shots))
     if shots == "N":
@@ -169,13 +173,13 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
         if [] in members:
             raise ConfigError(
                 f"shots N: class {task.classes[members.index([])]!r} of task {task.name!r} has no "
-                "optimization text; use a number of shots instead"
+                "labelled optimization text; use a number of shots instead"
             )
         pool = tuple(each[int(rng.integers(len(each)))] for each in members)
     elif shots > len(pool):
         raise ConfigError(
-            f"shots {shots}: task {task.name!r} has {len(pool)} optimization texts; "
-            "use fewer shots"
+            f"shots {shots}: task {task.name!r} has {len(pool)} labelled "
+            "optimization texts; use fewer shots"
         )
     drawn = rng.permutation(len(pool))[: len(pool) if shots == "N" else shots]
     return Demonstrations(tuple(pool[int(row)] for row in drawn), shots, seed)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,20 +34,23 @@ _NONE: Mapping[int, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class ScorerInfo:
-    """What a loaded model says about its numbers; see :class:`dcs.scoring.Scorer`."""
+    """What a loaded model says about its numbers; see :class:`dcs.scoring.Scorer`.
+
+    `options` are those of the engine as they may be recorded, if known.
+    """
 
     name: str
     version: str
     model: str
     revision: str
     settings: Mapping[str, str]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, scorer: Scorer) -> ScorerInfo:
+    def of(cls, scorer: Scorer, options: Mapping[str, Any] | None = None) -> ScorerInfo:
         """Return the information of a scorer."""
-        return cls(
-            scorer.name, scorer.version, scorer.model, scorer.revision, dict(scorer.settings)
-        )
+        about = scorer.name, scorer.version, scorer.model, scorer.revision
+        return cls(*about, dict(scorer.settings), dict(options or {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +164,27 @@ class PromptSet:
                     scorer=scorer.name,
                     scorer_version=scorer.version,
                     missing_rows=len(every) - len(examples) or None,
+                    prompt=self._described(scorer),
                 ),
             )
         return tables
+
+    def _described(self, scorer: ScorerInfo) -> dict[str, Any] | None:
+        """Return what it takes to score other texts alike; None if the task has no file."""
+        if not self.task.described:
+            return None
+        return {
+            "scoring": {"engine": scorer.name, **scorer.options},
+            "task": dict(self.task.described),
+            "demonstrations": [asdict(example) for example in self.demonstrations.examples],
+        }
+
+    @property
+    def unlabelled(self) -> str:
+        """How many texts have no label, in a line for the user; empty if all have one."""
+        counts = {split: sum(e.label < 0 for e in own) for split, own in self.examples.items()}
+        found = [f"{n} of {len(self.examples[s])} {s}" for s, n in counts.items() if n]
+        return f"{' and '.join(found)} texts have no label" if found else ""
 
     def missing(self, reasons: Mapping[int, str]) -> dict[str, str]:
         """Return why texts could not be scored, by the id of each example."""

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,13 @@ from dcs.errors import (
     ConfigError,
     MissingDependencyError,
     ScoringError,
+    check_choice,
     named,
     suggest,
 )
 from dcs.prompting.tasks import AnswerPrefix
 from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import Tokenizer
+from dcs.scoring.labels import Tokenizer, read_label_words
 
 PACKAGED_MODELS = ("tiny_lm",)
 
@@ -304,3 +305,41 @@ def _loading_errors(reference: ModelReference, transformers: Any) -> Iterator[No
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def first_tokens(
+    label_words: Sequence[str], *, model: str | None = None, encoding: str | None = None
+) -> list[list[int]]:
+    """Return the tokens with which each label word may begin, with and without a space before it.
+
+    Parameters
+    ----------
+    label_words : sequence of str
+        The answer of each class.
+    model, encoding : str, optional
+        A model with a local tokenizer, or an encoding of tiktoken.
+
+    Raises
+    ------
+    ScoringError
+        If two label words begin with the same token.
+    MissingDependencyError
+        If tiktoken is not installed.
+    """
+    if encoding is None:
+        tokenizer = load_tokenizer(str(model))
+    else:
+        try:
+            import tiktoken
+        except ImportError:
+            raise MissingDependencyError(
+                "tiktoken is not installed: pip install tiktoken"
+            ) from None
+        check_choice("encoding", encoding, tiktoken.list_encoding_names())
+        encode = tiktoken.get_encoding(encoding)
+        tokenizer = Tokenizer(encode.encode_batch, lambda token: str(encode.decode([token])))
+    found = [
+        read_label_words(tokenizer, "Answer:", [space + word for word in label_words], "first")[0]
+        for space in (" ", "")
+    ]
+    return [list(dict.fromkeys(ids[0] for ids in own)) for own in zip(*found, strict=True)]

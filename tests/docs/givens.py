@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -102,11 +103,48 @@ def _tuned(path: Path) -> None:
         recorder.record(compute_cell(cell, table, table, sweep="tune"))
 
 
+def _texts(path: Path) -> None:
+    """Write reviews, labelled with three moods by their stars or not at all."""
+    moods = ("unhappy", "unhappy", "neutral", "happy", "happy")
+    split, size = ("test", 200) if path.stem == "new" else ("optimization", 300)
+    examples = get_task("reviews").examples(split)[:size]
+    frame = pd.DataFrame({"text": [each.text for each in examples]})
+    if path.stem == "labelled":
+        frame["mood"] = [moods[each.label] for each in examples]
+    frame.to_csv(path, index=False)
+
+
+def _server(path: Path) -> None:
+    """Serve the packaged model until the process ends, busy at first, and write the address."""
+    from tests.dcs.scoring.server import ModelServer
+
+    server = ModelServer()
+    server.faults = [(429, {"Retry-After": "0"}, "{}")] * 5
+    served = server.serving()
+    path.write_text(served.__enter__())
+    atexit.register(served.__exit__, None, None, None)
+
+
+def _verdicts(path: Path) -> None:
+    """Write ten votes of a judge that prefers one verdict; every third row has a human label."""
+    rng, names = np.random.default_rng(3), ("good", "fair", "poor")
+    labels = rng.choice(3, 900, p=(0.3, 0.4, 0.3))
+    logits = rng.normal(size=(900, 3)) + 2.0 * np.eye(3)[labels] + (1.2, 0.0, -0.8)
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    frame = pd.DataFrame([rng.multinomial(10, each) for each in probs], columns=names)
+    frame.insert(0, "human", [names[y] if k % 3 == 0 else "" for k, y in enumerate(labels)])
+    frame.to_csv(path, index=False)
+
+
 _FILES: Final[dict[str, Callable[[Path], None]]] = {
     "my.csv": _csv,
     "my.parquet": _parquet,
     "table.parquet": _parquet,
     "rows.csv": _csv,
+    "labelled.csv": _texts,
+    "new.csv": _texts,
+    "server.url": _server,
+    "verdicts.csv": _verdicts,
     "scheme.json": _scheme,
     "texts/trec": _trec,
     "dcs-runs": record_quickstart,

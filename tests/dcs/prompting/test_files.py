@@ -330,7 +330,6 @@ class TestOwnTask:
     @pytest.mark.parametrize(
         ("row", "names"),
         [
-            ({"text": "x"}, ["row 1", "mood"]),
             ({"text": "x", "mood": "Glad"}, ["row 1", "Glad"]),
             ({"text": "x", "mood": 2}, ["row 1", "2"]),
             ({"text": " ", "mood": 1}, ["row 1", "text"]),

@@ -439,3 +439,15 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.encode() if isinstance(content, str) else content)
         client.log_artifacts(run_id, folder)
+
+
+def log_check(tracking_uri: str, name: str, metrics: Mapping[str, float]) -> None:
+    """Record the figures of a check of new rows as a run of the experiment `checks`."""
+    from mlflow.entities import Metric
+
+    client = open_store(tracking_uri, create=True)
+    experiment = make_experiment(client, "checks", Path())
+    run = client.create_run(experiment.experiment_id, run_name=name)
+    logged = [Metric(key, value, run.info.start_time, 0) for key, value in metrics.items()]
+    client.log_batch(run.info.run_id, metrics=logged)
+    client.set_terminated(run.info.run_id)

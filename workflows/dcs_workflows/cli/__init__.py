@@ -11,7 +11,7 @@ import sys
 import typer
 
 from dcs.plugins import start_safely
-from dcs_workflows.cli import console, results, scoring, sweeps, tables
+from dcs_workflows.cli import console, production, results, scoring, sweeps, tables
 
 __all__ = ["app", "main"]
 
@@ -32,9 +32,12 @@ _table_command()(tables.tune)
 _table_command()(tables.pick)
 _table_command()(tables.evaluate)
 _table_command()(tables.apply)
-_table_command()(tables.export)
+_table_command()(production.check)
+_table_command()(production.shares)
+_table_command()(production.export)
 _model_command = functools.partial(app.command, rich_help_panel="Models and sweeps")
 _model_command()(scoring.generate)
+_model_command()(production.predict)
 _model_command()(sweeps.sweep)
 app.add_typer(scoring.tasks, name="tasks", rich_help_panel="Models and sweeps")
 _result_command = functools.partial(app.command, rich_help_panel="Results")

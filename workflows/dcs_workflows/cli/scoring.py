@@ -235,7 +235,7 @@ def show(
     for line in (
         f"prompt: {kind}",
         f"label words: {', '.join(task.label_words)}",
-        f"gold label: {task.classes[text.label]}",
+        f"gold label: {task.classes[text.label] if text.label >= 0 else 'none'}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
         f"number of tokens: {len(ids)}",
         *_describe_labels(tokenizer, prompt, [space + word for word in task.label_words], scoring),

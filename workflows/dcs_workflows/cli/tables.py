@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 import dcs
-from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason, show
+from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
 from dcs_workflows.cli.options import Results
@@ -290,8 +290,10 @@ def pick(
 
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
+    from dcs.evaluation.drift import repredicted
     from dcs.selection.page import verdict
     from dcs_workflows.cli.views import show_front, show_judgement
+    from dcs_workflows.study.cell import evidence
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
@@ -313,6 +315,7 @@ def pick(
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
     said, held_out = "", None
+    judged = np.zeros((3, 0), np.int64)
     if path.with_name(HELD_OUT).exists() and not new.inputs:
         held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
     if held_out is not None and held_out.labelled.any():
@@ -321,7 +324,12 @@ def pick(
         caution = f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
         show_judgement(f"{caution}: %", rows, schemes)
         first, second = (each.predict(rows.probs) for each in schemes.values())
+        judged = np.array([rows.labels, first, second])
         said = f"{verdict(rows.labels, first, second, rows.classes)} (A {caution}.)"
+    if "reference" in provenance:
+        shown = evidence(picked, judged[0], judged[1], judged[2], len(new.classes))
+        reference = repredicted(provenance["reference"], shown["confusion"])
+        new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
     applied = f"dcs apply {shlex.quote(str(path))} ROWS"
     _write_result(path, new, picked, held_out=held_out, verdict=said, apply=applied)
     same = picked.chosen == before.chosen
@@ -346,7 +354,7 @@ def evaluate(
 
     loaded = {path: dcs.CorrectionScheme.load(path) for path in scheme or ()}
     first = next(iter(loaded.values()), None)
-    (source,) = _open([table], options.reading(read), first)
+    (source,) = open_rows([table], options.reading(read), first)
     rows = source.table.only_labelled(source=str(table))
     by = rows.provenance.corrected_by
     plain = "uncorrected" if by is None else "corrected"
@@ -371,7 +379,7 @@ def evaluate(
     warn_of_fitted_rows(rows, schemes)
 
 
-def _open(
+def open_rows(
     files: Sequence[Path],
     given: Reading,
     scheme: CorrectionScheme | None,
@@ -450,8 +458,8 @@ def apply(
     from dcs.selection.ensemble import TableEnsemble, mean_of
 
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
-    target = _target(rows) if output is None else output
-    sources = _open(files, options.reading(read), correction, quiet=str(target) == "-")
+    target = target_of(rows) if output is None else output
+    sources = open_rows(files, options.reading(read), correction, quiet=str(target) == "-")
     table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
     name = f"scheme {content_key(correction.to_dict())[:8]}"
     before = None
@@ -483,7 +491,7 @@ def apply(
         while head in written:
             head += "_corrected"
         written[head] = [correction.classes[k] for k in predicted]
-        _write_rows(written, target, sources[0].reading, head)
+        write_rows(written, target, sources[0].reading, head)
     if str(target) != "-":
         first = (table.probs if before is None else before).argmax(axis=1)
         changed = int((predicted != first).sum())
@@ -492,18 +500,19 @@ def apply(
             console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
 
 
-def _target(rows: Path) -> Path:
+def target_of(rows: Path, what: str = "corrected") -> Path:
     """Return the default output: a file beside the rows, in their format."""
     if str(rows) == "-":
         return rows
     suffix = rows.suffix if rows.suffix in (".csv", ".tsv", ".jsonl") else ".parquet"
-    target = rows.with_name(f"{rows.stem}-corrected{suffix}")
+    target = rows.with_name(f"{rows.stem}-{what}{suffix}")
     if target.exists():
         raise ConfigError(f"{target}: exists; give -o {target} to replace it, or another file")
     return target
 
 
-def _write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: str) -> None:
+def write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: str) -> None:
+    """Write rows in the format of a path; `predicted` is the column of the classes."""
     import pyarrow as pa
 
     from dcs.io import atomic_write_bytes, atomic_write_text
@@ -531,54 +540,3 @@ def _write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: st
             atomic_write_text(path, text)
     else:
         raise ConfigError(f"--output {path}: must end in .parquet, .csv, .tsv or .jsonl, or be -")
-
-
-def export(
-    scheme: Scheme,
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Model whose tokens are biased.")
-    ],
-    label_words: Annotated[
-        Any,
-        typer.Option(
-            parser=options.names,
-            metavar="A,B,...",
-            help="Label word of each class, in the order of the scheme.",
-            show_default="the class names",
-        ),
-    ] = None,
-    logit_bias: Annotated[
-        bool, typer.Option("--logit-bias", help="Print token biases: the only format, required.")
-    ] = False,
-) -> None:
-    """Print a scheme that only adds offsets as the `logit_bias` of an API request.
-
-    The model then answers with the corrected label itself. Schemes of the methods batch and
-    prior are of this kind, and weights without calibration; others are refused.
-
-    Example: `dcs export runs/a-batch/scheme.json --logit-bias --model Qwen/Qwen3-8B`
-    """
-    from dcs.scoring.labels import read_label_words
-    from dcs.scoring.models import load_tokenizer
-
-    if not logit_bias:
-        raise ConfigError("dcs export: give the format, --logit-bias")
-    loaded = dcs.CorrectionScheme.load(scheme)
-    try:
-        offsets = loaded.offsets
-    except SchemeError as error:
-        raise SchemeError(
-            f"{scheme}: cannot be token biases: {error}; use dcs apply, or tune "
-            "with --method batch"
-        ) from None
-    words = label_words or list(loaded.classes)
-    if len(words) != len(loaded.classes):
-        raise ConfigError(f"--label-words {show(words)}: must be {len(loaded.classes)} words")
-    tokenizer = load_tokenizer(model)
-    # In a chat, no space precedes the answer.
-    spaced = words if tokenizer.template else [" " + word for word in words]
-    tokens, _ = read_label_words(tokenizer, "Answer:", spaced, "first")
-    # The limits of the API; only differences matter.
-    biases = np.clip(offsets, -100.0, 100.0).round(4)
-    found = {str(ids[0]): bias for ids, bias in zip(tokens, biases.tolist(), strict=True)}
-    typer.echo(json.dumps({"logit_bias": found}))

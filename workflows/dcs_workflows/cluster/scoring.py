@@ -108,7 +108,7 @@ class ScoringActor:
         # For its life: calls overlap, and what they restore must not be more than one.
         self._held.enter_context(one_thread())
         self._scorer = StoredScorer(scorer, self._folder)
-        return ScorerInfo.of(scorer)
+        return ScorerInfo.of(scorer, self._settings.recorded)
 
     @one_thread()
     def score(
@@ -259,7 +259,7 @@ class TableScoring:
             },
             demonstrations=[example.id for example in self.prompts.demonstrations.examples],
             remarks=[
-                *filter(None, [self.prompts.task.division]),
+                *filter(None, [self.prompts.task.division, self.prompts.unlabelled]),
                 *(line for lines in self._remarks.values() for line in lines),
             ],
             missing=self.prompts.missing(self._reasons),
@@ -270,7 +270,8 @@ class TableScoring:
 
     def _prompt_records(self, voted: bool) -> Iterator[PromptRecord]:
         task, examples = self.prompts.task, self.prompts.examples.values()
-        labels = {each.text: each.label for part in examples for each in part}
+        words = [*task.label_words, ""]  # the last one is that of unlabelled texts
+        labels = {each.text: words[each.label] for part in examples for each in part}
         for row, sent in self._sent.items():
             if sent is None or row in self._reasons:
                 continue
@@ -285,7 +286,7 @@ class TableScoring:
                         zip(task.label_words, values.tolist(), strict=True)
                     )
                 },
-                label=task.label_words[labels[self.prompts.texts[row]]],
+                label=labels[self.prompts.texts[row]],
                 # A server says it of all prompts together.
                 tokens=tokens or round(self._tokens / max(self._scored, 1)),
                 started_ms=shard.started_ms,

@@ -98,6 +98,12 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
         values = self.model_dump(exclude={"engine", "store"}, exclude_none=True)
         return {k: v for k, v in values.items() if (k, v) not in _DEFAULTS}
 
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The engine and the options that are set, as they may be recorded: plain JSON."""
+        plain = self.model_dump(mode="json", include={*self.options})
+        return {"engine": self.engine, **plain}
+
     def load(self, model: str) -> Scorer:
         """Load a model for scoring.
 

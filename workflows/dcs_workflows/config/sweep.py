@@ -159,7 +159,19 @@ def _as_tuple(value: Any) -> Any:
 Grouping = Literal["prompts", "seeds", "models", "all"]
 
 
-class PromptsConfig(Strict):
+class ScoringConfig(Strict):
+    """The engine and its options: configuration of `dcs predict`.
+
+    Attributes
+    ----------
+    scoring : ScoringSettings
+        The scoring engine and its options.
+    """
+
+    scoring: ScoringSettings = ScoringSettings()
+
+
+class PromptsConfig(ScoringConfig):
     """The prompts and models to score: configuration of `dcs generate`, and part of a sweep.
 
     Attributes
@@ -177,8 +189,6 @@ class PromptsConfig(Strict):
         shared by all nodes.
     limit : int or None
         Maximum number of texts per split; None means all.
-    scoring : ScoringSettings
-        The scoring engine and its options.
     """
 
     models: Axis[str] = ("tiny_lm",)
@@ -187,7 +197,6 @@ class PromptsConfig(Strict):
     seeds: Axis[Annotated[int, Field(ge=0)]] = (0,)
     data: str | None = None
     limit: int | None = Field(default=None, ge=1)
-    scoring: ScoringSettings = ScoringSettings()
 
     @field_validator("tasks")
     @classmethod

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcs.data.splits import stratified_choice
+from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
+from dcs.evaluation.drift import describe_rows
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
 from dcs.selection.fitting import Mapper
+from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
 from dcs_workflows.parallel import in_process, one_thread
@@ -25,6 +29,8 @@ from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import Studies
 from dcs_workflows.study.study import Tuning, study_scheme
 from dcs_workflows.tables import Rows
+
+Labels: TypeAlias = NDArray[np.int64]
 
 
 @one_thread()
@@ -92,8 +98,13 @@ def compute_cell(
     scheme = fitted.scheme
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
-    scheme = _add_provenance(scheme, cell, optimization)
-    metrics, class_accuracies = _score(test, scheme)
+    judged = _predictions(test, scheme)
+    kept = {"held_out": evidence(fitted.front, *judged, test.n_classes)}
+    if isinstance(optimization, ProbabilityTable):
+        probs = optimization.probs
+        kept["reference"] = describe_rows(probs, scheme.predict(probs))
+    scheme = _add_provenance(scheme, cell, optimization, **kept)
+    metrics, class_accuracies = _score(*judged, test.classes)
     metrics |= fitted.metrics
     return CellRecord(
         key=cell.key,
@@ -165,21 +176,67 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
     )
 
 
-def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict[str, list[Any]]]:
-    """Return the test metrics with 95 % intervals and p-values, and those per class.
+def evidence(
+    front: FittedScheme | None, labels: Labels, before: Labels, after: Labels, n_classes: int
+) -> dict[str, Any]:
+    """Return what all held-out rows show of a scheme, to be kept with it.
 
-    Only labelled rows are evaluated; without any, both results are empty.
+    Parameters
+    ----------
+    front : FittedScheme or None
+        The front of which the scheme is the chosen point, with its cross-validated predictions.
+    labels, before, after : array of int, shape [M]
+        True classes of further rows, and their uncorrected and corrected predictions.
+    n_classes : int
+        Number of classes N.
+
+    Returns
+    -------
+    dict
+        ``confusion`` (row = true class), ``gained`` and ``lost``, the numbers of rows that only
+        the scheme or only the uncorrected probabilities have right, and ``margin``, the promised
+        limit of the loss of accuracy in points, if there is one.
     """
+    confusion = np.zeros((n_classes, n_classes), np.int64)
+    np.add.at(confusion, (labels, after), 1)
+    gained = int(((after == labels) & (before != labels)).sum())
+    lost = int(((after != labels) & (before == labels)).sum())
+    promise: dict[str, Any] = {}
+    if front is not None:
+        point, plain = front.chosen, front.plain
+        confusion += np.array(point.confusion)
+        gained, lost = gained + point.change.gained, lost + point.change.lost
+        if front.preference.guarded and point is not plain:
+            promise["margin"] = front.preference.margin_of(point, plain)
+    return {"confusion": confusion.tolist(), "gained": gained, "lost": lost, **promise}
+
+
+def _predictions(test: Rows, scheme: CorrectionScheme) -> tuple[Labels, Labels, Labels]:
+    """Return the labels of the labelled rows, and uncorrected and corrected predictions."""
     if not test.labelled.any():
-        return {}, {}
+        none = np.zeros(0, np.int64)
+        return none, none, none
     test = test.only_labelled()
     uncorrected = CorrectionScheme.identity(test.classes)
     if isinstance(test, TableEnsemble):
         uncorrected = mean_of(test)
     first, second = (each.predict(inputs_of(each, test)) for each in (uncorrected, scheme))
-    before = ClassificationMetrics.from_predictions(test.labels, first, test.n_classes)
-    figures = metric_intervals(confusion_matrix(test.labels, second, test.n_classes))
-    change = compare_predictions(test.labels, first, second, test.n_classes)
+    return test.labels, first, second
+
+
+def _score(
+    labels: Labels, first: Labels, second: Labels, classes: Sequence[str]
+) -> tuple[dict[str, float], dict[str, list[Any]]]:
+    """Return the metrics of predictions with 95 % intervals and p-values, and those per class.
+
+    Without rows, both results are empty.
+    """
+    if not labels.size:
+        return {}, {}
+    n_classes = len(classes)
+    before = ClassificationMetrics.from_predictions(labels, first, n_classes)
+    figures = metric_intervals(confusion_matrix(labels, second, n_classes))
+    change = compare_predictions(labels, first, second, n_classes)
     metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
     for name in METRICS:
         interval = getattr(figures, name)
@@ -190,7 +247,7 @@ def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict
             f"uncorrected/test/{name}": getattr(before, name),
         }
     columns: dict[str, list[Any]] = {
-        "class": list(test.classes),
+        "class": list(classes),
         "before": list(before.class_accuracies),
         "after": [each.estimate for each in figures.class_accuracies],
         "after_low": [each.low for each in figures.class_accuracies],
@@ -199,26 +256,36 @@ def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict
     return metrics, columns
 
 
-def _add_provenance(scheme: CorrectionScheme, cell: Cell, table: Rows) -> CorrectionScheme:
+def _add_provenance(
+    scheme: CorrectionScheme, cell: Cell, table: Rows, **kept: Any
+) -> CorrectionScheme:
     """Add the cell, its method and the fitted rows to the provenance of a scheme."""
     fitted = {"digests": [table.digest], "number": table.n_rows, "sample": [*table.sample]}
-    origin = {"method": cell.method, **scheme.provenance, "cell": cell.key, "fitted_on": fitted}
+    origin = {"method": cell.method, **scheme.provenance, "cell": cell.key, **kept}
+    origin["fitted_on"] = fitted
     if isinstance(table, TableEnsemble):
         tables = zip(table.names, table.tables, strict=True)
         origin["tables"] = {name: each.provenance.to_dict() for name, each in tables}
-    elif "reading" in (noted := table.provenance.to_dict()):
-        origin["reading"] = noted["reading"]
+        return replace(scheme, provenance=origin)
+    noted = table.provenance.to_dict()
+    # What reads, or scores, other rows in the same way.
+    origin |= {"reading": noted["reading"]} if "reading" in noted else {}
+    if "prompt" in noted:
+        origin["table"] = noted
     return replace(scheme, provenance=origin)
 
 
 def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
     joint = isinstance(optimization, TableEnsemble)
     labelled = int(optimization.labelled.sum())
+    # The scheme has the prompt.
+    described = (replace(each.provenance, prompt=None) for each in (optimization, test))
+    fitted, held_out = (each.to_dict() for each in described)
     return {
-        "optimization": optimization.provenance.to_dict()
+        "optimization": fitted
         | {"rows": optimization.n_rows, "labelled": labelled}
         | ({"tables": len(optimization.probs)} if joint else {}),
-        "test": test.provenance.to_dict() | {"rows": test.n_rows},
+        "test": held_out | {"rows": test.n_rows},
     }
 
 

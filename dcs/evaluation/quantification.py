@@ -1,0 +1,101 @@
+"""Shares of the classes among unlabelled rows, from predictions and their known errors.
+
+The field calls this quantification or prevalence estimation. Predicted shares are biased by the
+errors of the classifier; both methods remove that bias with the rates at which held-out rows of a
+class are predicted as each class, which they take to be the same among the new rows (label shift).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.errors import InvalidInputError, check_choice, quoted
+from dcs.evaluation.uncertainty import Interval
+
+Array: TypeAlias = NDArray[np.float64]
+Correction: TypeAlias = Literal["adjusted", "likelihood"]
+
+_LEVEL: Final = 0.95
+_STEPS: Final = 500
+
+#: Rows that are added to each class, spread over the predictions: no rate is known to be 0.
+_PRIOR: Final = 0.5
+
+
+def class_shares(
+    confusion: ArrayLike,
+    predicted: ArrayLike,
+    *,
+    classes: Sequence[str],
+    method: str = "adjusted",
+    resamples: int = 1000,
+    seed: int = 0,
+) -> tuple[Interval, ...]:
+    """Estimate the shares of the classes among rows of which only predictions are known.
+
+    Parameters
+    ----------
+    confusion : array of int, shape [N, N]
+        Held-out rows by true class (row) and predicted class (column).
+    predicted : array of int, shape [N]
+        Number of new rows that are predicted as each class.
+    classes : sequence of str
+        Names of the classes, for messages.
+    method : {"adjusted", "likelihood"}, optional
+        Adjusted counts, the least-squares solution with negative shares clipped (Forman 2008,
+        Quantifying counts and costs via classification); or maximum likelihood by the EM algorithm
+        of Saerens et al. 2002 (Adjusting the outputs of a classifier to new a priori
+        probabilities), whose likelihoods are those of the predicted classes, since corrected
+        probabilities are not calibrated.
+    resamples : int, optional
+        Number of bootstrap samples of held-out and new rows, for 95 % percentile intervals.
+    seed : int, optional
+        Seed of the bootstrap.
+
+    Raises
+    ------
+    InvalidInputError
+        If a class has no held-out row.
+    """
+    check_choice("method", method, get_args(Correction))
+    held, counts = np.asarray(confusion, np.float64), np.asarray(predicted, np.int64)
+    rows = held.sum(axis=1)
+    if absent := [name for name, own in zip(classes, rows, strict=True) if own == 0]:
+        raise InvalidInputError(
+            f"class {quoted(absent)}: no held-out row, so that its errors are unknown; label some"
+        )
+    solve = _adjusted if method == "adjusted" else _likelihood
+    estimate = solve((held / rows[:, None])[None], (counts / counts.sum())[None])[0]
+    rng = np.random.default_rng(seed)
+    prior = held + _PRIOR / len(held)
+    rates = np.stack([rng.dirichlet(own, resamples) for own in prior], axis=1)
+    shares = rng.multinomial(counts.sum(), counts / counts.sum(), resamples) / counts.sum()
+    drawn = solve(rates, shares)
+    tail = 100.0 * (1.0 - _LEVEL) / 2
+    ends: Any = np.percentile(drawn, [tail, 100.0 - tail], axis=0)
+    return tuple(
+        Interval(float(e), min(float(low), float(e)), max(float(high), float(e)), float(error))
+        for e, low, high, error in zip(estimate, *ends, drawn.std(axis=0), strict=True)
+    )
+
+
+def _adjusted(rates: Array, shares: Array) -> Array:
+    """Return the shares [R, N] whose expected predictions are nearest to those observed."""
+    found = np.einsum("rij,rj->ri", np.linalg.pinv(rates.transpose(0, 2, 1)), shares)
+    clipped = np.maximum(found, 0.0)
+    return np.asarray(clipped / clipped.sum(axis=1, keepdims=True))
+
+
+def _likelihood(rates: Array, shares: Array) -> Array:
+    """Return the shares [R, N] with the largest likelihood of the predictions."""
+    found = np.full(shares.shape, 1.0 / shares.shape[1])
+    for _ in range(_STEPS):
+        expected = np.einsum("rj,rji->ri", found, rates)
+        ratio = np.divide(shares, expected, out=np.zeros_like(shares), where=expected > 0.0)
+        found = found * np.einsum("rji,ri->rj", rates, ratio)
+        found /= found.sum(axis=1, keepdims=True)
+    return found

@@ -1,0 +1,62 @@
+"""The test of a change since the fit: its level, its power, and what it is blind to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dcs.evaluation.drift import compare_rows, describe_rows, repredicted
+
+
+def rows(
+    n: int, shares: list[float], *, seed: int, temperature: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return class probabilities and predictions of a model with about 85 % accuracy."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(len(shares), n, p=shares)
+    logits = rng.normal(size=(n, len(shares)))
+    logits[np.arange(n), labels] += 2.5
+    probs = np.exp(logits / temperature)
+    return probs / probs.sum(axis=1, keepdims=True), logits.argmax(axis=1)
+
+
+BASE = [0.4, 0.3, 0.2, 0.1]
+
+
+def share_found(count: int, shares: list[float], **options: float) -> float:
+    found = [
+        compare_rows(
+            describe_rows(*rows(600, BASE, seed=seed)),
+            *rows(500, shares, seed=10_000 + seed, **options),
+        ).p
+        for seed in range(count)
+    ]
+    return float(np.mean(np.array(found) <= 0.05))
+
+
+def test_false_alarms_are_rare_and_changes_are_found() -> None:
+    assert share_found(100, BASE) <= 0.1
+    assert share_found(20, BASE, temperature=1.5) == 1.0
+    third = np.array(BASE) * [4 / 3, 2 / 3, 4 / 3, 2 / 3]
+    assert share_found(20, (third / third.sum()).tolist()) >= 0.8
+
+
+def test_the_kind_of_change_is_named() -> None:
+    reference = describe_rows(*rows(2000, BASE, seed=0))
+    probs, predictions = rows(2000, BASE, seed=1, temperature=1.2)
+    kinds = compare_rows(reference, probs, predictions).kinds
+    assert kinds["confidence"] < 0.01 < kinds["predicted shares"]
+
+
+def test_constant_rows_and_rare_classes_are_no_alarm() -> None:
+    reference = describe_rows(np.tile([0.5, 0.5], (50, 1)), np.zeros(50, int))
+    assert compare_rows(reference, np.tile([0.5, 0.5], (9, 1)), np.zeros(9, int)).p == 1.0
+
+
+def test_another_scheme_has_the_shares_of_its_confusion_matrix() -> None:
+    probs, predictions = rows(300, BASE, seed=3)
+    other = (predictions + 1) % 4
+    confusion = np.diag(np.bincount(other, minlength=4))
+    changed = repredicted(describe_rows(probs, predictions), confusion)
+    for name, values in describe_rows(probs, other).items():
+        assert changed[name] == pytest.approx(values)

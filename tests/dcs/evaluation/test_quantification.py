@@ -1,0 +1,44 @@
+"""Class shares of unlabelled rows: exact where predictions are, and against an optimiser."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from dcs.errors import InvalidInputError
+from dcs.evaluation.quantification import class_shares
+
+CONFUSION = np.array([[80, 15, 5], [10, 60, 30], [2, 8, 90]])
+CLASSES = ("a", "b", "c")
+
+
+@pytest.mark.parametrize("method", ["adjusted", "likelihood"])
+def test_shares_of_rows_with_the_same_errors_are_found(method: str) -> None:
+    shares = np.array([0.5, 0.1, 0.4])
+    counts = 10_000 * shares @ CONFUSION / 100
+    found = class_shares(CONFUSION, counts.round(), classes=CLASSES, method=method)
+    assert [each.estimate for each in found] == pytest.approx(shares, abs=1e-3)
+    assert all(each.low < share < each.high for each, share in zip(found, shares, strict=True))
+    # The rows held out limit what many rows can show.
+    more = class_shares(CONFUSION * 100, counts.round(), classes=CLASSES, method=method)
+    assert all(b.high - b.low < a.high - a.low for a, b in zip(found, more, strict=True))
+
+
+def test_the_likelihood_is_the_largest() -> None:
+    counts = np.array([700, 10, 20])  # more of a class than its errors explain
+    rates = CONFUSION / CONFUSION.sum(axis=1, keepdims=True)
+
+    def loss(logits: np.ndarray) -> float:
+        shares = np.exp(logits) / np.exp(logits).sum()
+        return float(-counts @ np.log(shares @ rates))
+
+    best = minimize(loss, np.zeros(3), method="Nelder-Mead", options={"maxiter": 4000}).x
+    found = class_shares(CONFUSION, counts, classes=CLASSES, method="likelihood", resamples=9)
+    wanted = np.exp(best) / np.exp(best).sum()
+    assert [each.estimate for each in found] == pytest.approx(wanted, abs=2e-3)
+
+
+def test_a_class_without_held_out_rows_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="'b'"):
+        class_shares(CONFUSION * [[1], [0], [1]], [1, 1, 1], classes=CLASSES)

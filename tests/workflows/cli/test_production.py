@@ -1,0 +1,170 @@
+"""Schemes in use: texts to corrected labels, checks, class shares and token biases."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+import dcs
+from dcs.data.table import ProbabilityTable
+from dcs.errors import ScoringError
+from dcs.prompting.files import get_task
+from dcs.scoring.base import RowsError
+from tests.dcs.scoring.server import ModelServer
+from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
+
+WORDS = {"unhappy": "bad", "neutral": "okay", "happy": "good"}
+KINDS = ("unhappy", "unhappy", "neutral", "happy", "happy")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A task of its own: half of the optimization texts have no label, the test texts have all."""
+    root = tmp_path_factory.mktemp("mood")
+    for split, size in (("optimization", 120), ("test", 40)):
+        rows = [
+            {"text": e.text} | ({"mood": KINDS[e.label]} if split == "test" or k % 2 else {})
+            for k, e in enumerate(get_task("reviews").examples(split)[:size])
+        ]
+        (root / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = {
+        "name": "mood",
+        "classes": [*WORDS],
+        "label_words": [*WORDS.values()],
+        "instruction": "Grade each review as bad, okay or good.",
+        "template": "Review: {text}\nRating:",
+        "files": {
+            "optimization": "optimization.jsonl",
+            "test": "test.jsonl",
+            "fields": {"text": "text"},
+            "label": "mood",
+        },
+    }
+    (root / "mood.yaml").write_text(yaml.safe_dump(task))
+    return root
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ModelServer]:
+    server = ModelServer()
+    with server.serving():
+        yield server
+
+
+def fitted(folder: Path, *options: object) -> Path:
+    """Return the scheme of a model on the task of the folder."""
+    runs = folder / "runs"
+    task = ("--task", folder / "mood.yaml", "--shots", "N", "-o", runs)
+    out = done("generate", *task, *options).out
+    assert "60 of 117 optimization texts have no label" in out
+    (table,) = {path.parent for path in runs.glob("tables/*/test.parquet")}
+    done("tune", table, "--method", "batch", "-o", runs, "--replace", *UNDRAWN)
+    return runs / f"{table.name}-batch" / "scheme.json"
+
+
+@pytest.fixture(scope="module")
+def scheme(folder: Path, server: ModelServer) -> Path:
+    """A scheme of a served model."""
+    served = ("--engine", "openai", "--set", f"scoring.base_url={server.url}", "--model", "tiny")
+    return fitted(folder, *served)
+
+
+def test_new_texts_are_labelled_as_the_tables_were(
+    folder: Path,
+    scheme: Path,
+    server: ModelServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
+    texts = [{"number": k, "text": row["text"]} for k, row in enumerate(rows)]
+    texts[3]["text"] = " "
+    pd.DataFrame(texts).to_csv("new.csv", index=False)
+    server.faults = [(429, {"Retry-After": "0"}, "{}")] * 3
+    out = done("predict", scheme, "new.csv").out
+    assert "row 4: " in out and "39 rows, 1 rows left out" in out
+    found = pd.read_csv("new-predicted.csv")
+    table = ProbabilityTable.read(next(folder.glob("runs/tables/*/test.parquet")))
+    kept = [k for k in range(40) if k != 3]
+    assert found["number"].tolist() == kept
+    loaded = dcs.CorrectionScheme.load(scheme)
+    wanted = [loaded.classes[k] for k in loaded.predict(table.probs[kept])]
+    assert found["predicted"].tolist() == wanted
+    probs = found[[f"p:{name}" for name in WORDS]].to_numpy()
+    np.testing.assert_allclose(probs, table.probs[kept], atol=1e-9)
+    # What was scored is not asked for again, and what is written is read by the other commands.
+    asked = len(server.requests)
+    with dcs.Classifier.load(scheme, store="dcs-runs/shards") as classifier:
+        assert classifier.predict([row["text"] for row in rows if row is not rows[3]]) == wanted
+        with pytest.raises(RowsError, match="non-empty text"):
+            classifier.predict([""])
+    assert len(server.requests) <= asked + 2  # asks the server what it can do
+    assert "39 rows" in done("apply", scheme, "new-predicted.csv", "-o", "again.csv").out
+    assert pd.read_csv("again.csv")["predicted_corrected"].tolist() == wanted
+    Path("broken.csv").write_text("text\nIt broke, at once\n")
+    refused("predict", scheme, "broken.csv", says=["broken.csv", "no row"])
+
+
+def test_another_model_or_no_prompt_is_refused(scheme: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.jsonl").write_text('{"text": "It broke."}')
+    loaded = dcs.CorrectionScheme.load(scheme)
+    dcs.CorrectionScheme.identity(loaded.classes).save(tmp_path / "plain.json")
+    asked = (tmp_path / "new.jsonl", "-o", tmp_path / "out.csv")
+    refused("predict", tmp_path / "plain.json", *asked, says=["plain.json", "dcs apply"])
+    table = loaded.provenance["table"] | {"revision": "sha256:other"}
+    changed = dcs.CorrectionScheme.identity(loaded.classes, provenance={"table": table})
+    with pytest.raises(ScoringError, match="sha256:other"):
+        dcs.Classifier.load(changed)
+    table = table | {"prompt_hash": "0"}
+    changed = dcs.CorrectionScheme.identity(loaded.classes, provenance={"table": table})
+    with pytest.raises(dcs.DCSError, match="is not that of the fitted rows"):
+        dcs.Classifier.load(changed)
+
+
+def test_rows_that_moved_are_an_alarm_and_labels_settle_it(tmp_path: Path) -> None:
+    classes = {"Anger", "Fear", "Joy"}
+    biased, path, runs = biased_table(900), tmp_path / "rows.parquet", tmp_path / "runs"
+    biased.write(path)
+    done("tune", path, "--method", "dnip", "--trials", 0, "-o", runs, *UNDRAWN)
+    scheme = runs / "rows-dnip" / "scheme.json"
+    unlabelled = dataclasses.replace(biased, labels=np.full(biased.n_rows, -1))
+    unlabelled.write(tmp_path / "same.parquet")
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    out = done("check", scheme, tmp_path / "same.parquet", "--tracking-uri", store).out
+    assert "show no change" in out
+    client = mlflow.MlflowClient(store)
+    experiment = client.get_experiment_by_name("checks").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert run.data.metrics["check/p"] > 0.05 and run.info.status == "FINISHED"
+    out = done("shares", scheme, tmp_path / "same.parquet").out
+    lines = [words for line in out.splitlines() if {*(words := line.split())[:1]} & classes]
+    for line, share in zip(lines, np.bincount(biased.labels) / biased.n_rows, strict=True):
+        low, high = (float(end.strip("[],")) for end in line[-2:])
+        assert low - 5 <= 100 * share <= high + 5
+    hot = biased.probs**0.4
+    moved = biased.with_probs(hot / hot.sum(axis=1, keepdims=True))
+    dataclasses.replace(moved, labels=unlabelled.labels).write(tmp_path / "hot.parquet")
+    assert "have moved" in done("check", scheme, tmp_path / "hot.parquet", code=3).out
+    # Rows whose labels are what the scheme predicts keep any promise, and the opposite breaks it.
+    loaded = dcs.CorrectionScheme.load(scheme)
+    if "margin" in loaded.provenance["held_out"]:
+        kept = dataclasses.replace(moved, labels=loaded.predict(moved.probs))
+        kept.write(tmp_path / "kept.parquet")
+        assert "is kept" in done("check", scheme, tmp_path / "kept.parquet").out
+        plain = dataclasses.replace(moved, labels=moved.probs.argmax(axis=1))
+        plain.write(tmp_path / "broken.parquet")
+        assert "is broken" in done("check", scheme, tmp_path / "broken.parquet", code=3).out
+    done("pick", scheme, "--prefer", "accuracy")
+    held_out = dcs.CorrectionScheme.load(scheme).provenance["held_out"]
+    assert "margin" not in held_out and np.sum(held_out["confusion"]) == biased.n_rows
+    dcs.CorrectionScheme.identity(biased.classes).save(tmp_path / "old.json")
+    refused("check", tmp_path / "old.json", path, says=["old.json", "dcs tune"])

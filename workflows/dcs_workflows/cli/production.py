@@ -1,0 +1,341 @@
+"""``dcs predict``, ``check``, ``shares`` and ``export``: schemes in use."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import dcs
+from dcs.errors import ConfigError, SchemeError, show
+from dcs.io import read_json
+from dcs_workflows.cli import options
+from dcs_workflows.cli.console import console, new_table, progress_bar
+from dcs_workflows.cli.tables import FRONT, Scheme, open_rows, target_of, write_rows
+
+#: Number of rows, or classes, that are listed.
+_LISTED = 10
+
+#: Level of the test of a change, confidence of a promise, and the exit code of an alarm.
+_ALPHA, _CONFIDENCE, _ALARM = 0.05, 0.95, 3
+
+#: Smaller differences of offsets are rounding.
+_LEAST_OFFSET = 1e-9
+
+Rows = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TABLE", help="Class probabilities in any form of dcs tune, labelled or not."
+    ),
+]
+
+
+def predict(
+    scheme: Scheme,
+    texts: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TEXTS",
+            help="Texts in the columns of the task: .csv, .tsv, .jsonl or .parquet; - reads CSV "
+            "or JSON lines from standard input.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
+            show_default="TEXTS-predicted, in the format of TEXTS",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Model to use.", show_default="that of the fit"),
+    ] = None,
+    settings: options.Settings = None,
+) -> None:
+    """Label texts: score them with the model and prompt of a fit, and correct the probabilities.
+
+    Model, engine, task and demonstrations are those of the tables of `dcs generate` that the
+    scheme was fitted on; `--set scoring.KEY=VALUE` replaces options. All columns are kept;
+    `p:CLASS` are the uncorrected probabilities, `corrected:CLASS` the corrected ones. A row that
+    cannot be scored is listed and left out. Scored prompts are stored, so that a stopped run
+    continues where it stopped.
+
+    Example: `dcs predict dcs-runs/mood-dcs/scheme.json new.csv -o labels.csv`
+    """
+    import pandas as pd
+
+    from dcs.data.columns import CORRECTED, PREFIX, Reading
+    from dcs.prompting.files import read_texts
+    from dcs.scoring.classifier import Classifier, ScoredBy
+    from dcs_workflows.config.sweep import ScoringConfig, configured
+    from dcs_workflows.parallel import one_thread
+
+    correction = dcs.CorrectionScheme.load(scheme)
+    scored_by = ScoredBy.of(correction, source=str(scheme))
+    content = {"scoring": dict(scored_by.scoring)}
+    chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings or ())
+    given = {each.partition("=")[0].strip() for each in settings or ()}
+    values: dict[str, Any] = {"engine": chosen.scoring.engine, **chosen.scoring.options}
+    replaced = {name: value for name, value in values.items() if f"scoring.{name}" in given}
+    target = target_of(texts, "predicted") if output is None else output
+    rows = read_texts(texts, text=sys.stdin.read() if str(texts) == "-" else None)
+    if model is not None:
+        replaced["model"] = model
+    store = chosen.scoring.store or Path("dcs-runs") / "shards"
+    classifier = Classifier.load(correction, store=store, **replaced)
+    # Rows that are printed must not be mixed with messages.
+    piped = str(target) == "-"
+    tell = partial(typer.echo, err=True) if piped else console.print
+    shown: AbstractContextManager[Callable[..., None]] = nullcontext(lambda **update: None)
+    if not piped:
+        shown = progress_bar("scoring prompts", len(rows))
+    with classifier, one_thread(), shown as bar:
+        probs, reasons = classifier.score(rows, progress=lambda count: bar(advance=count))
+        remarks = getattr(classifier.scorer, "report", list)()
+    kept = [row for row in range(len(rows)) if row not in reasons]
+    for row, reason in [*reasons.items()][:_LISTED]:
+        tell(f"{texts}: row {row + 1}: {reason}")
+    if len(reasons) > _LISTED:
+        tell(f"and {len(reasons) - _LISTED} more rows")
+    if not kept:
+        raise ConfigError(f"{texts}: no row could be scored")
+    probs = probs[kept]
+    frame = pd.DataFrame([rows[row] for row in kept])
+    for prefix, table in ((PREFIX, probs), (CORRECTED, correction.apply(probs))):
+        for k, name in enumerate(correction.classes):
+            frame[prefix + name] = table[:, k]
+    frame["predicted"] = [correction.classes[k] for k in correction.predict(probs)]
+    write_rows(frame, target, Reading(), "predicted")
+    missing = f", {len(reasons)} rows left out; the same command tries them again"
+    for line in (*remarks, f"{target}: {len(kept)} rows{missing if reasons else ''}"):
+        tell(line)
+    if not piped:
+        watched = f"dcs check {shlex.quote(str(scheme))} {shlex.quote(str(target))}"
+        console.print(f"next: {watched}", style="bold")
+
+
+def check(
+    scheme: Scheme,
+    file: Rows,
+    read: options.Read = None,
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Check whether new rows are still those that a scheme was fitted on, and its promise.
+
+    Without labels, one test at the level of 5 % compares class probabilities, predicted shares
+    and confidence with those of the fit. With labels, the change of accuracy on these rows is
+    compared with the margin that the fit promised, with 95 % confidence. Exit code 3: the rows
+    have moved and no labels show that the promise is kept, or labels show that it is broken;
+    otherwise 0. With a tracking URI, the figures are a run in the MLflow experiment `checks`.
+
+    Example: `dcs check dcs-runs/mood-dcs/scheme.json labels.csv`
+    """
+    from dcs.data.splits import copied_rows
+    from dcs.evaluation.drift import compare_rows, describe_rows
+    from dcs.evaluation.noninferiority import NonInferiority, accuracy_difference
+    from dcs.evaluation.uncertainty import design_effect, percent, sentence_of_chance
+
+    correction, rows = _opened(scheme, file, read)
+    reference, held_out = (_kept(scheme, correction, each) for each in ("reference", "held_out"))
+    probs = rows.probs
+    before, after = probs.argmax(axis=1), correction.predict(probs)
+    shift, n = compare_rows(reference, probs, after), len(correction.classes)
+    then, now = np.array(reference["means"]), describe_rows(probs, after)["means"]
+    table = new_table("% of rows ", "probability: fit", "now", "predicted: fit", "now")
+    for k in sorted(np.argsort(-np.abs(now - then)[n : 2 * n])[:_LISTED]):
+        figures = then[k], now[k], then[n + k], now[n + k]
+        table.add_row(correction.classes[k], *map(percent, figures))
+    console.print(table)
+    moved = shift.p <= _ALPHA
+    kinds = ", ".join(f"{name} {sentence_of_chance(p)}" for name, p in shift.kinds.items())
+    console.print(
+        f"{len(after)} rows {'have moved' if moved else 'show no change'} since the fit "
+        f"({sentence_of_chance(shift.p)}; {kinds}); mean confidence {percent(then[-1])} % at the "
+        f"fit, {percent(now[-1])} % now; {percent((before != after).mean())} % of the predictions "
+        "are changed by the scheme",
+        style="bold",
+    )
+    metrics = {"check/p": shift.p, "check/rows": float(len(after))}
+    margin, low, high, known = held_out.get("margin"), -1.0, 1.0, rows.labelled
+    if known.any():
+        right, others = (each[known] == rows.labels[known] for each in (after, before))
+        effect = design_effect(copied_rows(probs[known]), before[known] != after[known])
+        gained, lost = (float(each.sum()) / effect for each in (right & ~others, others & ~right))
+        size = known.sum() / effect
+        low, high = accuracy_difference(gained, lost, size, confidence=2 * _CONFIDENCE - 1)
+        metrics |= {"check/change": (gained - lost) / size, "check/change_low": low}
+        console.print(
+            f"accuracy on {known.sum()} labelled rows: {100 * (gained - lost) / size:+.1f} points "
+            f"against uncorrected, with {_CONFIDENCE:.0%} confidence at least {100 * low:+.1f}"
+        )
+    kept = margin is not None and low >= -margin / 100
+    broken = margin is not None and high < -margin / 100
+    if margin is not None:
+        verdict = "is kept" if kept else "is broken" if broken else "is neither shown nor refuted"
+        console.print(f"the promise of at most {margin:.2g} points below uncorrected {verdict}")
+        total = float(np.sum(held_out["confusion"]))
+        test = NonInferiority(held_out["gained"], held_out["lost"], total, margin / 100)
+        if not (kept or broken) and (needed := test.rows_needed) is not None:
+            console.print(
+                f"about {float(f'{needed:.2g}'):,.0f} labelled rows, drawn at random, would show "
+                "that it is kept, if corrections help as at the fit"
+            )
+    if tracking_uri is not None:
+        from dcs_tracking.store.client import log_check
+
+        log_check(tracking_uri, f"{scheme.resolve().parent.name} {file.name}", metrics)
+    if broken or (moved and not kept):
+        raise typer.Exit(_ALARM)
+
+
+def shares(
+    scheme: Scheme,
+    file: Rows,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="adjusted (counts), or likelihood (by EM).")
+    ] = "adjusted",
+    read: options.Read = None,
+) -> None:
+    """Estimate the share of each class among unlabelled rows, with 95 % intervals.
+
+    Predicted shares are corrected by the errors of the scheme on held-out rows of the fit. Rows
+    of a class must be alike then and now; only the shares of the classes may differ.
+
+    Example: `dcs shares dcs-runs/mood-dcs/scheme.json labels.csv`
+    """
+    from dcs.evaluation.quantification import class_shares
+    from dcs.evaluation.uncertainty import percent
+
+    correction, rows = _opened(scheme, file, read)
+    confusion = _kept(scheme, correction, "held_out")["confusion"]
+    counts = np.bincount(correction.predict(rows.probs), minlength=len(correction.classes))
+    found = class_shares(confusion, counts, classes=correction.classes, method=method)
+    table = new_table("class ", "predicted", "share [95 % interval]")
+    for name, count, each in zip(correction.classes, counts, found, strict=True):
+        interval = percent(each.estimate, interval=(each.low, each.high))
+        table.add_row(name, percent(count / counts.sum()), interval)
+    console.print(table)
+    console.print(f"% of {counts.sum()} rows; errors from {np.sum(confusion)} held-out rows")
+
+
+def _opened(
+    scheme: Path, file: Path, read: list[str] | None
+) -> tuple[dcs.CorrectionScheme, dcs.ProbabilityTable]:
+    """Return a scheme of one table, and rows that it can correct."""
+    correction = dcs.CorrectionScheme.load(scheme)
+    if len(correction.inputs) > 1:
+        raise SchemeError(f"{scheme}: combines several tables; only schemes of one are supported")
+    (source,) = open_rows([file], options.reading(read), correction)
+    return correction, source.table
+
+
+def _kept(path: Path, scheme: dcs.CorrectionScheme, name: str) -> dict[str, Any]:
+    """Return what a scheme keeps of its fit."""
+    found: dict[str, Any] = scheme.provenance.get(name, {})
+    if not found:
+        raise SchemeError(
+            f"{path}: keeps no figures of its fit; fit it again by dcs tune with a new --output"
+        )
+    return found
+
+
+def export(
+    scheme: Scheme,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model with a local tokenizer.")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Encoding of tiktoken, such as o200k_base.")
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='JSON of first tokens: {"CLASS": [ID, ...], ...}.'),
+    ] = None,
+    label_words: Annotated[
+        Any,
+        typer.Option(
+            parser=options.names,
+            metavar="A,B,...",
+            help="Label word of each class, in the order of the scheme.",
+            show_default="the class names",
+        ),
+    ] = None,
+) -> None:
+    """Print a scheme that only adds offsets, as JSON: the `logit_bias` of an API request.
+
+    The model then answers with the corrected label itself. The first token of each label word is
+    biased, with and without a space before it. Without a tokenizer, the offsets of the
+    log-probabilities of the classes are printed. Schemes that do more are refused.
+
+    Example: `dcs export runs/a-batch/scheme.json --model Qwen/Qwen3-8B`
+    """
+    from dcs.scoring.models import first_tokens
+
+    loaded = dcs.CorrectionScheme.load(scheme)
+    try:
+        offsets = loaded.offsets
+    except SchemeError as error:
+        raise SchemeError(f"{scheme}: {error}; {_best_offsets(scheme)}") from None
+    if np.ptp(offsets) < _LEAST_OFFSET:
+        raise SchemeError(f"{scheme}: all offsets are equal, and would change nothing")
+    words = label_words or list(loaded.classes)
+    if len(words) != len(loaded.classes):
+        raise ConfigError(f"--label-words {show(words)}: must be {len(loaded.classes)} words")
+    if sum(each is not None for each in (model, encoding, tokens)) > 1:
+        raise ConfigError("--model, --encoding, --tokens: give one of them")
+    if tokens is not None:
+        ids = _tokens_of(tokens, loaded.classes)
+    elif model is None and encoding is None:
+        typer.echo(json.dumps({"offsets": dict(zip(loaded.classes, offsets, strict=True))}))
+        return
+    else:
+        ids = first_tokens(words, model=model, encoding=encoding)
+    biases: dict[str, float] = {}
+    for name, own, offset in zip(loaded.classes, ids, offsets.tolist(), strict=True):
+        for token in map(str, own):
+            if token in biases:
+                raise ConfigError(
+                    f"class {show(name)} begins with token {token}, as another one does; choose "
+                    "label words with different first tokens"
+                )
+            # The limits of the API; only differences matter.
+            biases[token] = round(float(np.clip(offset, -100.0, 100.0)), 4)
+    typer.echo(json.dumps({"logit_bias": biases}))
+
+
+def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
+    """Return the first tokens of each class that a file lists."""
+    given = read_json(file, error=ConfigError)
+    found = []
+    for name in classes:
+        ids = given.get(name) if isinstance(given, dict) else None
+        ids = [ids] if isinstance(ids, int) else ids
+        if not isinstance(ids, list) or not ids or any(type(each) is not int for each in ids):
+            raise ConfigError(f"{file}: key {show(name)}: must be a token id or a list of them")
+        found.append(ids)
+    return found
+
+
+def _best_offsets(scheme: Path) -> str:
+    """Return what the best scheme of a front that only adds offsets would cost."""
+    file = scheme.with_name(FRONT)
+    front = dcs.FittedScheme.load(file) if file.exists() else None
+    best = None if front is None else front.pick(dcs.Preference("offsets")).chosen
+    if front is None or best is None or best is front.plain:
+        return "use dcs apply, or fit by dcs tune --prefer offsets"
+    pair = (best, front.chosen)
+    figures = [f"{100 * p.accuracy:.1f} / {100 * p.lasting_cobias:.1f}" for p in pair]
+    picked = f"dcs pick {shlex.quote(str(scheme.parent))} --prefer offsets"
+    return f"offsets: {figures[0]} instead of {figures[1]}: {picked}"
