@@ -408,8 +408,8 @@ class _Finder:
             if candidates is every and sure:
                 # Any whole numbers can be votes; those of all rows are as many.
                 numbers = self.matrix(sure[0])
-                fits = {kind: rows.mean() for kind, rows in _fitting(numbers).items()}
-                if max(fits, key=lambda kind: fits[kind]) == "votes":
+                shares = {kind: rows.mean() for kind, rows in _fitting(numbers).items()}
+                if max(shares, key=lambda kind: shares[kind]) == "votes":
                     sure = sure if np.ptp(np.nansum(numbers, axis=1)) == 0 else []
             if len(sure) > 1 and not self._alike(sure):
                 raise self._ask(

@@ -25,6 +25,8 @@ _THOUGHT_END = re.compile(rf"[<\[◁]/(?:{_THOUGHT})[>\]▷]|<\|channel\|>final<
 _THOUGHT_BEGIN = re.compile(rf"[<\[◁](?:{_THOUGHT})[>\]▷]|<\|channel\|>analysis", re.I)
 
 
+NO_DISTRIBUTION = "its answer states no share of each label, such as A: 70 %, B: 30 %"
+
 Shown = Sequence[tuple[str, float]]
 """The tokens that a server returned, and their log-probabilities. A text may occur twice."""
 
@@ -141,6 +143,47 @@ def count_votes(texts: Iterable[str], label_words: Sequence[str]) -> NDArray[np.
     votes = [parse_vote(text, label_words) for text in texts]
     named = [vote for vote in votes if vote is not None]
     return np.bincount(named, minlength=len(label_words)).astype(np.float64)
+
+
+def parse_distribution(text: str, label_words: Sequence[str]) -> NDArray[np.float64] | None:
+    """Return the distribution that an answer states [N], None if it is not clear.
+
+    After a thought, every label is followed by its share: ``A: 70 %, B: 30 %``, or ``{"A": 0.7}``.
+    The shares must add up to 1 within a tenth, and are normalised. Labels that are not named have
+    none if the others add up, and the rest if there is one of them.
+    """
+    *_, answer = _THOUGHT_END.split(text)
+    plain, words = _comparable(label_words)
+    alternatives = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    label = rf"(?<![\w.,])({alternatives})(?!\w)"
+    share = r"[^\w.,;%\n]{1,9}(?<![:=\s]-)(\d+(?:[.,]\d+)?|\.\d+)(?!\w|[.,]\d)"
+    flags = re.IGNORECASE if plain("A") == "a" else 0
+    found: dict[str, set[float]] = {}
+    for name, number in re.findall(label + share, answer, flags):
+        found.setdefault(plain(name), set()).add(float(number.replace(",", ".")))
+    rest = re.sub(label + share, "", answer, flags=flags)
+    named = {plain(name) for name in re.findall(label, rest, flags)}
+    clear = named <= found.keys() and all(len(each) == 1 for each in found.values())
+    if not found or not clear or _THOUGHT_BEGIN.search(answer):
+        return None
+    shares = np.array([min(found.get(word, {math.nan})) for word in words])
+    shares /= 100.0 if "%" in answer or np.nansum(shares) > 1.5 else 1.0
+    absent, total = np.isnan(shares), np.nansum(shares)
+    if absent.any():
+        if absent.sum() > 1 and total < 0.98:
+            return None
+        shares[absent] = max(0.0, 1.0 - total) if absent.sum() == 1 else 0.0
+        total = shares.sum()
+    return shares / total if abs(total - 1.0) < 0.1 + 1e-9 else None
+
+
+def mean_distribution(
+    texts: Iterable[str], label_words: Sequence[str]
+) -> tuple[NDArray[np.float64], int]:
+    """Return the mean of the distributions that answers state [N], NaN if none; their number."""
+    stated = [parse_distribution(text, label_words) for text in texts]
+    clear = [each for each in stated if each is not None]
+    return np.mean(clear or [np.full(len(label_words), np.nan)], axis=0), len(clear)
 
 
 def _comparable(label_words: Sequence[str]) -> tuple[Callable[[str], str], list[str]]:

@@ -15,7 +15,7 @@ from dcs.data.checks import finite_number, softmax, whole_number
 from dcs.errors import ScoringError, check_choice, origin, plain_address, show
 from dcs.io import Strict
 from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
-from dcs.scoring.answers import MissingRule, count_votes
+from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, count_votes, mean_distribution
 from dcs.scoring.chat import PromptStyle, opened_thought
 from dcs.scoring.labels import (
     UNUSABLE,
@@ -87,6 +87,8 @@ class ReadingOptions(Strict):
     votes, temperature, max_tokens : int, float, int or None
         Number of answers to sample for each prompt instead of reading log-probabilities, their
         temperature, and their maximum number of tokens.
+    answer : "distribution" or None
+        What sampled answers say: a share of each label instead of one label.
     """
 
     label_rule: LabelRule = "auto"
@@ -95,6 +97,7 @@ class ReadingOptions(Strict):
     votes: int | None = Field(default=None, ge=1, le=1000)
     temperature: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
     max_tokens: int | None = Field(default=None, ge=1)
+    answer: Literal["distribution"] | None = None
 
 
 class LocalOptions(ReadingOptions):
@@ -259,6 +262,8 @@ class Engine(ABC):
         Temperature of the samples.
     max_tokens : int
         Maximum number of tokens of a sample, including a thought.
+    answer : "distribution", optional
+        Read a share of each label from the samples, one by default.
 
     Attributes
     ----------
@@ -285,6 +290,8 @@ class Engine(ABC):
         same bits with any other prompts, so that resumed rows have.
     votes : int or None
         Number of answers to sample for each prompt; None reads log-probabilities instead.
+    answer : "distribution" or None
+        What sampled answers state: a share of each label, or one label if None.
     tokens_read, answered, parsed, unlabelled : int
         Numbers so far of prompt tokens, if known to the engine, of prompts scored, of sampled
         answers that name a label, and of prompts whose answer contained no label.
@@ -303,6 +310,7 @@ class Engine(ABC):
 
     model: str
     votes: int | None = None
+    answer: Literal["distribution"] | None = None
     tokens_read = answered = parsed = unlabelled = 0
     _closed = False
     _rendered = ""
@@ -318,11 +326,16 @@ class Engine(ABC):
         votes: int | None = None,
         temperature: float = 1.0,
         max_tokens: int = 1024,
+        answer: Literal["distribution"] | None = None,
     ) -> None:
         check_choice("label_rule", label_rule, get_args(LabelRule))
         check_choice("prompt", prompt, get_args(PromptStyle))
         check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
         self._label_rule, self._prompt, self._answer_prefix = label_rule, prompt, answer_prefix
+        if answer is not None:
+            check_choice("answer", answer, ("distribution",))
+            votes = votes or 1
+        self.answer = answer
         self.votes = None if votes is None else whole_number(votes, "votes", least=1)
         self._temperature = finite_number(temperature, "temperature", least=0.0)
         self._max_tokens = whole_number(max_tokens, "max_tokens", least=1)
@@ -331,22 +344,29 @@ class Engine(ABC):
     def _sampling(self) -> dict[str, str]:
         """The options of sampled answers, which determine the votes."""
         options = {"temperature": str(self._temperature), "max_tokens": str(self._max_tokens)}
-        return {"votes": str(self.votes), **options}
+        if self.answer is None:
+            return {"votes": str(self.votes), **options}
+        return {"answer": self.answer, "answers": str(self.votes), **options}
 
     def _read_answers(
         self, texts: Sequence[str], label_words: Sequence[str]
     ) -> NDArray[np.float64]:
-        """Return the votes for each label [N]."""
-        votes = count_votes(texts, label_words)
-        self.parsed += int(votes.sum())
-        return votes
+        """Return the votes for each label [N], or its mean share; NaN if no answer states any."""
+        if self.answer is None:
+            votes = count_votes(texts, label_words)
+            self.parsed += int(votes.sum())
+            return votes
+        shares, number = mean_distribution(texts, label_words)
+        self.parsed += number
+        return shares
 
     def report(self) -> list[str]:
         """Return lines on answers that name no label."""
         lines = []
         if self.votes is not None:
             asked = self.votes * self.answered
-            lines.append(f"{self.parsed} of {asked} sampled answers name one label")
+            what = "name one label" if self.answer is None else f"state a {self.answer}"
+            lines.append(f"{self.parsed} of {asked} sampled answers {what}")
         if self.unlabelled:
             lines.append(
                 f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
@@ -472,7 +492,7 @@ class TokenEngine(Engine):
                 found[usable] = class_probabilities(logits[usable], token_ids)
             probs[rows] = found
             wrong = (row for row in rows if np.isnan(probs[row]).any())
-            reasons |= dict.fromkeys(wrong, UNUSABLE)
+            reasons |= dict.fromkeys(wrong, UNUSABLE if self.answer is None else NO_DISTRIBUTION)
         return probs, reasons
 
     def _count_votes(
@@ -495,8 +515,8 @@ class TokenEngine(Engine):
         )
         silent = np.flatnonzero(~(counts > 0).any(axis=1))
         self.answered += len(prompts)
-        self.unlabelled += silent.size
-        if 2 * silent.size > len(prompts):
+        self.unlabelled += silent.size if self.answer is None else 0
+        if self.answer is None and 2 * silent.size > len(prompts):
             raise ScoringError(
                 f"query {silent[0]}: no label word is in the answer "
                 f"{show(answers[silent[0]][0])}, as in {silent.size} of {len(prompts)} answers; "
@@ -508,7 +528,7 @@ class TokenEngine(Engine):
     @property
     def _stop(self) -> list[str] | None:
         """What ends a sampled answer: a line, if it continues a text; a chat ends itself."""
-        return ["\n"] if self._tokenizer.template is None else None
+        return ["\n"] if self._tokenizer.template is None and self.answer is None else None
 
     @staticmethod
     def _seed(prompt: Sequence[int]) -> int:

@@ -30,7 +30,7 @@ from dcs.errors import (
 )
 from dcs.io import content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
-from dcs.scoring.answers import MissingRule, Shown, fill_missing, label_masses
+from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, Shown, fill_missing, label_masses
 from dcs.scoring.base import OpenAIOptions, Progress, Prompt, Scores
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.client import UNREADABLE, Api, PromptError, ServedEngine, is_chat, run
@@ -220,6 +220,7 @@ class OpenAIScorer(ServedEngine):
         silent: dict[int, str] = {}  # answers without any label
         rows = iter(range(len(prompts)))  # shared by all workers
         done = in_a_row = 0
+        no_label = _NO_LABEL if self.answer is None else f"{NO_DISTRIBUTION}: {{}}"
         async with self._connected() as client:
             read: Callable[[Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
             if self.votes is not None:
@@ -252,14 +253,14 @@ class OpenAIScorer(ServedEngine):
                         done += 1
                         in_a_row = 0
                         if answer:
-                            silent[row] = _NO_LABEL.format(show(answer))
+                            silent[row] = no_label.format(show(answer))
                         if 2 * len(silent) > done >= _FIRST_PROMPTS:
                             what = f"as in {len(silent)} of {done} answers"
                             raise ScoringError(f"query {row}: {[*silent.values()][-1]}, {what}")
                     progress(1)
 
             await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
-        if 2 * len(silent) > done:  # too few prompts to tell
+        if self.answer is not None or 2 * len(silent) > done:  # too few prompts to tell
             scores[[*silent]] = np.nan
             reasons |= silent
             silent, done = {}, done - len(silent)
@@ -358,7 +359,7 @@ class OpenAIScorer(ServedEngine):
                 "max_tokens": self._max_tokens,
                 "n": min(self._samples, wanted - len(texts)),
             }
-            if self._api == "completions":
+            if self._api == "completions" and self.answer is None:
                 body["stop"] = "\n"
             try:
                 answer = await self._post(client, body, prompt)

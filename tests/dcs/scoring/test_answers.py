@@ -14,6 +14,7 @@ from dcs.scoring.answers import (
     Shown,
     fill_missing,
     label_masses,
+    parse_distribution,
     parse_vote,
 )
 
@@ -133,6 +134,40 @@ def test_votes(text: str, vote: int | None) -> None:
 )
 def test_votes_in_any_script(text: str, words: tuple[str, ...], vote: int | None) -> None:
     assert parse_vote(text, words) == vote
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("A: 70 %, B: 20 %, C: 10 %", [0.7, 0.2, 0.1]),
+        ('```json\n{"a": 0.7, "b": .2, "c": 0.1}```', [0.7, 0.2, 0.1]),
+        ("**A** - 70\n**B** - 20\n**C** - 10", [0.7, 0.2, 0.1]),
+        ("A=62,5%; B=37,5%; C=0%", [0.625, 0.375, 0.0]),
+        ("A: 70 %, B: 20 %", [0.7, 0.2, 0.1]),
+        ("A: 100%", [1.0, 0.0, 0.0]),
+        ("A: 33 %, B: 33 %, C: 33 %", [1 / 3] * 3),
+        ("<think>A: 1 %?</think>A: 0.7, B: 0.2, C: 0.1", [0.7, 0.2, 0.1]),
+        # Not guessed.
+        ("A: 70 %", None),
+        ("A: 70 %, B: 70 %, C: 10 %", None),
+        ("A: 70 %, A: 60 %, B: 20 %, C: 10 %", None),
+        ("A: -5 %, B: 100 %, C: 5 %", None),
+        ("A: 1.2.3, B: 0.5, C: 0.5", None),
+        ("probably A", None),
+        ("<think>A: 70 %, B: 20 %, C: 10 %", None),
+    ],
+)
+def test_distributions(text: str, shares: list[float] | None) -> None:
+    found = parse_distribution(text, ("A", "B", "C"))
+    if shares is None or found is None:
+        assert found is shares
+    else:
+        np.testing.assert_allclose(found, shares)
+
+
+def test_distributions_over_numbers() -> None:
+    found = parse_distribution("1: 20%, 2: 30%, 3: 50%", ("1", "2", "3"))
+    assert found is not None and found.tolist() == [0.2, 0.3, 0.5]
 
 
 def test_letters() -> None:

@@ -156,6 +156,18 @@ class TestVotes:
         assert (counts[:, 2:] == 0).all()
         assert f"{scorer.parsed} of 18" in scorer.report()[0]
 
+    def test_distributions(self, server: ModelServer) -> None:
+        said = [f"{word}: {20 + 5 * k} %" for k, word in enumerate(self.WORDS)]
+        server.says = [*[", ".join(said[:4])] * 6, "no idea"]
+        scorer = make(server, answer="distribution", top_logprobs=None, concurrency=1)
+        with pytest.raises(RowsError, match="states no share .*no idea") as caught:
+            scorer.score(PREFIX, QUERIES[:7], self.WORDS)
+        assert len(caught.value.reasons) == 1
+        rows = np.delete(caught.value.probs, [*caught.value.reasons], axis=0)
+        np.testing.assert_allclose(rows, [[0.2, 0.25, 0.3, 0.35, 0.0]] * 6 / np.float64(1.1))
+        assert scorer.report() == ["6 of 6 sampled answers state a distribution"]
+        assert "stop" not in server.requests[-1][2]
+
     def test_answers_without_any_label(self, server: ModelServer) -> None:
         server.says = ["I cannot\nsay"]
         scorer = make(server, votes=3, top_logprobs=None)

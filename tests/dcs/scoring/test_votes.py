@@ -9,7 +9,9 @@ import pytest
 
 from dcs.errors import InvalidInputError, ScoringError
 from dcs.scoring import Scorer, load_scorer
+from dcs.scoring.base import RowsError
 from dcs.scoring.chat import ChatTemplate, opened_thought
+from tests.dcs.refusals import refuses
 from tests.dcs.scoring.test_chat import TEMPLATES, tokenizer_with
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK
 
@@ -64,6 +66,12 @@ class TestTransformers(VotesContract):
         scorer = load_scorer(other_model, device="cpu", votes=2, max_tokens=2)
         with pytest.raises(ScoringError, match="query 0: no label word is in the answer"):
             scorer.score(PREFIX, QUERIES[:4], ("quixotry", "abbreviation"))
+
+    def test_answers_that_state_no_distribution_are_missing(self) -> None:
+        scorer = load_scorer("tiny_lm", device="cpu", answer="distribution", max_tokens=2)
+        names = ["query 0: its answer states no share", "(and 1 more prompts)"]
+        refuses(RowsError, scorer.score, PREFIX, QUERIES[:2], WORDS, names=names)
+        assert scorer.settings["answer"] == "distribution" and "votes" not in scorer.settings
 
     @pytest.mark.parametrize("options", [{"votes": 0}, {"temperature": 0.0}, {"max_tokens": 0}])
     def test_options(self, options: dict[str, float]) -> None:

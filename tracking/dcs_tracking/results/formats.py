@@ -22,7 +22,7 @@ _PAPER_NOTE: Final = (
 )
 
 #: Which of the values of a column is the best, by the first word of its head.
-_BEST: Final = {"Acc": "max", "COBias": "min"}
+_BEST: Final[dict[str, Any]] = {"Acc": "max", "COBias": "min"}
 
 #: Prefixes that a spreadsheet interprets as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -157,9 +157,9 @@ def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:
     return "".join(f"|{'|'.join(row)}|\n" for row in zip(*columns, strict=True))
 
 
-def _mathematical(text: str) -> str:
+def _mathematical(text: object) -> str:
     """Replace the signs that LaTeX has in formulas only."""
-    return text.replace("±", r"$\pm$").replace("−", "$-$")
+    return str(text).replace("±", r"$\pm$").replace("−", "$-$")
 
 
 def to_mlflow_json(frame: pd.DataFrame) -> str:

@@ -29,7 +29,7 @@ _PART: Final = 2**16
 _PARTS_OF_TIME: Final = 6
 
 
-class AnswerLimits(RequestAuthProvider):  # type: ignore[misc]
+class AnswerLimits(RequestAuthProvider):
     """The plug-in of MLflow: adds no authentication, but limits to each request."""
 
     def get_name(self) -> str:

@@ -103,7 +103,7 @@ def predict(
         shown = progress_bar("scoring prompts", len(rows))
     with classifier, one_thread(), shown as bar:
         probs, reasons = classifier.score(rows, progress=lambda count: bar(advance=count))
-        remarks = getattr(classifier.scorer, "report", list)()
+        remarks: list[str] = getattr(classifier.scorer, "report", list)()
     kept = [row for row in range(len(rows)) if row not in reasons]
     for row, reason in [*reasons.items()][:_LISTED]:
         tell(f"{texts}: row {row + 1}: {reason}")

@@ -225,7 +225,7 @@ def show(
         model,
         prompt=scoring.prompt,
         answer_prefix=scoring.answer_prefix,
-        thinking=scoring.votes is not None,
+        thinking=scoring.votes is not None or scoring.answer is not None,
     )
     (prompt,), space = tokenizer.render(prefix, [query])
     (ids,) = tokenizer.encode([prompt])

@@ -34,7 +34,7 @@ _DEFAULTS = (
 
 
 #: Options without which sweeps have been recorded, and whose keys must not change.
-_ADDED = ("batch_invariant",)
+_ADDED = ("answer", "batch_invariant")
 
 
 class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
