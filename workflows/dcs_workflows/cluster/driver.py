@@ -219,9 +219,7 @@ class Driver:
             self._waiting.append(_PendingCells(key, deque(sharing(cells))))
 
     def _start_tuning(self) -> None:
-        task = self._cell_task.options(
-            retry_exceptions=[StudyStorageError, RayError], **self._placement.cells
-        )
+        retried = [StudyStorageError, RayError]
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
             waiting = self._waiting[0]
             if waiting.tables is None:
@@ -232,7 +230,11 @@ class Driver:
                 waiting.tables = ray.put(tables)
             width = self._width(waiting.cells[0][0])
             cells = waiting.cells.popleft()
-            running = task.options(name=f"run_cells {cells[0].label} {cells[0].key[:8]}").remote(
+            running = self._cell_task.options(
+                name=f"run_cells {cells[0].label} {cells[0].key[:8]}",
+                retry_exceptions=retried,
+                **self._placement.cells,
+            ).remote(
                 run_cell,
                 cells,
                 waiting.tables,
