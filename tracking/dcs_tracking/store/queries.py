@@ -205,7 +205,7 @@ def stored_cells(
     experiment : str
         Name of the experiment (the sweep).
     archive : Archive, optional
-        Archive to read records from first, as summaries, which is faster than from artifacts.
+        Archive to read records from first: a file is faster to read than an artifact.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def stored_cells(
         if run.info.status in ("FINISHED", "FAILED")
     ]
     keys = [run.data.tags.get(schema.CELL_KEY, "") for run in runs]
-    records = archive.load(keys, summaries=True) if archive else {}
+    records = archive.load(keys) if archive else {}
     cells = [_load_cell(client, run, archive, records) for run in runs]
     if not cells:
         raise TrackingError(

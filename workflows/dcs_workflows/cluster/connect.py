@@ -198,7 +198,9 @@ def _short_folder() -> Iterator[None]:
     if "RAY_TMPDIR" in os.environ or len(gettempdir()) <= _LONGEST_PATH:
         yield
         return
-    folders = (name for name in ("/tmp", "/var/tmp", "/dev/shm") if os.access(name, os.W_OK))
+    # A new folder that only this user can open is made in the first of them.
+    shared = ("/tmp", "/var/tmp", "/dev/shm")  # nosec B108
+    folders = (name for name in shared if os.access(name, os.W_OK))
     with TemporaryDirectory(
         prefix="dcs-", dir=next(folders, None), ignore_cleanup_errors=True
     ) as folder:
