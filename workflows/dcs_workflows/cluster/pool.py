@@ -154,8 +154,7 @@ class ScoringPool:
             actor.table = (fresh or sorted(tables, key=lambda table: -len(table.left)))[0]
         assert actor.table is not None
         shard = actor.table.left.popleft()
-        score = actor.handle.score.options(name=f"score {actor.table.request.label}")
-        reference = score.remote(
+        reference = actor.handle.score.remote(
             *actor.table.prompts.prompts(shard.start, shard.stop), actor.table.sampled(shard)
         )
         actor.calls += 1
