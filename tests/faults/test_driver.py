@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from dcs_tracking.store import queries
-from dcs_workflows.cluster.connect import ClusterError, check_software
+from dcs_workflows.cluster.connect import ClusterError, check_nodes
 
 from .processes import descendants, done, end, find_worker, start_dcs, title, wait_for
 from .sweeps import CONFIG, check_complete, kept, sweep_command
@@ -43,11 +43,11 @@ def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored):
 
 
 def test_nodes_that_run_something_else_are_named_at_the_start(cluster, monkeypatch):
-    check_software()
+    check_nodes()
     # Of the driver alone: the nodes have processes of their own.
     monkeypatch.setattr("dcs_workflows.cluster.connect.source_digest", lambda: "another")
     with pytest.raises(ClusterError, match="another") as caught:
-        check_software()
+        check_nodes()
     assert "\n" not in str(caught.value)
 
 

@@ -482,6 +482,8 @@ def sweep_key(config: SweepConfig) -> str:
         "scoring": True if config.tables else {*config.scoring.indecisive},
     }
     decisive = config.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
+    # Empty where only options are given that decide nothing.
+    decisive = {name: value for name, value in decisive.items() if value != {}}
     return content_key(decisive | {"version": _IDENTITY_VERSION})
 
 

@@ -73,7 +73,7 @@ def test_conditions_choose_cells(store: str) -> None:
         (["test/cobias < 17.5"], [3]),
         (["seconds>1000"], []),
         (["seed<=2", "sweep=other"], [2]),
-        (["params.winner.weight_scale=30"], [1, 2, 2, 3]),
+        (["params.winner.weight_scale=30"], [1, 2, 2, 3, 4]),
     ):
         found = queries.matching(cells, conditions)
         assert found["cell_key"].tolist() == [f"cell{number:04d}" for number in numbers]

@@ -57,8 +57,8 @@ def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
     cells = runs(kind="cell").set_index("tags.dcs.cell_key")
     assert set(cells["tags.mlflow.parentRunId"]) == {sweep["run_id"]}
     first = cells.loc["cell0001"]
-    assert first["metrics.test/class_accuracy/R_D / _new_"] == 0.25
-    assert first["params.objective.beta"] == "1.0"
+    assert first["metrics.test/accuracy"] == make_cell(1).metrics["test/accuracy"]
+    assert first["params.winner.weight_scale"] == "30"
     assert first["tags.dcs.method"] == "dcs"
     times = [first[name].timestamp() * 1000 for name in ("start_time", "end_time")]
     assert times == [STARTED + 1000, STARTED + 1900]

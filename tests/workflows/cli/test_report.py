@@ -38,7 +38,7 @@ def test_the_report_is_written_and_kept(dcs, runs, tmp_path):
     assert text.count('href="http://127.0.0.1:5000/#/experiments/1/runs/') >= 2
     written = {path.name for path in (tmp_path / "f").iterdir()}
     assert {"main_results.md", "objective_ablation.csv", "accuracy_cobias.svg"} <= written
-    assert {"schemes.md", "class_accuracies.csv"} <= written
+    assert {"main_results.tex", "class_accuracies.csv"} <= written
     kept = list((runs / "mlartifacts").glob("**/report.html"))
     assert text in [path.read_text(encoding="utf-8") for path in kept]
 

@@ -92,7 +92,8 @@ class ResultTable:
 
         bold = pd.DataFrame("", index=self.text.index, columns=self.text.columns)
         own = self.text[[kind != "paper" for kind in self.kinds or ("",) * len(self.text)]]
-        same = own[[name for name in ("model", "shots") if name in own]].agg(tuple, axis=1)
+        names = [name for name in ("model", "shots") if name in own]
+        same = own[names].agg(tuple, axis=1) if names else pd.Series("", index=own.index)
         for name in self.text.columns:
             if (best := _BEST.get(str(name).split()[0])) is not None:
                 shown = own[name].str.extract(r"^([\d.]+)")[0].astype(float)

@@ -16,7 +16,6 @@ import typer
 
 import dcs
 from dcs.errors import ConfigError, SchemeError, show
-from dcs.io import read_json
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import console, new_table, progress_bar
 from dcs_workflows.cli.tables import FRONT, Scheme, open_rows, target_of, write_rows
@@ -317,6 +316,8 @@ def export(
 
 def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
     """Return the first tokens of each class that a file lists."""
+    from dcs.io import read_json
+
     given = read_json(file, error=ConfigError)
     found = []
     for name in classes:
