@@ -48,7 +48,7 @@ def test_a_server_gone_for_a_while_holds_nothing_up(cluster, undisturbed, scored
 
 def test_a_server_gone_for_good_is_replaced_by_postgresql(undisturbed, finished, postgres):
     address = f"http://127.0.0.1:{free_port()}"
-    out, _ = done(*sweep_command(None, finished, "--tracking-uri", address))
+    out, _ = done(*sweep_command(None, finished, "--tracking-uri", address), exit_code=3)
     assert f"dcs sync --output {finished}" in out
     (report,) = sync(finished, tracking_uri=postgres)
     assert report.pending == 0

@@ -170,7 +170,7 @@ class ModelServer:
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
             server.daemon_threads = True
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
             thread.start()
             try:
                 self.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
