@@ -232,11 +232,15 @@ def shares(
 def _opened(
     scheme: Path, file: Path, read: list[str] | None
 ) -> tuple[dcs.CorrectionScheme, dcs.ProbabilityTable]:
-    """Return a scheme of one table, and rows that it can correct."""
+    """Return a scheme of one table, and rows that it can correct; warn of those of the fit."""
+    from dcs_workflows.cli.views import warn_of_fitted_rows
+
     correction = dcs.CorrectionScheme.load(scheme)
     if len(correction.inputs) > 1:
         raise SchemeError(f"{scheme}: combines several tables; only schemes of one are supported")
     (source,) = open_rows([file], options.reading(read), correction)
+    # Such rows look unchanged, and better corrected than new ones.
+    warn_of_fitted_rows(source.table, {str(scheme): correction})
     return correction, source.table
 
 
