@@ -93,8 +93,10 @@ def test_ids_of_a_file_and_plain_offsets(
     )
     (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": 4}')
     refuses(ConfigError, export, path, tokens=tmp_path / "ids.json", names=["'bad'", "token 4"])
-    (tmp_path / "ids.json").write_text('{"good": 3}')
-    refuses(ConfigError, export, path, tokens=tmp_path / "ids.json", names=["'bad'", "ids.json"])
+    for wrong in ('{"good": 3}', '{"good": 3, "bad": -1}', '{"good": 3, "bad": [true]}'):
+        (tmp_path / "ids.json").write_text(wrong)
+        names = ["'bad'", "ids.json"]
+        refuses(ConfigError, export, path, tokens=tmp_path / "ids.json", names=names)
 
 
 def test_a_local_model_with_the_biases_answers_as_corrected_probabilities(

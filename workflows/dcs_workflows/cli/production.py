@@ -318,6 +318,10 @@ def export(
     typer.echo(json.dumps({"logit_bias": biases}))
 
 
+def _is_token(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
 def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
     """Return the first tokens of each class that a file lists."""
     from dcs.io import read_json
@@ -327,8 +331,8 @@ def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
     for name in classes:
         ids = given.get(name) if isinstance(given, dict) else None
         ids = [ids] if isinstance(ids, int) else ids
-        if not isinstance(ids, list) or not ids or any(type(each) is not int for each in ids):
-            raise ConfigError(f"{file}: key {show(name)}: must be a token id or a list of them")
+        if not isinstance(ids, list) or not ids or not all(_is_token(each) for each in ids):
+            raise ConfigError(f"{file}: key {show(name)}: must be a token id, 0 or above, or a list of them")
         found.append(ids)
     return found
 
