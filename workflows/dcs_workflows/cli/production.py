@@ -332,7 +332,9 @@ def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
         ids = given.get(name) if isinstance(given, dict) else None
         ids = [ids] if isinstance(ids, int) else ids
         if not isinstance(ids, list) or not ids or not all(_is_token(each) for each in ids):
-            raise ConfigError(f"{file}: key {show(name)}: must be a token id, 0 or above, or a list of them")
+            raise ConfigError(
+                f"{file}: key {show(name)}: must be a token id, 0 or above, or a list of them"
+            )
         found.append(ids)
     return found
 
