@@ -5,6 +5,7 @@ VLLM := .venv-vllm
 GPU := .venv-gpu
 PACKAGE := .venv-package
 MINIMUM := .venv-minimum
+LATEST := .venv-latest
 BASE := .venv-base
 LOCK := .venv-lock
 MUTANTS := .venv-mutants
@@ -17,7 +18,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install lock demo findings calibration docs package check audit clean
-.PHONY: fuzz soak mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base coverage
+.PHONY: fuzz soak mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu on-gpu
+.PHONY: test-minimum test-latest test-python on-python test-base coverage
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -25,10 +27,13 @@ help:  ## list the targets
 install: $(INSTALLED)  ## create .venv with the tested versions
 
 # The hashes of every package are checked, except of torch and its CUDA libraries, which the second
-# command adds: a machine may have its own build of torch.
+# command adds: a machine may have its own build of torch. The hashes are those of one platform.
+PLATFORM := $(shell uname -sm)
 $(INSTALLED): pyproject.toml constraints.txt requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) --require-hashes --no-deps --requirement requirements.txt
+	@if [ "$(PLATFORM)" = "Linux x86_64" ]; then \
+		$(BIN)/python $(PIP) --require-hashes --no-deps --requirement requirements.txt; \
+	else echo "install: not tested on $(PLATFORM); the same versions, without hashes"; fi
 	$(BIN)/python $(PIP) --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -142,6 +147,9 @@ docs: $(INSTALLED)  ## build the API reference in docs/reference
 		$$(find dcs tracking workflows -name '[a-z]*.py' -not -path '*/cli/*' | sort \
 		| sed 's/\.py$$//; s|^.*/dcs_|dcs_|; s|/|.|g') dcs dcs_tracking dcs_workflows
 
+MAIN_TESTS := tests/dcs tests/tracking/test_records.py tests/tracking/store/test_recorder.py \
+	tests/workflows/test_sweep.py tests/workflows/cli/test_commands.py
+
 # The lowest versions that pyproject.toml allows. Old packages use deprecated features.
 $(MINIMUM)/.installed: pyproject.toml constraints-minimum.txt
 	$(PYTHON) -m venv $(MINIMUM)
@@ -152,9 +160,23 @@ $(MINIMUM)/.installed: pyproject.toml constraints-minimum.txt
 test-minimum: $(MINIMUM)/.installed  ## run the main tests with the lowest allowed versions
 	$(MINIMUM)/bin/python -m pip check
 	NUMBA_CACHE_DIR=$(CURDIR)/$(MINIMUM)/numba $(MINIMUM)/bin/python -m pytest -W default -q \
-		--disable-warnings tests/dcs tests/tracking/test_records.py \
-		tests/tracking/store/test_recorder.py tests/workflows/test_sweep.py \
-		tests/workflows/cli/test_commands.py
+		--disable-warnings $(MAIN_TESTS)
+
+# The newest versions that pyproject.toml allows, whatever they are today.
+test-latest:  ## run the main tests with the newest versions, in .venv-latest
+	$(PYTHON) -m venv --clear $(LATEST)
+	$(LATEST)/bin/python $(PIP) --upgrade --editable '.[models]' hypothesis pytest
+	$(LATEST)/bin/python -m pytest -W default -q --disable-warnings $(MAIN_TESTS)
+
+# Another interpreter, such as PYTHON=python3.13, with the tested versions.
+test-python:  ## run the main tests on PYTHON=...; skipped where it is missing
+	@if $(PYTHON) -c "" 2>/dev/null; then $(MAKE) --no-print-directory on-python; \
+	else echo "test-python: skipped, $(PYTHON) does not run on this machine"; fi
+
+on-python:
+	$(PYTHON) -m venv --clear .venv-python
+	.venv-python/bin/python $(PIP) --constraint constraints.txt --editable '.[models]' hypothesis pytest
+	.venv-python/bin/python -m pytest -q $(MAIN_TESTS)
 
 # Without the extras.
 $(BASE)/.installed: pyproject.toml constraints.txt
@@ -199,4 +221,4 @@ audit: $(INSTALLED)  ## check for known vulnerabilities; fail if PyPI is unreach
 	$(BIN)/python scripts/audit.py constraints.txt
 
 clean:  ## remove the environments and the output of the demo
-	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) $(BASE) $(LOCK) $(MUTANTS) build dist dcs-runs docs/reference
+	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) $(LATEST) .venv-python $(BASE) $(LOCK) $(MUTANTS) build dist dcs-runs docs/reference

@@ -23,7 +23,8 @@ print(add(1, 2), len(said), oct(stat.S_IMODE(os.stat(numba.config.CACHE_DIR).st_
 def test_without_a_place_for_machine_code_a_private_one_is_made(tmp_path: Path) -> None:
     # /proc can be written to by nobody.
     environment = os.environ | {"HOME": "/proc/self", "TMPDIR": str(tmp_path)}
-    environment.pop("XDG_CACHE_HOME", None)
+    for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        environment.pop(name, None)
     done = subprocess.run(
         [sys.executable, "-c", _CODE], env=environment, capture_output=True, text=True
     )
