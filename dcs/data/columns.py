@@ -11,10 +11,11 @@ import re
 from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
 from dcs.data.checks import (
     SEPARATORS,
@@ -58,6 +59,10 @@ _PREDICTIONS: Final = re.compile(r".*(pred|output|guess|argmax|answered).*|y_hat
 _EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "-")
 
 
+#: Names of columns and classes, spelled in Unicode NFC.
+_Name: TypeAlias = Annotated[str, AfterValidator(as_text)]
+
+
 class Reading(Strict):
     """How rows are read from columns: what the user specifies, and what is inferred.
 
@@ -82,10 +87,10 @@ class Reading(Strict):
         Whether cells of text can be in double quotes, or quotes are part of them.
     """
 
-    columns: tuple[str, ...] | None = None
-    classes: tuple[str, ...] | None = None
-    label: str | None = None
-    id: str | None = None
+    columns: tuple[_Name, ...] | None = None
+    classes: tuple[_Name, ...] | None = None
+    label: _Name | None = None
+    id: _Name | None = None
     values: Values | None = None
     labels: Counting | None = None
     filter: str | None = None

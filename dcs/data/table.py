@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import InitVar, asdict, dataclass, replace
 from typing import Any, Final, Literal
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel
 
+from dcs.data.arrow import open_parquet
 from dcs.data.checks import (
     Named,
     checked_classes,
@@ -28,7 +28,7 @@ from dcs.data.checks import (
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
 from dcs.errors import TableError, escaped, quoted, reason, show
-from dcs.io import atomic_path, existing_file, parse_json, validated
+from dcs.io import atomic_path, parse_json, validated
 
 COUNT_PREFIX: Final = "n:"
 """Prefix of the columns that hold votes."""
@@ -470,9 +470,6 @@ class ProbabilityTable:
 
 _KEY: Final = b"dcs"
 
-#: Maximum size of the metadata of a Parquet file: a million columns take a minute to parse.
-_FOOTER_BYTES: Final = 2**25
-
 
 class _Header(BaseModel):
     """Metadata of a table."""
@@ -481,34 +478,3 @@ class _Header(BaseModel):
     version: Literal[1] = 1
     classes: list[str]
     provenance: Provenance = Provenance()
-
-
-@contextmanager
-def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`.
-
-    Errors of pyarrow inside the block are raised as a :class:`TableError` about the file.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    target = existing_file(path, error=TableError)
-    try:
-        with target.open("rb") as end:
-            end.seek(max(0, target.stat().st_size - 8))
-            footer = int.from_bytes(end.read(4), "little")
-        if _FOOTER_BYTES < footer < target.stat().st_size:
-            raise TableError(
-                f"{escaped(path)}: describes too many columns ({footer >> 20} MiB of metadata); "
-                "give a file with a row per text and a column per class"
-            )
-        # A zstd page with one flipped bit can still decompress; only the checksum detects it.
-        with pq.ParquetFile(target, page_checksum_verification=True) as file:
-            yield file
-    except TableError:
-        raise
-    except (pa.ArrowException, OSError, TypeError, ValueError, LookupError, MemoryError) as error:
-        raise TableError(
-            f"{escaped(path)}: not a Parquet file, or corrupt: {reason(error)}; "
-            "give another file, or write it again"
-        ) from error

@@ -26,8 +26,6 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
-from dcs.data.files import ORIGIN
-from dcs.data.overlap import refuse_shared_rows
 from dcs.data.reader import open_sources, source_files
 from dcs.data.splits import copied_rows, stratified_split
 from dcs.data.table import ProbabilityTable
@@ -70,6 +68,11 @@ S = TypeVar("S", bound=Source)
 #: Fields of a pattern of tables, by name: the form of their values.
 _FIELDS: Final = {"model": "[^/]+?", "task": "[^/]+?", "shots": r"N|\d+", "seed": r"\d+"}
 _FIELD: Final = re.compile(r"{(.*?)}")
+
+#: Names of files and folders that specify an origin.
+_ORIGIN: Final = re.compile(
+    r"(?P<task>[^_]+)_(?P<model>.+)_shot(?P<shots>[0-9]{1,6}|N)_seed(?P<seed>[0-9]{1,18})"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,28 +231,14 @@ def _read_member(
 def _read_once(
     paths: Paths, reading: Reading | None, state: object
 ) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
-    files = open_sources(paths[0], reading)
-    if len(paths) > 1:
-        others = open_sources(paths[1], reading, files["optimization"].reading)
-        files["test"] = others.get("test", others["optimization"])
-    remarks = [file.remark for file in files.values()]
-    tables = {part: file.table for part, file in files.items()}
+    sources = open_sources(paths[0], reading, test=paths[1] if paths[1:] else None)
+    tables = {part: source.table for part, source in sources.items()}
     for table in tables.values():
         if by := table.provenance.corrected_by:
             raise TableError(
                 f"{paths[0]}: already corrected by {by}; give the uncorrected probabilities"
             )
-    if "test" in files:
-        first, second = tables["optimization"], tables["test"]
-        if sorted(first.classes) != sorted(second.classes):
-            raise TableError(
-                f"{paths[-1]}: expected classes {', '.join(first.classes)}, as in the table to "
-                f"tune, got {', '.join(second.classes)}"
-            )
-        tables["test"] = second.with_classes(first.classes)
-        test = replace(files["test"], table=tables["test"])
-        remarks.append(refuse_shared_rows(files["optimization"], test, str(paths[-1])))
-    return tables, tuple(filter(None, remarks))
+    return tables, tuple(source.remark for source in sources.values() if source.remark)
 
 
 def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, Rows]:
@@ -301,7 +290,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
         read = {name: _read_member(each, config.reading) for name, each in members.items()}
         tables = matched_tables({name: own for name, (own, _) in read.items()})
         origin = tables["optimization"].provenance
-        by_name = ORIGIN.fullmatch(named["name"])
+        by_name = _ORIGIN.fullmatch(named["name"])
         told: Mapping[str, str] = by_name.groupdict() if by_name else {}
         own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
         if seed_named := named.get("seed", told.get("seed") if own is None else None):
