@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
 from numbers import Integral, Real
 from os.path import commonprefix
 from typing import Any, Final
@@ -342,19 +341,9 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return probabilities [M, N] of logits; ``-inf`` gives 0, each row needs a finite value."""
     with np.errstate(over="ignore"):
         # Differences beyond the float range overflow to -inf, whose exp is correctly 0.
-        weights = np.exp(logits - _over_columns(np.maximum, logits))
-    normalised: NDArray[np.float64] = weights / _over_columns(np.add, weights)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    normalised: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
     return normalised
-
-
-def _over_columns(combine: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``combine.reduce(values, axis=1, keepdims=True)``.
-
-    NumPy reduces few columns slowly, row by row, and adds up to 7 of them in the same order.
-    """
-    if values.shape[1] > 7:
-        return np.asarray(combine.reduce(values, axis=1, keepdims=True))
-    return np.asarray(reduce(combine, values.T))[:, None]
 
 
 def _check_values(values: NDArray[np.float64], names: Named, *, most: float, rule: str) -> None:

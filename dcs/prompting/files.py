@@ -116,10 +116,8 @@ class TextLocation(Strict):
 
     @model_validator(mode="after")
     def _has_texts(self) -> Self:
-        if [bool(getattr(self, part)) for part in ("train", *SPLITS)] not in (
-            [True, False, False],
-            [False, True, True],
-        ):
+        given = {part for part in ("train", *SPLITS) if getattr(self, part)}
+        if given not in ({"train"}, {*SPLITS}):
             raise ValueError("needs either train, or both optimization and test")
         return self
 
@@ -165,10 +163,7 @@ class Prompt(Strict):
     Attributes
     ----------
     instruction : str
-        As in :class:`dcs.prompting.Task`; ``{options}`` stands for the list of label words.
-    options : {"words", "letters"}
-        Whether the list contains the label words, which are the answers, or also letters
-        ("A. access"), which then are the answers.
+        As in :class:`dcs.prompting.Task`.
     template : str
         The query, with ``{field}`` as placeholder for a field of the text; the last line is the
         answer prefix.
@@ -185,7 +180,6 @@ class Prompt(Strict):
     """
 
     instruction: str = ""
-    options: Literal["words", "letters"] = "words"
     template: str = ""
     label_words: tuple[Word, ...] = ()
     separator: str = "\n\n"
@@ -238,27 +232,6 @@ class TaskFile(Prompt):
     def __hash__(self) -> int:
         return hash(self.model_dump_json())
 
-    def divided(self, *, hub: bool) -> str:
-        """Return how the texts of one file or hub split are divided; empty if they are not."""
-        place = self.hub if hub else self.files
-        if place is None or not place.train:
-            return ""
-        return (
-            f"{place.held_out:.0%} of the texts of {place.train} are test texts: stratified by "
-            f"class, seed {self.seed}"
-        )
-
-    def listed(self) -> tuple[str, tuple[str, ...]]:
-        """Return the instruction with the list of options, and the answer of each class."""
-        words = self.label_words or self.classes
-        options = ", ".join(words)
-        if self.options == "letters":
-            letters = tuple(string.ascii_uppercase[: len(words)])
-            lettered = zip(letters, words, strict=True)
-            options = "\n".join(f"{letter}. {word}" for letter, word in lettered)
-            words = letters
-        return self.instruction.replace("{options}", options), words
-
     def variant(self, name: str) -> TaskFile:
         """Return the task with the prompt of a variant.
 
@@ -303,10 +276,6 @@ class TaskFile(Prompt):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if self.options == "letters" and (
-            "{options}" not in self.instruction or len(self.classes) > 26
-        ):
-            raise ValueError("options: letters needs {options} in instruction, and <= 26 classes")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("key 'classes' contains duplicates")
         if self.files is None and self.hub is None:
@@ -364,7 +333,6 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     return _task(
         prompt,
         name="@".join(filter(None, (file.name, variant))),
-        division=file.divided(hub=data is None),
         examples=partial(
             read_examples, prompt, data=None if data is None else os.path.abspath(data)
         ),
@@ -385,12 +353,11 @@ def described_task(described: Mapping[str, Any], *, source: str) -> tuple[Task, 
 
 def _task(file: TaskFile, **parts: Any) -> Task:
     """Return the task of a file, with the prompt of its variant."""
-    instruction, words = file.listed()
     return Task(
         title=file.title or file.name,
         classes=file.classes,
-        label_words=words,
-        instruction=instruction,
+        label_words=file.label_words or file.classes,
+        instruction=file.instruction,
         input_prefix=file.input_prefix,
         answer_prefix=file.answer_prefix,
         separator=file.separator,
@@ -409,12 +376,6 @@ def read_task_file(path: Path) -> TaskFile:
     ConfigError
         If the file is malformed; names file, key, value and what is allowed.
     """
-    # Cached by modification time, so that a changed file is read again.
-    return _parse(path, path.stat().st_mtime_ns if path.is_file() else None)
-
-
-@lru_cache(maxsize=32)
-def _parse(path: Path, stamp: int | None) -> TaskFile:
     values = read_yaml(path, error=ConfigError)
     return validated(TaskFile, values, source=escaped(path), error=ConfigError)
 
@@ -568,11 +529,12 @@ def read_texts(path: Path, *, text: str | None = None) -> list[Any]:
     ConfigError
         If the file cannot be read, or has no rows.
     """
-    if path.suffix.lower() == ".parquet":
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
         with open_parquet(path) as file:
             rows: list[Any] = file.read().to_pylist()
     else:
-        kind = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "json"}.get(path.suffix.lower(), "csv")
+        kind = suffix[1:] if suffix in (".tsv", ".jsonl", ".json") else "csv"
         if text is None:
             text = read_text(path, error=ConfigError, limit=TEXT_BYTES)
         elif text.lstrip()[:1] == "{":
@@ -608,16 +570,15 @@ def _get(values: Mapping[str, Any], key: str) -> Any:
 
 def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
     """Return the class index of a label, given by `labels`, class name or number; -1 if none."""
-    labels = place.labels or file.labels
-    names = labels or tuple((name,) for name in file.classes)
-    numbers = () if labels else tuple((index,) for index in range(len(file.classes)))
-    for allowed in (names, numbers):
-        for index, entry in enumerate(allowed):
-            if not isinstance(raw, bool) and str(raw) in map(str, entry):
-                return index
+    labels = place.labels or file.labels or tuple((name,) for name in file.classes)
+    known = {str(value): index for index, entry in enumerate(labels) for value in entry}
+    if not (place.labels or file.labels):
+        known = {str(index): index for index in range(len(labels))} | known
+    if not isinstance(raw, bool) and str(raw) in known:
+        return known[str(raw)]
     if raw is None or raw != raw or str(raw).strip() in _UNLABELLED:
         return -1
-    raise ValueError(f"label {show(raw)} must be one of {', '.join(str(e[0]) for e in names)}")
+    raise ValueError(f"label {show(raw)} must be one of {', '.join(str(e[0]) for e in labels)}")
 
 
 def _find_file(file: TaskFile, part: str, data: str) -> Path:

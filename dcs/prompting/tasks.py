@@ -62,8 +62,6 @@ class Task:
         Text after each demonstration.
     template : str
         The query with unfilled fields, if texts are composed of several fields.
-    division : str
-        How one set of texts was divided into the splits; empty if it came divided.
     sizes : tuple of (str, int)
         Number of texts per split according to the task description, for listings; the texts
         themselves may be unavailable.
@@ -82,7 +80,6 @@ class Task:
     examples: Callable[[Split], tuple[Example, ...]] = field(repr=False, compare=False)
     separator: str = "\n\n"
     template: str = ""
-    division: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
     described: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 

@@ -258,7 +258,6 @@ class TestOwnTask:
             # Equal texts stay together.
             assert not {e.text for e in parts[0]} & {e.text for e in parts[1]}
             assert parts[1][0].id.startswith("moods-train-")
-            assert all(part in task.division for part in ("20%", "a.jsonl", f"seed {seed}"))
             drawn.append(parts[1])
         assert drawn[0] == drawn[1] != drawn[2]
 
@@ -285,20 +284,6 @@ class TestOwnTask:
         refused("nowhere.yaml", None, "nowhere.yaml")
 
     @pytest.mark.parametrize(
-        ("options", "listed", "words"),
-        [
-            ("words", "happy, sad", ("happy", "sad")),
-            ("letters", "A. happy\nB. sad", ("A", "B")),
-        ],
-    )
-    def test_list_of_the_options(
-        self, tmp_path: Path, options: str, listed: str, words: tuple[str, ...]
-    ) -> None:
-        changes = {"instruction": "Choose:\n{options}", "options": options}
-        task = get_task(write_own(tmp_path, **changes))
-        assert (task.instruction, task.label_words) == (f"Choose:\n{listed}", words)
-
-    @pytest.mark.parametrize(
         ("changes", "key"),
         [
             ({"clases": ["A"]}, "clases"),
@@ -313,7 +298,6 @@ class TestOwnTask:
             ({"variants": {"x": {"label_words": ["a"]}}}, "variants.x"),
             ({"variants": {"x": {"classes": ["A", "B"]}}}, "variants.x"),
             ({"variants": {"a/b": {}}}, "variants"),
-            ({"options": "letters"}, "options"),
             ({"files": None}, "files"),
             ({"files": OWN["files"] | {"fields": {"txt": "text"}}}, "files.fields"),
             ({"files": OWN["files"] | {"test": "../b.jsonl"}}, "files.test"),
