@@ -72,13 +72,12 @@ def finite_number(
         If it is not a real number, is a bool, is not finite, overflows a float, or is out of
         range.
     """
+    number = math.nan
     if isinstance(value, Real) and not isinstance(value, bool):
-        try:
+        with suppress(OverflowError):
             number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number) and least <= number <= most and (number > 0.0 or not positive):
-            return number
+    if math.isfinite(number) and least <= number <= most and (number > 0.0 or not positive):
+        return number
     rule = " greater than 0" if positive else f" >= {least:g}" if least > -math.inf else ""
     rule += f" and <= {most:g}" if most < math.inf else ""
     raise InvalidInputError(f"{name} {show(value)}: must be a finite number{rule}")
@@ -414,13 +413,9 @@ def checked_classes(
             f"{n_classes}, one for each column of probabilities"
         )
     for k, name in enumerate(names):
-        if not isinstance(name, str) or not name.strip():
+        if not isinstance(name, str) or not name.strip() or re.search("[\ud800-\udfff]", name):
             raise TableError(
-                f"{source}: class {k} has the name {show(name)}; must be a non-empty string"
-            )
-        if any("\ud800" <= letter <= "\udfff" for letter in name):
-            raise TableError(
-                f"{source}: class {k} has the name {show(name)}, which is not text; rename it"
+                f"{source}: class {k} has the name {show(name)}; must be a text that is not empty"
             )
     _refuse_repeated(names, "classes", source)
     return tuple(str(name) for name in names)
@@ -458,22 +453,28 @@ def _refuse_repeated(names: Sequence[str], kind: str, source: str, what: str = "
 
 def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) -> None:
     """Warn if a class has no rows, since macro-F1, COBias and PMI then ignore it."""
-    counts = np.bincount(labels, minlength=len(classes))
-    absent = [name for name, count in zip(classes, counts, strict=True) if count == 0]
-    if absent:
+    present = {*labels.tolist()}
+    if absent := [name for k, name in enumerate(classes) if k not in present]:
         message = f"no rows are labelled {quoted(absent)}; macro-F1, COBias and PMI ignore them"
         warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def warn_of_predictions(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> None:
     """Warn if labels may be the predictions: no metric of an error-free model can improve."""
-    known = labels >= 0
-    if known.sum() >= TELLING and (labels == probs.argmax(axis=1))[known].all():
+    if are_predictions(labels, probs):
         message = (
             "labels name the most probable class of every row; if they are the predictions of the "
             "model, give the true classes"
         )
         warnings.warn(message, UserWarning, stacklevel=4)
+
+
+def are_predictions(
+    labels: NDArray[np.int64], probs: NDArray[np.float64], fewest: int = TELLING
+) -> bool:
+    """Whether enough labels are known, and all name the most probable class of their rows."""
+    known = labels >= 0
+    return bool(known.sum() >= fewest and (labels == probs.argmax(axis=1))[known].all())
 
 
 def _as_array(values: ArrayLike, source: str) -> NDArray[Any]:

@@ -253,9 +253,7 @@ def _fields(text: str, mark: str, quoting: str) -> list[list[str]]:
         for row in filter(None, reader):
             rows.append(row)
             if len(row) != len(rows[0]):
-                raise csv.Error(
-                    f"line {reader.line_num} has {len(row)} fields, the header has {len(rows[0])}"
-                )
+                raise csv.Error(f"{len(row)} fields, the header has {len(rows[0])}")
     except csv.Error as error:
         raise csv.Error(f"line {reader.line_num}: {error}") from None
     finally:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dcs.data.checks import Named, checked_classes, checked_ids, flat_names, refuse_too_large
+from dcs.data.checks import (
+    Named,
+    are_predictions,
+    checked_classes,
+    checked_ids,
+    flat_names,
+    refuse_too_large,
+)
 from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_shares
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms import FORMS
@@ -167,7 +174,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     if reading.label is not None:
         remarks[1] += f" {how}"
         marked = labels[labels >= 0]
-        if marked.size and (marked == probs.argmax(axis=1)[labels >= 0]).all():
+        if are_predictions(labels, probs, fewest=1):
             remarks.append("labels name the most probable class of every row")
             if known is None and given.label is None and marked.size >= TELLING:
                 raise TableError(

@@ -9,6 +9,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal, Self
@@ -400,7 +401,7 @@ def read_examples(file: TaskFile, split: Split, *, data: str | None = None) -> t
     """
     if data is None:
         return _load(file, split, None, None)
-    parts = file.files.parts if file.files is not None else SPLITS
+    parts = SPLITS if file.files is None else file.files.parts
     stamps = [_find_file(file, part, data).stat() for part in parts]
     # Cached by modification time and size, so that changed files are read again.
     return _load(file, split, data, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
@@ -456,10 +457,8 @@ def _read(
         path = _find_file(file, part, str(data))
         where, rows = escaped(path), _read_file_rows(place, path)
     else:
-        where, rows = (
-            f"{place.dataset} ({getattr(place, part)})",
-            _load_hub_rows(file, place, part),
-        )
+        where = f"{place.dataset} ({getattr(place, part)})"
+        rows = _load_hub_rows(file, place, part)
     examples = []
     for row, values in enumerate(rows):
         try:
@@ -468,9 +467,9 @@ def _read(
             raise ConfigError(f"{where}: row {row}: {error}") from None
     if not examples:
         raise ConfigError(f"{where}: contains no texts")
-    counts = Counter(example.id for example in examples)
-    if repeated := [name for name, count in counts.items() if count > 1]:
-        raise ConfigError(f"{where}: id {repeated[0]!r} occurs more than once")
+    (name, count), *_ = Counter(example.id for example in examples).most_common(1)
+    if count > 1:
+        raise ConfigError(f"{where}: id {name!r} occurs more than once")
     return examples
 
 
@@ -480,10 +479,9 @@ def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values:
         raise ValueError(f"expected an object, got {show(values)}")
     text = _compose(file, place.fields, values)
     own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
-    try:
+    raw = None
+    with suppress(ValueError):  # a row without a label
         raw = _get(values, place.label)
-    except ValueError:
-        raw = None
     return Example(f"{prefix}-{own}", text, _find_label(file, place, raw))
 
 
@@ -582,18 +580,17 @@ def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
 
 
 def _find_file(file: TaskFile, part: str, data: str) -> Path:
-    if file.files is not None:
-        for folder in (Path(data) / file.name, Path(data)):
-            path = folder / str(getattr(file.files, part))
-            if path.is_file():
-                # As for the file name: a third-party task must not read unrelated files.
-                if not path.resolve().is_relative_to(Path(data).resolve()):
-                    raise ConfigError(
-                        f"{escaped(path)}: links to a file outside of {escaped(data)}; copy it to "
-                        "that folder"
-                    )
-                return path
-    raise ConfigError(_missing_texts(file, data, [part]))
+    name = str(getattr(file.files, part, ""))
+    paths = [folder / name for folder in (Path(data) / file.name, Path(data))]
+    path = next((each for each in paths if each.is_file()), None)
+    if path is None:
+        raise ConfigError(_missing_texts(file, data, [part]))
+    # As for the file name: a third-party task must not read unrelated files.
+    if not path.resolve().is_relative_to(Path(data).resolve()):
+        raise ConfigError(
+            f"{escaped(path)}: links to a file outside of {escaped(data)}; copy it to that folder"
+        )
+    return path
 
 
 def _missing_texts(file: TaskFile, data: str | None, parts: Iterable[str] = ()) -> str:
@@ -602,7 +599,7 @@ def _missing_texts(file: TaskFile, data: str | None, parts: Iterable[str] = ()) 
         folder = Path(data or "DIR")
         names = " and ".join(getattr(file.files, part) for part in parts or file.files.parts)
         way = f"put {names} into {folder} or {folder / file.name} (--data DIR)"
-        ways.append(f"{way}: {file.obtain}" if file.obtain else way)
+        ways.append(": ".join(filter(None, (way, file.obtain))))
     if file.hub is not None:
         ways.append(f"pip install datasets, to fetch {file.hub.dataset} without --data")
     return f"task {file.name!r} lacks texts: {'; or '.join(ways)}"
@@ -668,9 +665,9 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
             place.dataset, place.config or None, revision=revision
         )
         # A dataset may refer to files anywhere, also on this machine.
-        files = [str(file) for part in (builder.config.data_files or {}).values() for file in part]
+        files = [str(each) for part in (builder.config.data_files or {}).values() for each in part]
         home = re.compile(rf"(.*::)?hf://datasets/{re.escape(place.dataset)}[@/].*")
-        outside = [file for file in files if not home.fullmatch(file)]
+        outside = [each for each in files if not home.fullmatch(each)]
         if not outside:
             builder.download_and_prepare()
             table: Iterable[Any] = builder.as_dataset(split=name)

@@ -27,7 +27,7 @@ from dcs.plugins import plugin_version
 from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
-from dcs_workflows.config.sweep import Grouping, SweepConfig, TuneConfig, selected
+from dcs_workflows.config.sweep import SweepConfig, TuneConfig, selected
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.tables import (
     GivenTable,
@@ -206,9 +206,7 @@ def variants_of(config: SweepConfig) -> list[Variant]:
     for name in config.methods:
         method, plugin = get_method(name), plugin_version("dcs.methods", name)
         for settings, size in config.variants:
-            if method.needs == "nothing" or (
-                size is not None and size >= (config.limit or math.inf)
-            ):
+            if method.needs == "nothing" or (size or 0) >= (config.limit or math.inf):
                 size = None
             if size is None:
                 settings = settings.model_copy(update={"keep_unlabelled": False})
@@ -373,11 +371,11 @@ class SweepPlan:
     @property
     def missing_cells(self) -> dict[str, list[Cell]]:
         """Cells to be computed whose tables exist, by table key."""
-        missing = {
-            key: [cell for cell in cells if cell.key not in self.ended]
+        missing = (
+            (key, [cell for cell in cells if cell.key not in self.ended])
             for key, cells in self.cells.items()
-        }
-        return {key: cells for key, cells in missing.items() if cells}
+        )
+        return {key: cells for key, cells in missing if cells}
 
     @property
     def remarks(self) -> list[str]:
@@ -475,12 +473,9 @@ def sweep_key(config: SweepConfig) -> str:
     str
         Hash of the settings that determine the results.
     """
-    left_out: dict[str, Any] = {
-        "tracking": True,
-        "data": True,
-        # Of tables that are given, nothing is scored, and no engine need be installed.
-        "scoring": True if config.tables else {*config.scoring.indecisive},
-    }
+    # Of tables that are given, nothing is scored, and no engine need be installed.
+    scoring: Any = True if config.tables else {*config.scoring.indecisive}
+    left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": scoring}
     decisive = config.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
     # Empty where only options are given that decide nothing.
     decisive = {name: value for name, value in decisive.items() if value != {}}
@@ -522,15 +517,11 @@ def plan_sweep(
     origins = {a: tuple(dict.fromkeys(getattr(g, n) for g in given)) for a, n in ORIGINS.items()}
     chosen = selected(config.axis_values | (origins if given else {}), only)
     config = config.restricted(chosen)
-    given = [
-        each
-        for each in given
-        if all(getattr(each, ORIGINS[a]) in v for a, v in chosen.items() if a in ORIGINS)
-    ]
+    own = {ORIGINS[axis]: values for axis, values in chosen.items() if axis in ORIGINS}
     plan = SweepPlan(config=config, output=output, sources={}, tables={}, cells={}, ended={})
     for table in given:
-        key = content_key({"digests": table.digests})
-        plan.add(key, table, table)
+        if all(getattr(table, name) in values for name, values in own.items()):
+            plan.add(content_key({"digests": table.digests}), table, table)
     if not config.tables:
         _plan_requests(plan)
     archive = Archive(output)
@@ -539,9 +530,8 @@ def plan_sweep(
         if tables.complete and (both := tables.digests) is not None:
             plan.cells[key] = plan.cells_on(key, both)
     keys = [cell.key for cells in plan.cells.values() for cell in cells]
-    for record in archive.load(keys, summaries=True).values():
-        if record.finished or not retry_failed:
-            plan.ended[record.key] = record
+    earlier = archive.load(keys, summaries=True).values()
+    plan.ended.update({each.key: each for each in earlier if each.finished or not retry_failed})
     if not plan.n_cells:
         raise ConfigError(f"--only {' '.join(only)}: no cell remains")
     return plan
@@ -561,20 +551,10 @@ def _plan_requests(plan: SweepPlan) -> None:
         plan.texts[key] = texts_key(request, known=known)
     for over in plan.config.ensemble:
         for group, drawn in grouped_over([*stored], over):
-            members = {_member_name(request, over): stored[request] for request in group}
+            members = {request.label: stored[request] for request in group}
             key = content_key({"ensemble": [each.key for each in members.values()]})
             ensemble = Source(seed=group[0].seed, **joint_names(group, over, drawn))
             plan.add(key, ensemble, JointTables(members))
-
-
-def _member_name(request: TableRequest, over: Grouping) -> str:
-    """Return the name of a table within an ensemble."""
-    if over == "models":
-        return request.model
-    seed = f"seed {request.seed}"
-    if over == "all":
-        return f"{request.model} {request.shots}-shot {seed}"
-    return seed if over == "seeds" else f"{request.shots}-shot {seed}"
 
 
 def paths_by_name(paths: Sequence[Path]) -> dict[str, Path]:

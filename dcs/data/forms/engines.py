@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dcs.data.columns import Reading, cells_of
-from dcs.data.forms.base import Form, Rows, natural, parsed, parsed_cells, with_scores
+from dcs.data.forms.base import Form, Rows, natural, parsed, parsed_cells, with_found, with_scores
 from dcs.data.labels import as_text, fold
 from dcs.errors import TableError, quoted
 
@@ -125,8 +125,8 @@ def _logged(frame: pd.DataFrame) -> str | None:
 
 
 def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
-    name = _logged(frame)
-    answers = [likely_tokens(parsed(cell), given.classes or ()) for cell in cells_of(frame[name])]
+    name, classes = _logged(frame), given.classes or ()
+    answers = [likely_tokens(parsed(cell), classes) for cell in cells_of(frame[name])]
     # Some servers answer with a blank or a quotation mark first.
     first = [
         next((masses for token, masses in answer if re.search(r"\w", token)), {})
@@ -136,25 +136,16 @@ def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         raise TableError(
             "no log-probabilities; request them with logprobs=true and top_logprobs=20"
         )
-    top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
-    likely = sorted((text for text, _ in top.most_common(12)), key=natural)
-    scores = [class_masses(masses, given.classes or ()) for masses in first]
-    kept = [row for row, each in enumerate(scores) if each]
-    if not kept:
+    scores = [class_masses(masses, classes) for masses in first]
+    if not any(scores):
+        top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
+        likely = sorted((text for text, _ in top.most_common(12)), key=natural)
         raise TableError(
             f"the most likely tokens are {quoted(likely, 12)}; name those that are classes with "
             f"--read classes={','.join(likely)}"
         )
-    lost = [row for row, each in enumerate(scores) if not each]
-    remark = f"{len(lost):,} failed rows are left out, the first is {lost[0]}" if lost else ""
-    drop = [n for n in (*_KEYS, "error") if n in frame]
-    rest = frame.iloc[kept].reset_index(drop=True).drop(columns=drop)
-    told = {"values": "scores", "columns": None}
-    if "custom_id" in frame:
-        told["id"] = "custom_id"
-    return Rows(
-        with_scores(rest, [scores[row] for row in kept], given.classes or ()), told, remark
-    )
+    rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
+    return with_found(rest, scores, {"id": "custom_id"} if "custom_id" in frame else {})
 
 
 CHAT = Form("answers of a chat model", lambda frame, given: _logged(frame) is not None, _chat_rows)

@@ -9,13 +9,13 @@ has probability 0 there. Inspect logs the tokens of an answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from dcs.data.columns import PREFIX, Reading, cells_of
-from dcs.data.forms.base import Form, Rows, parsed, parsed_cells, with_scores, with_votes
+from dcs.data.forms.base import Form, Rows, parsed, parsed_cells, with_found, with_votes
 from dcs.data.forms.engines import class_masses, likely_tokens, plain_of
 from dcs.data.labels import as_text
 from dcs.errors import TableError, quoted, show
@@ -68,8 +68,8 @@ def question_rows(questions: Sequence[Question], given: Reading) -> Rows:
     classes = given.classes or tuple(texts if shared else (f"choice_{k}" for k in range(size)))
     if len(classes) != size:
         raise TableError(f"{size} choices, but the classes are {quoted(classes)}")
-    rows = pd.DataFrame({"id": [each.id for each in questions]})
-    rows["label"] = _targets(questions, classes, given.labels)
+    labels = _targets(questions, classes, given.labels)
+    rows = pd.DataFrame({"id": [each.id for each in questions], "label": labels})
     for k, name in enumerate(classes):
         rows[PREFIX + name] = [[*each.scores, *[-math.inf] * size][k] for each in questions]
     told = {"label": "label", "labels": "from-0", "id": "id", "values": "logits"}
@@ -118,6 +118,19 @@ def _question(row: dict[Any, Any]) -> Question:
     return Question(as_text(row["doc_id"]), texts, scores, row["target"])
 
 
+def _questions(
+    records: Iterable[Any], rows: Iterable[int], read: Callable[[Any], Question], needs: str
+) -> list[Question]:
+    """Return the questions of records, given their row numbers."""
+    found = []
+    for row, record in zip(rows, records, strict=True):
+        try:
+            found.append(read(record))
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise TableError(f"row {row}: {show(record)}; must have {needs}") from None
+    return found
+
+
 def _lm_eval_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     filters = cells_of(frame["filter"]) if "filter" in frame else ["none"] * len(frame)
     names = [*dict.fromkeys(filters)]
@@ -126,17 +139,11 @@ def _lm_eval_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         raise TableError(
             f"filter is {show(name)}; choose one of {quoted(names)} with --read filter=NAME"
         )
-    questions = []
-    columns = {key: cells_of(frame[key]) for key in frame.columns}
-    for row in (k for k, each in enumerate(filters) if each == name):
-        try:
-            questions.append(_question({key: cells[row] for key, cells in columns.items()}))
-        except (LookupError, TypeError, ValueError, AttributeError):
-            raise TableError(
-                f"row {row}: filtered_resps are {show(columns['filtered_resps'][row])}; must be a "
-                "log of a multiple-choice task, written with --log_samples"
-            ) from None
-    return question_rows(questions, given)
+    own = frame[[each == name for each in filters]]
+    cells = zip(*(cells_of(own[key]) for key in own.columns), strict=True)
+    records = [dict(zip(own.columns, row, strict=True)) for row in cells]
+    needs = "filtered_resps of a multiple-choice task, written with --log_samples"
+    return question_rows(_questions(records, own.index, _question, needs), given)
 
 
 LM_EVAL = Form(
@@ -146,23 +153,22 @@ LM_EVAL = Form(
 )
 
 
+def _detail(record: tuple[Any, Any, Any]) -> Question:
+    """Return the question of a row of details."""
+    row, doc, response = record
+    gold, choices = doc["gold_index"], [*map(as_text, doc["choices"])]
+    (target,) = gold if isinstance(gold, list) else [gold]
+    scores = [*map(float, response["logprobs"])]
+    if len(scores) != len(choices):
+        raise ValueError
+    return Question(as_text(doc.get("id", row)), choices, scores, target)
+
+
 def _lighteval_rows(frame: pd.DataFrame, given: Reading) -> Rows:
-    questions = []
-    pairs = zip(parsed_cells(frame, "doc"), parsed_cells(frame, "model_response"), strict=True)
-    for row, (doc, response) in enumerate(pairs):
-        try:
-            gold, choices = doc["gold_index"], [*map(as_text, doc["choices"])]
-            (target,) = gold if isinstance(gold, list) else [gold]
-            scores = [*map(float, response["logprobs"])]
-            if len(scores) != len(choices):
-                raise ValueError
-        except (LookupError, TypeError, ValueError):
-            raise TableError(
-                f"row {row}: must have a logprob per choice, and one gold_index; give the details "
-                "of a multiple-choice task"
-            ) from None
-        questions.append(Question(as_text(doc.get("id", row)), choices, scores, target))
-    return question_rows(questions, given)
+    both = (parsed_cells(frame, name) for name in ("doc", "model_response"))
+    records = zip(frame.index, *both, strict=True)
+    needs = "a logprob per choice and one gold_index, as in details of a multiple-choice task"
+    return question_rows(_questions(records, frame.index, _detail, needs), given)
 
 
 LIGHTEVAL = Form(
@@ -195,7 +201,6 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     told = {
         "label": "label",
         "id": "id",
-        "columns": None,
         "classes": tuple(spelled.values()) or None,
     }
     plain = plain_of(letters)
@@ -205,12 +210,8 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     masses = [next((m for t, m in reversed(each) if t in known), {}) for each in places]
     if rows["id"].is_unique and any(masses):
         scores = [class_masses(each, letters) for each in masses]
-        kept = [row for row, each in enumerate(scores) if each]
-        named = [{spelled[k]: mass for k, mass in scores[row].items()} for row in kept]
-        lost = len(scores) - len(kept)
-        remark = f"{lost:,} samples without a likely answer are left out" if lost else ""
-        rest = rows.iloc[kept].reset_index(drop=True)
-        return Rows(with_scores(rest, named), {**told, "values": "scores"}, remark)
+        named = [{spelled[k]: mass for k, mass in row.items()} for row in scores]
+        return with_found(rows, named, told)
     answers = [spelled.get(text, text) for text in map(_answer, frame["scores"])]
     groups = rows.assign(answer=answers).groupby("id", sort=False)
     if (groups["label"].nunique() > 1).any():
@@ -218,7 +219,7 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     first = groups.first().reset_index()[["id", "label"]]
     hint = given.model_copy(update={"classes": told["classes"]})
     found = with_votes(first, [[*each] for _, each in groups["answer"]], "label", hint)
-    return Rows(found.frame, {**told, **found.told}, found.remark)
+    return replace(found, told={**told, **found.told})
 
 
 INSPECT = Form(

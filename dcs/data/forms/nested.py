@@ -31,41 +31,38 @@ _SCORE: Final = ("score", "probability", "prob", "confidence", "logprob")
 
 def _pairs(cell: Any) -> list[tuple[str, Any]]:
     """Return the labels and scores of a cell; empty if it is something else."""
-    labels: Any
-    scores: Any
     if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list):
         (cell,) = cell  # of a pipeline that was given a list of one text
+    labels: Any = None
+    scores: Any = None
     if isinstance(cell, dict):
         labels, scores = cell.get("labels"), cell.get("scores")
     elif isinstance(cell, list | tuple) and all(isinstance(each, dict) for each in cell):
-        labels = [next((each[k] for k in _LABEL if k in each), None) for each in cell]
-        scores = [next((each[k] for k in _SCORE if k in each), None) for each in cell]
-    else:
+        labels, scores = (
+            [next((each[key] for key in keys if key in each), None) for each in cell]
+            for keys in (_LABEL, _SCORE)
+        )
+    if not (isinstance(labels, list | tuple) and isinstance(scores, list | tuple)):
         return []
-    lists = isinstance(labels, list | tuple) and isinstance(scores, list | tuple)
-    if (
-        not lists
-        or len(labels) != len(scores)
-        or None in labels
-        or not all(map(is_number, scores))
-    ):
+    if len(labels) != len(scores) or None in labels or not all(map(is_number, scores)):
         return []
     return [*zip(map(as_text, labels), scores, strict=True)]
 
 
 def _scored(frame: pd.DataFrame) -> tuple[list[str], list[list[tuple[str, Any]]]]:
     """Return the columns that hold labels with scores, and the pairs of each row."""
-    columns = {name: parsed_cells(frame, name) for name in structured(frame)}
-    keys = [(name,) for name in columns]
-    if {"labels", "scores"} <= columns.keys():
-        both = zip(columns["labels"], columns["scores"], strict=True)
-        columns[""] = [{"labels": labels, "scores": scores} for labels, scores in both]
-        keys.append(("",))
-    for (name,) in keys:
-        pairs = [_pairs(cell) for cell in columns[name]]
-        filled = zip(pairs, columns[name], strict=True)
+    columns: dict[tuple[str, ...], list[Any]] = {}
+    for name in structured(frame):
+        columns[(name,)] = parsed_cells(frame, name)
+    both = ("labels",), ("scores",)
+    if {*both} <= columns.keys():
+        cells = zip(*(columns[name] for name in both), strict=True)
+        columns["labels", "scores"] = [{"labels": a, "scores": b} for a, b in cells]
+    for names, found in columns.items():
+        pairs = [_pairs(cell) for cell in found]
+        filled = zip(pairs, found, strict=True)
         if any(pairs) and all(each or cell is None for each, cell in filled):
-            return [name] if name else ["labels", "scores"], pairs
+            return [*names], pairs
     return [], []
 
 
@@ -82,20 +79,19 @@ def _score_rows(frame: pd.DataFrame, given: Reading) -> Rows:
             f"row {short[0]} has scores of {len(scores[short[0]])} of {len(classes)} classes; run "
             "the pipeline with top_k=None"
         )
-    if not all(re.fullmatch(r"LABEL_\d+", name) for name in classes):
-        return Rows(with_scores(rest, scores))
-    if given.classes and {*given.classes} != {*classes}:
+    numbered = all(re.fullmatch(r"LABEL_\d+", name) for name in classes)
+    if numbered and given.classes and {*given.classes} != {*classes}:
         names = {f"LABEL_{k}": name for k, name in enumerate(given.classes)}
-        return Rows(
-            with_scores(rest, [{names.get(k, k): v for k, v in s.items()} for s in scores])
-        )
-    for name in label_columns(rest):
-        texts = [text for text in map(as_text, cells_of(rest[name])) if text]
-        if texts and not any(re.fullmatch(r"(LABEL_)?[\d.]+", text) for text in texts):
-            raise TableError(
-                f"classes are {quoted(classes)} and labels names such as {show(texts[0])}; name "
-                "the classes in the order of the model's id2label with --read classes=A,B,..."
-            )
+        scores = [{names.get(k, k): v for k, v in row.items()} for row in scores]
+    elif numbered:
+        for name in label_columns(rest):
+            texts = [text for text in map(as_text, cells_of(rest[name])) if text]
+            if texts and not any(re.fullmatch(r"(LABEL_)?[\d.]+", text) for text in texts):
+                raise TableError(
+                    f"classes are {quoted(classes)} and labels names such as {show(texts[0])}; "
+                    "name the classes in the order of the model's id2label with --read "
+                    "classes=A,B,..."
+                )
     return Rows(with_scores(rest, scores))
 
 

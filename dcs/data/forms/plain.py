@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -78,7 +79,7 @@ def _long_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         labels = [given.label] if given.label in kept else label_columns(frame, (name, key))
         answers = [[cells[row] for row in rows] for rows in groups.values()]
         found = with_votes(first, answers, next(iter(labels), None), given)
-        return Rows(found.frame, {"id": key, **found.told}, found.remark)
+        return replace(found, told={"id": key, **found.told})
     numbers = cells_of(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
     size = len({*cells})
@@ -173,21 +174,18 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
             f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}: values "
             "of the other classes are unknown; give a column per class"
         )
-    if comparable(classes[0]) == comparable(classes[1]):
+    keys = [*map(comparable, classes)]
+    if keys[0] == keys[1]:
         raise TableError(f"classes {quoted(classes)} differ in case only; rename one")
-    second, remark = np.ones(len(values), dtype=bool), ""
+    meanings: list[tuple[str, Any]] = [
+        (f"the probability of {show(name)}", k) for k, name in enumerate(classes)
+    ]
     if guess is None:
         place = _place(score, classes, given)
-        second[:] = place == 1
-        remark = f"{show(score)} is the probability of {show(classes[place])}"
-        truth = [] if label is None else [comparable(cell) for cell in cells_of(frame[label])]
-        first, other = (
-            values[[cell == comparable(c) for cell in truth]] if truth else values[:0]
-            for c in classes
-        )
-        high = first if place == 1 else other
-        low = other if place == 1 else first
-        lower = min(high.size, low.size) >= TELLING and low.mean() < high.mean()
+        remark, second = meanings[place]
+        truth = [] if label is None else [*map(comparable, cells_of(frame[label]))]
+        own, other = (values[[cell == keys[k] for cell in truth]] for k in (place, 1 - place))
+        lower = min(own.size, other.size) >= TELLING and own.mean() < other.mean()
         if not given.classes and (lower or (len(values) >= TELLING and values.min() >= 0.5)):
             raise TableError(
                 f"{score} may be the confidence of a prediction, or of another class: it is never "
@@ -195,26 +193,23 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
                 f"{_ways(classes)}"
             )
     else:
-        keys = [*map(comparable, classes)]
         cells = [comparable(cell) for cell in cells_of(frame[guess])]
         if odd := [k for k, cell in enumerate(cells) if cell not in keys]:
             raise TableError(f"row {odd[0]}: {guess} must be one of {quoted(classes)}")
-        second = np.array([cell == keys[1] for cell in cells])
-        remark = f"{show(score)} is the confidence of {show(guess)}"
-        if (values < 0.5).any():
-            # Not below a half as a confidence: the probability of one class, then.
-            for place in (1, 0):
-                if (np.where(second == bool(place), values, 1.0 - values) >= 0.5).all():
-                    second[:] = place == 1
-                    remark = f"{show(score)} is the probability of {show(classes[place])}"
-                    break
-            else:
-                raise TableError(
-                    f"row {np.flatnonzero(values < 0.5)[0]}: {score} is below 0.5, and not the "
-                    f"probability of one class of which {guess} is the more probable; give a "
-                    "column per class"
-                )
-    values = np.where(second, values, 1.0 - values)
+        guesses = np.array([keys.index(cell) for cell in cells])
+        meanings = [(f"the confidence of {show(guess)}", guesses), *meanings[::-1]]
+        # Under the right meaning, the more probable class is predicted.
+        right = [np.where(k == guesses, values, 1.0 - values) >= 0.5 for _, k in meanings]
+        fitting = [each for each, fits in zip(meanings, right, strict=True) if fits.all()]
+        if not fitting:
+            raise TableError(
+                f"row {np.flatnonzero(values < 0.5)[0]}: {score} is below 0.5, and not the "
+                f"probability of one class of which {guess} is the more probable; give a "
+                "column per class"
+            )
+        remark, second = fitting[0]
+    remark = f"{show(score)} is {remark}"
+    values = np.where(second == 1, values, 1.0 - values)
     scores = [dict(zip(classes, (1.0 - value, value), strict=True)) for value in values.tolist()]
     rest = frame.drop(columns=score).rename(
         columns={"label": "predicted"} if guess == "label" else {}
@@ -224,11 +219,9 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
 
 
 def _ways(classes: tuple[str, ...]) -> str:
-    both = (",".join(classes), ",".join(classes[::-1]))
-    return (
-        f"name the class of the probability as the second: --read classes={both[0]} or "
-        f"classes={both[1]}"
-    )
+    first, second = ",".join(classes), ",".join(classes[::-1])
+    name = "name the class of the probability as the second"
+    return f"{name}: --read classes={first} or classes={second}"
 
 
 def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:

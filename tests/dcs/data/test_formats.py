@@ -284,7 +284,7 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
             'label\ta\tb\tx\na\t.1\t.9\t"1\nb\t.8\t.2\t2"\n',
             "quoting=double or quoting=none",
         ),
-        ("t.csv", "label,a,b\na,.1,.9,\nb,.8,.2\n", "line 2 has 4 fields, the header has 3"),
+        ("t.csv", "label,a,b\na,.1,.9,\nb,.8,.2\n", "line 2: 4 fields, the header has 3"),
         ("t.csv", "label,a,b\na,,.9\nb,.8,.2\n", "row 0, a is empty"),
         ("t.json", '{"label": "a", "a": 0.5, "a": 0.1, "b": 0.5}', "twice"),
         ("t.json", '{"label": ["a", "b"], "a": [0.1, 1], "b": [0.9, 0]}', [[0.1, 0.9], [1, 0]]),
