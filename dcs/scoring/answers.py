@@ -11,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.forms.engines import texts_of
+from dcs.data.forms.logs import texts_of
 from dcs.data.labels import as_text, fold
 
 MissingRule = Literal["spread", "bound", "error"]

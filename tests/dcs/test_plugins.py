@@ -105,11 +105,6 @@ def test_two_packages_of_one_name_are_refused(site: Path) -> None:
     refuses(ConfigError, get_method, "pairs", names=["package 'first' and package 'second'"])
 
 
-def test_a_name_is_looked_for_in_its_own_group(site: Path) -> None:
-    _install(site, "elsewhere", "dcs.methods", pairs="plugged:PAIRS")
-    refuses(ConfigError, engine_class, "pairs")
-
-
 def test_an_edited_plugin_is_computed_again(site: Path) -> None:
     _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
     cells = []
