@@ -306,10 +306,8 @@ class _UniqueKeyLoader(yaml.CSafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"duplicate key {show(key.value)}",
-                        problem_mark=key.start_mark,
-                    )
+                    fault = f"duplicate key {show(key.value)}"
+                    raise yaml.MarkedYAMLError(problem=fault, problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -324,10 +322,9 @@ class Strict(BaseModel):
     def _refuse_unknown_keys(cls, values: Any) -> Any:
         for key in values if isinstance(values, dict) else ():
             if key not in cls.model_fields:
-                raise ValueError(
-                    f"unknown key {show(key)}{suggest(key, cls.model_fields)}; "
-                    f"must be one of {', '.join(sorted(cls.model_fields))}"
-                )
+                known = ", ".join(sorted(cls.model_fields))
+                hint = suggest(key, cls.model_fields)
+                raise ValueError(f"unknown key {show(key)}{hint}; must be one of {known}")
         return values
 
 

@@ -138,10 +138,8 @@ def find_named(group: Group, name: str, own: Mapping[str, _T], kind: type[_T]) -
     points = _points(group, name)
     owners = [*(["dcs itself"] if name in own else []), *sorted(map(_describe_origin, points))]
     if len(owners) > 1:
-        raise ConfigError(
-            f"{name!r} of {group} is defined by {' and '.join(owners)}; rename an entry point or "
-            "uninstall a package"
-        )
+        both = " and ".join(owners)
+        raise ConfigError(f"{name!r} of {group} is defined by {both}; uninstall one package")
     if name in own:
         return own[name]
     what, needed = GROUPS[group]

@@ -46,13 +46,11 @@ def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
     """
     if n_columns > _MOST_COLUMNS:
         raise TableError(
-            f"{source}: {n_columns:,} columns; at most {_MOST_COLUMNS:,} can be read; give a file "
-            "with a row per text and a column per class"
+            f"{source}: {n_columns:,} columns, at most {_MOST_COLUMNS:,} are read; is it turned?"
         )
     if n_rows * n_columns > MOST_VALUES:
         raise TableError(
-            f"{source}: {n_rows} rows of {n_columns} columns are too large for one table, which "
-            f"holds at most {MOST_VALUES} values; use fewer rows"
+            f"{source}: {n_rows} rows of {n_columns} columns; use at most {MOST_VALUES} values"
         )
 
 
@@ -176,8 +174,7 @@ def checked_rows(
     texts = given.dtype.kind in "OU" and any(isinstance(each, str) for each in given.flat)
     if texts and classes is None:
         raise TableError(
-            f"labels are names such as {show(given.flat[0])}; give the names of the columns with "
-            "classes=, or a data frame whose columns are named by the classes"
+            f"labels are names such as {show(given.flat[0])}; name the columns with classes="
         )
     names = checked_classes(classes, n_classes=n_classes)
     # Whole numbers can only be names if they are no positions.
@@ -311,12 +308,8 @@ def normalised_rows(values: NDArray[np.float64], names: Named) -> NDArray[np.flo
     probs += 0.0  # converts -0.0 to 0.0, so that equal tables have equal bytes
     with np.errstate(over="ignore"):
         sums = probs.sum(axis=1)
-    names.refuse(
-        np.abs(sums - 1) > SUM_TOLERANCE,
-        sums,
-        "must be 1; divide each row by its sum",
-        what="the sum of the probabilities",
-    )
+    wrong, rule = np.abs(sums - 1) > SUM_TOLERANCE, "must be 1; divide each row by its sum"
+    names.refuse(wrong, sums, rule, what="the sum of the probabilities")
     rows = np.flatnonzero(np.abs(sums - 1) > _EXACT)
     probs[rows] /= sums[rows, None]
     return probs
@@ -348,12 +341,8 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 def _check_values(values: NDArray[np.float64], names: Named, *, most: float, rule: str) -> None:
     names.refuse(~((values >= 0.0) & (values <= most)), values, f"must be a number {rule}")
     largest = values.max(axis=1)
-    names.refuse(
-        largest == 0.0,
-        largest,
-        "every row needs a positive value; score the row again or drop it",
-        what="the largest probability",
-    )
+    rule = "every row needs a positive value; score the row again or drop it"
+    names.refuse(largest == 0.0, largest, rule, what="the largest probability")
 
 
 def checked_labels(
@@ -383,7 +372,7 @@ def checked_labels(
     if not one_per_row or values.dtype.kind not in "iu":
         raise TableError(
             f"{names.source}: labels have shape {values.shape} and type {values.dtype}; must "
-            f"be one integer for each of {'M' if n_rows is None else n_rows} rows"
+            f"be one integer for each of {n_rows or 'M'} rows"
         )
     if n_classes is not None:
         wrong = (values < (-1 if missing else 0)) | (values >= n_classes)
@@ -409,8 +398,7 @@ def checked_classes(
     names = () if isinstance(classes, str) else tuple(classes)
     if n_classes is not None and len(names) != n_classes:
         raise TableError(
-            f"{source}: {show(classes)} has {len(names)} class names; must be a list of "
-            f"{n_classes}, one for each column of probabilities"
+            f"{source}: {show(classes)} has {len(names)} class names; must be {n_classes}"
         )
     for k, name in enumerate(names):
         if not isinstance(name, str) or not name.strip() or re.search("[\ud800-\udfff]", name):
@@ -445,10 +433,8 @@ def _refuse_repeated(names: Sequence[str], kind: str, source: str, what: str = "
     first: dict[str, int] = {}
     for k, name in enumerate(names):
         if first.setdefault(name, k) != k:
-            raise TableError(
-                f"{source}: {kind} {first[name]} and {k} have the same {what} {show(name)}; "
-                f"every {what} must be unique"
-            )
+            both = f"{kind} {first[name]} and {k}"
+            raise TableError(f"{source}: {both} have the same {what} {show(name)}; change one")
 
 
 def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) -> None:

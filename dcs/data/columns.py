@@ -337,9 +337,8 @@ class _Finder:
         if given.columns is not None:
             chosen = tuple(each for pattern in given.columns for each in self._matching(pattern))
             if len(set(chosen)) < len(chosen) or len(chosen) < 2:
-                raise self._ask(
-                    "columns must be two or more, each given once", "columns=A,B,...", names
-                )
+                question = "columns must be two or more, each given once"
+                raise self._ask(question, "columns=A,B,...", names)
             return chosen, given.classes or self._stripped(chosen)
         known = self.known.columns
         if known and {*known} <= {*names} and not given.classes:
@@ -356,9 +355,8 @@ class _Finder:
             return numbered, classes
         if not spelled:
             raise NoClassColumnsError(
-                f"{self.source}: no column for each of the classes {quoted(classes)}; name "
-                f"them <class>, p:<class> or with another common prefix (columns: "
-                f"{quoted(names, 12)})"
+                f"{self.source}: no column for each of the classes {quoted(classes)}; name them "
+                f"p:<class>, or with another common prefix (columns: {quoted(names, 12)})"
             )
         return next((each for each in spelled if self._fits(each)), spelled[-1]), classes
 
@@ -401,24 +399,16 @@ class _Finder:
                 if max(shares, key=lambda kind: shares[kind]) == "votes":
                     sure = sure if np.ptp(np.nansum(numbers, axis=1)) == 0 else []
             if len(sure) > 1 and not self._alike(sure):
-                raise self._ask(
-                    f"columns {quoted(sure[0], 3)} and {quoted(sure[1], 3)} are both class "
-                    "probabilities; which are to be read",
-                    "columns=A,B,...",
-                    self.names,
-                )
+                pair = f"{quoted(sure[0], 3)} and {quoted(sure[1], 3)}"
+                question = f"columns {pair} are both class probabilities; which are to be read"
+                raise self._ask(question, "columns=A,B,...", self.names)
             if sure:
                 return sure[0], by_label.get(sure[0]) or self._stripped(sure[0])
         if by_label:
             return [*by_label.items()][-1]
-        question = self._ask(
-            "no columns are class probabilities under any reading, or named by the labels; which "
-            "are they",
-            "columns=A,B,... (or a pattern such as columns=prob_*; classes=A,B,... if cells are "
-            "answers)",
-            self.names,
-        )
-        raise NoClassColumnsError(str(question))
+        question = "no columns are class probabilities, or named by the labels; which are they"
+        key = "columns=A,B,... or columns=prob_*, or classes=A,B,... if cells are answers"
+        raise NoClassColumnsError(str(self._ask(question, key, self.names)))
 
     def _numbered(self, label: str | None, size: int) -> tuple[str, ...]:
         """Return as many columns as there are classes if one name with numbers has as many."""
@@ -443,12 +433,9 @@ class _Finder:
         if marks & {",", "."} == {",", "."} or ("," not in marks and self.given.separator == ";"):
             name = next(each for each in columns if self.number(each).mark == "?")
             cells = self.frame[name].astype(str)
-            raise self._ask(
-                f"cells such as {show(cells[cells.str.contains(',')].iloc[0])} of column "
-                f"{show(name)} have a decimal comma, or separate thousands",
-                "decimal=, or --read decimal=.",
-                columns,
-            )
+            cell = show(cells[cells.str.contains(",")].iloc[0])
+            question = f"is the comma of {cell} in column {show(name)} decimal, or of thousands"
+            raise self._ask(question, "decimal=, or --read decimal=.", columns)
         for name in columns:
             if self.number(name).mark == "?":
                 self._numbers[name] = to_number(self.frame[name], mark)
@@ -495,13 +482,11 @@ class _Finder:
                 f"{self.source}: row {row}, {columns[column]} is empty, and the row is no "
                 "distribution without it; fill it in or drop the row"
             )
-        names.refuse(
-            ~fits[kind],
-            np.nansum(numbers, axis=1),
+        rule = (
             f"its values are not {kind}; drop or correct it, or specify their kind with --read "
-            "values=KIND (values=scores divides each row by its sum)",
-            what="the sum of the row",
+            "values=KIND (values=scores divides each row by its sum)"
         )
+        names.refuse(~fits[kind], np.nansum(numbers, axis=1), rule, what="the sum of the row")
         return kind
 
 

@@ -128,10 +128,7 @@ def _unpacked(path: Path, source: str) -> str:
             with zipfile.ZipFile(path) as archive:
                 names = [each for each in archive.namelist() if not each.endswith("/")]
                 if len(names) != 1:
-                    raise TableError(
-                        f"{source}: contains {len(names)} files ({quoted(names, 4)}); unpack it, "
-                        "and give one of them"
-                    )
+                    raise TableError(f"{source}: contains {quoted(names, 4)}; unpack one of them")
                 with archive.open(names[0]) as member:
                     content = member.read(TEXT_BYTES + 1)
         if len(content) > TEXT_BYTES:
@@ -145,13 +142,9 @@ def _from_inspect(path: Path, given: Reading, source: str) -> Records:
         files = [each for each in archive.infolist() if each.filename.endswith(".json")]
         if sum(each.file_size for each in files) > TEXT_BYTES:
             raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
+        parse = partial(parse_json, error=TableError, finite=False)
         contents = {
-            each.filename: parse_json(
-                archive.read(each).decode(),
-                source=f"{source}: {each.filename}",
-                error=TableError,
-                finite=False,
-            )
+            each.filename: parse(archive.read(each).decode(), source=f"{source}: {each.filename}")
             for each in files
         }
     about = contents.get("header.json", {}).get("eval", {})
@@ -210,21 +203,18 @@ def _separated(
     if not found:
         raise TableError(
             f"{source}: cannot be read as columns: {fault or 'no separator was found'}; correct "
-            "the row, or specify the dialect with --read separator=MARK or --read quoting=none "
-            "(quotes are text)"
+            "the row, or specify --read separator=MARK or --read quoting=none (quotes are text)"
         )
     if len(found) > 1 and len(found["double"][1]) != len(found["none"][1]):
+        quoted_rows, plain_rows = (len(found[key][1]) - 1 for key in ("double", "none"))
         raise TableError(
-            f"{source}: {len(found['double'][1]) - 1:,} rows if cells can be quoted, "
-            f"{len(found['none'][1]) - 1:,} if quotes are text; specify --read quoting=double or "
-            "quoting=none"
+            f"{source}: {quoted_rows:,} rows if cells can be quoted, {plain_rows:,} if quotes are "
+            "text; specify --read quoting=double or quoting=none"
         )
     quoting, (mark, rows) = next(iter(found.items()))
     names = [name.strip() for name in rows[0]]
     if _is_row(names, rows):
-        raise TableError(
-            f"{source}: the first line holds numbers; a line of column names is needed"
-        )
+        raise TableError(f"{source}: the first line holds numbers; write column names there")
     frame = pd.DataFrame(rows[1:], columns=range(len(names)), dtype=str).set_axis(names, axis=1)
     return frame, {"separator": mark} | ({"quoting": "none"} if quoting == "none" else {})
 
@@ -282,9 +272,8 @@ def _rows_of_columns(content: Any) -> list[Any]:
         return [dict(zip(map(str, content["columns"]), row, strict=False)) for row in rows]
     if lists and all(isinstance(each, dict) and each.keys() == lists[0].keys() for each in lists):
         lists = [[*each.values()] for each in lists]
-    if len(lists) < 2 or not all(isinstance(each, list) and each for each in lists):
-        return [content]
-    if len({*map(len, lists)}) > 1:
+    full = len(lists) > 1 and all(isinstance(each, list) and each for each in lists)
+    if not full or len({*map(len, lists)}) > 1:
         return [content]
     return [dict(zip(content, row, strict=True)) for row in zip(*lists, strict=True)]
 
@@ -307,10 +296,8 @@ def _records_frame(rows: list[Any], source: str) -> pd.DataFrame:
         rows = [{"scores": row} for row in rows]
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise TableError(
-                f"{source}: line {number}: expected an object with a key per column, got "
-                f"{show(row)}"
-            )
+            expected = "expected an object with a key per column"
+            raise TableError(f"{source}: line {number}: {expected}, got {show(row)}")
     refuse_too_large(len(rows), max(map(len, rows), default=0), source=source)
     return pd.DataFrame(rows, dtype=object)
 
@@ -361,10 +348,8 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     for key, name in [*((key, "label") for key in labels), ("ids", "id")]:
         if key in arrays:
             if arrays[key].size != len(frame):
-                raise TableError(
-                    f"{source}: {key} have shape {arrays[key].shape}; must be one for each of "
-                    f"{len(frame)} rows"
-                )
+                shape = f"{key} have shape {arrays[key].shape}"
+                raise TableError(f"{source}: {shape}; must be one for each of {len(frame)} rows")
             frame.insert(0, name, arrays[key].ravel())
     kind = _VALUES[found[0]]
     origin = Provenance(model=entry.get("model"), task=entry.get("task"), source=path.name)
@@ -405,11 +390,10 @@ def _from_vectors(path: Path, text: str) -> Records:
     size = len(lines[0][1]) if lines else 0
     odd = [n for n, row in lines if len(row) != size]
     if odd or size < 5:
-        fault = f"the first line has {size} columns"
-        fault += f", line {odd[0]} has others" if odd else ""
+        line = odd[0] if odd else 1
         raise TableError(
-            f"{escaped(path)}: cannot be read as vectors: {fault}; must be id, label, prediction "
-            "and at least 2 probabilities"
+            f"{escaped(path)}: cannot be read as vectors: line {line} must have, as all others, "
+            "id, label, prediction and at least 2 probabilities"
         )
     names = ["id", "label", "prediction", *(f"{PREFIX}class_{k}" for k in range(size - 3))]
     frame = pd.DataFrame([row for _, row in lines], columns=names, dtype=object)

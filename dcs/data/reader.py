@@ -179,8 +179,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
             if known is None and given.label is None and marked.size >= TELLING:
                 raise TableError(
                     f"{source}: column {show(reading.label)} names the most probable class of "
-                    "every row: are these labels or predictions; specify --read "
-                    f"label={reading.label} if they are labels, or another column"
+                    f"every row: if it holds labels, specify --read label={reading.label}"
                 )
         if missing := int((labels < 0).sum()):
             remarks.append(f"{missing:,} rows without a label")
@@ -208,10 +207,7 @@ def _without_index(frame: pd.DataFrame, source: str) -> pd.DataFrame:
     names = [*frame.index.names]
     named = [name for name in names if name is not None and name not in frame]
     if len(named) < len(names) and len(names) > 1:
-        raise TableError(
-            f"{source}: the index has {len(names)} levels without names of their own; "
-            "call reset_index() and name the columns"
-        )
+        raise TableError(f"{source}: levels of the index have no own names; call reset_index()")
     return frame.reset_index(drop=not named)
 
 
@@ -275,10 +271,8 @@ def source_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     sources = (p for p in root.iterdir() if suffix_of(p) in SUFFIXES or parts_of(p))
     if found := tuple(sorted(sources)):
         return found
-    raise TableError(
-        f"{escaped(root)}: contains no tables; give a {', '.join(SUFFIXES)} file, or a folder "
-        "with optimization.* and test.* or opt.txt and test.txt"
-    )
+    needed = f"give {', '.join(SUFFIXES)} files, or opt.txt and test.txt"
+    raise TableError(f"{escaped(root)}: contains no tables; {needed}")
 
 
 def open_sources(

@@ -346,10 +346,7 @@ class ProbabilityTable:
         if self.labelled.all():
             return self
         if not self.labelled.any():
-            raise TableError(
-                f"{source}: none of {self.n_rows} rows is labelled; evaluation and supervised "
-                "methods need labels"
-            )
+            raise TableError(f"{source}: none of {self.n_rows} rows is labelled; give labels")
         return self.subset(self.labelled)
 
     def with_classes(

@@ -287,9 +287,9 @@ class TaskFile(Prompt):
             if place is not None:
                 lists[f"{key}.labels"] = place.labels
                 if set(place.fields) != fields:
+                    own, needed = ", ".join(place.fields), ", ".join(sorted(fields))
                     raise ValueError(
-                        f"key '{key}.fields' has {', '.join(place.fields)}; the template's "
-                        f"fields are {', '.join(sorted(fields))}"
+                        f"key '{key}.fields' has {own}; those of the template: {needed}"
                     )
         for key, entries in lists.items():
             if entries and len(entries) != len(self.classes):
@@ -656,10 +656,8 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
     name, revision = getattr(place, part), place.revision or None
     if os.path.lexists(place.dataset):
         # datasets would open it instead of the dataset on the hub.
-        raise ConfigError(
-            f"task {file.name!r}: hub dataset {place.dataset!r} is also a local path; run the "
-            "command in another folder"
-        )
+        path = f"hub dataset {place.dataset!r} is also a local path"
+        raise ConfigError(f"task {file.name!r}: {path}; run the command in another folder")
     try:
         builder = datasets.load_dataset_builder(
             place.dataset, place.config or None, revision=revision
@@ -680,6 +678,6 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
     if outside:
         raise ConfigError(
             f"task {file.name!r}: dataset {place.dataset!r} refers to {show(outside[0])}, which "
-            "is not one of its files on the hub; copy the texts to a folder and use --data DIR"
+            "is not one of its files on the hub; use --data DIR"
         )
     return table

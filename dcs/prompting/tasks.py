@@ -132,10 +132,7 @@ def parse_shots(value: str | int) -> Shots:
         return "N"
     if text.isascii() and text.isdigit() and not isinstance(value, bool):
         return int(text)
-    raise ConfigError(
-        f"shots {value!r}: must be a number of demonstrations (0, 1, 5, ...), or N for one "
-        "demonstration per class"
-    )
+    raise ConfigError(f"shots {value!r}: must be a number (0, 1, 5, ...), or N: one per class")
 
 
 def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrations:
@@ -168,16 +165,12 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
     if shots == "N":
         members = [[e for e in pool if e.label == label] for label in range(task.n_classes)]
         if [] in members:
-            raise ConfigError(
-                f"shots N: class {task.classes[members.index([])]!r} of task {task.name!r} has no "
-                "labelled optimization text; use a number of shots instead"
-            )
+            lacking = f"class {task.classes[members.index([])]!r} of task {task.name!r}"
+            raise ConfigError(f"shots N: {lacking} has no labelled text; use a number of shots")
         pool = tuple(each[int(rng.integers(len(each)))] for each in members)
     elif shots > len(pool):
-        raise ConfigError(
-            f"shots {shots}: task {task.name!r} has {len(pool)} labelled "
-            "optimization texts; use fewer shots"
-        )
+        lacking = f"task {task.name!r} has {len(pool)} labelled texts"
+        raise ConfigError(f"shots {shots}: {lacking}; use fewer shots")
     drawn = rng.permutation(len(pool))[: len(pool) if shots == "N" else shots]
     return Demonstrations(tuple(pool[int(row)] for row in drawn), shots, seed)
 

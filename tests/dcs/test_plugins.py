@@ -112,7 +112,7 @@ def test_an_edited_plugin_is_computed_again(site: Path) -> None:
         (site / "plugged.py").write_text(_MODULE + edit)
         config = SweepConfig(name="x", tables=["x"], methods=["pairs", "icl"], seeds=[0])
         source = Source(model="m", task="t", shots=None, seed=0)
-        cells.append(cells_of(source, variants_of(config), {"optimization": "a", "test": "b"}))
+        cells.append(cells_of([source], variants_of(config), {"optimization": "a", "test": "b"}))
     keys, plain = ([pair[k].key for pair in cells] for k in (0, 1))
     assert keys[0] == keys[2] != keys[1] and len({*plain}) == 1
     assert TypeAdapter(Cell).validate_python(cells[0][0].identity) == cells[0][0]

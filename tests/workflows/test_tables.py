@@ -49,7 +49,7 @@ def planned(path: Path, **settings: object) -> tuple[GivenTable, list[Cell]]:
     """Return the one table of a sweep, and its cells."""
     sweep = config(str(path), **settings)
     (given,) = given_tables(sweep)
-    return given, cells_of(given, variants_of(sweep), given.digests)
+    return given, cells_of([given], variants_of(sweep), given.digests)
 
 
 def test_rows_are_held_out_for_each_seed(tmp_path):

@@ -6,6 +6,7 @@ machine and never repeated.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -121,7 +122,7 @@ class Cell(Variant):
 
         A new knob, calibration or metric thus keeps the keys of finished cells.
         """
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own = _values(Cell, self)
         if self.tuner is not None:
             own["tuner"] = self.tuner.model_dump(mode="json", exclude_defaults=True)
         return content_key(own | {"versions": self._versions, "version": _IDENTITY_VERSION})
@@ -217,14 +218,14 @@ def variants_of(config: SweepConfig) -> list[Variant]:
 
 
 def cells_of(
-    source: Source, variants: Iterable[Variant], digests: Mapping[str, str]
+    sources: Iterable[Source], variants: Iterable[Variant], digests: Mapping[str, str]
 ) -> list[Cell]:
     """Return the cells of a sweep that are tuned on one table.
 
     Parameters
     ----------
-    source : Source
-        Origin of the table.
+    sources : iterable of Source
+        Origins of the table.
     variants : iterable of Variant
         The variants of the sweep, from :func:`variants_of`.
     digests : mapping of str to str
@@ -235,12 +236,14 @@ def cells_of(
     list of Cell
         In the order of the configuration.
     """
-    about: dict[str, Any] = {each.name: getattr(source, each.name) for each in fields(Source)}
-    about |= {f"{split}_digest": digests[split] for split in SPLITS}
-    return [
-        Cell(**about, **{each.name: getattr(variant, each.name) for each in fields(Variant)})
-        for variant in variants
-    ]
+    both: dict[str, Any] = {f"{split}_digest": digests[split] for split in SPLITS}
+    pairs = itertools.product(sources, variants)
+    return [Cell(**_values(Source, a), **_values(Variant, b), **both) for a, b in pairs]
+
+
+def _values(kind: type, each: Any) -> dict[str, Any]:
+    """Return the fields that an object has as one of a kind."""
+    return {field.name: getattr(each, field.name) for field in fields(kind)}
 
 
 def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
@@ -335,11 +338,7 @@ class SweepPlan:
         list of Cell
             The cells of all its sources.
         """
-        return [
-            cell
-            for source in self.sources[key]
-            for cell in cells_of(source, self.variants, digests)
-        ]
+        return cells_of(self.sources[key], self.variants, digests)
 
     def cells_after(self, key: str) -> dict[str, list[Cell]]:
         """Return the cells that can be computed once a table exists, by key.
@@ -611,10 +610,7 @@ def plan_tuning(
         If a table cannot be read, or options are incompatible.
     """
     if test and len(test) != len(tables):
-        raise ConfigError(
-            f"--test: expected one for each of {len(tables)} tables in the same order, got "
-            f"{len(test)}; give one for each or none"
-        )
+        raise ConfigError(f"--test: {len(test)} for {len(tables)} tables; give one for each")
     choices: dict[str, Any] = {name: str(table) for name, table in tables.items()}
     if test:
         pairs = zip(tables.items(), test, strict=True)
@@ -632,8 +628,6 @@ def plan_tuning(
     (key,) = plan.cells
     rows: dict[str, Rows] = {**plan.tables[key].read()}
     if test and not rows["test"].labelled.any():
-        raise ConfigError(
-            f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "
-            "remove the option"
-        )
+        paths = ", ".join(map(str, test))
+        raise ConfigError(f"--test {paths}: no row has a label; give others or none")
     return plan, rows

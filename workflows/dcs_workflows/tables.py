@@ -160,10 +160,8 @@ class GivenTable(Source):
         """
         tables = self.rows()
         if {split: table.digest for split, table in tables.items()} != self.digests:
-            raise TableError(
-                f"{', '.join(self.members)}: changed since the sweep began; run the same command "
-                "again"
-            )
+            names = ", ".join(self.members)
+            raise TableError(f"{names}: changed since the sweep began; run the command again")
         return tables
 
 

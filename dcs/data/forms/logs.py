@@ -149,16 +149,15 @@ def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         for answer in answers
     ]
     if not any(first):
-        raise TableError(
-            "no log-probabilities; request them with logprobs=true and top_logprobs=20"
-        )
+        raise TableError("no log-probabilities; request logprobs=true and top_logprobs=20")
     scores = [class_masses(masses, classes) for masses in first]
     if not any(scores):
         top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
         likely = sorted((text for text, _ in top.most_common(12)), key=natural)
+        key = f"classes={','.join(likely)}"
+        found = quoted(likely, 12)
         raise TableError(
-            f"the most likely tokens are {quoted(likely, 12)}; name those that are classes with "
-            f"--read classes={','.join(likely)}"
+            f"likely tokens are {found}; name those that are classes with --read {key}"
         )
     rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
     return with_found(rest, scores, {"id": "custom_id"} if "custom_id" in frame else {})
@@ -176,16 +175,12 @@ def _classify_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     labels = [*map(as_text, frame["label"])]
     predicted = dict(zip(top, labels, strict=True))
     if len({*zip(top, labels, strict=True)}) > len({*predicted.values()}):
-        raise TableError(
-            "label is not the most probable class of every row; if it holds the labels, add "
-            "--read label=label --read classes=A,B,..."
-        )
+        advice = "if it holds labels, add --read label=label --read classes=A,B,..."
+        raise TableError(f"label is not the most probable class of every row; {advice}")
     classes = given.classes or tuple(predicted.get(k, "") for k in range(size))
     if "" in classes or len(classes) != size:
-        raise TableError(
-            f"only {quoted([*predicted.values()])} of {size} classes are predicted; name all in "
-            "the order of the model with --read classes=A,B,..."
-        )
+        found = f"{quoted([*predicted.values()])} of {size} classes are predicted"
+        raise TableError(f"only {found}; name all in their order with --read classes=A,B,...")
     scores = [dict(zip(classes, row, strict=True)) for row in values]
     rest = frame.drop(columns="probs").rename(columns={"label": "predicted"})
     return Rows(with_scores(rest, scores, classes), {}, "label is the prediction")
@@ -268,15 +263,12 @@ def _targets(
     if not fitting:
         # Report the last failure: the rows before it fit one of the readings.
         wrong = questions[max(found.index(None) for found in places)]
-        raise TableError(
-            f"id {show(wrong.id, 40)}: target is {show(wrong.target, 60)}; targets must all "
-            f"be in 0..{len(wrong.scores) - 1} or all one of {quoted(wrong.choices or classes)}"
-        )
+        allowed = f"in 0..{len(wrong.scores) - 1} or all one of {quoted(wrong.choices or classes)}"
+        target = f"id {show(wrong.id, 40)}: target is {show(wrong.target, 60)}"
+        raise TableError(f"{target}; targets must all be {allowed}")
     if len(fitting) == 2 and fitting[0] != fitting[1]:
-        raise TableError(
-            f"targets such as {show(questions[0].target)} can be positions of choices or their "
-            "texts; specify --read labels=from-0 or labels=names"
-        )
+        targets = f"targets such as {show(questions[0].target)} can be positions or texts"
+        raise TableError(f"{targets}; specify --read labels=from-0 or labels=names")
     return fitting[0]
 
 

@@ -88,9 +88,9 @@ def _score_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     classes = sorted({name for row in scores for name in row})
     short = [row for row, each in enumerate(scores) if each and len(each) < len(classes)]
     if len(short) > len(scores) / 2:
+        number = f"{len(scores[short[0]])} of {len(classes)} classes"
         raise TableError(
-            f"row {short[0]} has scores of {len(scores[short[0]])} of {len(classes)} classes; run "
-            "the pipeline with top_k=None"
+            f"row {short[0]} has scores of {number}; run the pipeline with top_k=None"
         )
     numbered = all(re.fullmatch(r"LABEL_\d+", name) for name in classes)
     if numbered and given.classes and {*given.classes} != {*classes}:
@@ -102,8 +102,7 @@ def _score_rows(frame: pd.DataFrame, given: Reading) -> Rows:
             if texts and not any(re.fullmatch(r"(LABEL_)?[\d.]+", text) for text in texts):
                 raise TableError(
                     f"classes are {quoted(classes)} and labels names such as {show(texts[0])}; "
-                    "name the classes in the order of the model's id2label with --read "
-                    "classes=A,B,..."
+                    "name the classes in the order of id2label with --read classes=A,B,..."
                 )
     return Rows(with_scores(rest, scores))
 
@@ -138,9 +137,9 @@ def _number_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         keys = list(dict.fromkeys(key for row in rows for key in row))
         short = [k for k, row in enumerate(rows) if row and len(row) < len(keys)]
         if short and keys == [str(k) for k in range(len(keys))]:
+            place, number = f"row {short[0]}, column {show(name)}", len(rows[short[0]])
             raise TableError(
-                f"row {short[0]}, column {show(name)}: {len(rows[short[0]])} numbers, others have "
-                f"{len(keys)}; give one per class in every row"
+                f"{place}: {number} numbers; give one for each of {len(keys)} classes"
             )
         added = {f"{name}.{key}": [row.get(key) for row in rows] for key in keys}
         parts[name] = pd.DataFrame(added, index=frame.index, dtype=object)
@@ -207,10 +206,8 @@ def _long_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
     size = len({*cells})
     if short := [k for k, row in enumerate(scores) if len(row) < size]:
-        raise TableError(
-            f"{key} {show(first[key].iloc[short[0]])} has {len(scores[short[0]])} classes, others "
-            f"have {size}; give one row per class"
-        )
+        place, number = f"{key} {show(first[key].iloc[short[0]])}", len(scores[short[0]])
+        raise TableError(f"{place} has {number} classes; give a row for each of {size}")
     return Rows(with_scores(first, scores), {"id": key})
 
 
@@ -293,10 +290,8 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         shown = show(frame[score].iloc[wrong[0]])
         raise TableError(f"row {wrong[0]}: {score} is {shown}; must be a probability")
     if len(classes) != 2:
-        raise TableError(
-            f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}: values "
-            "of the other classes are unknown; give a column per class"
-        )
+        known = f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}"
+        raise TableError(f"{known}: the other classes have no values; give a column per class")
     keys = [*map(comparable, classes)]
     if keys[0] == keys[1]:
         raise TableError(f"classes {quoted(classes)} differ in case only; rename one")
@@ -311,9 +306,8 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         lower = min(own.size, other.size) >= TELLING and own.mean() < other.mean()
         if not given.classes and (lower or (len(values) >= TELLING and values.min() >= 0.5)):
             raise TableError(
-                f"{score} may be the confidence of a prediction, or of another class: it is never "
-                f"below 0.5, or lower for {show(classes[place])}; add the column predicted, or "
-                f"{_ways(classes)}"
+                f"{score} is never below 0.5, or lower for {show(classes[place])}: if it is the "
+                f"confidence of a prediction, add the column predicted, or else {_ways(classes)}"
             )
     else:
         cells = [comparable(cell) for cell in cells_of(frame[guess])]
@@ -326,9 +320,8 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         fitting = [each for each, fits in zip(meanings, right, strict=True) if fits.all()]
         if not fitting:
             raise TableError(
-                f"row {np.flatnonzero(values < 0.5)[0]}: {score} is below 0.5, and not the "
-                f"probability of one class of which {guess} is the more probable; give a "
-                "column per class"
+                f"row {np.flatnonzero(values < 0.5)[0]}: {score} is below 0.5, but {guess} is no "
+                "less probable class; give a column per class"
             )
         remark, second = fitting[0]
     remark = f"{show(score)} is {remark}"
