@@ -176,8 +176,9 @@ def unknown(what: str, value: object, allowed: Iterable[str], more: str = "") ->
     """Return the error for a value that is not allowed, which lists the allowed values."""
     names = tuple(allowed)
     known = ", ".join(names) or "none"
-    hint = suggest(value, names)
-    return ConfigError(f"{what} {show(value)}{hint}: must be one of {known}{more}")
+    return ConfigError(
+        f"{what} {show(value)}{suggest(value, names)}: must be one of {known}{more}"
+    )
 
 
 def check_choice(what: str, value: object, allowed: Collection[str]) -> None:
@@ -190,7 +191,7 @@ def reason(error: BaseException) -> str:
     """Return the reason given by the operating system or a library, in one short line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return escaped(_non_empty_lines(error)[0])[:160]
+    return escaped(one_line(error))[:160]
 
 
 def one_line(error: BaseException) -> str:
@@ -207,14 +208,8 @@ def named(error: BaseException) -> str:
 
 def last_line(text: BaseException | str) -> str:
     """Return the last non-empty line; for an error without a message, the name of its class."""
-    return _non_empty_lines(text)[-1]
-
-
-def _non_empty_lines(text: BaseException | str) -> list[str]:
-    """Return the non-empty lines; for an error without a message, the name of its class."""
-    fallback = type(text).__name__ if isinstance(text, BaseException) else ""
     lines = [line.strip()[:_MAX_LENGTH] for line in str(text).splitlines() if line.strip()]
-    return lines or [fallback]
+    return lines[-1] if lines else type(text).__name__
 
 
 HUB_ADVICE = (

@@ -28,9 +28,6 @@ JSON_BYTES: Final = 2**28
 #: Nesting limit: deeper documents overflow the stack of the compiled YAML parser.
 _MAX_YAML_DEPTH: Final = 100
 
-#: Limit of values after aliases are replaced: 2 kB of nested aliases can stand for billions.
-_MAX_YAML_VALUES: Final = 10**6
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -93,12 +90,10 @@ def _prepared(target: Path) -> Iterator[Path]:
 
 def _put_in_place(written: Mapping[Path, Path]) -> None:
     """Replace files by temporary ones, once all of these are on the disk."""
+    for temporary in written.values():
+        _fsync(temporary)
     for target, temporary in written.items():
-        with naming(target, temporary):
-            _fsync(temporary)
-    for target, temporary in written.items():
-        with naming(target, temporary):
-            temporary.replace(target)
+        temporary.replace(target)
     for folder in {target.parent for target in written}:
         with suppress(OSError):  # Some network file systems cannot flush folders.
             _fsync(folder)
@@ -126,13 +121,10 @@ def write_together(
             if content is None:
                 continue
             written[path] = temporary = stack.enter_context(_prepared(path))
-            with naming(path, temporary):
-                if callable(content):
-                    content(temporary)
-                else:
-                    temporary.write_bytes(
-                        content.encode() if isinstance(content, str) else content
-                    )
+            if callable(content):
+                content(temporary)
+            else:
+                temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         _put_in_place(written)
     for path in files.keys() - written.keys():
         path.unlink(missing_ok=True)
@@ -287,33 +279,23 @@ def parse_yaml(text: str, *, source: str, error: type[DCSError]) -> Any:
         The given class; names `source` and, if known, the line.
     """
     try:
-        _check_yaml_size(text)
+        _refuse_deep_yaml(text)
         return yaml.load(text, Loader=_UniqueKeyLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         # ValueError: an invalid value of a type, such as the date 2026-13-41.
         raise error(f"{source}: not valid YAML: {escaped(one_line(problem))}") from None
 
 
-def _check_yaml_size(text: str) -> None:
-    """Refuse documents that are nested deeply, or that their aliases make large or endless."""
-    sizes: dict[str | None, int] = {}
-    collections: list[tuple[str | None, int]] = []
-    total = 0  # of the values before an event
+def _refuse_deep_yaml(text: str) -> None:
+    """Refuse documents that are nested deeply, or whose aliases could make them endless."""
+    depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            # Until the collection ends, an alias of it would refer to itself.
-            sizes[event.anchor] = _MAX_YAML_VALUES
-            collections.append((event.anchor, total))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = collections.pop()
-            sizes[anchor] = total - before
-        elif isinstance(event, yaml.AliasEvent):
-            total += sizes.get(event.anchor, 0)
-        total += 1
-        if len(collections) > _MAX_YAML_DEPTH:
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_YAML_DEPTH:
             raise yaml.YAMLError(f"nested deeper than {_MAX_YAML_DEPTH}; is it the right file?")
-        if total > _MAX_YAML_VALUES:
-            raise yaml.YAMLError(f"more than {_MAX_YAML_VALUES:,} values; is it the right file?")
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError(f"alias *{event.anchor}: aliases are not read; repeat the value")
 
 
 class _UniqueKeyLoader(yaml.CSafeLoader):
@@ -324,10 +306,8 @@ class _UniqueKeyLoader(yaml.CSafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"duplicate key {show(key.value)}",
-                        problem_mark=key.start_mark,
-                    )
+                    fault = f"duplicate key {show(key.value)}"
+                    raise yaml.MarkedYAMLError(problem=fault, problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -342,10 +322,9 @@ class Strict(BaseModel):
     def _refuse_unknown_keys(cls, values: Any) -> Any:
         for key in values if isinstance(values, dict) else ():
             if key not in cls.model_fields:
-                raise ValueError(
-                    f"unknown key {show(key)}{suggest(key, cls.model_fields)}; "
-                    f"must be one of {', '.join(sorted(cls.model_fields))}"
-                )
+                known = ", ".join(sorted(cls.model_fields))
+                hint = suggest(key, cls.model_fields)
+                raise ValueError(f"unknown key {show(key)}{hint}; must be one of {known}")
         return values
 
 

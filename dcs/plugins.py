@@ -63,6 +63,10 @@ def _entry_points(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]
     return tuple(entry_points(group=group))
 
 
+def _points(group: Group, name: str) -> list[EntryPoint]:
+    return [point for point in _entry_points(group, tuple(sys.path)) if point.name == name]
+
+
 def plugin_version(group: Group, name: str) -> str | None:
     """Return what identifies the code of a plug-in; None for a built-in.
 
@@ -79,12 +83,11 @@ def plugin_version(group: Group, name: str) -> str | None:
         Version of its package, and a digest of the sources of the module or package in which it
         is, whose version may stay the same while it is edited.
     """
-    for point in _entry_points(group, tuple(sys.path)):
-        if point.name == name:
-            found = find_spec(point.module.partition(".")[0])
-            places = found and (found.submodule_search_locations or [str(found.origin)])
-            version = point.dist.version if point.dist else "unknown"
-            return f"{version} {source_digest(*map(Path, places or ()))}"
+    for point in _points(group, name):
+        found = find_spec(point.module.partition(".")[0])
+        places = found and (found.submodule_search_locations or [str(found.origin)])
+        version = point.dist.version if point.dist else "unknown"
+        return f"{version} {source_digest(*map(Path, places or ()))}"
     return None
 
 
@@ -96,10 +99,9 @@ def naming_plugin(group: Group, name: str) -> Iterator[None]:
     except DCSError:
         raise
     except Exception as error:
-        for point in _entry_points(group, tuple(sys.path)):
-            if point.name == name:
-                what = f"{GROUPS[group][0]} {name!r} of {_describe_origin(point)}"
-                raise ConfigError(f"{what} failed: {named(error)}") from error
+        for point in _points(group, name):
+            what = f"{GROUPS[group][0]} {name!r} of {_describe_origin(point)}"
+            raise ConfigError(f"{what} failed: {named(error)}") from error
         raise
 
 
@@ -133,13 +135,11 @@ def find_named(group: Group, name: str, own: Mapping[str, _T], kind: type[_T]) -
         If the name does not exist or is not unique, or the plug-in cannot be imported, is of
         another type, or has another name than its entry point.
     """
-    points = [point for point in _entry_points(group, tuple(sys.path)) if point.name == name]
+    points = _points(group, name)
     owners = [*(["dcs itself"] if name in own else []), *sorted(map(_describe_origin, points))]
     if len(owners) > 1:
-        raise ConfigError(
-            f"{name!r} of {group} is defined by {' and '.join(owners)}; rename an entry point or "
-            "uninstall a package"
-        )
+        both = " and ".join(owners)
+        raise ConfigError(f"{name!r} of {group} is defined by {both}; uninstall one package")
     if name in own:
         return own[name]
     what, needed = GROUPS[group]

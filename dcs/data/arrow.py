@@ -1,8 +1,11 @@
-"""Columns of Arrow as columns of a frame: what pandas cannot hold is cast once, at the door."""
+"""Files of Arrow as frames: what pandas cannot hold is cast once, at the door."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import TableError, escaped, reason, show
@@ -10,6 +13,36 @@ from dcs.io import existing_file
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@contextmanager
+def reading_arrow(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Raise errors of pyarrow inside the block as a :class:`TableError` about the file."""
+    import pyarrow as pa
+
+    target = existing_file(path, error=TableError)
+    try:
+        yield target
+    except TableError:
+        raise
+    except (pa.ArrowException, OSError, TypeError, ValueError, LookupError, MemoryError) as error:
+        raise TableError(
+            f"{escaped(path)}: not a {target.suffix[1:]} file, or corrupt: {reason(error)}; "
+            "give another file, or write it again"
+        ) from error
+
+
+@contextmanager
+def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`; see :func:`reading_arrow`."""
+    import pyarrow.parquet as pq
+
+    # A zstd page with one flipped bit can still decompress; only the checksum detects it.
+    with (
+        reading_arrow(path) as target,
+        pq.ParquetFile(target, page_checksum_verification=True) as file,
+    ):
+        yield file
 
 
 def frame_of(table: Any, source: str) -> pd.DataFrame:
@@ -24,17 +57,11 @@ def frame_of(table: Any, source: str) -> pd.DataFrame:
     import pyarrow as pa
 
     columns: list[pd.Series[Any]] = []
+    faults = (pa.ArrowException, ValueError, OverflowError, TypeError, LookupError, RuntimeError)
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             columns.append(_series(column))
-        except (
-            pa.ArrowException,
-            ValueError,
-            OverflowError,
-            TypeError,
-            LookupError,
-            RuntimeError,
-        ) as error:
+        except faults as error:
             raise TableError(
                 f"{source}: column {show(name)} of type {column.type} cannot be converted: "
                 f"{reason(error)}; drop it, or cast it to text or numbers"
@@ -50,76 +77,24 @@ def _series(column: Any) -> pd.Series[Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    types = pa.types
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = pa.chunked_array(
-            [chunk.storage for chunk in column.chunks], column.type.storage_type
-        )
-    if types.is_run_end_encoded(column.type):
-        column = pa.chunked_array(
-            [pc.run_end_decode(chunk) for chunk in column.chunks], column.type.value_type
-        )
+    types, kind = pa.types, column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        column = pa.chunked_array([each.storage for each in column.chunks], kind.storage_type)
+    if types.is_run_end_encoded(kind):
+        column = pa.chunked_array([*map(pc.run_end_decode, column.chunks)], kind.value_type)
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
-    if types.is_nested(kind):
-        pairs = types.is_map(kind)
-        cells = [dict(cell) if pairs and cell is not None else cell for cell in column.to_pylist()]
-        return pd.Series(cells, dtype=object)
-    if types.is_null(kind):
-        return pd.Series([None] * len(column), dtype=object)
+    if types.is_nested(kind) or types.is_null(kind) or types.is_interval(kind):
+        return pd.Series(column.to_pylist(maps_as_pydicts="strict"), dtype=object)
     if types.is_float16(kind) or types.is_decimal(kind):
         column = column.cast(pa.float64())
     elif types.is_temporal(kind):
-        column = _dates(column)
+        column.to_pylist()  # fails if Python cannot represent one of them
     elif not (types.is_primitive(kind) or types.is_boolean(kind)):
         # Strings, binary and views of them.
         try:
             column = column.cast(pa.large_string())
         except pa.ArrowInvalid:  # pictures, say
             return pd.Series(column.to_pylist(), dtype=object)
-    frame: pd.DataFrame = pa.table({"": column}).to_pandas(
-        types_mapper=pd.ArrowDtype, ignore_metadata=True
-    )
-    return frame.iloc[:, 0]
-
-
-def _dates(column: Any) -> Any:
-    """Return dates, times and durations unchanged if Python can represent them, else as text."""
-    import pyarrow as pa
-
-    if pa.types.is_interval(column.type):
-        return pa.chunked_array([pa.array([str(each) for each in column.to_pylist()])])
-    try:
-        column.to_pylist()
-    except (pa.ArrowException, ValueError, OverflowError, TypeError, LookupError):
-        # The text of a moment in an unknown zone has no zone.
-        known = not pa.types.is_timestamp(column.type)
-        plain = column if known else column.cast(pa.timestamp(column.type.unit))
-        return plain.cast(pa.string() if not pa.types.is_duration(column.type) else pa.int64())
-    return column
-
-
-def open_feather(path: str | os.PathLike[str]) -> Any:
-    """Return the `pyarrow.Table` of a Feather or Arrow file or stream.
-
-    Raises
-    ------
-    TableError
-        If it is neither, or is corrupt.
-    """
-    import pyarrow as pa
-
-    target = existing_file(path, error=TableError)
-    try:
-        with pa.memory_map(os.fspath(target)) as file:
-            try:
-                return pa.ipc.open_file(file).read_all()
-            except pa.ArrowInvalid:
-                file.seek(0)
-                return pa.ipc.open_stream(file).read_all()
-    except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
-        raise TableError(
-            f"{escaped(path)}: not a Feather or Arrow file, or corrupt: {reason(error)}; "
-            "give another file, or write it again"
-        ) from error
+    return pd.Series(pd.arrays.ArrowExtensionArray(column))

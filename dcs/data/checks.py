@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
 from numbers import Integral, Real
 from os.path import commonprefix
 from typing import Any, Final
@@ -47,13 +46,11 @@ def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
     """
     if n_columns > _MOST_COLUMNS:
         raise TableError(
-            f"{source}: {n_columns:,} columns; at most {_MOST_COLUMNS:,} can be read; give a file "
-            "with a row per text and a column per class"
+            f"{source}: {n_columns:,} columns, at most {_MOST_COLUMNS:,} are read; is it turned?"
         )
     if n_rows * n_columns > MOST_VALUES:
         raise TableError(
-            f"{source}: {n_rows} rows of {n_columns} columns are too large for one table, which "
-            f"holds at most {MOST_VALUES} values; use fewer rows"
+            f"{source}: {n_rows} rows of {n_columns} columns; use at most {MOST_VALUES} values"
         )
 
 
@@ -73,13 +70,12 @@ def finite_number(
         If it is not a real number, is a bool, is not finite, overflows a float, or is out of
         range.
     """
+    number = math.nan
     if isinstance(value, Real) and not isinstance(value, bool):
-        try:
+        with suppress(OverflowError):
             number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number) and least <= number <= most and (number > 0.0 or not positive):
-            return number
+    if math.isfinite(number) and least <= number <= most and (number > 0.0 or not positive):
+        return number
     rule = " greater than 0" if positive else f" >= {least:g}" if least > -math.inf else ""
     rule += f" and <= {most:g}" if most < math.inf else ""
     raise InvalidInputError(f"{name} {show(value)}: must be a finite number{rule}")
@@ -178,8 +174,7 @@ def checked_rows(
     texts = given.dtype.kind in "OU" and any(isinstance(each, str) for each in given.flat)
     if texts and classes is None:
         raise TableError(
-            f"labels are names such as {show(given.flat[0])}; give the names of the columns with "
-            "classes=, or a data frame whose columns are named by the classes"
+            f"labels are names such as {show(given.flat[0])}; name the columns with classes="
         )
     names = checked_classes(classes, n_classes=n_classes)
     # Whole numbers can only be names if they are no positions.
@@ -313,12 +308,8 @@ def normalised_rows(values: NDArray[np.float64], names: Named) -> NDArray[np.flo
     probs += 0.0  # converts -0.0 to 0.0, so that equal tables have equal bytes
     with np.errstate(over="ignore"):
         sums = probs.sum(axis=1)
-    names.refuse(
-        np.abs(sums - 1) > SUM_TOLERANCE,
-        sums,
-        "must be 1; divide each row by its sum",
-        what="the sum of the probabilities",
-    )
+    wrong, rule = np.abs(sums - 1) > SUM_TOLERANCE, "must be 1; divide each row by its sum"
+    names.refuse(wrong, sums, rule, what="the sum of the probabilities")
     rows = np.flatnonzero(np.abs(sums - 1) > _EXACT)
     probs[rows] /= sums[rows, None]
     return probs
@@ -342,30 +333,16 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return probabilities [M, N] of logits; ``-inf`` gives 0, each row needs a finite value."""
     with np.errstate(over="ignore"):
         # Differences beyond the float range overflow to -inf, whose exp is correctly 0.
-        weights = np.exp(logits - _over_columns(np.maximum, logits))
-    normalised: NDArray[np.float64] = weights / _over_columns(np.add, weights)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    normalised: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
     return normalised
-
-
-def _over_columns(combine: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``combine.reduce(values, axis=1, keepdims=True)``.
-
-    NumPy reduces few columns slowly, row by row, and adds up to 7 of them in the same order.
-    """
-    if values.shape[1] > 7:
-        return np.asarray(combine.reduce(values, axis=1, keepdims=True))
-    return np.asarray(reduce(combine, values.T))[:, None]
 
 
 def _check_values(values: NDArray[np.float64], names: Named, *, most: float, rule: str) -> None:
     names.refuse(~((values >= 0.0) & (values <= most)), values, f"must be a number {rule}")
     largest = values.max(axis=1)
-    names.refuse(
-        largest == 0.0,
-        largest,
-        "every row needs a positive value; score the row again or drop it",
-        what="the largest probability",
-    )
+    rule = "every row needs a positive value; score the row again or drop it"
+    names.refuse(largest == 0.0, largest, rule, what="the largest probability")
 
 
 def checked_labels(
@@ -395,7 +372,7 @@ def checked_labels(
     if not one_per_row or values.dtype.kind not in "iu":
         raise TableError(
             f"{names.source}: labels have shape {values.shape} and type {values.dtype}; must "
-            f"be one integer for each of {'M' if n_rows is None else n_rows} rows"
+            f"be one integer for each of {n_rows or 'M'} rows"
         )
     if n_classes is not None:
         wrong = (values < (-1 if missing else 0)) | (values >= n_classes)
@@ -421,17 +398,12 @@ def checked_classes(
     names = () if isinstance(classes, str) else tuple(classes)
     if n_classes is not None and len(names) != n_classes:
         raise TableError(
-            f"{source}: {show(classes)} has {len(names)} class names; must be a list of "
-            f"{n_classes}, one for each column of probabilities"
+            f"{source}: {show(classes)} has {len(names)} class names; must be {n_classes}"
         )
     for k, name in enumerate(names):
-        if not isinstance(name, str) or not name.strip():
+        if not isinstance(name, str) or not name.strip() or re.search("[\ud800-\udfff]", name):
             raise TableError(
-                f"{source}: class {k} has the name {show(name)}; must be a non-empty string"
-            )
-        if any("\ud800" <= letter <= "\udfff" for letter in name):
-            raise TableError(
-                f"{source}: class {k} has the name {show(name)}, which is not text; rename it"
+                f"{source}: class {k} has the name {show(name)}; must be a text that is not empty"
             )
     _refuse_repeated(names, "classes", source)
     return tuple(str(name) for name in names)
@@ -461,30 +433,34 @@ def _refuse_repeated(names: Sequence[str], kind: str, source: str, what: str = "
     first: dict[str, int] = {}
     for k, name in enumerate(names):
         if first.setdefault(name, k) != k:
-            raise TableError(
-                f"{source}: {kind} {first[name]} and {k} have the same {what} {show(name)}; "
-                f"every {what} must be unique"
-            )
+            both = f"{kind} {first[name]} and {k}"
+            raise TableError(f"{source}: {both} have the same {what} {show(name)}; change one")
 
 
 def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) -> None:
     """Warn if a class has no rows, since macro-F1, COBias and PMI then ignore it."""
-    counts = np.bincount(labels, minlength=len(classes))
-    absent = [name for name, count in zip(classes, counts, strict=True) if count == 0]
-    if absent:
+    present = {*labels.tolist()}
+    if absent := [name for k, name in enumerate(classes) if k not in present]:
         message = f"no rows are labelled {quoted(absent)}; macro-F1, COBias and PMI ignore them"
         warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def warn_of_predictions(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> None:
     """Warn if labels may be the predictions: no metric of an error-free model can improve."""
-    known = labels >= 0
-    if known.sum() >= TELLING and (labels == probs.argmax(axis=1))[known].all():
+    if are_predictions(labels, probs):
         message = (
             "labels name the most probable class of every row; if they are the predictions of the "
             "model, give the true classes"
         )
         warnings.warn(message, UserWarning, stacklevel=4)
+
+
+def are_predictions(
+    labels: NDArray[np.int64], probs: NDArray[np.float64], fewest: int = TELLING
+) -> bool:
+    """Whether enough labels are known, and all name the most probable class of their rows."""
+    known = labels >= 0
+    return bool(known.sum() >= fewest and (labels == probs.argmax(axis=1))[known].all())
 
 
 def _as_array(values: ArrayLike, source: str) -> NDArray[Any]:

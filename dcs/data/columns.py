@@ -8,22 +8,17 @@ by the classes.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
-from dcs.data.checks import (
-    SEPARATORS,
-    Named,
-    affixes,
-    shared_prefix,
-    softmax,
-)
-from dcs.data.labels import TELLING, Counting, as_text, comparable
+from dcs.data.checks import SEPARATORS, Named, affixes, shared_prefix, softmax
+from dcs.data.labels import TELLING, Counting, as_text, comparable, hashable
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
@@ -58,6 +53,10 @@ _PREDICTIONS: Final = re.compile(r".*(pred|output|guess|argmax|answered).*|y_hat
 _EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "-")
 
 
+#: Names of columns and classes, spelled in Unicode NFC.
+_Name: TypeAlias = Annotated[str, AfterValidator(as_text)]
+
+
 class Reading(Strict):
     """How rows are read from columns: what the user specifies, and what is inferred.
 
@@ -82,10 +81,10 @@ class Reading(Strict):
         Whether cells of text can be in double quotes, or quotes are part of them.
     """
 
-    columns: tuple[str, ...] | None = None
-    classes: tuple[str, ...] | None = None
-    label: str | None = None
-    id: str | None = None
+    columns: tuple[_Name, ...] | None = None
+    classes: tuple[_Name, ...] | None = None
+    label: _Name | None = None
+    id: _Name | None = None
     values: Values | None = None
     labels: Counting | None = None
     filter: str | None = None
@@ -124,7 +123,8 @@ def infer(
     """
     finder = _Finder(frame, given, source, known or Reading())
     label = finder.label()
-    columns, classes, kind = finder.class_columns(label)
+    columns, classes = finder.class_columns(label)
+    kind = finder.kind(columns)
     label = finder.truth(label, classes, columns)
     reading = Reading(
         columns=columns,
@@ -280,13 +280,10 @@ class _Finder:
             return self._existing(self.given.label, "label")
         if self.known.label in self.names:
             return self.known.label
-        named = self._named_labels({*(self.given.columns or ()), *(self._classes or ())})
+        others = {*(self.given.columns or ()), *(self._classes or ())}
+        named = [name for name in self.names if is_label(name) and name not in others]
         exact = [name for name in named if name.strip().lower() == "label"]
         return next(iter(exact or named), None)
-
-    def _named_labels(self, others: Container[str]) -> list[str]:
-        """Return the columns that are named as labels."""
-        return [name for name in self.names if is_label(name) and name not in others]
 
     def truth(
         self, label: str | None, classes: Sequence[str], columns: Sequence[str]
@@ -294,12 +291,12 @@ class _Finder:
         """Return the label column: by its name or content, and not that of the predictions."""
         if self.given.label is not None or self.known.columns is not None:
             return label
-        others = self._named_labels(columns) if label is not None else self.names
         found = [label] if label is not None else []
         found += [
             name
-            for name in others
+            for name in self.names
             if name not in (*columns, label)
+            and (label is None or is_label(name))
             and not names_predictions(name)
             and self._names_classes(name, classes)
         ]
@@ -334,53 +331,43 @@ class _Finder:
                 return name
         return None
 
-    def class_columns(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...], Values]:
-        """Return the class columns, the classes, and the kind of their values."""
-        given, names = self.given, self.names
-        classes = self._classes
+    def class_columns(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the class columns, and the classes."""
+        given, names, classes = self.given, self.names, self._classes
         if given.columns is not None:
-            chosen = tuple(
-                each
-                for pattern in given.columns
-                for each in (
-                    [pattern]
-                    if pattern in names
-                    else in_order([name for name in names if fnmatchcase(name, pattern)])
-                    or [self._existing(pattern, "columns")]
-                )
-            )
+            chosen = tuple(each for pattern in given.columns for each in self._matching(pattern))
             if len(set(chosen)) < len(chosen) or len(chosen) < 2:
-                raise self._ask(
-                    "columns must be two or more, each given once", "columns=A,B,...", names
-                )
-            return chosen, given.classes or self._stripped(chosen), self._kind(chosen)
-        if self.known.columns and {*self.known.columns} <= {*names} and not given.classes:
-            columns = self.known.columns
-            return columns, self.known.classes or columns, self._kind(columns)
-        for start in (PREFIX, CORRECTED):
-            columns = tuple(name for name in names if name.startswith(start))
-            if len(columns) > 1 and classes is None:
-                return (
-                    columns,
-                    tuple(name.removeprefix(start) for name in columns),
-                    self._kind(columns),
-                )
-        if classes is not None:
-            found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
-            if not found and (numbered := self._numbered(label, len(classes))):
-                return numbered, classes, self._kind(numbered)
-            if not found:
-                raise NoClassColumnsError(
-                    f"{self.source}: no column for each of the classes {quoted(classes)}; name "
-                    f"them <class>, p:<class> or with another common prefix (columns: "
-                    f"{quoted(names, 12)})"
-                )
-            spelled = [tuple(f"{a}{name}{b}" for name in classes) for a, b in found]
-            columns = next((each for each in spelled if self._fits(each)), spelled[-1])
-            return columns, classes, self._kind(columns)
-        return self._guessed(label)
+                question = "columns must be two or more, each given once"
+                raise self._ask(question, "columns=A,B,...", names)
+            return chosen, given.classes or self._stripped(chosen)
+        known = self.known.columns
+        if known and {*known} <= {*names} and not given.classes:
+            return known, self.known.classes or known
+        if classes is None:
+            for start in (PREFIX, CORRECTED):
+                columns = tuple(name for name in names if name.startswith(start))
+                if len(columns) > 1:
+                    return columns, tuple(name.removeprefix(start) for name in columns)
+            return self._guessed(label)
+        found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
+        spelled = [tuple(f"{a}{name}{b}" for name in classes) for a, b in found]
+        if not spelled and (numbered := self._numbered(label, len(classes))):
+            return numbered, classes
+        if not spelled:
+            raise NoClassColumnsError(
+                f"{self.source}: no column for each of the classes {quoted(classes)}; name them "
+                f"p:<class>, or with another common prefix (columns: {quoted(names, 12)})"
+            )
+        return next((each for each in spelled if self._fits(each)), spelled[-1]), classes
 
-    def _guessed(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...], Values]:
+    def _matching(self, pattern: str) -> Sequence[str]:
+        """Return the column of a name, or those that match a pattern."""
+        if pattern in self.names:
+            return [pattern]
+        found = [name for name in self.names if fnmatchcase(name, pattern)]
+        return in_order(found) or [self._existing(pattern, "columns")]
+
+    def _guessed(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return class columns that the labels name, or that are a distribution."""
         numeric = [n for n in self.names if n != label and self.number(n).plausible]
         numeric = [n for n in numeric if not is_id(n)]
@@ -412,26 +399,16 @@ class _Finder:
                 if max(shares, key=lambda kind: shares[kind]) == "votes":
                     sure = sure if np.ptp(np.nansum(numbers, axis=1)) == 0 else []
             if len(sure) > 1 and not self._alike(sure):
-                raise self._ask(
-                    f"columns {quoted(sure[0], 3)} and {quoted(sure[1], 3)} are both class "
-                    "probabilities; which are to be read",
-                    "columns=A,B,...",
-                    self.names,
-                )
+                pair = f"{quoted(sure[0], 3)} and {quoted(sure[1], 3)}"
+                question = f"columns {pair} are both class probabilities; which are to be read"
+                raise self._ask(question, "columns=A,B,...", self.names)
             if sure:
-                classes = by_label.get(sure[0]) or self._stripped(sure[0])
-                return sure[0], classes, self._kind(sure[0])
+                return sure[0], by_label.get(sure[0]) or self._stripped(sure[0])
         if by_label:
-            columns, classes = list(by_label.items())[-1]
-            return columns, classes, self._kind(columns)
-        question = self._ask(
-            "no columns are class probabilities under any reading, or named by the labels; which "
-            "are they",
-            "columns=A,B,... (or a pattern such as columns=prob_*; classes=A,B,... if cells are "
-            "answers)",
-            self.names,
-        )
-        raise NoClassColumnsError(str(question))
+            return [*by_label.items()][-1]
+        question = "no columns are class probabilities, or named by the labels; which are they"
+        key = "columns=A,B,... or columns=prob_*, or classes=A,B,... if cells are answers"
+        raise NoClassColumnsError(str(self._ask(question, key, self.names)))
 
     def _numbered(self, label: str | None, size: int) -> tuple[str, ...]:
         """Return as many columns as there are classes if one name with numbers has as many."""
@@ -456,12 +433,9 @@ class _Finder:
         if marks & {",", "."} == {",", "."} or ("," not in marks and self.given.separator == ";"):
             name = next(each for each in columns if self.number(each).mark == "?")
             cells = self.frame[name].astype(str)
-            raise self._ask(
-                f"cells such as {show(cells[cells.str.contains(',')].iloc[0])} of column "
-                f"{show(name)} have a decimal comma, or separate thousands",
-                "decimal=, or --read decimal=.",
-                columns,
-            )
+            cell = show(cells[cells.str.contains(",")].iloc[0])
+            question = f"is the comma of {cell} in column {show(name)} decimal, or of thousands"
+            raise self._ask(question, "decimal=, or --read decimal=.", columns)
         for name in columns:
             if self.number(name).mark == "?":
                 self._numbers[name] = to_number(self.frame[name], mark)
@@ -472,7 +446,7 @@ class _Finder:
 
     def _alike(self, found: Sequence[tuple[str, ...]]) -> bool:
         """Whether groups of columns hold the same probabilities, such as with their logarithms."""
-        tables = [to_shares(self.matrix(each), self._kind(each)) for each in found]
+        tables = [to_shares(self.matrix(each), self.kind(each)) for each in found]
         same = (t.shape == tables[0].shape and np.abs(t - tables[0]).max() < 0.01 for t in tables)
         return all(same)
 
@@ -481,17 +455,12 @@ class _Finder:
         shares = [*map(np.mean, _fitting(self.matrix(columns)).values())]
         return bool(max(shares) >= 0.5)
 
-    def _kind(self, columns: tuple[str, ...]) -> Values:
+    def kind(self, columns: tuple[str, ...]) -> Values:
         """Return the kind of values that most rows are; refuse rows that are not."""
         names = Named(self.source, columns)
-        wrong = np.column_stack([self.number(name).wrong for name in columns])
-        if wrong.any():
-            row, column = (int(k) for k in np.argwhere(wrong)[0])
-            names.refuse(
-                wrong[:, column],
-                self.frame[columns[column]].tolist(),
-                f"must be a number (column {show(columns[column])})",
-            )
+        for name in columns:
+            rule = f"must be a number (column {show(name)})"
+            names.refuse(self.number(name).wrong, self.frame[name].tolist(), rule)
         self._settle_commas(columns)
         numbers, wanted = self.matrix(columns), self.given.values
         fits = _fitting(numbers)
@@ -501,36 +470,27 @@ class _Finder:
         if wanted is None and self.known.values in share and share[self.known.values] == 1.0:
             kind = self.known.values
         elif wanted is None and share[best] < 0.5:
-            if not (numbers < 0.0).any() and not np.isnan(numbers).any():
-                names.refuse(
-                    ~fits["probabilities"],
-                    np.nansum(numbers, axis=1),
-                    "must be 1; specify --read values=scores to divide each row by its sum, or "
-                    "another kind of values",
-                    what="the sum of the probabilities",
-                )
-            kind = "logits"
+            kind = "probabilities" if (numbers >= 0.0).all() else "logits"
         if wanted == "scores":
             fits["scores"] = (np.nan_to_num(numbers) >= 0.0).all(axis=1) & (
                 np.nansum(numbers, axis=1) > 0.0
             )
         elif kind == "logits":
             fits["logits"] = (numbers < np.inf).all(axis=1) & (numbers.max(axis=1) > -np.inf)
-        empty = np.isnan(numbers) & ~fits[kind][:, None]
-        if empty.any():
-            row, column = (int(k) for k in np.argwhere(empty)[0])
+        for row, column in np.argwhere(np.isnan(numbers) & ~fits[kind][:, None]):
             raise TableError(
                 f"{self.source}: row {row}, {columns[column]} is empty, and the row is no "
                 "distribution without it; fill it in or drop the row"
             )
-        names.refuse(
-            ~fits[kind],
-            np.nansum(numbers, axis=1),
+        rule = (
             f"its values are not {kind}; drop or correct it, or specify their kind with --read "
-            "values=KIND (values=scores divides each row by its sum)",
-            what="the sum of the row",
+            "values=KIND (values=scores divides each row by its sum)"
         )
+        names.refuse(~fits[kind], np.nansum(numbers, axis=1), rule, what="the sum of the row")
         return kind
+
+
+_BASES: Final[dict[Values, float]] = {"log-probabilities": np.e, "log2": 2.0, "log10": 10.0}
 
 
 def _fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
@@ -545,12 +505,7 @@ def _fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
             "percent": positive & (np.abs(sums - 100.0) <= 100.0 * tolerance),
         }
         negative = (logs <= 1e-6).all(axis=1)
-        kinds: tuple[tuple[Values, float], ...] = (
-            ("log-probabilities", np.e),
-            ("log2", 2.0),
-            ("log10", 10.0),
-        )
-        for kind, base in kinds:
+        for kind, base in _BASES.items():
             total = (base**logs).sum(axis=1)
             found[kind] = negative & (np.abs(total - 1.0) <= tolerance)
         found["votes"] = positive & (filled == np.floor(filled)).all(axis=1) & (sums >= 1.0)
@@ -559,14 +514,14 @@ def _fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
 
 def to_shares(numbers: NDArray[np.float64], kind: Values) -> NDArray[np.float64]:
     """Return probabilities [M, N] of numbers of a kind that every row fits."""
-    scale = {"log-probabilities": 1.0, "logits": 1.0, "log2": np.log(2), "log10": np.log(10)}
-    if kind not in scale:
+    if kind not in (*_BASES, "logits"):
         filled = np.nan_to_num(numbers, nan=0.0)
         # Scale by the maximum first: sums of very large values overflow.
         filled = filled / (1.0 if kind == "probabilities" else filled.max(axis=1, keepdims=True))
         total = filled.sum(axis=1, keepdims=True)
         return np.asarray(np.where(np.abs(total - 1.0) > 1e-12, filled / total, filled))
-    return softmax(np.nan_to_num(numbers * scale[kind], nan=-np.inf, neginf=-np.inf))
+    logits = numbers * np.log(_BASES.get(kind, np.e))
+    return softmax(np.nan_to_num(logits, nan=-np.inf, neginf=-np.inf))
 
 
 def cells_of(column: pd.Series[Any]) -> list[Any]:
@@ -601,8 +556,3 @@ def comparables(cells: Sequence[Any]) -> list[Hashable]:
         return [*map(comparable, map(str, cells))]
     known = {cell: comparable(cell) for cell in {*cells}}
     return [known[cell] for cell in cells]
-
-
-def hashable(cell: Any) -> bool:
-    """Whether a cell is no list, object or array."""
-    return not isinstance(cell, list | dict | tuple | set | np.ndarray)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
 import gzip
 import io
-import lzma
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dcs.data.arrow import frame_of, open_feather
-from dcs.data.checks import MOST_VALUES, checked_classes, refuse_too_large
+from dcs.data.arrow import frame_of, open_parquet, reading_arrow
+from dcs.data.checks import MOST_VALUES, checked_classes, checked_shape, refuse_too_large
 from dcs.data.columns import PREFIX, Reading
-from dcs.data.table import Provenance, open_parquet
+from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, read_json, read_text
 
@@ -31,23 +30,8 @@ if TYPE_CHECKING:
 #: Maximum size of a text file: its parsed content takes several times that much memory.
 TEXT_BYTES: Final = 2**32
 
-_PACKED: Final[Mapping[str, Callable[..., Any]]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
 SUFFIXES: Final = (".parquet", ".npz", ".csv", ".tsv", ".jsonl", ".feather")
 """Suffixes of the files of a folder that are read, perhaps before that of a compression."""
-
-READABLE: Final = (
-    "give a .parquet, .csv, .tsv, .jsonl, .feather or .npz file, or a folder with optimization.* "
-    "and test.* or opt.txt and test.txt"
-)
-
-ORIGIN: Final = re.compile(
-    r"(?P<task>[^_]+)_(?P<model>.+)_shot(?P<shots>[0-9]{1,6}|N)_seed(?P<seed>[0-9]{1,18})"
-)
-"""Names of files and folders that specify an origin."""
 
 PARTS: Final = {
     "optimization": "optimization",
@@ -74,18 +58,21 @@ class Records:
         What the file and its name say of its origin.
     documented : bool
         Whether numbers as labels are documented to be positions from 0.
+    table : ProbabilityTable, optional
+        The table, if the file was written by :meth:`ProbabilityTable.write`.
     """
 
     frame: pd.DataFrame
     told: Mapping[str, Any] = field(default_factory=dict)
     origin: Provenance = Provenance()
     documented: bool = False
+    table: ProbabilityTable | None = None
 
 
 def suffix_of(path: Path) -> str:
     """Return the suffix of a file in lower case, or of what is compressed in it."""
     suffixes = [each.lower() for each in path.suffixes]
-    if suffixes and suffixes[-1] in (*_PACKED, ".zip"):
+    if suffixes and suffixes[-1] in (".gz", ".zip"):
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 
@@ -98,116 +85,90 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
     TableError
         If it cannot be read.
     """
-    name, suffix = escaped(path), path.suffix.lower()
-    if text is None and suffix not in (*_BINARY, *_PACKED, ".zip", ".eval", *_TEXT):
-        fault = "" if path.is_file() else "file or folder does not exist"
-        if fault or path.is_dir():
-            raise TableError(f"{name}: {'is a folder' if path.is_dir() else fault}; {READABLE}")
-    if suffix in (".zip", ".eval"):
-        return _from_zip(path, given)
-    if suffix in _BINARY:
-        return _BINARY[suffix](path, given)
-    if suffix in _PACKED:
-        with _unpacking(path), _PACKED[suffix](path, "rb") as packed:
-            text = _unpacked(packed, name)
-        suffix = suffix_of(path)
+    source, suffix = escaped(path), path.suffix.lower()
     if text is None:
-        text = read_text(path, error=TableError, limit=TEXT_BYTES)
-    head = text.split("\n", 1)[0]
+        existing_file(path, error=TableError)
+        if suffix in _BINARY:
+            return _BINARY[suffix](path, given, source)
+        if suffix in (".gz", ".zip"):
+            text = _unpacked(path, source)
+        else:
+            text = read_text(path, error=TableError, limit=TEXT_BYTES)
+    suffix, head = suffix_of(path), text.split("\n", 1)[0]
     if suffix == ".txt" and not any(mark in head for mark in "\t,;|"):
         return _from_vectors(path, text)
-    return _from_text(text, suffix, given, name, _log_origin(path))
+    if suffix in (".jsonl", ".json", ".ndjson") or (
+        suffix not in (".csv", ".tsv") and text.lstrip()[:1] in ("{", "[")
+    ):
+        return Records(_json_frame(text, source), {}, _log_origin(path))
+    frame, told = _separated(text, source, suffix, given)
+    return Records(frame, told, Provenance(source=path.name))
 
 
 @contextmanager
-def _unpacking(path: Path) -> Iterator[None]:
+def _unpacking(source: str) -> Iterator[None]:
     """Name the file in errors of what unpacks it."""
-    existing_file(path, error=TableError)
     try:
         yield
-    except (
-        OSError,
-        EOFError,
-        RuntimeError,
-        zlib.error,
-        lzma.LZMAError,
-        zipfile.BadZipFile,
-    ) as error:
+    except (OSError, EOFError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+        if isinstance(error, TableError):
+            raise
         raise TableError(
-            f"{escaped(path)}: cannot be unpacked: {reason(error)}; unpack it, and give its file"
+            f"{source}: cannot be unpacked: {reason(error)}; unpack it, and give its file"
         ) from None
 
 
-def _unpacked(packed: Any, source: str) -> str:
-    """Return the text of a compressed file."""
-    content: bytes = packed.read(TEXT_BYTES + 1)
-    if len(content) > TEXT_BYTES:
-        raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
-    try:
+def _unpacked(path: Path, source: str) -> str:
+    """Return the text of a compressed file, or of the only file of an archive."""
+    with _unpacking(source):
+        if path.suffix.lower() == ".gz":
+            with gzip.open(path) as packed:
+                content = packed.read(TEXT_BYTES + 1)
+        else:
+            with zipfile.ZipFile(path) as archive:
+                names = [each for each in archive.namelist() if not each.endswith("/")]
+                if len(names) != 1:
+                    raise TableError(f"{source}: contains {quoted(names, 4)}; unpack one of them")
+                with archive.open(names[0]) as member:
+                    content = member.read(TEXT_BYTES + 1)
+        if len(content) > TEXT_BYTES:
+            raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
         return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise TableError(f"{source}: contains no text; unpack it, and give its file") from None
 
 
-def _from_zip(path: Path, given: Reading) -> Records:
-    """Read the only file of an archive, or the samples of an Inspect log."""
-    source = escaped(path)
-    with _unpacking(path), zipfile.ZipFile(path) as archive:
-        names = [each for each in archive.namelist() if not each.endswith("/")]
-        if "header.json" in names:
-            return _from_inspect(archive, names, source, path)
-        if len(names) != 1:
-            raise TableError(
-                f"{source}: contains {len(names)} files ({quoted(names, 4)}); unpack it, and give "
-                "one of them"
-            )
-        with archive.open(names[0]) as packed:
-            text = _unpacked(packed, source)
-    suffix = Path(names[0]).suffix.lower()
-    return _from_text(text, suffix, given, source, Provenance(source=path.name))
-
-
-def _from_inspect(archive: zipfile.ZipFile, names: list[str], source: str, path: Path) -> Records:
+def _from_inspect(path: Path, given: Reading, source: str) -> Records:
     """Read the samples and the header of an Inspect log."""
-    files = [each for each in names if each.startswith("samples/") and each.endswith(".json")]
-    if sum(archive.getinfo(each).file_size for each in files) > TEXT_BYTES:
-        raise TableError(f"{source}: samples are larger than {TEXT_BYTES >> 20} MiB")
-    rows = [
-        parse_json(
-            archive.read(each).decode(), source=f"{source}: {each}", error=TableError, finite=False
-        )
-        for each in files
-    ]
-    header = parse_json(archive.read("header.json").decode(), source=source, error=TableError)
-    about = header.get("eval", {}) if isinstance(header, dict) else {}
+    with _unpacking(source), zipfile.ZipFile(path) as archive:
+        files = [each for each in archive.infolist() if each.filename.endswith(".json")]
+        if sum(each.file_size for each in files) > TEXT_BYTES:
+            raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
+        parse = partial(parse_json, error=TableError, finite=False)
+        contents = {
+            each.filename: parse(archive.read(each).decode(), source=f"{source}: {each.filename}")
+            for each in files
+        }
+    about = contents.get("header.json", {}).get("eval", {})
+    rows = [row for name, row in contents.items() if name.startswith("samples/")]
     origin = Provenance(
         model=about.get("model"), task=about.get("task"), scorer="inspect", source=path.name
     )
     return Records(_records_frame(rows, source), {}, origin)
 
 
-def _from_parquet(path: Path, given: Reading) -> Records:
-    name = escaped(path)
-    with open_parquet(path) as file:
-        refuse_too_large(file.metadata.num_rows, file.metadata.num_columns, source=name)
-        frame = frame_of(file.read(), name)
-    return Records(frame, {}, Provenance(source=path.name))
+def _from_arrow(path: Path, given: Reading, source: str) -> Records:
+    """Read a Parquet or a Feather file."""
+    from pyarrow import feather
 
-
-def _from_feather(path: Path, given: Reading) -> Records:
-    name = escaped(path)
-    table = open_feather(path)
-    refuse_too_large(table.num_rows, table.num_columns, source=name)
-    return Records(frame_of(table, name), {}, Provenance(source=path.name))
-
-
-def _from_text(text: str, suffix: str, given: Reading, source: str, origin: Provenance) -> Records:
-    if suffix in (".jsonl", ".json", ".ndjson") or (
-        suffix not in (".csv", ".tsv") and text.lstrip()[:1] in ("{", "[")
-    ):
-        return Records(_json_frame(text, source), {}, origin)
-    frame, told = _separated(text, source, suffix, given)
-    return Records(frame, told, origin)
+    if path.suffix.lower() == ".parquet":
+        with open_parquet(path) as file:
+            refuse_too_large(file.metadata.num_rows, file.metadata.num_columns, source=source)
+            rows = file.read()
+    else:
+        with reading_arrow(path) as target:
+            rows = feather.read_table(target)
+        refuse_too_large(rows.num_rows, rows.num_columns, source=source)
+    own = ProbabilityTable.read(path) if b"dcs" in (rows.schema.metadata or {}) else None
+    return Records(frame_of(rows, source), {}, Provenance(source=path.name), table=own)
 
 
 def _separated(
@@ -229,32 +190,31 @@ def _separated(
     quotings = [given.quoting] if given.quoting else ["double", "none"][: 1 + ('"' in text)]
     refuse_too_large(1, max(map(head.count, marks)) + 1, source=source)
     found: dict[str, tuple[str, list[list[str]]]] = {}
-    faults: list[str] = []
+    fault = ""
     for quoting in quotings:
         for mark in (mark for mark in marks if mark in head):
-            rows, fault = _fields(text, mark, quoting)
-            faults += [fault] if fault else []
-            most = len(found[quoting][1][0]) if quoting in found else 1
-            if not fault and len(rows[0]) > most:
+            try:
+                rows = _fields(text, mark, quoting)
+            except csv.Error as error:
+                fault = fault or reason(error)
+                continue
+            if len(rows[0]) > (len(found[quoting][1][0]) if quoting in found else 1):
                 found[quoting] = (mark, rows)
     if not found:
-        fault = next(iter(faults), "no separator of columns was found")
         raise TableError(
-            f"{source}: cannot be read as columns: {fault}; correct the row, or specify the "
-            "dialect with --read separator=MARK or --read quoting=none (quotes are text)"
+            f"{source}: cannot be read as columns: {fault or 'no separator was found'}; correct "
+            "the row, or specify --read separator=MARK or --read quoting=none (quotes are text)"
         )
     if len(found) > 1 and len(found["double"][1]) != len(found["none"][1]):
+        quoted_rows, plain_rows = (len(found[key][1]) - 1 for key in ("double", "none"))
         raise TableError(
-            f"{source}: {len(found['double'][1]) - 1:,} rows if cells can be quoted, "
-            f"{len(found['none'][1]) - 1:,} if quotes are text; specify --read quoting=double or "
-            "quoting=none"
+            f"{source}: {quoted_rows:,} rows if cells can be quoted, {plain_rows:,} if quotes are "
+            "text; specify --read quoting=double or quoting=none"
         )
     quoting, (mark, rows) = next(iter(found.items()))
     names = [name.strip() for name in rows[0]]
     if _is_row(names, rows):
-        raise TableError(
-            f"{source}: the first line holds numbers; a line of column names is needed"
-        )
+        raise TableError(f"{source}: the first line holds numbers; write column names there")
     frame = pd.DataFrame(rows[1:], columns=range(len(names)), dtype=str).set_axis(names, axis=1)
     return frame, {"separator": mark} | ({"quoting": "none"} if quoting == "none" else {})
 
@@ -269,8 +229,8 @@ def _is_row(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     return not others or precise or any(row[k] == names[k] for row in rows[1:] for k in others)
 
 
-def _fields(text: str, mark: str, quoting: str) -> tuple[list[list[str]], str]:
-    """Return the fields of all rows, and what is wrong with them."""
+def _fields(text: str, mark: str, quoting: str) -> list[list[str]]:
+    """Return the fields of all rows; raise csv.Error unless all have as many."""
     reader = csv.reader(
         io.StringIO(text, newline=""),
         delimiter=mark,
@@ -280,55 +240,41 @@ def _fields(text: str, mark: str, quoting: str) -> tuple[list[list[str]], str]:
     rows: list[list[str]] = []
     limit = csv.field_size_limit(2**31 - 1)
     try:
-        for row in reader:
-            if not row:
-                continue
-            if rows and len(row) != len(rows[0]):
-                return [], (
-                    f"line {reader.line_num} has {len(row)} fields, the header has {len(rows[0])}"
-                )
+        for row in filter(None, reader):
             rows.append(row)
+            if len(row) != len(rows[0]):
+                raise csv.Error(f"{len(row)} fields, the header has {len(rows[0])}")
     except csv.Error as error:
-        return [], f"line {reader.line_num}: {reason(error)}"
+        raise csv.Error(f"line {reader.line_num}: {error}") from None
     finally:
         csv.field_size_limit(limit)
-    return rows, "" if rows else "no rows"
+    return rows
 
 
 def _json_frame(text: str, source: str) -> pd.DataFrame:
     """Parse JSON lines, a list of objects, or an object with a list of them or of columns."""
     lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if len(lines) > 1 and _is_json(lines[0][1]):
-        rows = [
-            parse_json(line, source=f"{source}: line {n}", error=TableError, finite=False)
-            for n, line in lines
-        ]
+    parse = partial(parse_json, error=TableError, finite=False)
+    # The first line of a list or an object on several lines does not end it.
+    if len(lines) > 1 and lines[0][1].rstrip().endswith(("}", "]")):
+        rows = [parse(line, source=f"{source}: line {n}") for n, line in lines]
     else:
-        content = parse_json(text, source=source, error=TableError, finite=False)
-        rows = content if isinstance(content, list) else _rows_of_columns(content) or [content]
+        content = parse(text, source=source)
+        rows = content if isinstance(content, list) else _rows_of_columns(content)
     return _records_frame([each for row in rows for each in _inside(row)], source)
 
 
-def _is_json(line: str) -> bool:
-    try:
-        parse_json(line, source="", error=TableError, finite=False)
-    except TableError:
-        return False
-    return True
-
-
-def _rows_of_columns(content: Any) -> list[Any] | None:
-    """Return the rows of an object with a list per column."""
+def _rows_of_columns(content: Any) -> list[Any]:
+    """Return the rows of an object with a list or an object per column; others are a row."""
     lists = [*content.values()] if isinstance(content, dict) else []
     if lists and {"columns", "data"} <= content.keys() and all(isinstance(v, list) for v in lists):
         rows = [row for row in content["data"] if isinstance(row, list)]
         return [dict(zip(map(str, content["columns"]), row, strict=False)) for row in rows]
     if lists and all(isinstance(each, dict) and each.keys() == lists[0].keys() for each in lists):
         lists = [[*each.values()] for each in lists]
-    if len(lists) < 2 or not all(isinstance(each, list) and each for each in lists):
-        return None
-    if len({*map(len, lists)}) > 1:
-        return None
+    full = len(lists) > 1 and all(isinstance(each, list) and each for each in lists)
+    if not full or len({*map(len, lists)}) > 1:
+        return [content]
     return [dict(zip(content, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
@@ -350,10 +296,8 @@ def _records_frame(rows: list[Any], source: str) -> pd.DataFrame:
         rows = [{"scores": row} for row in rows]
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise TableError(
-                f"{source}: line {number}: expected an object with a key per column, got "
-                f"{show(row)}"
-            )
+            expected = "expected an object with a key per column"
+            raise TableError(f"{source}: line {number}: {expected}, got {show(row)}")
     refuse_too_large(len(rows), max(map(len, rows), default=0), source=source)
     return pd.DataFrame(rows, dtype=object)
 
@@ -368,23 +312,18 @@ _VALUES: Final[dict[str, str]] = {
     "votes": "votes",
 }
 _TARGETS: Final = ("labels", "label", "y", "y_true", "target", "targets", "gold")
-_KEYS: Final = frozenset({*_VALUES, *_TARGETS, "classes", "ids"})
 
 
-def _from_npz(path: Path, given: Reading) -> Records:
+def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     """Read an archive of arrays ``probs`` (or ``logits`` ...), ``labels``, ``classes``, ``ids``.
 
     An ``index.json`` in the same folder, a list of entries with a key ``file``, specifies class
     names, model and task of the files it lists. Pickled objects are never loaded.
     """
-    source, file = escaped(path), existing_file(path, error=TableError)
+    import pandas as pd
+
     try:
-        if path.suffix.lower() == ".npy":
-            whole = np.load(file, allow_pickle=False, mmap_mode="r")
-            refuse_too_large(whole.size, 1, source=source)
-            arrays, names = {"probs": np.array(whole)}, ["probs"]
-        else:
-            arrays, names = _arrays(file, source)
+        arrays = _arrays(path, source)
     except TableError:
         raise
     except Exception as error:
@@ -397,51 +336,39 @@ def _from_npz(path: Path, given: Reading) -> Records:
     labels = [key for key in _TARGETS if key in arrays]
     if len(found) != 1 or len(labels) > 1:
         raise TableError(
-            f"{source}: arrays are {quoted(names)}; must be one of {quoted([*_VALUES], 12)}, and "
+            f"{source}: has {quoted([*arrays])}; must have one of {quoted([*_VALUES], 12)}, and "
             "optionally 'labels' (or 'y'), 'classes' and 'ids'"
         )
+    values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
+    refuse_too_large(*values.shape, source=source)
     entry = _index_entry(path)
     own = arrays["classes"].tolist() if "classes" in arrays else entry.get("classes")
-    frame = _array_frame(arrays[found[0]], found[0], given.classes or own, source)
-    for key, name in ((labels[0] if labels else "", "label"), ("ids", "id")):
+    classes = checked_classes(given.classes or own, n_classes=values.shape[1], source=source)
+    frame = pd.DataFrame(values, columns=[PREFIX + each for each in classes])
+    for key, name in [*((key, "label") for key in labels), ("ids", "id")]:
         if key in arrays:
-            if arrays[key].size == len(frame):
-                arrays[key] = arrays[key].ravel()  # a column
-            if arrays[key].shape != (len(frame),):
-                raise TableError(
-                    f"{source}: {key} have shape {arrays[key].shape}; must be one for each of "
-                    f"{len(frame)} rows"
-                )
-            frame.insert(0, name, arrays[key])
+            if arrays[key].size != len(frame):
+                shape = f"{key} have shape {arrays[key].shape}"
+                raise TableError(f"{source}: {shape}; must be one for each of {len(frame)} rows")
+            frame.insert(0, name, arrays[key].ravel())
     kind = _VALUES[found[0]]
     origin = Provenance(model=entry.get("model"), task=entry.get("task"), source=path.name)
     return Records(frame, {} if kind == "probabilities" else {"values": kind}, origin, True)
 
 
-def _arrays(file: Path, source: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the arrays of an archive that are read, and the names of all."""
-    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+def _arrays(path: Path, source: str) -> dict[str, Any]:
+    """Return the arrays of a file that are read."""
+    if path.suffix.lower() == ".npy":
+        whole = np.load(path, allow_pickle=False, mmap_mode="r")
+        refuse_too_large(whole.size, 1, source=source)
+        return {"probs": np.array(whole)}
+    known = {*_VALUES, *_TARGETS, "classes", "ids"}
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         # A small compressed file can hold very large arrays.
-        members = [archive.zip.getinfo(f"{key}.npy") for key in _KEYS.intersection(archive.files)]
+        members = [archive.zip.getinfo(f"{key}.npy") for key in known.intersection(archive.files)]
         if sum(member.file_size for member in members) > 8 * MOST_VALUES:
             raise TableError(f"{source}: the arrays are too large for one table")
-        found = {key: np.atleast_1d(archive[key]) for key in archive.files if key in _KEYS}
-        return found, [*archive.files]
-
-
-def _array_frame(values: Any, name: str, classes: Any, source: str) -> pd.DataFrame:
-    """Return a frame of an array [rows, classes]."""
-    import pandas as pd
-
-    if values.ndim != 2 or values.dtype.kind not in "fiu" or values.shape[1] < 2:
-        raise TableError(
-            f"{source}: array {name!r} has shape {values.shape} and type {values.dtype}; must "
-            "be numbers [rows, classes] with at least two classes; save it and the labels with "
-            "numpy.savez(FILE, probs=..., labels=...)"
-        )
-    refuse_too_large(*values.shape, source=source)
-    found = checked_classes(classes, n_classes=values.shape[1], source=source)
-    return pd.DataFrame(values, columns=[PREFIX + each for each in found])
+        return {key: np.atleast_1d(archive[key]) for key in archive.files if key in known}
 
 
 def _index_entry(path: Path) -> dict[str, Any]:
@@ -461,71 +388,41 @@ def _from_vectors(path: Path, text: str) -> Records:
 
     lines = [(n, line.split()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     size = len(lines[0][1]) if lines else 0
-    odd = [
-        f"line {n} has {len(row)} columns, others have {size}"
-        for n, row in lines
-        if len(row) != size
-    ]
+    odd = [n for n, row in lines if len(row) != size]
     if odd or size < 5:
-        fault = next(
-            iter(odd),
-            f"{size} columns; must be id, label, prediction and at least 2 probabilities",
+        line = odd[0] if odd else 1
+        raise TableError(
+            f"{escaped(path)}: cannot be read as vectors: line {line} must have, as all others, "
+            "id, label, prediction and at least 2 probabilities"
         )
-        raise TableError(f"{escaped(path)}: cannot be read as vectors: {fault}")
     names = ["id", "label", "prediction", *(f"{PREFIX}class_{k}" for k in range(size - 3))]
     frame = pd.DataFrame([row for _, row in lines], columns=names, dtype=object)
-    return Records(frame, {}, _folder_origin(path), True)
-
-
-def _folder_origin(path: Path) -> Provenance:
-    """Return what the names of a published file and its folder specify."""
-    split = PARTS.get(path.stem)
-    # Make the path absolute, so that a relative path inside the folder gives the same provenance.
-    folder = path.absolute().parent.name
-    match = ORIGIN.fullmatch(folder)
-    if match is None:
-        return Provenance(split=split, source=path.name)
-    shots = match["shots"]
-    return Provenance(
-        model=match["model"],
-        task=match["task"],
-        shots=shots if shots == "N" else int(shots),
-        demonstration_seed=int(match["seed"]),
-        split=split,
-        source=f"{folder}/{path.name}",
-    )
-
-
-def log_name(path: Path) -> re.Match[str] | None:
-    """Return task and date if a file is named as sample logs of lm-evaluation-harness are."""
-    return _LOG.fullmatch(path.stem) if path.suffix == ".jsonl" else None
+    origin = Provenance(split=PARTS.get(path.stem), source=path.name)
+    return Records(frame, {}, origin, True)
 
 
 def _log_origin(path: Path) -> Provenance:
     """Return the origin that the name of a sample log and the results file of its run tell."""
-    match = log_name(path)
+    match = _LOG.fullmatch(path.stem)
     if match is None:
         return Provenance(source=path.name)
     model = shots = None
     try:
         results = read_json(path.with_name(f"results_{match['date']}.json"), error=TableError)
-        model, shots = results.get("model_name"), results.get("n-shot", {}).get(match["task"])
-    except (TableError, AttributeError):
+        model, shots = str(results["model_name"]), int(results["n-shot"][match["task"]])
+    except (TableError, LookupError, TypeError, ValueError):
         pass  # The results file is optional, and can be of another program.
     return Provenance(
-        model=model if isinstance(model, str) else None,
+        model=model,
         task=match["task"],
-        shots=shots if isinstance(shots, int) else None,
+        shots=shots,
         scorer="lm-evaluation-harness",
         source=path.name,
     )
 
 
-_BINARY: Final[Mapping[str, Callable[[Path, Reading], Records]]] = {
-    ".parquet": _from_parquet,
-    ".feather": _from_feather,
-    ".arrow": _from_feather,
-    ".npz": _from_npz,
-    ".npy": _from_npz,
+_BINARY: Final[Mapping[str, Callable[[Path, Reading, str], Records]]] = {
+    **dict.fromkeys((".parquet", ".feather"), _from_arrow),
+    **dict.fromkeys((".npz", ".npy"), _from_numpy),
+    ".eval": _from_inspect,
 }
-_TEXT: Final = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".ndjson")

@@ -44,6 +44,11 @@ def as_text(cell: Any) -> str:
     return text.strip()
 
 
+def hashable(cell: Any) -> bool:
+    """Whether a cell is no list, object or array."""
+    return not isinstance(cell, list | dict | tuple | set | np.ndarray)
+
+
 def fold(cell: Any) -> str:
     """Return a cell as text to be compared in any case; the letters i of Turkish are one."""
     text = as_text(cell).casefold()
@@ -106,16 +111,15 @@ def read_labels(
     TableError
         If no reading fits all labels, or two readings do.
     """
-    for row, cell in enumerate(cells):
-        if isinstance(cell, list | dict | tuple | set | np.ndarray):
-            wrong = np.arange(len(cells)) == row
-            names.refuse(wrong, cells, "must be text or a number", what="label")
+    nested = np.array([not hashable(cell) for cell in cells])
+    names.refuse(nested, cells, "must be text or a number", what="label")
     known = {(type(cell), cell): as_text(cell) for cell in cells}
     texts = [known[type(cell), cell] for cell in cells]
     distinct = {text for text in {*texts} if text and comparable(text) != _MISSING}
     positions = {text: int(m[1]) for text in distinct if (m := _POSITION.fullmatch(text))}
     named: dict[str, int] = {}
-    check = partial(_check, probs=probs, names=names, ask=partial(_ask, names, option))
+    ask = partial(_ask, names, option)
+    check = partial(_check, probs=probs, ask=ask)
     whole = documented and all(isinstance(cell, int) for cell in cells)
     counted = whole and _fits(distinct, positions, 0, len(names.classes))
     if counting in (None, "names"):
@@ -138,9 +142,8 @@ def read_labels(
     if not fitting:
         # Report a row that no reading allows, rather than an earlier one that some reading allows.
         inside = {text for text, k in positions.items() if k < size and counting != "names"}
-        wrong = np.array([text in distinct - {*named} - inside for text in texts])
-        if not wrong.any():
-            wrong = np.array([text in distinct - {*named} for text in texts])
+        odd = distinct - {*named} - inside or distinct - {*named}
+        wrong = np.array([text in odd for text in texts])
         rule = (
             f"must be one of {quoted(names.classes)}, or all in 0..{size - 1}; empty if unlabelled"
         )
@@ -151,22 +154,15 @@ def read_labels(
     found = np.array([positions[text] - start if text in distinct else -1 for text in texts])
     if counting is None:
         if named and not documented:
-            _ask(
-                names,
-                option,
+            ask(
                 f"labels such as {quoted(sorted(named), 3)} are names of classes, but "
                 f"{quoted(sorted(distinct - {*named}), 3)} are not: are all of them names, or "
                 f"positions from {start}",
                 ("names", f"from-{start}"),
             )
         if size == 2 and {*positions.values()} == {1} and -1 in found:
-            _ask(
-                names,
-                option,
-                "labels are -1 and 1: is -1 the first class, or an unlabelled row",
-                ("from-0",),
-                f"classes={','.join(('-1', '1'))}",
-            )
+            question = "labels are -1 and 1: is -1 the first class, or an unlabelled row"
+            ask(question, ("from-0",), "classes=-1,1")
         if 0 not in positions.values() and not (start and len({*positions.values()}) == size):
             other = np.where(found >= 0, found + 2 * start - 1, -1)
             ways: tuple[Counting, Counting] = ("from-0", "from-1")
@@ -203,7 +199,6 @@ def _check(
     ways: tuple[Counting, Counting],
     *,
     probs: NDArray[np.float64],
-    names: Named,
     ask: Callable[[str, Sequence[str]], None],
     documented: bool,
 ) -> None:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dcs.data.arrow import frame_of
-from dcs.data.checks import Named, checked_classes, checked_ids, flat_names, refuse_too_large
-from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_shares
-from dcs.data.files import (
-    PARTS,
-    READABLE,
-    SUFFIXES,
-    Records,
-    read_records,
-    suffix_of,
+from dcs.data.checks import (
+    Named,
+    are_predictions,
+    checked_classes,
+    checked_ids,
+    flat_names,
+    refuse_too_large,
 )
+from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_shares
+from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms import FORMS
-from dcs.data.labels import TELLING, as_text, read_labels
-from dcs.data.table import ProbabilityTable, open_parquet
+from dcs.data.labels import TELLING, read_labels
+from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
 from dcs.io import validated
 
@@ -119,41 +118,30 @@ def open_source(
     if hasattr(source, "columns"):
         return _interpret(Records(source), given, known, "data frame")
     path = Path(source)
-    if path.suffix.lower() == ".parquet" and (own := _own_table(path)):
-        return own
     text = sys.stdin.read() if str(path) == "-" else None
-    return _interpret(read_records(path, given, text=text), given, known, escaped(path))
-
-
-def _own_table(path: Path) -> Source | None:
-    """Return a table that was written by this package."""
-    with open_parquet(path) as file:
-        if b"dcs" not in (file.schema_arrow.metadata or {}):
-            return None
-        refuse_too_large(file.metadata.num_rows, file.metadata.num_columns, source=escaped(path))
-        frame = frame_of(file.read(), escaped(path))
-    table = ProbabilityTable.read(path)
-    columns = tuple(PREFIX + each for each in table.classes)
+    records = read_records(path, given, text=text)
+    if records.table is None:
+        return _interpret(records, given, known, escaped(path))
+    classes = records.table.classes
     reading = Reading(
-        columns=columns, classes=table.classes, label="label", id="id", values="probabilities"
+        columns=tuple(PREFIX + each for each in classes),
+        classes=classes,
+        label="label",
+        id="id",
+        values="probabilities",
     )
-    return Source(table, frame, reading)
+    return Source(records.table, records.frame, reading)
 
 
 def _interpret(records: Records, given: Reading, known: Reading | None, source: str) -> Source:
     """Return the table of the records of a file."""
-    frame = records.frame
-    if not len(frame):
+    if not len(records.frame):
         raise TableError(f"{source}: cannot be read: no rows")
-    frame = _without_index(frame, source)
-    refuse_too_large(*frame.shape, source=source)
-    given, known = _normalised(given), known and _normalised(known)
-    frame = _without_copies(frame.set_axis(flat_names(frame.columns), axis=1), source)
+    frame = _plain(_without_index(records.frame, source), source)
     told = {key: value for key, value in records.told.items() if getattr(given, key) is None}
     given = given.model_copy(update=told)
     frame, given, about = _in_columns(frame, given, known, source)
-    refuse_too_large(*frame.shape, source=source)
-    frame = _without_copies(frame.set_axis(flat_names(frame.columns), axis=1), source)
+    frame = _plain(frame, source)
     reading, numbers = infer(frame, given, source=source, known=known)
     columns, kind = reading.columns or (), reading.values or "probabilities"
     classes = checked_classes(reading.classes, n_classes=len(columns), source=source)
@@ -186,13 +174,12 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     if reading.label is not None:
         remarks[1] += f" {how}"
         marked = labels[labels >= 0]
-        if marked.size and (marked == probs.argmax(axis=1)[labels >= 0]).all():
+        if are_predictions(labels, probs, fewest=1):
             remarks.append("labels name the most probable class of every row")
             if known is None and given.label is None and marked.size >= TELLING:
                 raise TableError(
                     f"{source}: column {show(reading.label)} names the most probable class of "
-                    "every row: are these labels or predictions; specify --read "
-                    f"label={reading.label} if they are labels, or another column"
+                    f"every row: if it holds labels, specify --read label={reading.label}"
                 )
         if missing := int((labels < 0).sum()):
             remarks.append(f"{missing:,} rows without a label")
@@ -215,40 +202,19 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     return Source(table, frame, reading, "; ".join(remarks))
 
 
-def _normalised(reading: Reading) -> Reading:
-    """Return a reading whose names are spelled as those of columns are: in Unicode NFC."""
-    lists = {name: getattr(reading, name) for name in ("columns", "classes")}
-    changes: dict[str, Any] = {k: tuple(map(as_text, v)) for k, v in lists.items() if v}
-    changes |= {k: as_text(v) for k in ("label", "id") if (v := getattr(reading, k)) is not None}
-    return reading.model_copy(update=changes)
-
-
 def _without_index(frame: pd.DataFrame, source: str) -> pd.DataFrame:
     """Return a frame with the named levels of its index as columns."""
-    import pandas as pd
-
-    named = [name for name in frame.index.names if name is not None and name not in frame]
-    if len(named) < frame.index.nlevels > 1:
-        raise TableError(
-            f"{source}: the index has {frame.index.nlevels} levels without names of their own; "
-            "call reset_index() and name the columns"
-        )
-    levels = {
-        name: frame.index.get_level_values(level)
-        for level, name in enumerate(frame.index.names)
-        if name in named
-    }
-    frame = frame.reset_index(drop=True)
-    if not levels:
-        return frame
-    plain = pd.DataFrame({name: values.to_numpy() for name, values in levels.items()})
-    return pd.concat([plain, frame.set_axis(flat_names(frame.columns), axis=1)], axis=1)
+    names = [*frame.index.names]
+    named = [name for name in names if name is not None and name not in frame]
+    if len(named) < len(names) and len(names) > 1:
+        raise TableError(f"{source}: levels of the index have no own names; call reset_index()")
+    return frame.reset_index(drop=not named)
 
 
-def _without_copies(frame: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return a frame whose columns have different names: equal ones of a name are one."""
-    if frame.columns.is_unique:
-        return frame
+def _plain(frame: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Return a frame with text as names of columns; equal columns of a name are one."""
+    refuse_too_large(*frame.shape, source=source)
+    frame = frame.set_axis(flat_names(frame.columns), axis=1)
     kept: dict[str, int] = {}
     for k, name in enumerate(frame.columns):
         first = kept.setdefault(name, k)
@@ -261,14 +227,11 @@ def _in_columns(
     frame: pd.DataFrame, given: Reading, known: Reading | None, source: str
 ) -> tuple[pd.DataFrame, Reading, str]:
     """Return a frame with a column per class, what its form tells, and the name of the form."""
+    earlier = {} if known is None else known.model_dump(include={"classes", "label", "filter"})
+    if earlier.get("label") not in frame:
+        earlier.pop("label", None)
     hint = given.model_copy(
-        update={
-            key: getattr(known, key)
-            for key in ("classes", "label", "filter")
-            if known is not None
-            and getattr(given, key) is None
-            and (key != "label" or known.label in frame)
-        }
+        update={key: value for key, value in earlier.items() if getattr(given, key) is None}
     )
     for form in FORMS:
         if form.sniff(frame, hint):
@@ -276,8 +239,8 @@ def _in_columns(
                 rows = form.rows(frame, hint)
             except TableError as fault:
                 raise TableError(f"{source}: {form.name}: {fault}") from None
-            kept = ("label", "id", "values")
-            told = {k: v for k, v in rows.told.items() if k not in kept or not getattr(given, k)}
+            kept = [key for key in ("label", "id", "values") if getattr(given, key)]
+            told = {key: value for key, value in rows.told.items() if key not in kept}
             about = f"{form.name}: " + (f"{rows.remark}; " if rows.remark else "")
             return rows.frame, given.model_copy(update=told), about
     return frame, given, ""
@@ -305,16 +268,18 @@ def source_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     root = Path(path)
     if not root.is_dir() or parts_of(root):
         return (root,)
-    sources = (
-        p for p in root.iterdir() if suffix_of(p) in SUFFIXES or (p.is_dir() and parts_of(p))
-    )
+    sources = (p for p in root.iterdir() if suffix_of(p) in SUFFIXES or parts_of(p))
     if found := tuple(sorted(sources)):
         return found
-    raise TableError(f"{escaped(root)}: contains no tables; {READABLE}")
+    needed = f"give {', '.join(SUFFIXES)} files, or opt.txt and test.txt"
+    raise TableError(f"{escaped(root)}: contains no tables; {needed}")
 
 
 def open_sources(
-    path: str | os.PathLike[str], given: Reading | None = None, known: Reading | None = None
+    path: str | os.PathLike[str],
+    given: Reading | None = None,
+    *,
+    test: str | os.PathLike[str] | None = None,
 ) -> dict[str, Source]:
     """Read the optimization rows of a source, and its test rows if they are separate.
 
@@ -322,10 +287,11 @@ def open_sources(
     ----------
     path : path-like
         A file, or a folder with two: ``optimization``, ``train`` or ``opt``, and ``test``, as
-        written by `dcs generate` or as published, where the name of the folder,
-        ``<task>_<model>_shot<k>_seed<s>``, specifies the provenance.
-    given, known : Reading, optional
+        written by `dcs generate` or as published.
+    given : Reading, optional
         As in :func:`open_source`.
+    test : path-like, optional
+        The test rows, instead of those of the folder.
 
     Returns
     -------
@@ -335,12 +301,80 @@ def open_sources(
     Raises
     ------
     TableError
-        If the path is not a source, a table is invalid, or the classes of a pair differ.
+        If the path is not a source, a table is invalid, the classes of a pair differ, or test
+        rows are among the others: all rows, or their texts, or ids that are no row numbers.
     """
-    pair = parts_of(path) if Path(path).is_dir() else {}
-    if not pair:
-        return {"optimization": open_source(path, given, known=known)}
-    first = open_source(pair["optimization"], given, known=known)
-    second = open_source(pair["test"], given, known=first.reading)
-    table = second.table.with_classes(first.table.classes, source=escaped(pair["test"]))
-    return {"optimization": first, "test": replace(second, table=table)}
+    parts = parts_of(path)
+    if test is not None:
+        parts |= {"test": parts_of(test).get("test", Path(test))}
+    first = open_source(parts.get("optimization", path), given)
+    if "test" not in parts:
+        return {"optimization": first}
+    second = open_source(parts["test"], given, known=first.reading)
+    name = escaped(parts["test"])
+    table = second.table.with_classes(first.table.classes, source=name)
+    second = replace(second, table=table)
+    remarks = filter(None, [second.remark, _refuse_shared_rows(first, second, name)])
+    return {"optimization": first, "test": replace(second, remark="; ".join(remarks))}
+
+
+#: Share of test rows among the fitted ones up to which they are chance, such as "thank you".
+_CHANCE: Final = 0.01
+
+_ADVICE: Final = "give other rows, or remove the test rows to have some held out"
+
+#: Mean length, in characters, from which a column of different strings is the text of the rows.
+_TEXT_LENGTH: Final = 12
+
+
+def _refuse_shared_rows(fitted: Source, test: Source, name: str) -> str:
+    """Refuse test rows that are among the fitted ones; return a remark on a few texts."""
+    first, second = fitted.table, test.table
+    if np.array_equal(first.probs, second.probs) and np.array_equal(first.labels, second.labels):
+        raise TableError(f"{name}: these are the rows to be fitted; {_ADVICE}")
+    if not (_are_numbers(first.ids) or _are_numbers(second.ids)):
+        refuse_shared_texts(first.ids, second.ids, name, what="ids", chance=0.0)
+    shared = (
+        refuse_shared_texts(map(str, fitted.frame[each]), [*map(str, test.frame[each])], name)
+        for each in {*fitted.frame.columns} & {*test.frame.columns}
+        if _is_text(fitted, each) and _is_text(test, each)
+    )
+    return next(filter(None, shared), "")
+
+
+def refuse_shared_texts(
+    fitted: Iterable[str],
+    test: Sequence[str],
+    name: str,
+    *,
+    advice: str = _ADVICE,
+    what: str = "texts",
+    chance: float = _CHANCE,
+) -> str:
+    """Refuse test texts that are among the fitted ones; return a remark on a few.
+
+    Raises
+    ------
+    TableError
+        If more than 1 % of the test texts are.
+    """
+    known = {text.strip() for text in fitted}
+    shared = [text for text in test if text.strip() in known]
+    found = f"{name}: {len(shared)} of {len(test)} {what} are among the rows to be fitted"
+    if len(shared) > chance * len(test):
+        raise TableError(f"{found}, such as {show(shared[0], 40)}; {advice}")
+    return found if shared else ""
+
+
+def _are_numbers(ids: Sequence[str]) -> bool:
+    """Whether ids only number the rows."""
+    numbers = {int(each) for each in ids} if all(map(str.isdecimal, ids)) else {2}
+    return len(numbers) == max(numbers) - min(numbers) + 1 and min(numbers) <= 1
+
+
+def _is_text(source: Source, name: str) -> bool:
+    """Whether a column holds the texts of rows: strings that are long and mostly different."""
+    others = (*(source.reading.columns or ()), source.reading.label, source.reading.id)
+    cells = [each for each in source.frame[name].tolist() if isinstance(each, str) and each]
+    long = sum(map(len, cells)) > _TEXT_LENGTH * len(cells)
+    return name not in others and 2 * len({*cells}) > len(source.frame) and long

@@ -74,9 +74,8 @@ def stratified_split(
         part_of[rows] = np.repeat(np.arange(len(names)), _fill(counts - taken, rows.size))
     if not sizes.all():
         raise InvalidInputError(
-            f"split part {show(names[sizes.argmin()])} would be empty: {classes.size} rows of "
-            f"{np.unique(classes).size} classes are too few for {len(names)} parts; "
-            "use more rows or fewer parts"
+            f"split part {show(names[sizes.argmin()])} would be empty: {classes.size} rows for "
+            f"{len(names)} parts; use more rows or fewer parts"
         )
     return {name: np.flatnonzero(part_of == part) for part, name in enumerate(names)}
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import InitVar, asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel
 
+from dcs.data.arrow import open_parquet
 from dcs.data.checks import (
     Named,
     checked_classes,
@@ -27,8 +27,8 @@ from dcs.data.checks import (
 )
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
-from dcs.errors import TableError, escaped, quoted, reason, show
-from dcs.io import atomic_path, existing_file, parse_json, validated
+from dcs.errors import TableError, escaped, quoted, reason
+from dcs.io import atomic_path, parse_json, validated
 
 COUNT_PREFIX: Final = "n:"
 """Prefix of the columns that hold votes."""
@@ -126,12 +126,12 @@ class ProbabilityTable:
         If a value is invalid; the message names row, class and value.
     """
 
-    probs: NDArray[np.float64]
-    labels: NDArray[np.int64]
+    probs: NDArray[np.float64] = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
     classes: tuple[str, ...]
-    ids: Sequence[str]
+    ids: Sequence[str] = field(repr=False)
     provenance: Provenance = Provenance()
-    counts: NDArray[np.int64] | None = None
+    counts: NDArray[np.int64] | None = field(default=None, repr=False)
     source: InitVar[str] = "probability table"
 
     def __post_init__(self, source: str) -> None:
@@ -145,12 +145,11 @@ class ProbabilityTable:
         )
         probs = normalised_rows(values, names)
         counts = None if self.counts is None else checked_counts(self.counts, names)
-        for array in (probs, labels, *([] if counts is None else [counts])):
-            array.flags.writeable = False
         checked = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
-        checked["counts"] = counts
-        for field, value in checked.items():
-            object.__setattr__(self, field, value)
+        for name, value in (checked | {"counts": counts}).items():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_arrays(
@@ -253,9 +252,9 @@ class ProbabilityTable:
             metadata, names = file.schema_arrow.metadata or {}, file.schema_arrow.names
             if _KEY not in metadata:
                 raise TableError(f"{source}: not written by write; read it by dcs.read_table")
-            about = f"{source}: table metadata"
-            content = parse_json(metadata[_KEY].decode(), source=about, error=TableError)
-            header = validated(_Header, content, source=about, error=TableError)
+            place = f"{source}: table metadata"
+            content = parse_json(metadata[_KEY].decode(), source=place, error=TableError)
+            header = validated(_Header, content, source=place, error=TableError)
             columns = [PREFIX + name for name in header.classes]
             voted = [COUNT_PREFIX + name for name in header.classes]
             columns += voted if set(voted) <= set(names) else []
@@ -265,15 +264,9 @@ class ProbabilityTable:
             labels, ids = table.column("label").to_numpy(), table.column("id").to_pylist()
         values = np.array(numbers).reshape(len(numbers), table.num_rows).T
         probs, votes = np.split(values, [len(header.classes)], axis=1)
-        read = cls.from_arrays(
-            probs,
-            labels,
-            classes=header.classes,
-            ids=ids,
-            provenance=header.provenance,
-            source=path,
-        )
-        return replace(read, counts=checked_counts(votes, Named(source))) if votes.size else read
+        parts: dict[str, Any] = {"classes": header.classes, "provenance": header.provenance}
+        parts["counts"] = votes if votes.size else None
+        return cls(probs, labels, ids=ids, source=source, **parts)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a Parquet file atomically.
@@ -302,16 +295,11 @@ class ProbabilityTable:
                     columns[prefix + name] = pa.array(np.ascontiguousarray(values[:, k]))
         metadata = json.dumps(header.model_dump(exclude_none=True), sort_keys=True)
         table = pa.table(columns).replace_schema_metadata({_KEY: metadata})
+        # Ids and probabilities rarely repeat, so dictionary encoding would only cost time.
+        options = {"use_dictionary": ["label"], "write_page_checksum": True}
         try:
             with atomic_path(path) as temporary:
-                # Ids and probabilities rarely repeat, so dictionary encoding would only cost time.
-                pq.write_table(
-                    table,
-                    temporary,
-                    compression="zstd",
-                    use_dictionary=["label"],
-                    write_page_checksum=True,
-                )
+                pq.write_table(table, temporary, compression="zstd", **options)
         except (OSError, ValueError) as error:
             raise TableError(f"{escaped(path)}: cannot be written: {reason(error)}") from error
 
@@ -333,16 +321,13 @@ class ProbabilityTable:
         index = np.asarray(rows)
         if index.dtype == np.bool_:
             index = np.flatnonzero(index)
-        provenance = self.provenance
-        if split is not None:
-            provenance = replace(provenance, split=split)
         return replace(
             self,
             probs=self.probs[index],
             labels=self.labels[index],
             ids=tuple(self.ids[row] for row in index.tolist()),
             counts=None if self.counts is None else self.counts[index],
-            provenance=provenance,
+            provenance=replace(self.provenance, split=split or self.provenance.split),
         )
 
     def only_labelled(self, *, source: str = "probability table") -> ProbabilityTable:
@@ -361,10 +346,7 @@ class ProbabilityTable:
         if self.labelled.all():
             return self
         if not self.labelled.any():
-            raise TableError(
-                f"{source}: none of {self.n_rows} rows is labelled; evaluation and supervised "
-                "methods need labels"
-            )
+            raise TableError(f"{source}: none of {self.n_rows} rows is labelled; give labels")
         return self.subset(self.labelled)
 
     def with_classes(
@@ -460,18 +442,8 @@ class ProbabilityTable:
         content = (ascii(name).encode("ascii") + row.tobytes() for name, row in rows)
         return [hashlib.sha256(each).hexdigest()[:16] for each in content]
 
-    def __repr__(self) -> str:
-        # The generated representation would contain whole arrays.
-        return (
-            f"ProbabilityTable({self.n_rows} rows, classes={show(list(self.classes))}, "
-            f"provenance={self.provenance.to_dict()!r})"
-        )
-
 
 _KEY: Final = b"dcs"
-
-#: Maximum size of the metadata of a Parquet file: a million columns take a minute to parse.
-_FOOTER_BYTES: Final = 2**25
 
 
 class _Header(BaseModel):
@@ -481,34 +453,3 @@ class _Header(BaseModel):
     version: Literal[1] = 1
     classes: list[str]
     provenance: Provenance = Provenance()
-
-
-@contextmanager
-def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`.
-
-    Errors of pyarrow inside the block are raised as a :class:`TableError` about the file.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    target = existing_file(path, error=TableError)
-    try:
-        with target.open("rb") as end:
-            end.seek(max(0, target.stat().st_size - 8))
-            footer = int.from_bytes(end.read(4), "little")
-        if _FOOTER_BYTES < footer < target.stat().st_size:
-            raise TableError(
-                f"{escaped(path)}: describes too many columns ({footer >> 20} MiB of metadata); "
-                "give a file with a row per text and a column per class"
-            )
-        # A zstd page with one flipped bit can still decompress; only the checksum detects it.
-        with pq.ParquetFile(target, page_checksum_verification=True) as file:
-            yield file
-    except TableError:
-        raise
-    except (pa.ArrowException, OSError, TypeError, ValueError, LookupError, MemoryError) as error:
-        raise TableError(
-            f"{escaped(path)}: not a Parquet file, or corrupt: {reason(error)}; "
-            "give another file, or write it again"
-        ) from error

@@ -9,6 +9,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal, Self
@@ -25,10 +26,10 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.data.arrow import open_parquet
 from dcs.data.files import TEXT_BYTES
-from dcs.data.overlap import refuse_shared_texts
+from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
-from dcs.data.table import open_parquet
 from dcs.errors import HUB_ADVICE, ConfigError, check_choice, escaped, named, reason, show, unknown
 from dcs.io import Strict, existing_file, parse_json, read_text, read_yaml, validated
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
@@ -116,10 +117,8 @@ class TextLocation(Strict):
 
     @model_validator(mode="after")
     def _has_texts(self) -> Self:
-        if [bool(getattr(self, part)) for part in ("train", *SPLITS)] not in (
-            [True, False, False],
-            [False, True, True],
-        ):
+        given = {part for part in ("train", *SPLITS) if getattr(self, part)}
+        if given not in ({"train"}, {*SPLITS}):
             raise ValueError("needs either train, or both optimization and test")
         return self
 
@@ -165,10 +164,7 @@ class Prompt(Strict):
     Attributes
     ----------
     instruction : str
-        As in :class:`dcs.prompting.Task`; ``{options}`` stands for the list of label words.
-    options : {"words", "letters"}
-        Whether the list contains the label words, which are the answers, or also letters
-        ("A. access"), which then are the answers.
+        As in :class:`dcs.prompting.Task`.
     template : str
         The query, with ``{field}`` as placeholder for a field of the text; the last line is the
         answer prefix.
@@ -185,7 +181,6 @@ class Prompt(Strict):
     """
 
     instruction: str = ""
-    options: Literal["words", "letters"] = "words"
     template: str = ""
     label_words: tuple[Word, ...] = ()
     separator: str = "\n\n"
@@ -238,27 +233,6 @@ class TaskFile(Prompt):
     def __hash__(self) -> int:
         return hash(self.model_dump_json())
 
-    def divided(self, *, hub: bool) -> str:
-        """Return how the texts of one file or hub split are divided; empty if they are not."""
-        place = self.hub if hub else self.files
-        if place is None or not place.train:
-            return ""
-        return (
-            f"{place.held_out:.0%} of the texts of {place.train} are test texts: stratified by "
-            f"class, seed {self.seed}"
-        )
-
-    def listed(self) -> tuple[str, tuple[str, ...]]:
-        """Return the instruction with the list of options, and the answer of each class."""
-        words = self.label_words or self.classes
-        options = ", ".join(words)
-        if self.options == "letters":
-            letters = tuple(string.ascii_uppercase[: len(words)])
-            lettered = zip(letters, words, strict=True)
-            options = "\n".join(f"{letter}. {word}" for letter, word in lettered)
-            words = letters
-        return self.instruction.replace("{options}", options), words
-
     def variant(self, name: str) -> TaskFile:
         """Return the task with the prompt of a variant.
 
@@ -303,10 +277,6 @@ class TaskFile(Prompt):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if self.options == "letters" and (
-            "{options}" not in self.instruction or len(self.classes) > 26
-        ):
-            raise ValueError("options: letters needs {options} in instruction, and <= 26 classes")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("key 'classes' contains duplicates")
         if self.files is None and self.hub is None:
@@ -317,9 +287,9 @@ class TaskFile(Prompt):
             if place is not None:
                 lists[f"{key}.labels"] = place.labels
                 if set(place.fields) != fields:
+                    own, needed = ", ".join(place.fields), ", ".join(sorted(fields))
                     raise ValueError(
-                        f"key '{key}.fields' has {', '.join(place.fields)}; the template's "
-                        f"fields are {', '.join(sorted(fields))}"
+                        f"key '{key}.fields' has {own}; those of the template: {needed}"
                     )
         for key, entries in lists.items():
             if entries and len(entries) != len(self.classes):
@@ -364,7 +334,6 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     return _task(
         prompt,
         name="@".join(filter(None, (file.name, variant))),
-        division=file.divided(hub=data is None),
         examples=partial(
             read_examples, prompt, data=None if data is None else os.path.abspath(data)
         ),
@@ -385,12 +354,11 @@ def described_task(described: Mapping[str, Any], *, source: str) -> tuple[Task, 
 
 def _task(file: TaskFile, **parts: Any) -> Task:
     """Return the task of a file, with the prompt of its variant."""
-    instruction, words = file.listed()
     return Task(
         title=file.title or file.name,
         classes=file.classes,
-        label_words=words,
-        instruction=instruction,
+        label_words=file.label_words or file.classes,
+        instruction=file.instruction,
         input_prefix=file.input_prefix,
         answer_prefix=file.answer_prefix,
         separator=file.separator,
@@ -409,12 +377,6 @@ def read_task_file(path: Path) -> TaskFile:
     ConfigError
         If the file is malformed; names file, key, value and what is allowed.
     """
-    # Cached by modification time, so that a changed file is read again.
-    return _parse(path, path.stat().st_mtime_ns if path.is_file() else None)
-
-
-@lru_cache(maxsize=32)
-def _parse(path: Path, stamp: int | None) -> TaskFile:
     values = read_yaml(path, error=ConfigError)
     return validated(TaskFile, values, source=escaped(path), error=ConfigError)
 
@@ -439,7 +401,7 @@ def read_examples(file: TaskFile, split: Split, *, data: str | None = None) -> t
     """
     if data is None:
         return _load(file, split, None, None)
-    parts = file.files.parts if file.files is not None else SPLITS
+    parts = SPLITS if file.files is None else file.files.parts
     stamps = [_find_file(file, part, data).stat() for part in parts]
     # Cached by modification time and size, so that changed files are read again.
     return _load(file, split, data, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
@@ -495,10 +457,8 @@ def _read(
         path = _find_file(file, part, str(data))
         where, rows = escaped(path), _read_file_rows(place, path)
     else:
-        where, rows = (
-            f"{place.dataset} ({getattr(place, part)})",
-            _load_hub_rows(file, place, part),
-        )
+        where = f"{place.dataset} ({getattr(place, part)})"
+        rows = _load_hub_rows(file, place, part)
     examples = []
     for row, values in enumerate(rows):
         try:
@@ -507,9 +467,9 @@ def _read(
             raise ConfigError(f"{where}: row {row}: {error}") from None
     if not examples:
         raise ConfigError(f"{where}: contains no texts")
-    counts = Counter(example.id for example in examples)
-    if repeated := [name for name, count in counts.items() if count > 1]:
-        raise ConfigError(f"{where}: id {repeated[0]!r} occurs more than once")
+    (name, count), *_ = Counter(example.id for example in examples).most_common(1)
+    if count > 1:
+        raise ConfigError(f"{where}: id {name!r} occurs more than once")
     return examples
 
 
@@ -519,10 +479,9 @@ def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values:
         raise ValueError(f"expected an object, got {show(values)}")
     text = _compose(file, place.fields, values)
     own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
-    try:
+    raw = None
+    with suppress(ValueError):  # a row without a label
         raw = _get(values, place.label)
-    except ValueError:
-        raw = None
     return Example(f"{prefix}-{own}", text, _find_label(file, place, raw))
 
 
@@ -568,11 +527,12 @@ def read_texts(path: Path, *, text: str | None = None) -> list[Any]:
     ConfigError
         If the file cannot be read, or has no rows.
     """
-    if path.suffix.lower() == ".parquet":
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
         with open_parquet(path) as file:
             rows: list[Any] = file.read().to_pylist()
     else:
-        kind = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "json"}.get(path.suffix.lower(), "csv")
+        kind = suffix[1:] if suffix in (".tsv", ".jsonl", ".json") else "csv"
         if text is None:
             text = read_text(path, error=ConfigError, limit=TEXT_BYTES)
         elif text.lstrip()[:1] == "{":
@@ -608,31 +568,29 @@ def _get(values: Mapping[str, Any], key: str) -> Any:
 
 def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
     """Return the class index of a label, given by `labels`, class name or number; -1 if none."""
-    labels = place.labels or file.labels
-    names = labels or tuple((name,) for name in file.classes)
-    numbers = () if labels else tuple((index,) for index in range(len(file.classes)))
-    for allowed in (names, numbers):
-        for index, entry in enumerate(allowed):
-            if not isinstance(raw, bool) and str(raw) in map(str, entry):
-                return index
+    labels = place.labels or file.labels or tuple((name,) for name in file.classes)
+    known = {str(value): index for index, entry in enumerate(labels) for value in entry}
+    if not (place.labels or file.labels):
+        known = {str(index): index for index in range(len(labels))} | known
+    if not isinstance(raw, bool) and str(raw) in known:
+        return known[str(raw)]
     if raw is None or raw != raw or str(raw).strip() in _UNLABELLED:
         return -1
-    raise ValueError(f"label {show(raw)} must be one of {', '.join(str(e[0]) for e in names)}")
+    raise ValueError(f"label {show(raw)} must be one of {', '.join(str(e[0]) for e in labels)}")
 
 
 def _find_file(file: TaskFile, part: str, data: str) -> Path:
-    if file.files is not None:
-        for folder in (Path(data) / file.name, Path(data)):
-            path = folder / str(getattr(file.files, part))
-            if path.is_file():
-                # As for the file name: a third-party task must not read unrelated files.
-                if not path.resolve().is_relative_to(Path(data).resolve()):
-                    raise ConfigError(
-                        f"{escaped(path)}: links to a file outside of {escaped(data)}; copy it to "
-                        "that folder"
-                    )
-                return path
-    raise ConfigError(_missing_texts(file, data, [part]))
+    name = str(getattr(file.files, part, ""))
+    paths = [folder / name for folder in (Path(data) / file.name, Path(data))]
+    path = next((each for each in paths if each.is_file()), None)
+    if path is None:
+        raise ConfigError(_missing_texts(file, data, [part]))
+    # As for the file name: a third-party task must not read unrelated files.
+    if not path.resolve().is_relative_to(Path(data).resolve()):
+        raise ConfigError(
+            f"{escaped(path)}: links to a file outside of {escaped(data)}; copy it to that folder"
+        )
+    return path
 
 
 def _missing_texts(file: TaskFile, data: str | None, parts: Iterable[str] = ()) -> str:
@@ -641,7 +599,7 @@ def _missing_texts(file: TaskFile, data: str | None, parts: Iterable[str] = ()) 
         folder = Path(data or "DIR")
         names = " and ".join(getattr(file.files, part) for part in parts or file.files.parts)
         way = f"put {names} into {folder} or {folder / file.name} (--data DIR)"
-        ways.append(f"{way}: {file.obtain}" if file.obtain else way)
+        ways.append(": ".join(filter(None, (way, file.obtain))))
     if file.hub is not None:
         ways.append(f"pip install datasets, to fetch {file.hub.dataset} without --data")
     return f"task {file.name!r} lacks texts: {'; or '.join(ways)}"
@@ -698,18 +656,16 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
     name, revision = getattr(place, part), place.revision or None
     if os.path.lexists(place.dataset):
         # datasets would open it instead of the dataset on the hub.
-        raise ConfigError(
-            f"task {file.name!r}: hub dataset {place.dataset!r} is also a local path; run the "
-            "command in another folder"
-        )
+        path = f"hub dataset {place.dataset!r} is also a local path"
+        raise ConfigError(f"task {file.name!r}: {path}; run the command in another folder")
     try:
         builder = datasets.load_dataset_builder(
             place.dataset, place.config or None, revision=revision
         )
         # A dataset may refer to files anywhere, also on this machine.
-        files = [str(file) for part in (builder.config.data_files or {}).values() for file in part]
+        files = [str(each) for part in (builder.config.data_files or {}).values() for each in part]
         home = re.compile(rf"(.*::)?hf://datasets/{re.escape(place.dataset)}[@/].*")
-        outside = [file for file in files if not home.fullmatch(file)]
+        outside = [each for each in files if not home.fullmatch(each)]
         if not outside:
             builder.download_and_prepare()
             table: Iterable[Any] = builder.as_dataset(split=name)
@@ -722,6 +678,6 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
     if outside:
         raise ConfigError(
             f"task {file.name!r}: dataset {place.dataset!r} refers to {show(outside[0])}, which "
-            "is not one of its files on the hub; copy the texts to a folder and use --data DIR"
+            "is not one of its files on the hub; use --data DIR"
         )
     return table

@@ -62,8 +62,6 @@ class Task:
         Text after each demonstration.
     template : str
         The query with unfilled fields, if texts are composed of several fields.
-    division : str
-        How one set of texts was divided into the splits; empty if it came divided.
     sizes : tuple of (str, int)
         Number of texts per split according to the task description, for listings; the texts
         themselves may be unavailable.
@@ -82,7 +80,6 @@ class Task:
     examples: Callable[[Split], tuple[Example, ...]] = field(repr=False, compare=False)
     separator: str = "\n\n"
     template: str = ""
-    division: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
     described: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -135,10 +132,7 @@ def parse_shots(value: str | int) -> Shots:
         return "N"
     if text.isascii() and text.isdigit() and not isinstance(value, bool):
         return int(text)
-    raise ConfigError(
-        f"shots {value!r}: must be a number of demonstrations (0, 1, 5, ...), or N for one "
-        "demonstration per class"
-    )
+    raise ConfigError(f"shots {value!r}: must be a number (0, 1, 5, ...), or N: one per class")
 
 
 def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrations:
@@ -171,16 +165,12 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
     if shots == "N":
         members = [[e for e in pool if e.label == label] for label in range(task.n_classes)]
         if [] in members:
-            raise ConfigError(
-                f"shots N: class {task.classes[members.index([])]!r} of task {task.name!r} has no "
-                "labelled optimization text; use a number of shots instead"
-            )
+            lacking = f"class {task.classes[members.index([])]!r} of task {task.name!r}"
+            raise ConfigError(f"shots N: {lacking} has no labelled text; use a number of shots")
         pool = tuple(each[int(rng.integers(len(each)))] for each in members)
     elif shots > len(pool):
-        raise ConfigError(
-            f"shots {shots}: task {task.name!r} has {len(pool)} labelled "
-            "optimization texts; use fewer shots"
-        )
+        lacking = f"task {task.name!r} has {len(pool)} labelled texts"
+        raise ConfigError(f"shots {shots}: {lacking}; use fewer shots")
     drawn = rng.permutation(len(pool))[: len(pool) if shots == "N" else shots]
     return Demonstrations(tuple(pool[int(row)] for row in drawn), shots, seed)
 

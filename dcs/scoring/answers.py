@@ -11,8 +11,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs.data.forms.logs import texts_of
 from dcs.data.labels import as_text, fold
-from dcs.data.tokens import texts_of
 
 MissingRule = Literal["spread", "bound", "error"]
 """The probability of a label that a server does not return: an equal share of the probability of

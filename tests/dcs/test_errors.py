@@ -30,11 +30,6 @@ def test_every_text_makes_one_line(text):
         assert 0 < len(said) <= 300
 
 
-def test_long_lines_are_cut():
-    assert one_line(ValueError("x" * 300)) == last_line("x" * 301) == "x" * 300
-    assert one_line(ValueError("x" * 301)) == "x" * 299 + "…"
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

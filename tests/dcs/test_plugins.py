@@ -105,11 +105,6 @@ def test_two_packages_of_one_name_are_refused(site: Path) -> None:
     refuses(ConfigError, get_method, "pairs", names=["package 'first' and package 'second'"])
 
 
-def test_a_name_is_looked_for_in_its_own_group(site: Path) -> None:
-    _install(site, "elsewhere", "dcs.methods", pairs="plugged:PAIRS")
-    refuses(ConfigError, engine_class, "pairs")
-
-
 def test_an_edited_plugin_is_computed_again(site: Path) -> None:
     _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
     cells = []
@@ -117,7 +112,7 @@ def test_an_edited_plugin_is_computed_again(site: Path) -> None:
         (site / "plugged.py").write_text(_MODULE + edit)
         config = SweepConfig(name="x", tables=["x"], methods=["pairs", "icl"], seeds=[0])
         source = Source(model="m", task="t", shots=None, seed=0)
-        cells.append(cells_of(source, variants_of(config), {"optimization": "a", "test": "b"}))
+        cells.append(cells_of([source], variants_of(config), {"optimization": "a", "test": "b"}))
     keys, plain = ([pair[k].key for pair in cells] for k in (0, 1))
     assert keys[0] == keys[2] != keys[1] and len({*plain}) == 1
     assert TypeAdapter(Cell).validate_python(cells[0][0].identity) == cells[0][0]

@@ -66,7 +66,8 @@ def test_cells_of_an_ensemble_wait_for_its_last_table(output):
     # Without demonstrations the seeds share one table: of one nothing is to combine.
     ((key, tables),) = ensembles.items()
     (ensemble,) = plan.sources[key]
-    assert (ensemble.shots, [*tables.members]) == (1, ["seed 0", "seed 1", "seed 2"])
+    names = [f"tiny_lm reviews 1-shot seed {seed}" for seed in (0, 1, 2)]
+    assert (ensemble.shots, [*tables.members]) == (1, names)
     assert len(plan.missing_tables) == 4
     for number, member in enumerate(tables.members.values()):
         assert tables.digests is None

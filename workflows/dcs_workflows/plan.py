@@ -6,6 +6,7 @@ machine and never repeated.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -27,7 +28,7 @@ from dcs.plugins import plugin_version
 from dcs.prompting.tasks import SPLITS, Shots
 from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
-from dcs_workflows.config.sweep import Grouping, SweepConfig, TuneConfig, selected
+from dcs_workflows.config.sweep import SweepConfig, TuneConfig, selected
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.tables import (
     GivenTable,
@@ -121,7 +122,7 @@ class Cell(Variant):
 
         A new knob, calibration or metric thus keeps the keys of finished cells.
         """
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own = _values(Cell, self)
         if self.tuner is not None:
             own["tuner"] = self.tuner.model_dump(mode="json", exclude_defaults=True)
         return content_key(own | {"versions": self._versions, "version": _IDENTITY_VERSION})
@@ -206,9 +207,7 @@ def variants_of(config: SweepConfig) -> list[Variant]:
     for name in config.methods:
         method, plugin = get_method(name), plugin_version("dcs.methods", name)
         for settings, size in config.variants:
-            if method.needs == "nothing" or (
-                size is not None and size >= (config.limit or math.inf)
-            ):
+            if method.needs == "nothing" or (size or 0) >= (config.limit or math.inf):
                 size = None
             if size is None:
                 settings = settings.model_copy(update={"keep_unlabelled": False})
@@ -219,14 +218,14 @@ def variants_of(config: SweepConfig) -> list[Variant]:
 
 
 def cells_of(
-    source: Source, variants: Iterable[Variant], digests: Mapping[str, str]
+    sources: Iterable[Source], variants: Iterable[Variant], digests: Mapping[str, str]
 ) -> list[Cell]:
     """Return the cells of a sweep that are tuned on one table.
 
     Parameters
     ----------
-    source : Source
-        Origin of the table.
+    sources : iterable of Source
+        Origins of the table.
     variants : iterable of Variant
         The variants of the sweep, from :func:`variants_of`.
     digests : mapping of str to str
@@ -237,12 +236,14 @@ def cells_of(
     list of Cell
         In the order of the configuration.
     """
-    about: dict[str, Any] = {each.name: getattr(source, each.name) for each in fields(Source)}
-    about |= {f"{split}_digest": digests[split] for split in SPLITS}
-    return [
-        Cell(**about, **{each.name: getattr(variant, each.name) for each in fields(Variant)})
-        for variant in variants
-    ]
+    both: dict[str, Any] = {f"{split}_digest": digests[split] for split in SPLITS}
+    pairs = itertools.product(sources, variants)
+    return [Cell(**_values(Source, a), **_values(Variant, b), **both) for a, b in pairs]
+
+
+def _values(kind: type, each: Any) -> dict[str, Any]:
+    """Return the fields that an object has as one of a kind."""
+    return {field.name: getattr(each, field.name) for field in fields(kind)}
 
 
 def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
@@ -337,11 +338,7 @@ class SweepPlan:
         list of Cell
             The cells of all its sources.
         """
-        return [
-            cell
-            for source in self.sources[key]
-            for cell in cells_of(source, self.variants, digests)
-        ]
+        return cells_of(self.sources[key], self.variants, digests)
 
     def cells_after(self, key: str) -> dict[str, list[Cell]]:
         """Return the cells that can be computed once a table exists, by key.
@@ -373,11 +370,11 @@ class SweepPlan:
     @property
     def missing_cells(self) -> dict[str, list[Cell]]:
         """Cells to be computed whose tables exist, by table key."""
-        missing = {
-            key: [cell for cell in cells if cell.key not in self.ended]
+        missing = (
+            (key, [cell for cell in cells if cell.key not in self.ended])
             for key, cells in self.cells.items()
-        }
-        return {key: cells for key, cells in missing.items() if cells}
+        )
+        return {key: cells for key, cells in missing if cells}
 
     @property
     def remarks(self) -> list[str]:
@@ -475,12 +472,9 @@ def sweep_key(config: SweepConfig) -> str:
     str
         Hash of the settings that determine the results.
     """
-    left_out: dict[str, Any] = {
-        "tracking": True,
-        "data": True,
-        # Of tables that are given, nothing is scored, and no engine need be installed.
-        "scoring": True if config.tables else {*config.scoring.indecisive},
-    }
+    # Of tables that are given, nothing is scored, and no engine need be installed.
+    scoring: Any = True if config.tables else {*config.scoring.indecisive}
+    left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": scoring}
     decisive = config.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
     # Empty where only options are given that decide nothing.
     decisive = {name: value for name, value in decisive.items() if value != {}}
@@ -522,15 +516,11 @@ def plan_sweep(
     origins = {a: tuple(dict.fromkeys(getattr(g, n) for g in given)) for a, n in ORIGINS.items()}
     chosen = selected(config.axis_values | (origins if given else {}), only)
     config = config.restricted(chosen)
-    given = [
-        each
-        for each in given
-        if all(getattr(each, ORIGINS[a]) in v for a, v in chosen.items() if a in ORIGINS)
-    ]
+    own = {ORIGINS[axis]: values for axis, values in chosen.items() if axis in ORIGINS}
     plan = SweepPlan(config=config, output=output, sources={}, tables={}, cells={}, ended={})
     for table in given:
-        key = content_key({"digests": table.digests})
-        plan.add(key, table, table)
+        if all(getattr(table, name) in values for name, values in own.items()):
+            plan.add(content_key({"digests": table.digests}), table, table)
     if not config.tables:
         _plan_requests(plan)
     archive = Archive(output)
@@ -539,9 +529,8 @@ def plan_sweep(
         if tables.complete and (both := tables.digests) is not None:
             plan.cells[key] = plan.cells_on(key, both)
     keys = [cell.key for cells in plan.cells.values() for cell in cells]
-    for record in archive.load(keys, summaries=True).values():
-        if record.finished or not retry_failed:
-            plan.ended[record.key] = record
+    earlier = archive.load(keys, summaries=True).values()
+    plan.ended.update({each.key: each for each in earlier if each.finished or not retry_failed})
     if not plan.n_cells:
         raise ConfigError(f"--only {' '.join(only)}: no cell remains")
     return plan
@@ -561,20 +550,10 @@ def _plan_requests(plan: SweepPlan) -> None:
         plan.texts[key] = texts_key(request, known=known)
     for over in plan.config.ensemble:
         for group, drawn in grouped_over([*stored], over):
-            members = {_member_name(request, over): stored[request] for request in group}
+            members = {request.label: stored[request] for request in group}
             key = content_key({"ensemble": [each.key for each in members.values()]})
             ensemble = Source(seed=group[0].seed, **joint_names(group, over, drawn))
             plan.add(key, ensemble, JointTables(members))
-
-
-def _member_name(request: TableRequest, over: Grouping) -> str:
-    """Return the name of a table within an ensemble."""
-    if over == "models":
-        return request.model
-    seed = f"seed {request.seed}"
-    if over == "all":
-        return f"{request.model} {request.shots}-shot {seed}"
-    return seed if over == "seeds" else f"{request.shots}-shot {seed}"
 
 
 def paths_by_name(paths: Sequence[Path]) -> dict[str, Path]:
@@ -631,10 +610,7 @@ def plan_tuning(
         If a table cannot be read, or options are incompatible.
     """
     if test and len(test) != len(tables):
-        raise ConfigError(
-            f"--test: expected one for each of {len(tables)} tables in the same order, got "
-            f"{len(test)}; give one for each or none"
-        )
+        raise ConfigError(f"--test: {len(test)} for {len(tables)} tables; give one for each")
     choices: dict[str, Any] = {name: str(table) for name, table in tables.items()}
     if test:
         pairs = zip(tables.items(), test, strict=True)
@@ -652,8 +628,6 @@ def plan_tuning(
     (key,) = plan.cells
     rows: dict[str, Rows] = {**plan.tables[key].read()}
     if test and not rows["test"].labelled.any():
-        raise ConfigError(
-            f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "
-            "remove the option"
-        )
+        paths = ", ".join(map(str, test))
+        raise ConfigError(f"--test {paths}: no row has a label; give others or none")
     return plan, rows

@@ -26,8 +26,6 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
-from dcs.data.files import ORIGIN
-from dcs.data.overlap import refuse_shared_rows
 from dcs.data.reader import open_sources, source_files
 from dcs.data.splits import copied_rows, stratified_split
 from dcs.data.table import ProbabilityTable
@@ -70,6 +68,11 @@ S = TypeVar("S", bound=Source)
 #: Fields of a pattern of tables, by name: the form of their values.
 _FIELDS: Final = {"model": "[^/]+?", "task": "[^/]+?", "shots": r"N|\d+", "seed": r"\d+"}
 _FIELD: Final = re.compile(r"{(.*?)}")
+
+#: Names of files and folders that specify an origin.
+_ORIGIN: Final = re.compile(
+    r"(?P<task>[^_]+)_(?P<model>.+)_shot(?P<shots>[0-9]{1,6}|N)_seed(?P<seed>[0-9]{1,18})"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +145,11 @@ class GivenTable(Source):
         first, *others = self.members.values()
         return {} if others else {"optimization": first[0], "test": first[-1]}
 
+    def rows(self) -> dict[str, Rows]:
+        """Return the optimization and the test rows, as they are now."""
+        tables = {name: _read_member(each, self.reading)[0] for name, each in self.members.items()}
+        return _hold_out(matched_tables(tables), seed=self.seed, share=self.held_out)
+
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows.
 
@@ -150,45 +158,11 @@ class GivenTable(Source):
         TableError
             If the source cannot be read, or has changed since the sweep was planned.
         """
-        tables = split_rows(
-            self.members, seed=self.seed, held_out=self.held_out, reading=self.reading
-        )
+        tables = self.rows()
         if {split: table.digest for split, table in tables.items()} != self.digests:
-            raise TableError(
-                f"{', '.join(self.members)}: changed since the sweep began; run the same command "
-                "again"
-            )
+            names = ", ".join(self.members)
+            raise TableError(f"{names}: changed since the sweep began; run the command again")
         return tables
-
-
-def split_rows(
-    members: Mapping[str, Sequence[Path]], *, seed: int, held_out: float, reading: Reading
-) -> dict[str, Rows]:
-    """Return the optimization and the test rows.
-
-    Parameters
-    ----------
-    members : mapping of str to sequence of path
-        Sources by name: one source of tables, or a pair of the optimization and test rows.
-    seed : int
-        Root seed of the held-out rows.
-    held_out : float
-        Fraction to hold out if the source has no test rows.
-    reading : Reading
-        How the files are read, where it is not inferred.
-
-    Returns
-    -------
-    dict of str to ProbabilityTable or TableEnsemble
-        By split, ``optimization`` and ``test``; ensembles if there are several members.
-
-    Raises
-    ------
-    TableError
-        If a source cannot be read, or sources have different classes or rows.
-    """
-    tables = {name: _read_member(paths, reading)[0] for name, paths in members.items()}
-    return _hold_out(matched_tables(tables), seed=seed, share=held_out)
 
 
 def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dict[str, Rows]:
@@ -228,28 +202,14 @@ def _read_member(
 def _read_once(
     paths: Paths, reading: Reading | None, state: object
 ) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
-    files = open_sources(paths[0], reading)
-    if len(paths) > 1:
-        others = open_sources(paths[1], reading, files["optimization"].reading)
-        files["test"] = others.get("test", others["optimization"])
-    remarks = [file.remark for file in files.values()]
-    tables = {part: file.table for part, file in files.items()}
+    sources = open_sources(paths[0], reading, test=paths[1] if paths[1:] else None)
+    tables = {part: source.table for part, source in sources.items()}
     for table in tables.values():
         if by := table.provenance.corrected_by:
             raise TableError(
                 f"{paths[0]}: already corrected by {by}; give the uncorrected probabilities"
             )
-    if "test" in files:
-        first, second = tables["optimization"], tables["test"]
-        if sorted(first.classes) != sorted(second.classes):
-            raise TableError(
-                f"{paths[-1]}: expected classes {', '.join(first.classes)}, as in the table to "
-                f"tune, got {', '.join(second.classes)}"
-            )
-        tables["test"] = second.with_classes(first.classes)
-        test = replace(files["test"], table=tables["test"])
-        remarks.append(refuse_shared_rows(files["optimization"], test, str(paths[-1])))
-    return tables, tuple(filter(None, remarks))
+    return tables, tuple(source.remark for source in sources.values() if source.remark)
 
 
 def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, Rows]:
@@ -301,7 +261,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
         read = {name: _read_member(each, config.reading) for name, each in members.items()}
         tables = matched_tables({name: own for name, (own, _) in read.items()})
         origin = tables["optimization"].provenance
-        by_name = ORIGIN.fullmatch(named["name"])
+        by_name = _ORIGIN.fullmatch(named["name"])
         told: Mapping[str, str] = by_name.groupdict() if by_name else {}
         own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
         if seed_named := named.get("seed", told.get("seed") if own is None else None):
@@ -381,17 +341,12 @@ def _nested(group: list[S]) -> Iterator[tuple[list[S], str]]:
 
 def joint_names(group: Sequence[Source], over: Grouping, name: str) -> dict[str, Any]:
     """Return the model, task and shots of an ensemble; shots are None if they differ."""
-    model = f"{group[0].model} ({name})"
+    first = group[0]
+    model = name if over == "all" else f"{first.model} ({name})"
     if over == "models":
         model = " + ".join(dict.fromkeys(source.model for source in group))
-    if over == "all":
-        model = name
-    shots = {source.shots for source in group}
-    return {
-        "model": model,
-        "task": group[0].task,
-        "shots": group[0].shots if len(shots) == 1 and over != "all" else None,
-    }
+    same = over != "all" and all(source.shots == first.shots for source in group)
+    return {"model": model, "task": first.task, "shots": first.shots if same else None}
 
 
 def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
@@ -399,15 +354,8 @@ def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
     members = [item for given in group for item in given.members.items()]
     if len({name for name, _ in members}) < len(members):
         members = [(str(paths[0]), paths) for _, paths in members]
-    tables = split_rows(
-        dict(members), seed=first.seed, held_out=first.held_out, reading=first.reading
-    )
-    return replace(
-        first,
-        members=dict(members),
-        **joint_names(group, over, name),
-        digests={split: table.digest for split, table in tables.items()},
-    )
+    joint = replace(first, members=dict(members), **joint_names(group, over, name))
+    return replace(joint, digests={part: table.digest for part, table in joint.rows().items()})
 
 
 def source_name(path: Path) -> str:
@@ -423,23 +371,25 @@ def _expand_sources(
     That is ``name``, for what nothing else names, and the fields of its pattern.
     """
     seen: list[dict[str, Paths]] = []
+    sources: list[tuple[dict[str, Paths], dict[str, str]]]
     for choice in choices:
-        sources: list[tuple[dict[str, Paths], dict[str, str]]] = []
-        if isinstance(choice, dict):
-            members = {name: _to_paths(each) for name, each in choice.items()}
-            sources.append((members, {"name": " + ".join(members)}))
-        elif not isinstance(choice, str):
-            name = source_name(Path(choice[0]))
-            sources.append(({name: _to_paths(choice)}, {"name": name}))
+        if isinstance(choice, str):
+            sources = [
+                ({source_name(one): (one,)}, {"name": source_name(one), **fields})
+                for path, fields in _matching(choice).items()
+                for one in source_files(path)
+            ]
         else:
-            for path, fields in _matching(choice).items():
-                for one in source_files(path):
-                    name = source_name(one)
-                    sources.append(({name: (one,)}, {"name": name, **fields}))
-        for members, named in sources:
+            named = choice if isinstance(choice, dict) else {source_name(Path(choice[0])): choice}
+            pairs = {k: (each,) if isinstance(each, str) else each for k, each in named.items()}
+            members: dict[str, Paths] = {
+                k: tuple(Path(p).expanduser() for p in pair) for k, pair in pairs.items()
+            }
+            sources = [(members, {"name": " + ".join(members)})]
+        for members, about in sources:
             if members not in seen:
                 seen.append(members)
-                yield members, named
+                yield members, about
 
 
 def _matching(choice: str) -> dict[str, dict[str, str]]:
@@ -470,11 +420,6 @@ def _matching(choice: str) -> dict[str, dict[str, str]]:
     return matching
 
 
-def _to_paths(choice: str | tuple[str, str]) -> Paths:
-    paths = [choice] if isinstance(choice, str) else choice
-    return tuple(Path(os.path.expanduser(path)) for path in paths)
-
-
 def table_requests(config: PromptsConfig) -> list[TableRequest]:
     """Return the table requests of a configuration, in its order.
 
@@ -488,19 +433,11 @@ def table_requests(config: PromptsConfig) -> list[TableRequest]:
     list of TableRequest
         Ordered by models, then tasks, shots and seeds.
     """
+    common: dict[str, Any] = {name: getattr(config, name) for name in ("limit", "data", "scoring")}
+    axes = itertools.product(config.models, config.tasks, config.shots, config.seeds)
     return [
-        TableRequest(
-            model=model,
-            task=task,
-            shots=shots,
-            seed=seed,
-            limit=config.limit,
-            data=config.data,
-            scoring=config.scoring,
-        )
-        for model, task, shots, seed in itertools.product(
-            config.models, config.tasks, config.shots, config.seeds
-        )
+        TableRequest(model=model, task=task, shots=shots, seed=seed, **common)
+        for model, task, shots, seed in axes
     ]
 
 
@@ -549,20 +486,13 @@ def texts_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> 
 
 def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
     prompt = (request.task, request.data, request.shots, request.seed)
-    texts = (request.task, request.data)
+    texts = prompt[:2]
     if texts not in known:
         # Read once: looking for changes of the files takes longer than the rest.
         task = get_task(*texts)
         task = replace(task, examples=cache(task.examples))
-        known[texts] = (
-            task,
-            {
-                split: content_key(
-                    {"rows": [[e.id, e.text, e.label] for e in task.examples(split)]}
-                )
-                for split in SPLITS
-            },
-        )
+        rows = {each: [[e.id, e.text, e.label] for e in task.examples(each)] for each in SPLITS}
+        known[texts] = task, {split: content_key({"rows": own}) for split, own in rows.items()}
     task, examples = known[texts]
     if prompt not in known:
         demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
@@ -621,11 +551,10 @@ class Scoring:
         if not self.missing:
             return []
         number = f"{len(self.missing)} of {self.rows + len(self.missing)} rows are missing"
-        lines = [f"{number}; the same command tries them again:"]
-        lines += [f"  {name}: {why}" for name, why in [*self.missing.items()][:_SHOWN]]
-        if len(self.missing) > _SHOWN:
-            lines.append(f"  and {len(self.missing) - _SHOWN} more, listed in {_RECORD}")
-        return lines
+        lines = [f"  {name}: {why}" for name, why in [*self.missing.items()][:_SHOWN]]
+        if (more := len(self.missing) - _SHOWN) > 0:
+            lines.append(f"  and {more} more, listed in {_RECORD}")
+        return [f"{number}; the same command tries them again:", *lines]
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -698,15 +627,12 @@ class StoredTables:
         if not path.is_file() or not all(file.is_file() for file in self.files.values()):
             return None
         try:
-            record = _SCORING.validate_python(read_json(path, error=TableError))
-            if set(record.digests) != set(SPLITS):
-                raise ValueError("digests of unexpected tables")
+            return _SCORING.validate_python(read_json(path, error=TableError))
         except ValueError as error:
             raise TableError(
                 f"{path}: damaged ({one_line(error)}); remove the folder {self.key} to have its "
                 "tables scored again"
             ) from None
-        return record
 
     @property
     def complete(self) -> bool:
@@ -779,7 +705,7 @@ class JointTables:
     @property
     def digests(self) -> Mapping[str, str] | None:
         """Content hash of the rows of each split; None until all tables exist."""
-        parts = [part for each in self.members.values() if (part := each.digests) is not None]
+        parts = [*filter(None, (each.digests for each in self.members.values()))]
         if len(parts) < len(self.members):
             return None
         return {str(split): joint_digest(part[split] for part in parts) for split in SPLITS}

@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from dcs.data.forms.base import Form, Rows
-from dcs.data.forms.engines import CHAT, CLASSIFY
-from dcs.data.forms.harnesses import INSPECT, LIGHTEVAL, LM_EVAL
-from dcs.data.forms.nested import NUMBERS, SCORES
-from dcs.data.forms.plain import LONG, RUNS, SINGLE
+from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
+from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE
 
 FORMS: Final[tuple[Form, ...]] = (
     *(LM_EVAL, LIGHTEVAL, INSPECT),

@@ -120,6 +120,18 @@ def with_scores(
     return pd.concat([frame, added], axis=1)
 
 
+def with_found(
+    frame: pd.DataFrame, scores: Sequence[Mapping[str, Any]], told: Mapping[str, Any]
+) -> Rows:
+    """Return the rows that have scores, and a remark on the others."""
+    kept = [row for row, each in enumerate(scores) if each]
+    lost = [row for row, each in enumerate(scores) if not each]
+    remark = f"{len(lost):,} failed rows are left out, the first is {lost[0]}" if lost else ""
+    rest = frame.iloc[kept].reset_index(drop=True)
+    rows = with_scores(rest, [scores[row] for row in kept], [*scores[kept[0]]])
+    return Rows(rows, {**told, "values": "scores", "columns": None}, remark)
+
+
 def label_columns(frame: pd.DataFrame, but: Sequence[str | None] = ()) -> list[str]:
     """Return the columns that are named as labels, and are not named as predictions."""
     named = [name for name in frame.columns if is_label(name) and not names_predictions(name)]
@@ -151,11 +163,6 @@ def with_votes(
         raise TableError(
             f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels ({quoted(classes)}); "
             f"name all classes with --read classes={','.join(classes)}; others are no votes"
-        )
-    if odd and not any(any(row.values()) for row in counts):
-        raise TableError(
-            f"no answer is a class ({quoted(classes)}), but for example {quoted(odd[:1])}; name "
-            "the classes as the answers do with --read classes=A,B,..."
         )
     if len(known) < max(2, len(classes)):
         raise TableError(f"must have two different classes, got {show(list(classes))}")

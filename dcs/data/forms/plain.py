@@ -1,8 +1,13 @@
-"""Plain columns that are not one per class: several rows per text, runs, or a single column."""
+"""Columns that are not one per class: lists and objects, several rows per text, runs, or one.
+
+Labels with scores are the output of pipelines of Transformers, of zero-shot classification and of
+Argilla; lists or objects of numbers are columns of JSON or Parquet, or their text in CSV.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,14 +17,17 @@ from dcs.data.columns import (
     cells_of,
     has_class_columns,
     is_id,
+    is_label,
     names_predictions,
     to_number,
 )
 from dcs.data.forms.base import (
     Form,
     Rows,
+    is_number,
     label_columns,
     natural,
+    parsed_cells,
     structured,
     with_scores,
     with_votes,
@@ -29,6 +37,121 @@ from dcs.errors import TableError, quoted, show
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_LABELS: Final = ("label", "class", "name")
+_SCORES: Final = ("score", "probability", "prob", "confidence", "logprob")
+
+
+def _pairs(cell: Any) -> list[tuple[str, Any]]:
+    """Return the labels and scores of a cell; empty if it is something else."""
+    if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list):
+        (cell,) = cell  # of a pipeline that was given a list of one text
+    labels: Any = None
+    scores: Any = None
+    if isinstance(cell, dict):
+        labels, scores = cell.get("labels"), cell.get("scores")
+    elif isinstance(cell, list | tuple) and all(isinstance(each, dict) for each in cell):
+        labels, scores = (
+            [next((each[key] for key in keys if key in each), None) for each in cell]
+            for keys in (_LABELS, _SCORES)
+        )
+    if not (isinstance(labels, list | tuple) and isinstance(scores, list | tuple)):
+        return []
+    if len(labels) != len(scores) or None in labels or not all(map(is_number, scores)):
+        return []
+    return [*zip(map(as_text, labels), scores, strict=True)]
+
+
+def _scored(frame: pd.DataFrame) -> tuple[list[str], list[list[tuple[str, Any]]]]:
+    """Return the columns that hold labels with scores, and the pairs of each row."""
+    columns: dict[tuple[str, ...], list[Any]] = {}
+    for name in structured(frame):
+        columns[(name,)] = parsed_cells(frame, name)
+    both = ("labels",), ("scores",)
+    if {*both} <= columns.keys():
+        cells = zip(*(columns[name] for name in both), strict=True)
+        columns["labels", "scores"] = [{"labels": a, "scores": b} for a, b in cells]
+    for names, found in columns.items():
+        pairs = [_pairs(cell) for cell in found]
+        filled = zip(pairs, found, strict=True)
+        if any(pairs) and all(each or cell is None for each, cell in filled):
+            return [*names], pairs
+    return [], []
+
+
+def _score_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    columns, pairs = _scored(frame)
+    for row, each in enumerate(pairs):
+        if len(dict(each)) < len(each):
+            raise TableError(f"row {row}: a label has two scores: {show([k for k, _ in each])}")
+    scores, rest = [dict(each) for each in pairs], frame.drop(columns=columns)
+    classes = sorted({name for row in scores for name in row})
+    short = [row for row, each in enumerate(scores) if each and len(each) < len(classes)]
+    if len(short) > len(scores) / 2:
+        number = f"{len(scores[short[0]])} of {len(classes)} classes"
+        raise TableError(
+            f"row {short[0]} has scores of {number}; run the pipeline with top_k=None"
+        )
+    numbered = all(re.fullmatch(r"LABEL_\d+", name) for name in classes)
+    if numbered and given.classes and {*given.classes} != {*classes}:
+        names = {f"LABEL_{k}": name for k, name in enumerate(given.classes)}
+        scores = [{names.get(k, k): v for k, v in row.items()} for row in scores]
+    elif numbered:
+        for name in label_columns(rest):
+            texts = [text for text in map(as_text, cells_of(rest[name])) if text]
+            if texts and not any(re.fullmatch(r"(LABEL_)?[\d.]+", text) for text in texts):
+                raise TableError(
+                    f"classes are {quoted(classes)} and labels names such as {show(texts[0])}; "
+                    "name the classes in the order of id2label with --read classes=A,B,..."
+                )
+    return Rows(with_scores(rest, scores))
+
+
+SCORES = Form("labels with scores", lambda frame, given: bool(_scored(frame)[0]), _score_rows)
+
+
+def _inner(cell: Any) -> dict[str, Any]:
+    """Return numbers by their key or place; empty if the cell is something else."""
+    pairs = [*enumerate(cell)] if isinstance(cell, list | tuple) else []
+    pairs = [*cell.items()] if isinstance(cell, dict) else pairs
+    numbers = all(each is None or is_number(each) for _, each in pairs)
+    return {str(key): each for key, each in pairs} if numbers else {}
+
+
+def _number_columns(frame: pd.DataFrame, given: Reading) -> dict[str, list[dict[str, Any]]]:
+    """Return the columns whose cells are lists or objects of numbers; a label is neither."""
+    found = {}
+    for name in (n for n in structured(frame) if n != given.label and not is_label(n)):
+        cells = parsed_cells(frame, name)
+        rows = [_inner(cell) for cell in cells]
+        if any(rows) and all(row or cell is None for row, cell in zip(rows, cells, strict=True)):
+            found[name] = rows
+    return found
+
+
+def _number_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    import pandas as pd
+
+    parts = {name: frame[[name]] for name in frame.columns}
+    for name, rows in _number_columns(frame, given).items():
+        keys = list(dict.fromkeys(key for row in rows for key in row))
+        short = [k for k, row in enumerate(rows) if row and len(row) < len(keys)]
+        if short and keys == [str(k) for k in range(len(keys))]:
+            place, number = f"row {short[0]}, column {show(name)}", len(rows[short[0]])
+            raise TableError(
+                f"{place}: {number} numbers; give one for each of {len(keys)} classes"
+            )
+        added = {f"{name}.{key}": [row.get(key) for row in rows] for key in keys}
+        parts[name] = pd.DataFrame(added, index=frame.index, dtype=object)
+    return Rows(pd.concat([*parts.values()], axis=1))
+
+
+NUMBERS = Form(
+    "lists or objects of numbers",
+    lambda frame, given: bool(_number_columns(frame, given)),
+    _number_rows,
+)
+
 
 _CLASS: Final = re.compile(r"class(_name)?|category|label(_name)?|option|choice|candidate", re.I)
 _VALUE: Final = re.compile(r"p|probs?|proba|probability|score|value|log_?prob|confidence", re.I)
@@ -78,15 +201,13 @@ def _long_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         labels = [given.label] if given.label in kept else label_columns(frame, (name, key))
         answers = [[cells[row] for row in rows] for rows in groups.values()]
         found = with_votes(first, answers, next(iter(labels), None), given)
-        return Rows(found.frame, {"id": key, **found.told}, found.remark)
+        return replace(found, told={"id": key, **found.told})
     numbers = cells_of(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
     size = len({*cells})
     if short := [k for k, row in enumerate(scores) if len(row) < size]:
-        raise TableError(
-            f"{key} {show(first[key].iloc[short[0]])} has {len(scores[short[0]])} classes, others "
-            f"have {size}; give one row per class"
-        )
+        place, number = f"{key} {show(first[key].iloc[short[0]])}", len(scores[short[0]])
+        raise TableError(f"{place} has {number} classes; give a row for each of {size}")
     return Rows(with_scores(first, scores), {"id": key})
 
 
@@ -169,52 +290,42 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         shown = show(frame[score].iloc[wrong[0]])
         raise TableError(f"row {wrong[0]}: {score} is {shown}; must be a probability")
     if len(classes) != 2:
-        raise TableError(
-            f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}: values "
-            "of the other classes are unknown; give a column per class"
-        )
-    if comparable(classes[0]) == comparable(classes[1]):
+        known = f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}"
+        raise TableError(f"{known}: the other classes have no values; give a column per class")
+    keys = [*map(comparable, classes)]
+    if keys[0] == keys[1]:
         raise TableError(f"classes {quoted(classes)} differ in case only; rename one")
-    second, remark = np.ones(len(values), dtype=bool), ""
+    meanings: list[tuple[str, Any]] = [
+        (f"the probability of {show(name)}", k) for k, name in enumerate(classes)
+    ]
     if guess is None:
         place = _place(score, classes, given)
-        second[:] = place == 1
-        remark = f"{show(score)} is the probability of {show(classes[place])}"
-        truth = [] if label is None else [comparable(cell) for cell in cells_of(frame[label])]
-        first, other = (
-            values[[cell == comparable(c) for cell in truth]] if truth else values[:0]
-            for c in classes
-        )
-        high = first if place == 1 else other
-        low = other if place == 1 else first
-        lower = min(high.size, low.size) >= TELLING and low.mean() < high.mean()
+        remark, second = meanings[place]
+        truth = [] if label is None else [*map(comparable, cells_of(frame[label]))]
+        own, other = (values[[cell == keys[k] for cell in truth]] for k in (place, 1 - place))
+        lower = min(own.size, other.size) >= TELLING and own.mean() < other.mean()
         if not given.classes and (lower or (len(values) >= TELLING and values.min() >= 0.5)):
             raise TableError(
-                f"{score} may be the confidence of a prediction, or of another class: it is never "
-                f"below 0.5, or lower for {show(classes[place])}; add the column predicted, or "
-                f"{_ways(classes)}"
+                f"{score} is never below 0.5, or lower for {show(classes[place])}: if it is the "
+                f"confidence of a prediction, add the column predicted, or else {_ways(classes)}"
             )
     else:
-        keys = [*map(comparable, classes)]
         cells = [comparable(cell) for cell in cells_of(frame[guess])]
         if odd := [k for k, cell in enumerate(cells) if cell not in keys]:
             raise TableError(f"row {odd[0]}: {guess} must be one of {quoted(classes)}")
-        second = np.array([cell == keys[1] for cell in cells])
-        remark = f"{show(score)} is the confidence of {show(guess)}"
-        if (values < 0.5).any():
-            # Not below a half as a confidence: the probability of one class, then.
-            for place in (1, 0):
-                if (np.where(second == bool(place), values, 1.0 - values) >= 0.5).all():
-                    second[:] = place == 1
-                    remark = f"{show(score)} is the probability of {show(classes[place])}"
-                    break
-            else:
-                raise TableError(
-                    f"row {np.flatnonzero(values < 0.5)[0]}: {score} is below 0.5, and not the "
-                    f"probability of one class of which {guess} is the more probable; give a "
-                    "column per class"
-                )
-    values = np.where(second, values, 1.0 - values)
+        guesses = np.array([keys.index(cell) for cell in cells])
+        meanings = [(f"the confidence of {show(guess)}", guesses), *meanings[::-1]]
+        # Under the right meaning, the more probable class is predicted.
+        right = [np.where(k == guesses, values, 1.0 - values) >= 0.5 for _, k in meanings]
+        fitting = [each for each, fits in zip(meanings, right, strict=True) if fits.all()]
+        if not fitting:
+            raise TableError(
+                f"row {np.flatnonzero(values < 0.5)[0]}: {score} is below 0.5, but {guess} is no "
+                "less probable class; give a column per class"
+            )
+        remark, second = fitting[0]
+    remark = f"{show(score)} is {remark}"
+    values = np.where(second == 1, values, 1.0 - values)
     scores = [dict(zip(classes, (1.0 - value, value), strict=True)) for value in values.tolist()]
     rest = frame.drop(columns=score).rename(
         columns={"label": "predicted"} if guess == "label" else {}
@@ -224,11 +335,9 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
 
 
 def _ways(classes: tuple[str, ...]) -> str:
-    both = (",".join(classes), ",".join(classes[::-1]))
-    return (
-        f"name the class of the probability as the second: --read classes={both[0]} or "
-        f"classes={both[1]}"
-    )
+    first, second = ",".join(classes), ",".join(classes[::-1])
+    name = "name the class of the probability as the second"
+    return f"{name}: --read classes={first} or classes={second}"
 
 
 def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:

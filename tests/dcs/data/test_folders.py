@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcs.data.reader import as_reading, open_sources
+import pandas as pd
+import pytest
+
+from dcs.data.reader import as_reading, open_sources, refuse_shared_texts
 from dcs.errors import ConfigError, TableError
-from tests.dcs.data.test_formats import LINES, vectors
 from tests.dcs.refusals import refuses
 
 
@@ -18,8 +20,25 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refuses(ConfigError, as_reading, {"classes": "no,yes"}, names=["classes"])
 
 
-def test_a_folder_has_its_parts(tmp_path: Path) -> None:
-    path = vectors(tmp_path, opt=LINES, dev=LINES, test=LINES)
-    tables = open_sources(path)
-    assert [*tables] == ["optimization", "test"]
-    assert tables["test"].table.provenance.split == "test"
+def _write(path: Path, ids: list[str], share: float) -> Path:
+    rows = {"p:a": share, "p:b": 1.0 - share, "label": ["a", "b", "a"], "id": ids}
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("shared", [["x", "y", "z"], ["1", "2", "90"], ["7", "8", "9"]])
+def test_shared_ids_are_refused_unless_they_number_the_rows(
+    shared: list[str], tmp_path: Path
+) -> None:
+    fitted = _write(tmp_path / "a.csv", shared, 0.2)
+    test = _write(tmp_path / "b.csv", ["u", "v", shared[2]], 0.7)
+    refuses(TableError, open_sources, fitted, test=test, names=["b.csv", "1 of 3 ids"])
+    numbered = [_write(tmp_path / f"{k}.csv", ["1", "2", "3"], k / 10) for k in (2, 7)]
+    assert [*open_sources(numbered[0], test=numbered[1])] == ["optimization", "test"]
+
+
+def test_one_shared_text_in_a_hundred_is_chance() -> None:
+    test = [f"text {k}" for k in range(100)]
+    assert refuse_shared_texts(test[:1], test, "t") != ""
+    assert refuse_shared_texts(["another"], test, "t") == ""
+    refuses(TableError, refuse_shared_texts, test[:2], test, "t", names=["2 of 100 texts"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,76 +43,48 @@ def comma(form: str, values: Any = PROBS) -> Any:
     return [[form.format(value).replace(".", ",") for value in row] for row in values]
 
 
-def csv_of(separator: str = ",", **options: Any) -> Callable[[pd.DataFrame, Path], Path]:
-    def write(frame: pd.DataFrame, path: Path) -> Path:
-        path = path.with_suffix(".csv")
-        frame.to_csv(path, sep=separator, index=False, **options)
-        return path
-
-    return write
+def csv_of(frame: pd.DataFrame, path: Path, separator: str = ",", **options: Any) -> Path:
+    frame.to_csv(path.with_suffix(".csv"), sep=separator, index=False, **options)
+    return path.with_suffix(".csv")
 
 
 LOGS = np.log(PROBS)
 VOTES = np.array([RNG.multinomial(10, row) for row in PROBS])
 SPARSE = [["" if v < 0.004 else f"{v:.4f}" for v in row] for row in PROBS]
 
-#: Class columns, label column, other columns, and how the file is written; tolerance.
-WAYS: dict[str, tuple[pd.DataFrame, dict[str, Any], Any, float]] = {
-    "two decimals": (columns(rounded(2)), {"label": GOLD}, csv_of(), 0.03),
-    "suffix": (columns(form="{}_prob"), {"gold": GOLD}, csv_of(), 1e-12),
-    "per cents": (columns(texts("{:.1%}")), {"label": GOLD}, csv_of(), 0.003),
-    "per cents, comma": (columns(comma("{:.1%}")), {"label": GOLD}, csv_of(";"), 0.003),
-    "spaced per cents": (columns(texts("{:.2f} %", 100 * PROBS)), {"y": GOLD}, csv_of(), 3e-4),
-    "of a hundred": (columns(100 * rounded(5)), {"label": GOLD}, csv_of("\t"), 1e-4),
-    "quoted comma": (columns(comma("{:.6f}")), {"label": GOLD}, csv_of(), 1e-5),
-    "log-probabilities": (columns(LOGS), {"label": GOLD}, csv_of(), 1e-9),
-    "rounded logs": (columns(np.round(LOGS, 3), "logprob_{}"), {"label": GOLD}, csv_of(), 2e-3),
-    "base 2": (columns(np.log2(PROBS)), {"label": GOLD}, csv_of(), 1e-9),
-    "base 10": (columns(np.log10(PROBS)), {"label": GOLD}, csv_of(), 1e-9),
-    "logits": (columns(LOGS + 3.0, "logit_{}"), {"label": GOLD}, csv_of(), 1e-9),
-    "unnormalised logs": (columns(LOGS - 1.0), {"label": GOLD}, csv_of(), 1e-9),
-    "empty cells": (columns(SPARSE), {"label": GOLD}, csv_of(), 0.02),
-    "floats as labels": (
-        columns(),
-        {"label": [None, *LABELS[1:].astype(float)]},
-        csv_of(),
-        1e-12,
-    ),
-    "a label column of another name": (columns(), {"queue": GOLD}, csv_of(), 1e-12),
-    "with predictions": (
-        columns(),
-        {"predicted": TOP, "label": GOLD},
-        csv_of(),
-        1e-12,
-    ),
-    "predictions as label": (columns(), {"label": TOP, "gold": GOLD}, csv_of(), 1e-12),
-    "with numbers": (
-        columns(),
-        {"length": range(120), "score": np.ones(120), "label": GOLD},
-        csv_of(),
-        1e-12,
-    ),
-    "with ids": (
-        columns(),
-        {"ticket_id": [f"T{k}" for k in range(120)], "label": GOLD},
-        csv_of(),
-        1e-12,
-    ),
-    "an index": (columns(), {"Unnamed: 0": range(120), "label": GOLD}, csv_of(), 1e-12),
-    "both": (
-        pd.concat([columns(form="prob_{}"), columns(LOGS, "logprob_{}")], axis=1),
-        {"label": GOLD},
-        csv_of(),
-        1e-12,
-    ),
+LABEL = {"label": GOLD}
+BOTH = pd.concat([columns(form="prob_{}"), columns(LOGS, "logprob_{}")], axis=1)
+
+#: Class columns, other columns, tolerance, and the separator unless it is a comma.
+WAYS: dict[str, tuple[Any, ...]] = {
+    "two decimals": (columns(rounded(2)), LABEL, 0.03),
+    "suffix": (columns(form="{}_prob"), {"gold": GOLD}, 1e-12),
+    "per cents": (columns(texts("{:.1%}")), LABEL, 0.003),
+    "per cents, comma": (columns(comma("{:.1%}")), LABEL, 0.003, ";"),
+    "spaced per cents": (columns(texts("{:.2f} %", 100 * PROBS)), {"y": GOLD}, 3e-4),
+    "of a hundred": (columns(100 * rounded(5)), LABEL, 1e-4, "\t"),
+    "quoted comma": (columns(comma("{:.6f}")), LABEL, 1e-5),
+    "rounded logs": (columns(np.round(LOGS, 3), "logprob_{}"), LABEL, 2e-3),
+    "base 2": (columns(np.log2(PROBS)), LABEL, 1e-9),
+    "base 10": (columns(np.log10(PROBS)), LABEL, 1e-9),
+    "unnormalised logs": (columns(LOGS - 1.0), LABEL, 1e-9),
+    "empty cells": (columns(SPARSE), LABEL, 0.02),
+    "floats as labels": (columns(), {"label": [None, *LABELS[1:].astype(float)]}, 1e-12),
+    "a label column of another name": (columns(), {"queue": GOLD}, 1e-12),
+    "with predictions": (columns(), {"predicted": TOP, "label": GOLD}, 1e-12),
+    "predictions as label": (columns(), {"label": TOP, "gold": GOLD}, 1e-12),
+    "with numbers": (columns(), {"length": range(120), "score": np.ones(120), **LABEL}, 1e-12),
+    "with ids": (columns(), {"ticket_id": [f"T{k}" for k in range(120)], **LABEL}, 1e-12),
+    "an index": (columns(), {"Unnamed: 0": range(120), **LABEL}, 1e-12),
+    "both": (BOTH, LABEL, 1e-12),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_table_written_differently(way: str, tmp_path: Path) -> None:
-    frame, others, write, tolerance = WAYS[way]
+    frame, others, tolerance, *mark = WAYS[way]
     before = pd.DataFrame({**others, "text": TEXTS})
-    path = write(pd.concat([before, frame], axis=1), tmp_path / "rows")
+    path = csv_of(pd.concat([before, frame], axis=1), tmp_path / "rows", *mark)
     found = open_source(path)
     table = found.table
     order = [table.classes.index(name) for name in CLASSES]
@@ -125,7 +96,7 @@ def test_one_table_written_differently(way: str, tmp_path: Path) -> None:
     assert "\n" not in found.remark and found.frame["text"].tolist() == TEXTS
     # The next file of the same kind, one unlabelled row of it, is read in the same way.
     rest = pd.concat([before, frame], axis=1)[:9].drop(columns=list(others))
-    again = open_source(write(rest, tmp_path / "next"), known=found.reading).table
+    again = open_source(csv_of(rest, tmp_path / "next", *mark), known=found.reading).table
     assert again.classes == table.classes
     np.testing.assert_allclose(again.probs, table.probs[:9], atol=1e-9)
 
@@ -244,7 +215,8 @@ def test_predictions_in_the_place_of_labels_are_noticed_in_python() -> None:
 
 def test_cells_are_no_names_of_columns(tmp_path: Path) -> None:
     for decimals in (2, 6):
-        path = csv_of(header=False)(columns(rounded(decimals)).assign(label=GOLD), tmp_path / "x")
+        rows = columns(rounded(decimals)).assign(label=GOLD)
+        path = csv_of(rows, tmp_path / "x", header=False)
         refuses(TableError, read_table, path, names=["column names"])
     counts = {"rank": np.arange(120) // 5 + 1, "step": np.arange(120) % 5 + 1}
     refuses(TableError, read_table, pd.DataFrame(counts).assign(label=GOLD), names=["columns="])

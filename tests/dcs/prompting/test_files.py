@@ -258,7 +258,6 @@ class TestOwnTask:
             # Equal texts stay together.
             assert not {e.text for e in parts[0]} & {e.text for e in parts[1]}
             assert parts[1][0].id.startswith("moods-train-")
-            assert all(part in task.division for part in ("20%", "a.jsonl", f"seed {seed}"))
             drawn.append(parts[1])
         assert drawn[0] == drawn[1] != drawn[2]
 
@@ -285,40 +284,20 @@ class TestOwnTask:
         refused("nowhere.yaml", None, "nowhere.yaml")
 
     @pytest.mark.parametrize(
-        ("options", "listed", "words"),
-        [
-            ("words", "happy, sad", ("happy", "sad")),
-            ("letters", "A. happy\nB. sad", ("A", "B")),
-        ],
-    )
-    def test_list_of_the_options(
-        self, tmp_path: Path, options: str, listed: str, words: tuple[str, ...]
-    ) -> None:
-        changes = {"instruction": "Choose:\n{options}", "options": options}
-        task = get_task(write_own(tmp_path, **changes))
-        assert (task.instruction, task.label_words) == (f"Choose:\n{listed}", words)
-
-    @pytest.mark.parametrize(
         ("changes", "key"),
         [
             ({"clases": ["A"]}, "clases"),
-            ({"name": "../moods"}, "name"),
-            ({"classes": ["Happy"], "label_words": ["happy"]}, "classes"),
             ({"classes": ["Happy", "Happy"]}, "classes"),
             ({"template": "Text: text"}, "template"),
             ({"template": "Text: {text} Mood:"}, "template"),
-            ({"labels": [1]}, "labels"),
             ({"label_words": ["a"]}, "label_words"),
             ({"variants": {"x": {"template": "{other}\n->"}}}, "variants.x"),
-            ({"variants": {"x": {"label_words": ["a"]}}}, "variants.x"),
             ({"variants": {"x": {"classes": ["A", "B"]}}}, "variants.x"),
             ({"variants": {"a/b": {}}}, "variants"),
-            ({"options": "letters"}, "options"),
             ({"files": None}, "files"),
             ({"files": OWN["files"] | {"fields": {"txt": "text"}}}, "files.fields"),
             ({"files": OWN["files"] | {"test": "../b.jsonl"}}, "files.test"),
             ({"files": OWN["files"] | {"train": "a.jsonl"}}, "files"),
-            ({"files": OWN["files"] | {"test": ""}}, "files"),
         ],
     )
     def test_errors_name_file_and_key(
@@ -372,10 +351,6 @@ def write_dataset(folder: Path, hub: HubLocation, name: str) -> None:
     (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
 
 
-#: What datasets reads from files of the current folder, without asking the hub.
-BUILDERS = ("csv", "json", "text", "parquet", "arrow", "xml", "imagefolder", "lance", "hf://csv")
-
-
 def fetch_from(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Let a dataset of the hub be a folder, whose files are said to be somewhere."""
     datasets = pytest.importorskip("datasets")
@@ -416,9 +391,7 @@ class TestHub:
             shown = (getattr(hub, split), *COLUMNS[name][0])
             assert all(word in examples[0].text for word in shown)
 
-    @pytest.mark.parametrize(
-        "name", ["/etc", "../texts", "a/../../b", "~/texts", "a/b/c", "", *BUILDERS]
-    )
+    @pytest.mark.parametrize("name", ["/etc", "a/../../b", "~/texts", "a/b/c", "", "csv"])
     def test_a_local_path_is_refused(self, name: str) -> None:
         with pytest.raises(ValidationError):
             HubLocation(dataset=name, optimization="train", test="test")
@@ -448,7 +421,6 @@ class TestHub:
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
         refused("trec", None, "trec", "--data", "pip install datasets")
-        refused("ddi", None, "ddi", "--data")
 
     def test_out_of_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def load_dataset(*args: Any, **kwargs: Any) -> None:

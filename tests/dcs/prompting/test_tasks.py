@@ -76,15 +76,6 @@ class TestDemonstrations:
             assert each.texts <= pool
         assert len({each.texts for each in chosen}) == (8 if shots else 1)
 
-    def test_classes_and_their_order_change(self) -> None:
-        task = get_task("helpdesk")
-        drawn = [select_demonstrations(task, "N", seed=seed).examples for seed in range(8)]
-        orders = {tuple(example.label for example in examples) for examples in drawn}
-        assert len(orders) > 1
-        assert all(sorted(order) == list(range(task.n_classes)) for order in orders)
-        alone = {select_demonstrations(task, 1, seed=s).examples[0].label for s in range(30)}
-        assert len(alone) == task.n_classes
-
     @pytest.mark.parametrize(("shots", "named"), [(5, "shots 5"), ("N", "Tails")])
     def test_too_few_texts(self, shots: Shots, named: str) -> None:
         refuses(ConfigError, select_demonstrations, COINS, shots, seed=0, names=[named])

@@ -259,7 +259,7 @@ class TableScoring:
             },
             demonstrations=[example.id for example in self.prompts.demonstrations.examples],
             remarks=[
-                *filter(None, [self.prompts.task.division, self.prompts.unlabelled]),
+                *filter(None, [self.prompts.unlabelled]),
                 *(line for lines in self._remarks.values() for line in lines),
             ],
             missing=self.prompts.missing(self._reasons),

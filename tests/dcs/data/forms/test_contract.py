@@ -12,10 +12,8 @@ import pytest
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.files import read_records
 from dcs.data.forms import FORMS, Form
-from dcs.data.forms.engines import CHAT, CLASSIFY
-from dcs.data.forms.harnesses import INSPECT, LIGHTEVAL, LM_EVAL
-from dcs.data.forms.nested import NUMBERS, SCORES
-from dcs.data.forms.plain import LONG, RUNS, SINGLE
+from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
+from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE
 from dcs.data.reader import open_source
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError

@@ -52,27 +52,19 @@ HALF = math.log(0.5)
 QUARTERS = [math.log(0.75), math.log(0.25)]
 
 
-class TestProbabilities:
-    def test_an_impossible_choice_is_zero(self, tmp_path: Path) -> None:
-        table = _import(log(tmp_path, sample(0, 0, [-3.0, "-inf"])))
-        assert table.probs.tolist() == [[1, 0]]
+@pytest.mark.parametrize("form", ["dict", "list"])
+def test_shared_choices_are_the_classes(form: str, tmp_path: Path) -> None:
+    lines = [sample(k, "0", [-3.0, "-inf"], **asked("no", "yes", form=form)) for k in range(2)]
+    table = _import(log(tmp_path, *lines))
+    assert (table.classes, table.probs.tolist()) == (("no", "yes"), [[1, 0]] * 2)
 
-    @pytest.mark.parametrize("form", ["dict", "list"])
-    def test_shared_choices_are_the_classes(self, form: str, tmp_path: Path) -> None:
-        lines = [sample(k, "0", QUARTERS, **asked("no", "yes", form=form)) for k in range(2)]
-        assert _import(log(tmp_path, *lines)).classes == ("no", "yes")
 
-    def test_choices_that_differ_are_positions(self, tmp_path: Path) -> None:
-        path = log(
-            tmp_path,
-            sample(0, "blue", QUARTERS, **asked("red", "blue")),
-            sample(1, "one", QUARTERS, **asked("one", "two")),
-        )
-        table = _import(path)
-        assert table.classes == ("choice_0", "choice_1")
-        assert table.labels.tolist() == [1, 0]
-        lines = [sample(k, "1", QUARTERS, **asked("rest", "rest")) for k in range(2)]
-        assert _import(log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
+def test_choices_that_differ_are_positions(tmp_path: Path) -> None:
+    both = [("blue", asked("red", "blue")), ("one", asked("one", "two"))]
+    table = _import(log(tmp_path, *(sample(k, t, QUARTERS, **a) for k, (t, a) in enumerate(both))))
+    assert (table.classes, table.labels.tolist()) == (("choice_0", "choice_1"), [1, 0])
+    lines = [sample(k, "1", QUARTERS, **asked("rest", "rest")) for k in range(2)]
+    assert _import(log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
 
 
 @pytest.mark.parametrize("content", ["[1]", "{", '{"n-shot": 3}', '{"model_name": [1]}'])
@@ -112,9 +104,7 @@ AS_NUMBERS = ("1", "0")
 """Choices that a target may mean by number or by text: "1" is the second, or reads "1"."""
 
 
-def labels_of(
-    folder: Path, targets: list[Any], choices: tuple[str, ...], /, **told: Any
-) -> list[int]:
+def labels_of(folder: Path, targets: list[Any], choices: Any, **told: Any) -> list[int]:
     """Return the labels of a log of such targets; `told` are options."""
     lines = [sample(k, target, QUARTERS, **asked(*choices)) for k, target in enumerate(targets)]
     labels: list[int] = _import(log(folder, *lines), **told).labels.tolist()
@@ -141,15 +131,16 @@ def test_targets(targets, choices, told, labels, tmp_path):  # type: ignore[no-u
     assert labels_of(tmp_path, targets, choices, **told) == labels
 
 
-@pytest.mark.parametrize("target", [2, -2, "yes", "maybe", True, [0, 1]])
-def test_targets_must_fit_as_the_others_do(target: Any, tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="id '1': "):
-        labels_of(tmp_path, ["1", target], NO_YES)
-
-
-def test_targets_of_two_readings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="labels=from-0"):
-        labels_of(tmp_path, ["1", "1"], AS_NUMBERS)
+@pytest.mark.parametrize(
+    ("targets", "choices", "says"),
+    [
+        *((["1", odd], NO_YES, "id '1': ") for odd in (2, -2, "yes", "maybe", True, [0, 1])),
+        (["1", "1"], AS_NUMBERS, "labels=from-0"),
+    ],
+)
+def test_targets_that_are_refused(targets: Any, choices: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=says):
+        labels_of(tmp_path, targets, choices)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,399 @@
+"""Logs of other programs: chats with log-probabilities, ``/classify``, evaluation harnesses.
+
+lm-evaluation-harness and lighteval log the log-likelihoods of the choices of a question given the
+prompt, which a softmax converts to class probabilities. Classes are the texts of the choices if
+all questions share them, otherwise their positions; a position that a question does not have
+(ARC, MMLU-Pro) has probability 0 there. Inspect logs the tokens of an answer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dcs.data.columns import PREFIX, Reading, cells_of
+from dcs.data.forms.base import (
+    Form,
+    Rows,
+    natural,
+    parsed,
+    parsed_cells,
+    with_found,
+    with_scores,
+    with_votes,
+)
+from dcs.data.labels import as_text, fold
+from dcs.errors import TableError, quoted, show
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: The bytes that byte-level tokenizers write as each character: a space is ``Ġ``.
+_PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
+_ALPHABET = {chr(byte): byte for byte in _PRINTED} | {
+    chr(256 + k): byte for k, byte in enumerate(sorted({*range(256)} - {*_PRINTED}))
+}
+
+#: A token that is part of a character: ``<0xE6>``, or ``bytes:\\xe6\\x82`` in OpenAI's API.
+_BYTES = re.compile(
+    r"<0x(?P<one>[0-9A-F]{2})>|(?:bytes:)?(?P<blank> ?)(?P<more>(\\x[0-9a-f]{2})+)"
+)
+
+
+def texts_of(tokens: Sequence[str], label_words: Sequence[str]) -> list[str]:
+    """Return the texts of the tokens at one position of an answer.
+
+    Tokens may be written as in the vocabulary (``▁Yes``, ``ĠYes``, ``<0x59>``).
+    """
+    texts = [_unescaped(found) if (found := _BYTES.fullmatch(t)) else t for t in tokens]
+    # A mark in a label word is a letter of it.
+    if not any("▁" in word for word in label_words):
+        texts = [text.replace("▁", " ") for text in texts]
+    decoded = [_from_pieces(text) for text in texts]
+    # Of bytes that spell no letter, such as those of "é", none is printable.
+    spelled = [not text.isascii() and text.isprintable() for text in decoded]
+    marked = any(
+        text[:1] == "Ġ" or (letters and text != piece)
+        for text, piece, letters in zip(texts, decoded, spelled, strict=True)
+    )
+    plain = any(text[:1].isspace() for text in texts) or any("Ġ" in word for word in label_words)
+    return decoded if marked and not plain else texts
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """Return a token of bytes as text."""
+    digits = match["one"] or match["more"].replace("\\x", "")
+    return (match["blank"] or "") + bytes.fromhex(digits).decode("utf-8", "surrogateescape")
+
+
+def _from_pieces(text: str) -> str:
+    """Return the text of a token of a byte-level vocabulary; other texts are unchanged."""
+    try:
+        return bytes(_ALPHABET[character] for character in text).decode("utf-8", "surrogateescape")
+    except KeyError:
+        return text
+
+
+def plain_of(classes: Sequence[str]) -> Callable[[Any], str]:
+    """Return how tokens and classes are compared: in any case, if classes stay different."""
+    return fold if len({*map(fold, classes)}) == len(classes) else as_text
+
+
+def likely_tokens(response: Any, classes: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
+    """Return each token of an answer with the probabilities of those that were likely there.
+
+    Probabilities of tokens that are the same text are summed. An answer that failed, or
+    without log-probabilities, has no tokens.
+    """
+    found, plain = [], plain_of(classes)
+    try:
+        for place in _places(response):
+            top = place["top_logprobs"]
+            texts = texts_of([place["token"], *(each["token"] for each in top)], classes)
+            masses: dict[str, float] = {}
+            for text, each in zip(map(plain, texts[1:]), top, strict=True):
+                masses[text] = masses.get(text, 0.0) + math.exp(each["logprob"])
+            found.append((plain(texts[0]), masses))
+    except (LookupError, TypeError, ValueError, OverflowError):
+        return []
+    return found
+
+
+def _places(response: Any) -> list[Any]:
+    """Return the tokens of the first answer in a response, wherever its API has them."""
+    inner: list[Any] = response if isinstance(response, list) else []
+    if isinstance(response, Mapping):
+        inner, top = [*response.values()], response.get("top_logprobs")
+        if isinstance(top, list) and isinstance(response.get("tokens"), list):  # completions
+            likely = ([{"token": t, "logprob": v} for t, v in each.items()] for each in top)
+            pairs = zip(response["tokens"], likely, strict=True)
+            return [{"token": token, "top_logprobs": each} for token, each in pairs]
+    elif inner and all(isinstance(each, Mapping) and "top_logprobs" in each for each in inner):
+        return inner
+    return next(filter(None, map(_places, inner)), [])
+
+
+def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
+    """Return the probability of each class as a token; nothing if all are zero."""
+    plain = plain_of(classes)
+    found = {name: masses.get(plain(name), 0.0) for name in classes}
+    return found if sum(found.values()) > 0.0 else {}
+
+
+_KEYS: Final = ("response", "body", "choices", "output")
+
+
+def _logged(frame: pd.DataFrame) -> str | None:
+    """Return the column of responses, those with log-probabilities first."""
+    there = [key for key in _KEYS if key in frame]
+    for sign in ("logprob", "choices"):
+        for key in there:
+            if any(sign in str(cell) for cell in frame[key][:20]):
+                return key
+    return None
+
+
+def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    name, classes = _logged(frame), given.classes or ()
+    answers = [likely_tokens(parsed(cell), classes) for cell in cells_of(frame[name])]
+    # Some servers answer with a blank or a quotation mark first.
+    first = [
+        next((masses for token, masses in answer if re.search(r"\w", token)), {})
+        for answer in answers
+    ]
+    if not any(first):
+        raise TableError("no log-probabilities; request logprobs=true and top_logprobs=20")
+    scores = [class_masses(masses, classes) for masses in first]
+    if not any(scores):
+        top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
+        likely = sorted((text for text, _ in top.most_common(12)), key=natural)
+        key = f"classes={','.join(likely)}"
+        found = quoted(likely, 12)
+        raise TableError(
+            f"likely tokens are {found}; name those that are classes with --read {key}"
+        )
+    rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
+    return with_found(rest, scores, {"id": "custom_id"} if "custom_id" in frame else {})
+
+
+CHAT = Form("answers of a chat model", lambda frame, given: _logged(frame) is not None, _chat_rows)
+
+
+def _classify_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    values = [cell if isinstance(cell, list) else [] for cell in parsed_cells(frame, "probs")]
+    size = max(map(len, values))
+    if wrong := [k for k, row in enumerate(values) if len(row) != size or None in row]:
+        raise TableError(f"row {wrong[0]}: {len(values[wrong[0]])} probs, others have {size}")
+    top = np.array(values, dtype=np.float64).argmax(axis=1).tolist()
+    labels = [*map(as_text, frame["label"])]
+    predicted = dict(zip(top, labels, strict=True))
+    if len({*zip(top, labels, strict=True)}) > len({*predicted.values()}):
+        advice = "if it holds labels, add --read label=label --read classes=A,B,..."
+        raise TableError(f"label is not the most probable class of every row; {advice}")
+    classes = given.classes or tuple(predicted.get(k, "") for k in range(size))
+    if "" in classes or len(classes) != size:
+        found = f"{quoted([*predicted.values()])} of {size} classes are predicted"
+        raise TableError(f"only {found}; name all in their order with --read classes=A,B,...")
+    scores = [dict(zip(classes, row, strict=True)) for row in values]
+    rest = frame.drop(columns="probs").rename(columns={"label": "predicted"})
+    return Rows(with_scores(rest, scores, classes), {}, "label is the prediction")
+
+
+CLASSIFY = Form(
+    "rows of /classify of vLLM or SGLang",
+    lambda frame, given: (
+        {"label", "probs", "num_classes"} <= {*frame.columns}
+        and given.label != "label"
+        and bool(frame["label"].notna().any())
+    ),
+    _classify_rows,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Choices of a question: their texts, if known, and log-likelihoods; and the right one."""
+
+    id: str
+    choices: Sequence[str]
+    scores: Sequence[float]
+    target: Any
+
+    def place(self, counting: str, classes: Sequence[str]) -> int | None:
+        """Return the place of the target under one reading, None if it is no choice."""
+        text = as_text(self.target)
+        if text in ("", "-1"):
+            return -1  # Test splits on the Hugging Face Hub without answers have such targets.
+        numbers = {str(k): k for k in range(len(self.scores))}
+        if isinstance(self.target, int) or counting == "from-0":
+            # An integer, as opposed to a string, is a position under both readings.
+            return numbers.get(text)
+        known = [[*names] for names in (self.choices, classes)]
+        return next((names.index(text) for names in known if names.count(text) == 1), None)
+
+
+def question_rows(questions: Sequence[Question], given: Reading) -> Rows:
+    """Return rows with a column of logits per class.
+
+    Raises
+    ------
+    TableError
+        If a question has no two finite log-likelihoods, or targets are unclear.
+    """
+    import pandas as pd
+
+    size = max(len(each.scores) for each in questions)
+    for each in questions:
+        if size < 2 or not all(s < math.inf for s in each.scores) or max(each.scores) == -math.inf:
+            raise TableError(
+                f"id {show(each.id, 40)}: log-likelihoods are {show([*each.scores])}; must "
+                "be two or more, finite or -inf, with a finite one"
+            )
+    texts = [*questions[0].choices]
+    shared = len({*texts}) == size and all([*each.choices] == texts for each in questions)
+    classes = given.classes or tuple(texts if shared else (f"choice_{k}" for k in range(size)))
+    if len(classes) != size:
+        raise TableError(f"{size} choices, but the classes are {quoted(classes)}")
+    labels = _targets(questions, classes, given.labels)
+    rows = pd.DataFrame({"id": [each.id for each in questions], "label": labels})
+    for k, name in enumerate(classes):
+        rows[PREFIX + name] = [[*each.scores, *[-math.inf] * size][k] for each in questions]
+    told = {"label": "label", "labels": "from-0", "id": "id", "values": "logits"}
+    return Rows(rows, told | {"classes": classes, "columns": None})
+
+
+def _targets(
+    questions: Sequence[Question], classes: Sequence[str], labels: str | None
+) -> list[int]:
+    """Return the place of the target of every question.
+
+    Logs store the index of a choice as a string, so ``"1"`` can be choice 1 or the choice with the
+    text "1". Unless it is specified, only one reading must fit every question.
+    """
+    ways = ("names", "from-0") if labels is None else (labels,)
+    places = [[each.place(way, classes) for each in questions] for way in ways]
+    fitting = [[k for k in found if k is not None] for found in places if None not in found]
+    if not fitting:
+        # Report the last failure: the rows before it fit one of the readings.
+        wrong = questions[max(found.index(None) for found in places)]
+        allowed = f"in 0..{len(wrong.scores) - 1} or all one of {quoted(wrong.choices or classes)}"
+        target = f"id {show(wrong.id, 40)}: target is {show(wrong.target, 60)}"
+        raise TableError(f"{target}; targets must all be {allowed}")
+    if len(fitting) == 2 and fitting[0] != fitting[1]:
+        targets = f"targets such as {show(questions[0].target)} can be positions or texts"
+        raise TableError(f"{targets}; specify --read labels=from-0 or labels=names")
+    return fitting[0]
+
+
+_MUTUAL = "acc_mutual_info"
+
+
+def _question(row: dict[Any, Any]) -> Question:
+    """Return the question of a line; data sets that combine tasks store numbers as strings."""
+    scores = [float(score) for score, _ in row["filtered_resps"]]
+    pairs: Any = row.get("arguments")
+    if isinstance(pairs, dict):
+        pairs = [[*pair.values()] for pair in pairs.values()]
+    told = isinstance(pairs, list) and len(pairs) == len(scores)
+    texts = [as_text(text) for _, text in pairs] if told else []
+    if row.get(_MUTUAL) is not None or _MUTUAL in (row.get("metrics") or ()):
+        raise ValueError  # Half of the responses are those without the prompt.
+    return Question(as_text(row["doc_id"]), texts, scores, row["target"])
+
+
+def _questions(
+    records: Iterable[Any], rows: Iterable[int], read: Callable[[Any], Question], needs: str
+) -> list[Question]:
+    """Return the questions of records, given their row numbers."""
+    found = []
+    for row, record in zip(rows, records, strict=True):
+        try:
+            found.append(read(record))
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise TableError(f"row {row}: {show(record)}; must have {needs}") from None
+    return found
+
+
+def _lm_eval_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    filters = cells_of(frame["filter"]) if "filter" in frame else ["none"] * len(frame)
+    names = [*dict.fromkeys(filters)]
+    name = names[0] if given.filter is None and len(names) == 1 else given.filter
+    if name not in names:
+        raise TableError(
+            f"filter is {show(name)}; choose one of {quoted(names)} with --read filter=NAME"
+        )
+    own = frame[[each == name for each in filters]]
+    cells = zip(*(cells_of(own[key]) for key in own.columns), strict=True)
+    records = [dict(zip(own.columns, row, strict=True)) for row in cells]
+    needs = "filtered_resps of a multiple-choice task, written with --log_samples"
+    return question_rows(_questions(records, own.index, _question, needs), given)
+
+
+LM_EVAL = Form(
+    "samples of lm-evaluation-harness",
+    lambda frame, given: {"doc_id", "target", "filtered_resps"} <= {*frame.columns},
+    _lm_eval_rows,
+)
+
+
+def _detail(record: tuple[Any, Any, Any]) -> Question:
+    """Return the question of a row of details."""
+    row, doc, response = record
+    gold, choices = doc["gold_index"], [*map(as_text, doc["choices"])]
+    (target,) = gold if isinstance(gold, list) else [gold]
+    scores = [*map(float, response["logprobs"])]
+    if len(scores) != len(choices):
+        raise ValueError
+    return Question(as_text(doc.get("id", row)), choices, scores, target)
+
+
+def _lighteval_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    both = (parsed_cells(frame, name) for name in ("doc", "model_response"))
+    records = zip(frame.index, *both, strict=True)
+    needs = "a logprob per choice and one gold_index, as in details of a multiple-choice task"
+    return question_rows(_questions(records, frame.index, _detail, needs), given)
+
+
+LIGHTEVAL = Form(
+    "details of lighteval",
+    lambda frame, given: {"doc", "model_response"} <= {*frame.columns},
+    _lighteval_rows,
+)
+
+
+def _answer(scores: Any) -> str:
+    """Return the answer that a scorer parsed."""
+    found = [*scores.values()] if isinstance(scores, dict) else []
+    return next((as_text(s["answer"]) for s in found if isinstance(s, dict) and "answer" in s), "")
+
+
+def _inspect_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+    import pandas as pd
+
+    choices = [parsed(c) for c in cells_of(frame["choices"])] if "choices" in frame else [None]
+    targets = [t[0] if isinstance(t, list) and len(t) == 1 else t for t in frame["target"]]
+    if any(each != choices[0] for each in choices) or any(isinstance(t, list) for t in targets):
+        raise TableError("samples have different choices, or several targets; one of each is read")
+    names = [*map(as_text, choices[0] or given.classes or ())]
+    if len(names) > len(ascii_uppercase):
+        raise TableError(f"{len(names)} choices; at most {len(ascii_uppercase)} have letters")
+    letters = [*ascii_uppercase[: len(names)]] if choices[0] else names
+    spelled = dict(zip(letters, given.classes or names, strict=False))
+    rows = pd.DataFrame({"id": [*map(as_text, frame["id"])]})
+    rows["label"] = [spelled.get(text, text) for text in map(as_text, targets)]
+    told = {
+        "label": "label",
+        "id": "id",
+        "classes": tuple(spelled.values()) or None,
+    }
+    plain = plain_of(letters)
+    places = [likely_tokens(output, letters) for output in frame["output"]]
+    known = {*map(plain, letters)}
+    # The answer is at the end: "ANSWER: B".
+    masses = [next((m for t, m in reversed(each) if t in known), {}) for each in places]
+    if rows["id"].is_unique and any(masses):
+        scores = [class_masses(each, letters) for each in masses]
+        named = [{spelled[k]: mass for k, mass in row.items()} for row in scores]
+        return with_found(rows, named, told)
+    answers = [spelled.get(text, text) for text in map(_answer, frame["scores"])]
+    groups = rows.assign(answer=answers).groupby("id", sort=False)
+    if (groups["label"].nunique() > 1).any():
+        raise TableError("epochs of a sample have different targets")
+    first = groups.first().reset_index()[["id", "label"]]
+    hint = given.model_copy(update={"classes": told["classes"]})
+    found = with_votes(first, [[*each] for _, each in groups["answer"]], "label", hint)
+    return replace(found, told={**told, **found.told})
+
+
+INSPECT = Form(
+    "samples of an Inspect log",
+    lambda frame, given: {"target", "output", "scores", "epoch"} <= {*frame.columns},
+    _inspect_rows,
+)
