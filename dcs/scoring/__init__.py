@@ -6,14 +6,17 @@ the group ``dcs.engines``.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from inspect import signature
 from pkgutil import resolve_name
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from dcs.errors import ConfigError, MissingDependencyError, check_choice
+from pydantic import BaseModel, create_model
+
+from dcs.errors import ConfigError, MissingDependencyError
+from dcs.io import Strict, validated
 from dcs.plugins import find_named, plugin_names
 from dcs.scoring.base import Engine, Progress, Scorer
 from dcs.scoring.cache import StoredScorer, score_settings
@@ -98,16 +101,14 @@ def is_served(engine: str) -> bool:
     return bool(engine_trait(engine, "served"))
 
 
-def engine_options(engine: str) -> tuple[str, ...]:
-    """Return the names of the engine options accepted by :func:`load_scorer`."""
-    names: list[str] = []
-    for kind in engine_class(engine).__mro__:
-        parameters = inspect.signature(kind).parameters.values()
-        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
-        names += [each.name for each in named if each.name != "model"]
-        if all(each.kind is not each.VAR_KEYWORD for each in parameters):
-            break
-    return tuple(names)
+def engine_options(engine: str) -> type[BaseModel]:
+    """Return the model of an engine's options, which :func:`load_scorer` accepts."""
+    kind = engine_class(engine)
+    if (options := getattr(kind, "options", None)) is not None:
+        return cast("type[BaseModel]", options)
+    named = (each for each in signature(kind).parameters.values() if each.kind != each.VAR_KEYWORD)
+    fields: Any = {each.name: (Any, None) for each in named if each.name != "model"}
+    return create_model("Options", __base__=Strict, **fields)
 
 
 def load_scorer(
@@ -144,8 +145,7 @@ def load_scorer(
     """
     build: Callable[..., Scorer] = engine_class(engine)
     reference = os.fspath(model) if is_served(engine) else resolve_model(model)
-    for name in options:
-        check_choice(f"option of engine {engine}", name, engine_options(engine))
+    validated(engine_options(engine), options, source=f"engine {engine}", error=ConfigError)
     scorer = build(reference, **options)
     for name in (*Scorer.__annotations__, "score", "close"):
         if not hasattr(scorer, name):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, Field, PlainSerializer
+from pydantic import AfterValidator, Field, PlainSerializer
 
-from dcs.data.checks import finite_number, softmax, whole_number
-from dcs.errors import ScoringError, check_choice, origin, plain_address, show
-from dcs.io import Strict
+from dcs.data.checks import softmax
+from dcs.errors import ConfigError, ScoringError, origin, plain_address, show
+from dcs.io import Strict, validated
 from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
 from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, count_votes, mean_distribution
 from dcs.scoring.chat import PromptStyle, opened_thought
@@ -36,6 +36,9 @@ Prompt = str | list[dict[str, str]]
 Progress = Callable[[int], None]
 """Callback that receives the number of queries just finished."""
 
+
+#: Prompts of which most may not be answered without a label.
+_FIRST_PROMPTS = 20
 
 Scores = tuple[NDArray[np.float64], dict[int, str]]
 """Class probabilities [M, N], and by row why those that are NaN could not be computed."""
@@ -66,12 +69,6 @@ def scored_rows(probs: NDArray[np.float64], reasons: Mapping[int, str]) -> NDArr
     return probs
 
 
-def _check_address(address: str) -> str:
-    # Checked here too, before the address is written to a plan or a record.
-    plain_address(address)
-    return address
-
-
 class ReadingOptions(Strict):
     """How prompts are written and their answers are read.
 
@@ -84,9 +81,13 @@ class ReadingOptions(Strict):
         the model has a template. See :data:`dcs.scoring.PromptStyle`.
     answer_prefix : "user", "assistant" or "none"
         Whose turn in a chat holds the answer prefix; see :data:`dcs.prompting.AnswerPrefix`.
-    votes, temperature, max_tokens : int, float, int or None
-        Number of answers to sample for each prompt instead of reading log-probabilities, their
-        temperature, and their maximum number of tokens.
+    votes : int or None
+        Number of answers to sample for each prompt instead of reading log-probabilities; the
+        result is the number of answers that name each label.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
     answer : "distribution" or None
         What sampled answers say: a share of each label instead of one label.
     """
@@ -95,8 +96,8 @@ class ReadingOptions(Strict):
     prompt: PromptStyle = "auto"
     answer_prefix: AnswerPrefix = "user"
     votes: int | None = Field(default=None, ge=1, le=1000)
-    temperature: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
-    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_tokens: int = Field(default=1024, ge=1)
     answer: Literal["distribution"] | None = None
 
 
@@ -109,6 +110,7 @@ class LocalOptions(ReadingOptions):
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     """
 
+    temperature: float = Field(default=1.0, gt=0.0)
     dtype: str | None = None
 
 
@@ -129,47 +131,67 @@ class VLLMOptions(LocalOptions):
 
     Attributes
     ----------
-    tensor_parallel : int or None
-        Number of GPUs per model; reserved by each actor of a sweep.
-    memory, max_length : float, int or None
-        Fraction of GPU memory to use, and maximum number of tokens of a prompt, by default as
-        many as the context of the model and the memory allow.
-    batch_invariant : bool or None
-        Whether a prompt is computed in the same way in every batch.
+    tensor_parallel : int
+        Number of GPUs that share the model. A Ray actor reserves as many.
+    memory : float or None
+        Fraction of the memory of each GPU for weights and cache.
+    max_length : int or None
+        Maximum number of tokens of a prompt; by default as many as the context of the model and
+        the memory allow.
+    batch_invariant : bool
+        Compute a prompt in the same way in every batch, so that resumed rows are the same bits;
+        slower, and only on GPUs that vLLM supports (``VLLM_BATCH_INVARIANT``).
     """
 
-    tensor_parallel: int | None = Field(default=None, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1)
     memory: float | None = Field(default=None, gt=0.0, le=1.0)
     max_length: int | None = Field(default=None, ge=1)
-    batch_invariant: bool | None = None
+    batch_invariant: bool = False
 
 
 class OpenAIOptions(ReadingOptions):
-    """Options of the engine ``openai``; see :class:`dcs.scoring.openai.OpenAIScorer`.
+    """Options of the engine ``openai``.
 
     Attributes
     ----------
-    base_url, api, top_logprobs, missing, concurrency, retries, timeout : optional
-        The server, what it is asked for, and how.
+    base_url : str
+        URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
+    api : {"completions", "chat"}
+        Which API to use: plain completion, as in the paper, or chat.
+    top_logprobs : int or None
+        Number of most probable tokens to request. By default the server is asked for exactly the
+        label tokens, and for 20 or 5 if it does not support that.
+    missing : {"spread", "bound", "error"}
+        How to handle labels that are not among the most probable tokens; see
+        :data:`dcs.scoring.answers.MissingRule`.
+    concurrency : int
+        Maximum number of concurrent requests.
+    retries : int
+        Maximum number of retries after a transient failure, with exponential backoff or the
+        delay requested by the server (``Retry-After``), up to two minutes each.
+    timeout : float
+        Seconds until an attempt counts as failed; a request, with its retries and waits, is given
+        up after four times as long.
     revision : str or None
-        Exact version of the served model, if known.
-    key_variable : str or None
-        Environment variable with the API key; by default OPENAI_API_KEY.
+        The exact version of the model, if known; a served model may change without a change of
+        name. Required if the path of `base_url` is more than an API version.
+    key_variable : str
+        Environment variable with the API key, if the server requires one. The key is only sent
+        in the header of the requests.
     """
 
     # JSON is what is recorded: without the path, which may contain a key.
-    base_url: (
-        Annotated[str, AfterValidator(_check_address), PlainSerializer(origin, when_used="json")]
-        | None
-    ) = None
-    api: Literal["completions", "chat"] | None = None
+    base_url: Annotated[
+        str, AfterValidator(plain_address), PlainSerializer(origin, when_used="json")
+    ] = "https://api.openai.com/v1"
+    api: Literal["completions", "chat"] = "completions"
     top_logprobs: int | None = Field(default=None, ge=1)
-    missing: MissingRule | None = None
-    concurrency: int | None = Field(default=None, ge=1)
-    retries: int | None = Field(default=None, ge=0)
-    timeout: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    missing: MissingRule = "spread"
+    concurrency: int = Field(default=8, ge=1)
+    retries: int = Field(default=6, ge=0)
+    timeout: float = Field(default=60.0, gt=0.0)
     revision: str | None = None
-    key_variable: str | None = None
+    key_variable: str = "OPENAI_API_KEY"
 
 
 @runtime_checkable
@@ -241,6 +263,20 @@ class Scorer(Protocol):
         """Free the model's memory. The scorer cannot be used afterwards."""
 
 
+def score_rows(
+    scorer: Scorer,
+    prefix: str | PromptPrefix,
+    queries: Sequence[str],
+    label_words: Sequence[str],
+    progress: Progress | None = None,
+) -> Scores:
+    """Return the scores of prompts, and why some have none; see :meth:`Scorer.score`."""
+    try:
+        return scorer.score(prefix, queries, label_words, progress=progress), {}
+    except RowsError as error:
+        return error.probs, error.reasons
+
+
 class Engine(ABC):
     """Base class of the built-in scorers, with shared checks and an idempotent ``close``.
 
@@ -249,21 +285,8 @@ class Engine(ABC):
 
     Parameters
     ----------
-    label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
-    prompt : {"auto", "completion", "chat"}
-        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
-    answer_prefix : {"user", "assistant", "none"}
-        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
-    votes : int, optional
-        Sample this many answers to each prompt instead of reading log-probabilities; the result
-        is the number of answers that name each label.
-    temperature : float
-        Temperature of the samples.
-    max_tokens : int
-        Maximum number of tokens of a sample, including a thought.
-    answer : "distribution", optional
-        Read a share of each label from the samples, one by default.
+    **options
+        Options of the engine; see its class of `options`.
 
     Attributes
     ----------
@@ -275,8 +298,9 @@ class Engine(ABC):
         The extra of this package that installs them.
     served : bool
         Whether a server hosts the models, so that the engine receives a name.
-    options : type of BaseModel or None
-        Types of the options in a sweep; by default, the constructor accepts or refuses them.
+    options : type of BaseModel
+        Names, types and defaults of the options. A scorer that does not derive from this class
+        need not have it: its options are then the arguments of its constructor.
     indecisive : frozenset of str
         Options that affect placement and speed only, and no number.
     gpu_option : str or None
@@ -301,13 +325,14 @@ class Engine(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = "models"
     served: ClassVar[bool] = False
-    options: ClassVar[type[BaseModel] | None] = None
+    options: ClassVar[type[ReadingOptions]] = ReadingOptions
     indecisive: ClassVar[frozenset[str]] = frozenset()
     gpu_option: ClassVar[str | None] = None
     in_flight: ClassVar[int] = 2
     concurrent: ClassVar[bool] = False
     repeatable: bool = True
 
+    name: str
     model: str
     votes: int | None = None
     answer: Literal["distribution"] | None = None
@@ -317,36 +342,44 @@ class Engine(ABC):
     # Held while prompts are scored; an engine for several threads has a lock.
     _turn: AbstractContextManager[Any] = nullcontext()
 
-    def __init__(
-        self,
-        *,
-        label_rule: LabelRule = "auto",
-        prompt: PromptStyle = "auto",
-        answer_prefix: AnswerPrefix = "user",
-        votes: int | None = None,
-        temperature: float = 1.0,
-        max_tokens: int = 1024,
-        answer: Literal["distribution"] | None = None,
-    ) -> None:
-        check_choice("label_rule", label_rule, get_args(LabelRule))
-        check_choice("prompt", prompt, get_args(PromptStyle))
-        check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
-        self._label_rule, self._prompt, self._answer_prefix = label_rule, prompt, answer_prefix
-        if answer is not None:
-            check_choice("answer", answer, ("distribution",))
-            votes = votes or 1
-        self.answer = answer
-        self.votes = None if votes is None else whole_number(votes, "votes", least=1)
-        self._temperature = finite_number(temperature, "temperature", least=0.0)
-        self._max_tokens = whole_number(max_tokens, "max_tokens", least=1)
+    def __init__(self, **options: Any) -> None:
+        source = f"engine {self.name}"
+        self._asked: Any = validated(self.options, options, source=source, error=ConfigError)
+        self.answer = self._asked.answer
+        self.votes = self._asked.votes or (None if self.answer is None else 1)
 
     @property
     def _sampling(self) -> dict[str, str]:
         """The options of sampled answers, which determine the votes."""
-        options = {"temperature": str(self._temperature), "max_tokens": str(self._max_tokens)}
+        asked = self._asked
+        options = {"temperature": str(asked.temperature), "max_tokens": str(asked.max_tokens)}
         if self.answer is None:
             return {"votes": str(self.votes), **options}
         return {"answer": self.answer, "answers": str(self.votes), **options}
+
+    def _lost(self, silent: Mapping[int, str], answered: int) -> dict[int, str]:
+        """Count answered prompts, some without a label; return those that are lost, and why.
+
+        All are lost that state no distribution. If most name no label, they are lost too, which is
+        an error if there are enough prompts to tell.
+        """
+        self.answered += answered
+        if self.answer is None and 2 * len(silent) <= answered:
+            self.unlabelled += len(silent)
+            return {}
+        if self.answer is None and answered >= _FIRST_PROMPTS:
+            row, why = next(iter(silent.items()))
+            raise ScoringError(f"query {row}: {why}, as in {len(silent)} of {answered} answers")
+        return dict(silent)
+
+    def _why(self, answer: str) -> str:
+        """Return why an answer cannot be used."""
+        if self.answer is not None:
+            return f"{NO_DISTRIBUTION}: {show(answer)}"
+        return (
+            f"no label word is in the answer {show(answer)}; see the prompt with "
+            "`dcs tasks show`, or use the other api or label words that the model answers with"
+        )
 
     def _read_answers(
         self, texts: Sequence[str], label_words: Sequence[str]
@@ -431,21 +464,17 @@ class TokenEngine(Engine):
     _limit: int | None
     """Maximum number of tokens of a prompt and its continuation; None if unknown."""
 
-    def __init__(self, **reading: Any) -> None:
-        super().__init__(**reading)
-        finite_number(self._temperature, "temperature", positive=True)
-
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
         """Set the tokenizer, and all settings that determine the numbers."""
         self._tokenizer = Tokenizer.of(
             tokenizer,
             self.model,
-            prompt=self._prompt,
-            answer_prefix=self._answer_prefix,
+            prompt=self._asked.prompt,
+            answer_prefix=self._asked.answer_prefix,
             thinking=self.votes is not None,
         )
         # The sum of log-probabilities has had a name, by which scored prompts are found.
-        rules = {"label_rule": self._label_rule, "joint": "sum"}
+        rules = {"label_rule": self._asked.label_rule, "joint": "sum"}
         read = rules if self.votes is None else self._sampling
         self.settings = {**settings, **read, **self._tokenizer.settings}
         self._rendered = self._rendering()
@@ -466,7 +495,7 @@ class TokenEngine(Engine):
         if self.votes is None:
             words = [space + word.strip() for word in label_words]
             token_ids, rule = read_label_words(
-                self._tokenizer, prompts[0], words, self._label_rule
+                self._tokenizer, prompts[0], words, self._asked.label_rule
             )
             # The joint rule also runs all tokens of the word except the last.
             more = max(map(len, token_ids)) - 1 if rule == "joint" else 0
@@ -476,35 +505,36 @@ class TokenEngine(Engine):
         if reasons:
             progress(len(reasons))
         probs = np.full((len(prompts), len(label_words)), np.nan)
-        if rows := [row for row in range(len(prompts)) if row not in reasons]:
-            fitting = [tokens[row] for row in rows]
-            self.tokens_read += sum(map(len, fitting))
-            if self.votes is not None:
-                texts = [prompts[row] for row in rows]
-                found = self._count_votes(texts, fitting, label_words, self.votes, progress)
-            elif rule == "joint":
-                found = softmax(usable_scores(self._word_scores(fitting, token_ids, progress)))
-            else:
-                wanted = sorted({*sum(token_ids, ())})
-                logits = usable_scores(self._next_scores(fitting, wanted, progress))
-                usable = ~np.isnan(logits).any(axis=1)
-                found = probs[rows]
-                found[usable] = class_probabilities(logits[usable], token_ids)
-            probs[rows] = found
-            wrong = (row for row in rows if np.isnan(probs[row]).any())
-            reasons |= dict.fromkeys(wrong, UNUSABLE if self.answer is None else NO_DISTRIBUTION)
-        return probs, reasons
+        rows = [row for row in range(len(prompts)) if row not in reasons]
+        if not rows:
+            return probs, reasons
+        fitting = [tokens[row] for row in rows]
+        self.tokens_read += sum(map(len, fitting))
+        if self.votes is not None:
+            asked = [prompts[row] for row in rows]
+            probs[rows], silent = self._count_votes(asked, fitting, label_words, progress)
+            lost = self._lost({rows[k]: why for k, why in silent.items()}, len(rows))
+            probs[[*lost]] = np.nan
+            return probs, reasons | lost
+        if rule == "joint":
+            scores = self._word_scores(fitting, token_ids, progress)
+            probs[rows] = softmax(usable_scores(scores))
+        else:
+            wanted = sorted({*sum(token_ids, ())})
+            logits = self._next_scores(fitting, wanted, progress)
+            probs[rows] = class_probabilities(logits, token_ids)
+        wrong = (row for row in rows if np.isnan(probs[row]).any())
+        return probs, reasons | dict.fromkeys(wrong, UNUSABLE)
 
     def _count_votes(
         self,
         prompts: list[str],
         tokens: list[list[int]],
         label_words: Sequence[str],
-        votes: int,
         progress: Progress,
-    ) -> NDArray[np.float64]:
-        """Return the number of sampled answers that name each label [M, N]."""
-        answers = self._sample(tokens, votes, progress)
+    ) -> Scores:
+        """Return the votes, or the mean shares, of each label [M, N], and rows without any."""
+        answers = self._sample(tokens, self.votes or 1, progress)
         # A thought that the prompt opens is part of the answer.
         begun = [opened_thought(prompt) for prompt in prompts]
         counts = np.stack(
@@ -514,16 +544,7 @@ class TokenEngine(Engine):
             ]
         )
         silent = np.flatnonzero(~(counts > 0).any(axis=1))
-        self.answered += len(prompts)
-        self.unlabelled += silent.size if self.answer is None else 0
-        if self.answer is None and 2 * silent.size > len(prompts):
-            raise ScoringError(
-                f"query {silent[0]}: no label word is in the answer "
-                f"{show(answers[silent[0]][0])}, as in {silent.size} of {len(prompts)} answers; "
-                "see the prompt with `dcs tasks show`, or use label words that the model answers "
-                "with"
-            )
-        return counts
+        return counts, {int(row): self._why(answers[row][0]) for row in silent}
 
     @property
     def _stop(self) -> list[str] | None:

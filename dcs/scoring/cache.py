@@ -31,8 +31,8 @@ from dcs.scoring.base import (
     Engine,
     Progress,
     Prompt,
-    RowsError,
     Scorer,
+    score_rows,
     scored_rows,
 )
 
@@ -234,17 +234,12 @@ class StoredScorer:
             absent = [key for key in shard if key not in group.rows]
             if absent:
                 texts = [by_hash[key] for key in absent]
-                failed: dict[bytes, str] = {}
-                try:
-                    with self._turn:
-                        probs = self._scorer.score(prefix, texts, label_words, progress=report)
-                except RowsError as error:
-                    probs = error.probs
-                    failed = {absent[row]: reason for row, reason in error.reasons.items()}
-                scored = [key for key in absent if key not in failed]
+                with self._turn:
+                    probs, failed = score_rows(self._scorer, prefix, texts, label_words, report)
+                scored = [row for row in range(len(absent)) if row not in failed]
                 if scored:
-                    group.write(scored, probs[[key not in failed for key in absent]])
-                reasons |= failed
+                    group.write([absent[row] for row in scored], probs[scored])
+                reasons |= {absent[row]: reason for row, reason in failed.items()}
                 with self._counting:
                     self.scored += len(scored)
             if len(absent) < len(shard):

@@ -25,7 +25,7 @@ from dcs.prompting.tasks import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring.base import Progress, RowsError, Scorer
+from dcs.scoring.base import Progress, Scorer, score_rows
 
 _log = logging.getLogger(__name__)
 
@@ -228,10 +228,7 @@ def generate_tables(
         If the model cannot score the prompts, or none of a split.
     """
     chosen = PromptSet.select(task, shots=shots, seed=seed, limit=limit)
-    try:
-        probs, reasons = scorer.score(*chosen.prompts(), progress=progress), _NONE
-    except RowsError as error:
-        probs, reasons = error.probs, error.reasons
-        for name, reason in chosen.missing(reasons).items():
-            _log.warning("%s is missing from the tables: %s", name, reason)
+    probs, reasons = score_rows(scorer, *chosen.prompts(), progress)
+    for name, reason in chosen.missing(reasons).items():
+        _log.warning("%s is missing from the tables: %s", name, reason)
     return chosen.tables(probs, ScorerInfo.of(scorer), reasons)

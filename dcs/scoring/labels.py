@@ -204,12 +204,10 @@ def class_probabilities(
     float64 array [M, N]
         Mean probability of each label word's tokens, normalised over the classes.
 
-    Raises
-    ------
-    ScoringError
-        If a value is NaN or infinite; -inf is a probability of zero, if another is not.
+        NaN in rows with a value that is NaN or infinite; -inf is a probability of zero, if
+        another is not.
     """
-    values = check_scores(logits)
+    values = usable_scores(logits)
     columns = {token: column for column, token in enumerate(sorted({*sum(token_ids, ())}))}
     # The normaliser of the softmax is one factor per row, which the normalisation over classes
     # cancels. Subtracting the largest logit suffices, and the winner cannot underflow.
@@ -221,14 +219,6 @@ def class_probabilities(
 
 
 UNUSABLE = "the model returned no finite values for label tokens; try another precision or device"
-
-
-def check_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the values as float64; raise ScoringError if those of a row have no softmax."""
-    values = usable_scores(logits)
-    if (wrong := np.isnan(values).any(axis=1)).any():
-        raise ScoringError(f"query {np.flatnonzero(wrong)[0]}: {UNUSABLE}")
-    return values
 
 
 def usable_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:

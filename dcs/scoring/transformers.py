@@ -75,16 +75,12 @@ class TransformersScorer(TokenEngine):
     model : ModelReference, LoadedModel, str or path-like
         The model; see :func:`dcs.scoring.resolve_model`. A loaded model keeps its device and
         precision; a store assumes that equal names have equal weights.
-    device : str, optional
-        By default the first GPU if available, else the CPU.
-    dtype : str, optional
-        Precision, e.g. ``"float16"``; by default bfloat16 on a GPU and float32 on the CPU.
     token_budget : int, optional
         Maximum number of tokens per batch; fewer use less memory. Halved when out of memory.
     reuse_prefix : bool
         Whether to run the shared prefix once; if false, every prompt is run in full.
-    **reading
-        How the answer is read; see :class:`dcs.scoring.base.TokenEngine`.
+    **options
+        See :class:`dcs.scoring.base.TransformersOptions`.
 
     Raises
     ------
@@ -103,15 +99,14 @@ class TransformersScorer(TokenEngine):
         self,
         model: ModelReference | LoadedModel | str | os.PathLike[str],
         *,
-        device: str | None = None,
-        dtype: str | None = None,
         token_budget: int | None = None,
         reuse_prefix: bool = True,
-        **reading: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(**reading)
+        super().__init__(**options)
+        asked = self._asked
         if not isinstance(model, LoadedModel):
-            model = load_model(resolve_model(model), device=device, dtype=dtype)
+            model = load_model(resolve_model(model), device=asked.device, dtype=asked.dtype)
         self._torch, transformers = require("torch"), require("transformers")
         self._model = model.weights.eval()
         self._device = self._model.device
@@ -161,7 +156,7 @@ class TransformersScorer(TokenEngine):
         shared = self._run_shared(prompts) if len(prompts) > 1 else _Prefix()
         answers: list[list[str]] = []
         for ids in prompts:
-            free = self._max_tokens if self._limit is None else self._limit - len(ids)
+            free = self._asked.max_tokens if self._limit is None else self._limit - len(ids)
             rows = torch.tensor([ids], device=self._device).expand(votes, -1)
             devices = [self._device] if self._device.type == "cuda" else []
             with torch.random.fork_rng(devices):
@@ -171,10 +166,10 @@ class TransformersScorer(TokenEngine):
                     attention_mask=torch.ones_like(rows),
                     past_key_values=shared.cache and shared.repeated(votes),
                     do_sample=True,
-                    temperature=self._temperature,
+                    temperature=self._asked.temperature,
                     top_k=0,
                     top_p=1.0,
-                    max_new_tokens=min(self._max_tokens, free),
+                    max_new_tokens=min(self._asked.max_tokens, free),
                     stop_strings=self._stop,
                     **self._options,
                 )

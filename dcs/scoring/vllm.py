@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
 from dcs.scoring.base import Progress, TokenEngine, VLLMOptions
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
@@ -47,20 +46,8 @@ class VLLMScorer(TokenEngine):
     ----------
     model : ModelReference, str or path-like
         The model; see :func:`dcs.scoring.resolve_model`.
-    dtype : str, optional
-        Precision; by default bfloat16 on a GPU and float32 on a CPU.
-    tensor_parallel : int
-        Number of GPUs that share the model. A Ray actor must reserve as many.
-    memory : float, optional
-        Fraction of the memory of each GPU for weights and cache.
-    max_length : int, optional
-        Maximum number of tokens of a prompt; by default as many as the context of the model and
-        the memory allow.
-    batch_invariant : bool
-        Compute a prompt in the same way in every batch, so that resumed rows are the same bits;
-        slower, and only on GPUs that vLLM supports (``VLLM_BATCH_INVARIANT``).
-    **reading
-        How the answer is read; see :class:`dcs.scoring.base.TokenEngine`.
+    **options
+        See :class:`dcs.scoring.base.VLLMOptions`.
 
     Raises
     ------
@@ -84,20 +71,16 @@ class VLLMScorer(TokenEngine):
     def __init__(
         self,
         model: ModelReference | str | os.PathLike[str],
-        *,
-        dtype: str | None = None,
-        tensor_parallel: int = 1,
-        memory: float | None = None,
-        max_length: int | None = None,
-        batch_invariant: bool = False,
-        **reading: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(**reading)
-        self.repeatable = batch_invariant
+        super().__init__(**options)
+        asked = self._asked
+        tensor_parallel = asked.tensor_parallel
+        self.repeatable = asked.batch_invariant
         # vLLM reads these when it is imported.
-        if batch_invariant:
+        if asked.batch_invariant:
             os.environ["VLLM_BATCH_INVARIANT"] = "1"
-        if whole_number(tensor_parallel, "tensor_parallel", least=1) == 1:
+        if tensor_parallel == 1:
             # A process of the engine core would outlive a killed actor, and keep the GPU.
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         reference = resolve_model(model)
@@ -105,15 +88,15 @@ class VLLMScorer(TokenEngine):
         torch = importlib.import_module("torch")
         # Query vLLM instead of torch, which would initialise the GPU in this process too early.
         has_gpu = not importlib.import_module("vllm.platforms").current_platform.is_cpu()
-        precision = dtype or ("bfloat16" if has_gpu else "float32")
-        options = {
+        precision = asked.dtype or ("bfloat16" if has_gpu else "float32")
+        limits = {
             "enforce_eager": None if has_gpu else True,
             # In a Ray actor vLLM would select Ray and wait for GPUs reserved by the actor.
             "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
             # On a CPU, seeds and parts of prompts do not go together.
             "enable_chunked_prefill": None if has_gpu or self.votes is None else False,
-            "gpu_memory_utilization": memory,
-            "max_model_len": max_length or -1,  # fitted to the memory
+            "gpu_memory_utilization": asked.memory,
+            "max_model_len": asked.max_length or -1,  # fitted to the memory
         }
         try:
             self._engine: Any = self._vllm.LLM(
@@ -126,7 +109,7 @@ class VLLMScorer(TokenEngine):
                 max_logprobs=_MAX_TOKEN_IDS,
                 logprobs_mode="raw_logprobs",
                 seed=0,
-                **{option: value for option, value in options.items() if value is not None},
+                **{option: value for option, value in limits.items() if value is not None},
             )
         except Exception as error:
             # vLLM and its dependencies raise errors of many unrelated classes.
@@ -144,7 +127,7 @@ class VLLMScorer(TokenEngine):
         self.model = reference.name
         self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
-        same = {"batch_invariant": "true"} if batch_invariant else {}
+        same = {"batch_invariant": "true"} if asked.batch_invariant else {}
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision, **same)
 
     def _next_scores(
@@ -158,8 +141,8 @@ class VLLMScorer(TokenEngine):
         sampling = [
             self._vllm.SamplingParams(
                 n=votes,
-                temperature=self._temperature,
-                max_tokens=self._max_tokens,
+                temperature=self._asked.temperature,
+                max_tokens=self._asked.max_tokens,
                 stop=self._stop,
                 seed=self._seed(ids),
                 # They may enclose a thought.

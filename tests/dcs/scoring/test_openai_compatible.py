@@ -165,7 +165,7 @@ class TestVotes:
         assert len(caught.value.reasons) == 1
         rows = np.delete(caught.value.probs, [*caught.value.reasons], axis=0)
         np.testing.assert_allclose(rows, [[0.2, 0.25, 0.3, 0.35, 0.0]] * 6 / np.float64(1.1))
-        assert scorer.report() == ["6 of 6 sampled answers state a distribution"]
+        assert scorer.report() == ["6 of 7 sampled answers state a distribution"]
         assert "stop" not in server.requests[-1][2]
 
     def test_answers_without_any_label(self, server: ModelServer) -> None:

@@ -80,7 +80,7 @@ def plain_forward(
 def check(folder: str, prefix: str | PromptPrefix, words: Sequence[str], rule: LabelRule) -> None:
     expected = plain_forward(folder, [f"{prefix}{q}" for q in QUERIES], words, rule)
     for settings in SETTINGS:
-        scorer = load_scorer(folder, device="cpu", label_rule=rule, **settings)
+        scorer = TransformersScorer(folder, device="cpu", label_rule=rule, **settings)
         probs = scorer.score(prefix, QUERIES, words)
         np.testing.assert_allclose(probs, expected, atol=1e-5, err_msg=str(settings))
 
