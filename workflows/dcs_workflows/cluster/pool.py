@@ -122,7 +122,9 @@ class ScoringPool:
                 ready = actor.info is not None and actor.calls == depth
                 if ready and self._n_left(actor.model) >= least:
                     self._give(actor)
-        for actor in [actor for actor in self._actors if not self._is_needed(actor)]:
+        for actor in [*self._actors]:
+            if actor.calls or self._n_left(actor.model):
+                continue
             self._actors.remove(actor)
             if actor.info is None:  # waits for a node, or loads its model
                 self._running = {ref: c for ref, c in self._running.items() if c.actor != actor}
@@ -159,9 +161,6 @@ class ScoringPool:
         )
         actor.calls += 1
         self._running[reference] = _Call(actor, actor.table, shard)
-
-    def _is_needed(self, actor: _Actor) -> bool:
-        return actor.calls > 0 or self._n_left(actor.model) > 0
 
     def _left(self, model: str) -> list[TableScoring]:
         """Return the tables of a model that have shards to be scored."""
