@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from inspect import signature
 from pkgutil import resolve_name
 from typing import Any, Final, cast
@@ -33,7 +32,6 @@ __all__ = [
     "PromptStyle",
     "Scorer",
     "StoredScorer",
-    "check_engine",
     "engine_names",
     "engine_options",
     "engine_trait",
@@ -78,22 +76,6 @@ def engine_class(engine: str) -> type[Scorer]:
 def engine_trait(engine: str, name: str) -> Any:
     """Return an attribute of an engine's class; see :class:`dcs.scoring.base.Engine`."""
     return getattr(engine_class(engine), name, getattr(Engine, name))
-
-
-def check_engine(engine: str) -> None:
-    """Check that the packages of a built-in engine are installed on this machine.
-
-    Raises
-    ------
-    MissingDependencyError
-        If one is missing; names the extra to install.
-    """
-    for package in engine_trait(engine, "packages") if engine in PACKAGED_ENGINES else ():
-        if find_spec(package) is None:
-            extra = engine_trait(engine, "extra")
-            raise MissingDependencyError(
-                f"engine {engine}: {package} is not installed: pip install 'dcs-debias[{extra}]'"
-            )
 
 
 def is_served(engine: str) -> bool:

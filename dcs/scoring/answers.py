@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from dcs.data.labels import as_text, fold
 from dcs.data.tokens import texts_of
 
-MissingRule = Literal["spread", "bound", "error"]
+MissingRule = Literal["spread", "bound"]
 """The probability of a label that a server does not return: an equal share of the probability of
-all tokens that are not returned, at most that of the least probable returned token; that upper
-bound itself; or none, which is an error."""
+all tokens that are not returned, at most that of the least probable returned token; or that upper
+bound itself."""
 
 #: The end of a thought, and its beginning, in the formats of current reasoning models.
 _THOUGHT = r"think\w*|thought|reasoning|reflection"

@@ -161,7 +161,7 @@ class OpenAIOptions(ReadingOptions):
     top_logprobs : int or None
         Number of most probable tokens to request. By default the server is asked for exactly the
         label tokens, and for 20 or 5 if it does not support that.
-    missing : {"spread", "bound", "error"}
+    missing : {"spread", "bound"}
         How to handle labels that are not among the most probable tokens; see
         :data:`dcs.scoring.answers.MissingRule`.
     concurrency : int
@@ -517,8 +517,8 @@ class TokenEngine(Engine):
             probs[[*lost]] = np.nan
             return probs, reasons | lost
         if rule == "joint":
-            scores = self._word_scores(fitting, token_ids, progress)
-            probs[rows] = softmax(usable_scores(scores))
+            probs[rows] = softmax(usable_scores(self._word_scores(fitting, token_ids)))
+            progress(len(rows))
         else:
             wanted = sorted({*sum(token_ids, ())})
             logits = self._next_scores(fitting, wanted, progress)
@@ -574,18 +574,40 @@ class TokenEngine(Engine):
                 )
         return reasons
 
+    def _word_scores(
+        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]]
+    ) -> NDArray[np.float64]:
+        """Return the log-probabilities of whole words after each prompt [M, N].
+
+        Those of the tokens of a word, each after the preceding ones, are summed: a prompt is run
+        once with each beginning of a word.
+        """
+        heads = sorted({word[:length] for word in words for length in range(len(word))})
+        wanted = sorted({*sum(words, ())})
+        # The continuations of one prompt follow each other, while an engine has it cached.
+        longer = [[*prompt, *head] for prompt in prompts for head in heads]
+        logs = self._next_scores(longer, wanted, lambda count: None, normalised=True)
+        logs = logs.reshape(len(prompts), len(heads), len(wanted))
+        scores = np.zeros((len(prompts), len(words)))
+        for column, word in enumerate(words):
+            for length, token in enumerate(word):
+                scores[:, column] += logs[:, heads.index(word[:length]), wanted.index(token)]
+        return scores
+
     @abstractmethod
     def _next_scores(
-        self, prompts: list[list[int]], wanted: list[int], progress: Progress
+        self,
+        prompts: list[list[int]],
+        wanted: list[int],
+        progress: Progress,
+        *,
+        normalised: bool = False,
     ) -> NDArray[np.float64]:
-        """Return logits of some tokens after each prompt [M, K], up to a constant per row."""
+        """Return log-probabilities of some tokens after each prompt [M, K].
+
+        Unless `normalised`, a constant may be added to each row.
+        """
 
     @abstractmethod
     def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
         """Return so many sampled answers to each prompt."""
-
-    @abstractmethod
-    def _word_scores(
-        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
-    ) -> NDArray[np.float64]:
-        """Return the log-probabilities of whole words after each prompt [M, N]."""

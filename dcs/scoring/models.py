@@ -137,20 +137,6 @@ def require(package: str, install: str = "'dcs-debias[models]'") -> Any:
         ) from None
 
 
-def _find_device(torch: Any, device: str | None) -> Any:
-    """Return the named torch device; by default a GPU if available, else the CPU."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(1, device=found)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise ScoringError(
-            f"device {device!r} is not available; use cpu, or cuda if torch.cuda.is_available()"
-        ) from None
-    return found
-
-
 def load_tokenizer(
     model: str | os.PathLike[str],
     *,
@@ -240,8 +226,14 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
         If torch or transformers is not installed.
     """
     torch, transformers = require("torch"), require("transformers")
-    place = _find_device(torch, device)
-    precision = dtype or ("bfloat16" if place.type == "cuda" else "float32")
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        on_gpu = torch.empty(1, device=place).is_cuda
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ScoringError(
+            f"device {place!r} is not available; use cpu, or cuda if torch.cuda.is_available()"
+        ) from None
+    precision = dtype or ("bfloat16" if on_gpu else "float32")
     torch_dtype = getattr(torch, precision, None)
     if not isinstance(torch_dtype, torch.dtype) or not torch_dtype.is_floating_point:
         raise ConfigError(f"dtype {precision!r}: must be one of bfloat16, float16, float32")

@@ -128,7 +128,7 @@ class OpenAIScorer(ServedEngine):
         rule = {"bound": "the lowest returned probability", "spread": "a share of the rest"}
         lines = [
             f"label word {word!r} was missing from {count} of {self.answered} responses; used "
-            f"{rule.get(self._asked.missing)}"
+            f"{rule[self._asked.missing]}"
             for word, count in self.missing.most_common()
         ]
         lines += super().report()
@@ -252,12 +252,6 @@ class OpenAIScorer(ServedEngine):
         shown = await self._top_tokens(client, prompt, self._top or 1)
         masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
-        if absent and self._asked.missing == "error":
-            raise PromptError(
-                f"label words {', '.join(map(repr, absent))} are not among the {len(shown)} "
-                f"tokens returned by {self.base_url}, the first {first!r}; "
-                "increase top_logprobs, or set missing=spread"
-            )
         if len(absent) == len(label_words):
             return fill_missing(masses, shown, "spread"), first or "nothing"
         self.missing.update(absent)

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,17 +138,20 @@ class TransformersScorer(TokenEngine):
             ) from None
 
     def _next_scores(
-        self, prompts: list[list[int]], wanted: list[int], progress: Progress
+        self,
+        prompts: list[list[int]],
+        wanted: list[int],
+        progress: Progress,
+        *,
+        normalised: bool = False,
     ) -> NDArray[np.float64]:
         def read(tails: list[list[int]], prefix: _Prefix) -> Any:
-            return self._run(tails, prefix).logits[:, -1, wanted].double()
+            logits = self._run(tails, prefix).logits[:, -1]
+            if normalised:
+                return logits.double().log_softmax(-1)[:, wanted]
+            return logits[:, wanted].double()
 
         return self._run_in_batches(prompts, read, progress)
-
-    def _word_scores(
-        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
-    ) -> NDArray[np.float64]:
-        return self._run_in_batches(prompts, partial(self._score_words, words=words), progress)
 
     def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
         torch = self._torch
@@ -229,64 +231,27 @@ class TransformersScorer(TokenEngine):
         cache = getattr(output, "past_key_values", None)
         return _Prefix(shared, cache) if hasattr(cache, "layers") else _Prefix()
 
-    def _run(
-        self,
-        tails: list[list[int]],
-        prefix: _Prefix,
-        *,
-        keep: int = 1,
-        cache: Any = None,
-        keep_cache: bool = False,
-    ) -> Any:
-        """Run each tail after the prefix and return logits of the last `keep` positions.
-
-        If `cache` holds all preceding positions, only these are run.
-        """
+    def _run(self, tails: list[list[int]], prefix: _Prefix, *, keep_cache: bool = False) -> Any:
+        """Run each tail after the prefix and return the logits of the last position."""
         torch, device = self._torch, self._device
         width = max(map(len, tails))
         padding = [width - len(tail) for tail in tails]
         # The padding token is arbitrary: the mask hides it.
         rows = [[0] * pad + tail for pad, tail in zip(padding, tails, strict=True)]
-        start = prefix.length if cache is None else prefix.length + width - keep
-        ids = torch.tensor(rows, device=device)[:, start - prefix.length :]
-        inputs: dict[str, Any] = {"input_ids": ids}
+        inputs: dict[str, Any] = {"input_ids": torch.tensor(rows, device=device)}
         if any(padding):
             pads = torch.tensor(padding, device=device).unsqueeze(1)
             columns = torch.arange(prefix.length + width, device=device).unsqueeze(0)
             seen = (columns < prefix.length) | (columns >= prefix.length + pads)
             inputs["attention_mask"] = seen.long()
             if "position_ids" in self._accepted:
-                inputs["position_ids"] = (columns - pads)[:, start:].clamp(min=0)
-        if cache is None and prefix.cache is not None:
-            cache = prefix.repeated(len(rows))
-        if cache is not None:
-            inputs["past_key_values"] = cache
+                positions = (columns - pads)[:, prefix.length :]
+                inputs["position_ids"] = positions.clamp(min=0)
+        if prefix.cache is not None:
+            inputs["past_key_values"] = prefix.repeated(len(rows))
         if "logits_to_keep" in self._accepted:
-            inputs["logits_to_keep"] = keep
-        return self._model(**inputs, use_cache=keep_cache or cache is not None)
-
-    def _score_words(
-        self, tails: list[list[int]], prefix: _Prefix, words: Sequence[tuple[int, ...]]
-    ) -> Any:
-        """Return the log-probabilities of whole label words [rows, N]."""
-        output = self._run(tails, prefix, keep_cache=True)
-        total = output.logits[:, -1].double().log_softmax(-1)[:, [ids[0] for ids in words]]
-        cache: Any = getattr(output, "past_key_values", None)
-        if not (hasattr(cache, "layers") and all(map(_is_plain, cache.layers))):
-            cache = None
-        # Plain layers concatenate keys in new tensors, so that the old ones are unchanged.
-        layers = [] if cache is None else [(each, each.keys, each.values) for each in cache.layers]
-        for column, ids in enumerate(words):
-            head, rest = list(ids[:-1]), list(ids[1:])
-            if not head:
-                continue
-            longer = [tail + head for tail in tails]
-            logits = self._run(longer, prefix, keep=len(head), cache=cache).logits
-            scores = logits[:, -len(head) :].double().log_softmax(-1)
-            total[:, column] += scores[:, list(range(len(head))), rest].sum(1)
-            for layer, keys, values in layers:
-                layer.keys, layer.values = keys, values
-        return total
+            inputs["logits_to_keep"] = 1
+        return self._model(**inputs, use_cache=keep_cache or prefix.cache is not None)
 
     def _free(self) -> None:
         del self._model

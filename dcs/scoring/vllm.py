@@ -1,9 +1,7 @@
 """The vLLM engine: large models on one or several GPUs, with its prefix cache.
 
-Only the next-token log-probabilities of the label tokens are requested, by token id. Whole label
-words are scored token by token, with the preceding tokens appended to each prompt; the prefix
-cache avoids recomputing the prompt. Calls that wait while the engine is busy are run together, so
-that it does not run dry at the end of each.
+Only the next-token log-probabilities of the label tokens are requested, by token id. Calls that
+wait while the engine is busy are run together, so that it does not run dry at the end of each.
 """
 
 from __future__ import annotations
@@ -131,7 +129,12 @@ class VLLMScorer(TokenEngine):
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision, **same)
 
     def _next_scores(
-        self, prompts: list[list[int]], wanted: list[int], progress: Progress
+        self,
+        prompts: list[list[int]],
+        wanted: list[int],
+        progress: Progress,
+        *,
+        normalised: bool = True,
     ) -> NDArray[np.float64]:
         parts = [self._generate(prompts, part) for part in _chunks(wanted)]
         progress(len(prompts))
@@ -153,31 +156,6 @@ class VLLMScorer(TokenEngine):
         outputs = self._outputs(_Call(prompts, None, sampling))
         progress(len(prompts))
         return [[answer.text for answer in output.outputs] for output in outputs]
-
-    def _word_scores(
-        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
-    ) -> NDArray[np.float64]:
-        # The tokens that follow each beginning of a word, which is appended to the prompts.
-        following: dict[tuple[int, ...], set[int]] = {}
-        for word in words:
-            for length, token in enumerate(word):
-                following.setdefault(word[:length], set()).add(token)
-        found: dict[tuple[int, ...], NDArray[np.float64]] = {}
-        tokens = dict.fromkeys(token for head in following for token in sorted(following[head]))
-        for wanted in _chunks(list(tokens)):
-            heads = [head for head in following if not following[head].isdisjoint(wanted)]
-            # One call, so that the engine is always busy. Prompts come first: the continuations
-            # of one follow each other while it is cached.
-            requests = [[*prompt, *head] for prompt in prompts for head in heads]
-            values = self._generate(requests, wanted).reshape(len(prompts), len(heads), -1)
-            for index, head in enumerate(heads):
-                found |= {
-                    (*head, token): values[:, index, column] for column, token in enumerate(wanted)
-                }
-        progress(len(prompts))
-        # Sum the log-probabilities of each word's tokens, each given the preceding ones.
-        scores = [sum(found[word[:end]] for end in range(1, len(word) + 1)) for word in words]
-        return np.stack(scores, axis=1)
 
     def _generate(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
         """Return the log-probabilities of at most 128 tokens after each prompt [M, K]."""

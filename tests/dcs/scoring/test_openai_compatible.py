@@ -415,11 +415,6 @@ class TestMissing:
             expected = fill_missing(label_masses(tokens, TASK.label_words), tokens, rule)
             np.testing.assert_allclose(row, expected, rtol=1e-9)
 
-    def test_can_be_an_error(self, server: ModelServer) -> None:
-        scorer = make(server, top_logprobs=2, missing="error")
-        names = ["query 0", repr(TASK.label_words[0])]
-        refuses(ScoringError, scorer.score, PREFIX, QUERIES[:1], TASK.label_words, names=names)
-
     def test_no_label_at_all(self, server: ModelServer) -> None:
         scorer = make(server, top_logprobs=2)
         words = ("quixotry", "zebra")
