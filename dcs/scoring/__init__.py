@@ -18,14 +18,13 @@ from dcs.errors import ConfigError, MissingDependencyError
 from dcs.io import Strict, validated
 from dcs.plugins import find_named, plugin_names
 from dcs.scoring.base import Engine, Progress, Scorer
-from dcs.scoring.cache import StoredScorer, score_settings
+from dcs.scoring.cache import StoredScorer
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import LabelRule
-from dcs.scoring.models import PACKAGED_MODELS, ModelReference, resolve_model
+from dcs.scoring.models import ModelReference, resolve_model
 
 __all__ = [
     "PACKAGED_ENGINES",
-    "PACKAGED_MODELS",
     "LabelRule",
     "ModelReference",
     "Progress",
@@ -38,7 +37,6 @@ __all__ = [
     "is_served",
     "load_scorer",
     "resolve_model",
-    "score_settings",
 ]
 
 PACKAGED_ENGINES: Final[dict[str, str | type[Any]]] = {

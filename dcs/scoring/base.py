@@ -15,13 +15,15 @@ from dcs.data.checks import softmax
 from dcs.errors import ConfigError, ScoringError, origin, plain_address, show
 from dcs.io import Strict, validated
 from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
-from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, count_votes, mean_distribution
-from dcs.scoring.chat import PromptStyle, opened_thought
+from dcs.scoring.chat import PromptStyle, Tokenizer, opened_thought
 from dcs.scoring.labels import (
+    NO_DISTRIBUTION,
     UNUSABLE,
     LabelRule,
-    Tokenizer,
+    MissingRule,
     class_probabilities,
+    count_votes,
+    mean_distribution,
     read_label_words,
     usable_scores,
 )
@@ -101,6 +103,13 @@ class ReadingOptions(Strict):
     answer: Literal["distribution"] | None = None
 
 
+def tokenizer_of(tokenizer: Any, model: str, asked: ReadingOptions) -> Tokenizer:
+    """Return a Transformers tokenizer that renders prompts as asked; see :class:`Tokenizer`."""
+    sampled = asked.votes is not None or asked.answer is not None
+    style: dict[str, Any] = {"prompt": asked.prompt, "answer_prefix": asked.answer_prefix}
+    return Tokenizer.of(tokenizer, model, **style, thinking=sampled)
+
+
 class LocalOptions(ReadingOptions):
     """Options of the engines that run the model themselves.
 
@@ -163,7 +172,7 @@ class OpenAIOptions(ReadingOptions):
         label tokens, and for 20 or 5 if it does not support that.
     missing : {"spread", "bound"}
         How to handle labels that are not among the most probable tokens; see
-        :data:`dcs.scoring.answers.MissingRule`.
+        :data:`dcs.scoring.labels.MissingRule`.
     concurrency : int
         Maximum number of concurrent requests.
     retries : int
@@ -339,8 +348,6 @@ class Engine(ABC):
     tokens_read = answered = parsed = unlabelled = 0
     _closed = False
     _rendered = ""
-    # Held while prompts are scored; an engine for several threads has a lock.
-    _turn: AbstractContextManager[Any] = nullcontext()
 
     def __init__(self, **options: Any) -> None:
         source = f"engine {self.name}"
@@ -420,7 +427,7 @@ class Engine(ABC):
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
-        with self._turn:
+        with self._scoring():
             scored = self._score(prefix, queries, label_words, progress or (lambda count: None))
         if self._rendering() != self._rendered:
             raise ScoringError(
@@ -429,6 +436,10 @@ class Engine(ABC):
                 "prompt=completion"
             )
         return scored_rows(*scored)
+
+    def _scoring(self) -> AbstractContextManager[Any]:
+        """Return the context in which prompts are scored; an engine for several threads locks."""
+        return nullcontext()
 
     def _rendering(self) -> str:
         """Return a hash of how prompts are rendered now, which is checked after every call."""
@@ -466,13 +477,7 @@ class TokenEngine(Engine):
 
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
         """Set the tokenizer, and all settings that determine the numbers."""
-        self._tokenizer = Tokenizer.of(
-            tokenizer,
-            self.model,
-            prompt=self._asked.prompt,
-            answer_prefix=self._asked.answer_prefix,
-            thinking=self.votes is not None,
-        )
+        self._tokenizer = tokenizer_of(tokenizer, self.model, self._asked)
         # The sum of log-probabilities has had a name, by which scored prompts are found.
         rules = {"label_rule": self._asked.label_rule, "joint": "sum"}
         read = rules if self.votes is None else self._sampling

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,10 +242,10 @@ class StoredScorer:
                 reasons |= {absent[row]: reason for row, reason in failed.items()}
                 with self._counting:
                     self.scored += len(scored)
-            if len(absent) < len(shard):
-                report(len(shard) - len(absent))
+            if restored := len(shard) - len(absent):
+                report(restored)
                 with self._counting:
-                    self.restored += len(shard) - len(absent)
+                    self.restored += restored
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))
         missing = np.full(len(label_words), np.nan)
@@ -255,10 +255,8 @@ class StoredScorer:
 
     def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
         """Return a prompt as it is sent to the model, and its number of tokens, 0 if unknown."""
-        if hasattr(self._scorer, "sent"):
-            sent: tuple[Prompt, int] = self._scorer.sent(prefix, query)
-            return sent
-        return f"{prefix}{query}", 0
+        sent: Any = getattr(self._scorer, "sent", lambda *texts: ("".join(map(str, texts)), 0))
+        return cast("tuple[Prompt, int]", sent(prefix, query))
 
     def _open(self, settings: Mapping[str, Any]) -> ShardGroup:
         """Return a group; the last one is kept, since a table is scored in many calls."""

@@ -29,8 +29,6 @@ from dcs.scoring.base import Progress, Scorer, score_rows
 
 _log = logging.getLogger(__name__)
 
-_NONE: Mapping[int, str] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class ScorerInfo:
@@ -119,7 +117,7 @@ class PromptSet:
         return render_prefix(self.task, self.demonstrations), queries, self.task.label_words
 
     def tables(
-        self, probs: NDArray[np.float64], scorer: ScorerInfo, reasons: Mapping[int, str] = _NONE
+        self, probs: NDArray[np.float64], scorer: ScorerInfo, reasons: Mapping[int, str]
     ) -> dict[str, ProbabilityTable]:
         """Return ``{"optimization": table, "test": table}``.
 

@@ -21,9 +21,9 @@ from dcs.errors import (
     named,
     suggest,
 )
-from dcs.prompting.tasks import AnswerPrefix
-from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import Tokenizer, read_label_words
+from dcs.scoring.base import ReadingOptions, tokenizer_of
+from dcs.scoring.chat import Tokenizer
+from dcs.scoring.labels import read_label_words
 
 PACKAGED_MODELS = ("tiny_lm",)
 
@@ -138,11 +138,7 @@ def require(package: str, install: str = "'dcs-debias[models]'") -> Any:
 
 
 def load_tokenizer(
-    model: str | os.PathLike[str],
-    *,
-    prompt: PromptStyle = "auto",
-    answer_prefix: AnswerPrefix = "user",
-    thinking: bool = False,
+    model: str | os.PathLike[str], asked: ReadingOptions | None = None
 ) -> Tokenizer:
     """Load only the tokenizer of a model.
 
@@ -150,10 +146,8 @@ def load_tokenizer(
     ----------
     model : str or path-like
         See :func:`resolve_model`.
-    prompt, answer_prefix : str
-        See :class:`dcs.scoring.transformers.TransformersScorer`.
-    thinking : bool
-        See :class:`dcs.scoring.chat.ChatTemplate`.
+    asked : ReadingOptions, optional
+        How prompts are rendered.
 
     Raises
     ------
@@ -168,9 +162,7 @@ def load_tokenizer(
         loaded = transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
-    return Tokenizer.of(
-        loaded, reference.name, prompt=prompt, answer_prefix=answer_prefix, thinking=thinking
-    )
+    return tokenizer_of(loaded, reference.name, asked or ReadingOptions())
 
 
 def loaded_revision(reference: ModelReference) -> str:

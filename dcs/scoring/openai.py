@@ -3,7 +3,7 @@
 What a server can do is found out by asking it once. Some return the log-probabilities of exactly
 the tokens asked for (``vllm serve``): these are scored as by an engine that runs in this process.
 Others return the most probable next tokens, as text; the labels among them are read as
-:mod:`dcs.scoring.answers` describes. A server without log-probabilities answers several times.
+:mod:`dcs.scoring.labels` describes. A server without log-probabilities answers several times.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from dcs.errors import (
 )
 from dcs.io import content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
-from dcs.scoring.answers import Shown, fill_missing, label_masses
 from dcs.scoring.base import OpenAIOptions, Progress, Prompt, Scores
-from dcs.scoring.chat import PromptStyle
+from dcs.scoring.chat import PromptStyle, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, is_chat, run
 from dcs.scoring.labels import (
     UNUSABLE,
     LabelRule,
-    Tokenizer,
+    Shown,
     class_probabilities,
+    fill_missing,
+    label_masses,
     read_label_words,
     usable_scores,
 )

@@ -6,7 +6,8 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.tasks import PromptPrefix
-from dcs.scoring.base import Progress, Scores, TokenEngine, TransformersOptions
+from dcs.scoring.base import Progress, TokenEngine, TransformersOptions
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -119,16 +119,11 @@ class TransformersScorer(TokenEngine):
         self._options = {"tokenizer": model.tokenizer, "pad_token_id": 0}
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
 
-    def _score(
-        self,
-        prefix: str | PromptPrefix,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        progress: Progress,
-    ) -> Scores:
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
         try:
             with self._torch.inference_mode():
-                return super()._score(prefix, queries, label_words, progress)
+                yield
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

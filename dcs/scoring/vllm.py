@@ -117,7 +117,7 @@ class VLLMScorer(TokenEngine):
                 "max_length) and whether vllm supports its architecture"
             ) from error
         # A thread takes turns except while it waits for the engine, which one at a time runs.
-        self._turn: threading.Lock = threading.Lock()
+        self._turn = threading.Lock()
         self._running = threading.Lock()
         self._waiting: list[_Call] = []
         config = self._engine.llm_engine.model_config
@@ -127,6 +127,9 @@ class VLLMScorer(TokenEngine):
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
         same = {"batch_invariant": "true"} if asked.batch_invariant else {}
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision, **same)
+
+    def _scoring(self) -> threading.Lock:
+        return self._turn
 
     def _next_scores(
         self,

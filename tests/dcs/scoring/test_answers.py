@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.scoring.answers import (
+from dcs.scoring.labels import (
     MissingRule,
     Shown,
     fill_missing,

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError
-from dcs.scoring import StoredScorer, score_settings
+from dcs.scoring import StoredScorer
 from dcs.scoring.base import RowsError, scored_rows
-from dcs.scoring.cache import group_key
+from dcs.scoring.cache import group_key, score_settings
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
 

@@ -11,8 +11,8 @@ import pytest
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import AnswerPrefix, render_prefix, render_query, select_demonstrations
-from dcs.scoring import load_scorer, resolve_model, score_settings
-from dcs.scoring.cache import group_key
+from dcs.scoring import load_scorer, resolve_model
+from dcs.scoring.cache import group_key, score_settings
 from dcs.scoring.chat import ChatTemplate
 from dcs.scoring.models import load_tokenizer
 from tests.dcs.refusals import refuses

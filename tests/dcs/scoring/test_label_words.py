@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dcs.errors import ScoringError
-from dcs.scoring.labels import LabelRule, Tokenizer, class_probabilities, read_label_words
+from dcs.scoring.chat import Tokenizer
+from dcs.scoring.labels import LabelRule, class_probabilities, read_label_words
 from tests.dcs.refusals import refuses
 
 

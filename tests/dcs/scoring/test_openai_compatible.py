@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, ScoringError
 from dcs.prompting.tasks import chat_messages
-from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
-from dcs.scoring.answers import fill_missing, label_masses
+from dcs.scoring import Scorer, StoredScorer, load_scorer
 from dcs.scoring.base import RowsError
+from dcs.scoring.labels import fill_missing, label_masses
 from dcs.scoring.openai import OpenAIScorer
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
