@@ -99,7 +99,7 @@ def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: b
         elapsed = time.perf_counter() - start
         scorer = Delayed(0.0)
         chosen = PromptSet.select(**request.prompted)
-        expected = chosen.tables(scorer.score(*chosen.prompts()), ScorerInfo.of(scorer))
+        expected = chosen.tables(scorer.score(*chosen.prompts()), ScorerInfo.of(scorer), {})
         assert StoredTables.under(output, "k").digests == {
             split: table.digest for split, table in expected.items()
         }

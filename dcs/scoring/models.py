@@ -313,12 +313,7 @@ def first_tokens(
     if encoding is None:
         tokenizer = load_tokenizer(str(model))
     else:
-        try:
-            import tiktoken
-        except ImportError:
-            raise MissingDependencyError(
-                "tiktoken is not installed: pip install tiktoken"
-            ) from None
+        tiktoken = require("tiktoken", "tiktoken")
         check_choice("encoding", encoding, tiktoken.list_encoding_names())
         encode = tiktoken.get_encoding(encoding)
         tokenizer = Tokenizer(encode.encode_batch, lambda token: str(encode.decode([token])))

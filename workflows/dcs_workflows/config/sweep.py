@@ -99,8 +99,6 @@ _AXES: Final = _axes_model()
 
 
 def _check_axes(value: Any) -> dict[str, tuple[Any, ...]]:
-    if isinstance(value, dict) and ("objective" in value or "objectives" in value):
-        raise ValueError("objectives: a key of the sweep, not of axes; write objectives: [...]")
     given = _AXES.model_validate(value)
     # In the order of the settings, not in that of the file.
     return {name: getattr(given, name) for name in ABLATED if name in given.model_fields_set}
