@@ -16,7 +16,7 @@ from pydantic import BaseModel, create_model
 
 from dcs.errors import ConfigError, MissingDependencyError
 from dcs.io import Strict, validated
-from dcs.plugins import find_named, plugin_names
+from dcs.plugins import find_named
 from dcs.scoring.base import Engine, Progress, Scorer
 from dcs.scoring.cache import StoredScorer
 from dcs.scoring.chat import PromptStyle
@@ -31,10 +31,8 @@ __all__ = [
     "PromptStyle",
     "Scorer",
     "StoredScorer",
-    "engine_names",
     "engine_options",
     "engine_trait",
-    "is_served",
     "load_scorer",
     "resolve_model",
 ]
@@ -44,11 +42,6 @@ PACKAGED_ENGINES: Final[dict[str, str | type[Any]]] = {
     "vllm": "dcs.scoring.vllm:VLLMScorer",
     "openai": "dcs.scoring.openai:OpenAIScorer",
 }
-
-
-def engine_names() -> tuple[str, ...]:
-    """Return the names of all engines; those of installed packages come last."""
-    return tuple(dict.fromkeys((*PACKAGED_ENGINES, *plugin_names("dcs.engines"))))
 
 
 def engine_class(engine: str) -> type[Scorer]:
@@ -76,11 +69,6 @@ def engine_trait(engine: str, name: str) -> Any:
     return getattr(engine_class(engine), name, getattr(Engine, name))
 
 
-def is_served(engine: str) -> bool:
-    """Return whether the engine's models are hosted by a server and not loaded locally."""
-    return bool(engine_trait(engine, "served"))
-
-
 def engine_options(engine: str) -> type[BaseModel]:
     """Return the model of an engine's options, which :func:`load_scorer` accepts."""
     kind = engine_class(engine)
@@ -105,7 +93,7 @@ def load_scorer(
         ``"tiny_lm"``, a local model folder, or a hub id ``owner/name``; for a server, its name
         for the model.
     engine : str
-        One of :func:`engine_names`.
+        ``transformers``, ``vllm``, ``openai``, or the engine of an installed package.
     **options
         Options of the engine, e.g. ``device="cpu"``, ``label_rule="joint"``, ``base_url=...``.
 
@@ -124,7 +112,7 @@ def load_scorer(
         If the engine is not installed.
     """
     build: Callable[..., Scorer] = engine_class(engine)
-    reference = os.fspath(model) if is_served(engine) else resolve_model(model)
+    reference = os.fspath(model) if engine_trait(engine, "served") else resolve_model(model)
     validated(engine_options(engine), options, source=f"engine {engine}", error=ConfigError)
     scorer = build(reference, **options)
     for name in (*Scorer.__annotations__, "score", "close"):

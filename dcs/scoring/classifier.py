@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +101,7 @@ class ScoredBy:
         return scorer
 
 
-class Classifier:
+class Classifier(AbstractContextManager["Classifier"]):
     """A fitted scheme with the model and prompt whose class probabilities it corrects.
 
     Parameters
@@ -155,9 +156,6 @@ class Classifier:
             scored_by = ScoredBy.of(scheme, source=source)
         scorer = scored_by.load(**replaced)
         return cls(scheme, scored_by, scorer if store is None else StoredScorer(scorer, store))
-
-    def __enter__(self) -> Classifier:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

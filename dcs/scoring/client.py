@@ -90,7 +90,7 @@ class ServedEngine(Engine):
         if self._asked.base_url != self.base_url:
             # They log the URL of every request, with a path that may contain a key.
             for name in ("httpx2", "openai._base_client"):
-                logging.getLogger(name).addFilter(_drop)
+                logging.getLogger(name).setLevel(logging.WARNING)
         async with openai.AsyncOpenAI(
             base_url=self._asked.base_url,
             api_key=self._key or "none",
@@ -167,10 +167,6 @@ class ServedEngine(Engine):
             )
         kind = ScoringError if status in _SERVER_FAULTS else PromptError
         return kind(f"{where}: {self.base_url} {what} ({cause}){advice}")
-
-
-def _drop(record: logging.LogRecord) -> bool:
-    return False
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -27,7 +27,8 @@ from dcs.scoring.models import (
 
 _log = logging.getLogger(__name__)
 
-#: Tokens of a batch; on a CPU, batches that fit into its caches are fastest.
+#: Tokens of a batch, which is halved when out of memory; on a CPU, batches that fit into its
+#: caches are fastest.
 _TOKEN_BUDGET = {"cpu": 1536, "cuda": 32768}
 
 _CONTEXT_SHARE = 4  # number of cached prefix tokens that cost as much as one new token
@@ -74,8 +75,6 @@ class TransformersScorer(TokenEngine):
     model : ModelReference, LoadedModel, str or path-like
         The model; see :func:`dcs.scoring.resolve_model`. A loaded model keeps its device and
         precision; a store assumes that equal names have equal weights.
-    token_budget : int, optional
-        Maximum number of tokens per batch; fewer use less memory. Halved when out of memory.
     reuse_prefix : bool
         Whether to run the shared prefix once; if false, every prompt is run in full.
     **options
@@ -98,7 +97,6 @@ class TransformersScorer(TokenEngine):
         self,
         model: ModelReference | LoadedModel | str | os.PathLike[str],
         *,
-        token_budget: int | None = None,
         reuse_prefix: bool = True,
         **options: Any,
     ) -> None:
@@ -109,7 +107,7 @@ class TransformersScorer(TokenEngine):
         self._torch, transformers = require("torch"), require("transformers")
         self._model = model.weights.eval()
         self._device = self._model.device
-        self._budget: float = token_budget or _TOKEN_BUDGET.get(self._device.type, 1536)
+        self._budget: float = _TOKEN_BUDGET.get(self._device.type, _TOKEN_BUDGET["cpu"])
         self._reuse = reuse_prefix
         self._limit = getattr(self._model.config, "max_position_embeddings", None)
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,12 +31,6 @@ QUERIES = [render_query(TASK, e.text) for e in TASK.examples("test")[:12]]
 QUERIES[3] = render_query(TASK, "Help.")
 SEVERAL = ("quixotry", "abbreviation", "zebra crossing")
 WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
-SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"reuse_prefix": False},
-    {"token_budget": 100},
-    {"token_budget": 1},
-]
 
 
 def prefix_of(shots: Shots) -> PromptPrefix:
@@ -79,10 +74,11 @@ def plain_forward(
 
 def check(folder: str, prefix: str | PromptPrefix, words: Sequence[str], rule: LabelRule) -> None:
     expected = plain_forward(folder, [f"{prefix}{q}" for q in QUERIES], words, rule)
-    for settings in SETTINGS:
-        scorer = TransformersScorer(folder, device="cpu", label_rule=rule, **settings)
+    for budget in (1536, 100, 1):
+        with mock.patch.dict("dcs.scoring.transformers._TOKEN_BUDGET", cpu=budget):
+            scorer = TransformersScorer(folder, device="cpu", label_rule=rule)
         probs = scorer.score(prefix, QUERIES, words)
-        np.testing.assert_allclose(probs, expected, atol=1e-5, err_msg=str(settings))
+        np.testing.assert_allclose(probs, expected, atol=1e-5, err_msg=str(budget))
 
 
 @pytest.mark.parametrize(

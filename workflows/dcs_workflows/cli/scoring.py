@@ -143,12 +143,12 @@ def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
     local : bool
         Whether to print those to engines that run locally, too.
     """
-    from dcs.scoring import is_served
+    from dcs.scoring import engine_trait
     from dcs.scoring.generation import PromptSet
 
     counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
-        if local or is_served(request.scoring.engine):
+        if local or engine_trait(request.scoring.engine, "served"):
             address = request.scoring.base_url
             address = origin(address) if address else request.scoring.engine
             # A server may return one sample per request.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,10 @@ class ScoringPool:
     ----------
     unscored : list of ScoringError
         Why tables could not be scored.
+    actors : list
+        The actors.
+    running : dict
+        The calls in flight, by reference.
     """
 
     def __init__(
@@ -81,27 +85,17 @@ class ScoringPool:
         self._sampled, self._depth = sampled, in_flight(settings)
         self._waiting = deque(requests.items())
         self._open: list[TableScoring] = []
-        self._actors: list[_Actor] = []
-        self._running: dict[Any, _Call] = {}
+        self.actors: list[_Actor] = []
+        self.running: dict[Any, _Call] = {}
         self._infos: dict[str, ScorerInfo] = {}
         self._deaths: Counter[tuple[str, int]] = Counter()
         # Restarted by the pool, so that its shards need not wait for it.
         self._class = ray.remote(max_restarts=0)(ScoringActor)
 
     @property
-    def references(self) -> Collection[Any]:
-        """References of the calls in flight."""
-        return self._running.keys()
-
-    @property
     def n_missing(self) -> int:
         """Number of tables that are not scored."""
         return len(self._waiting) + len(self._open) + len(self.unscored)
-
-    @property
-    def n_actors(self) -> int:
-        """Number of actors."""
-        return len(self._actors)
 
     def fill(self, options: Mapping[str, Any], slots: int) -> None:
         """Give work to all actors, start those that are missing and release those without work.
@@ -118,26 +112,26 @@ class ScoringPool:
         for depth in range(self._depth):
             # The last shards wait for whoever is free first, not in the queue of one actor.
             least = slots if depth else 1
-            for actor in self._actors:
+            for actor in self.actors:
                 ready = actor.info is not None and actor.calls == depth
                 if ready and self._n_left(actor.model) >= least:
                     self._give(actor)
-        for actor in [*self._actors]:
+        for actor in [*self.actors]:
             if actor.calls or self._n_left(actor.model):
                 continue
-            self._actors.remove(actor)
+            self.actors.remove(actor)
             if actor.info is None:  # waits for a node, or loads its model
-                self._running = {ref: c for ref, c in self._running.items() if c.actor != actor}
+                self.running = {ref: c for ref, c in self.running.items() if c.actor != actor}
                 ray.kill(actor.handle)
             # Without a handle the actor closes its model and ends. Its tables still refer to it.
             actor.handle = None
-        while len(self._actors) < slots and (model := self._wanted()) is not None:
+        while len(self.actors) < slots and (model := self._wanted()) is not None:
             actors = self._class.options(**options, max_concurrency=self._depth)
             folder = self._output / "shards"
             handle: Any = actors.remote(model, folder, self._settings)
             actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
-            self._actors.append(actor)
-            self._running[handle.load.remote()] = _Call(actor)
+            self.actors.append(actor)
+            self.running[handle.load.remote()] = _Call(actor)
 
     def _open_next(self) -> None:
         key, request = self._waiting.popleft()
@@ -151,7 +145,7 @@ class ScoringPool:
         """Give an actor its next shard."""
         tables = self._left(actor.model)
         if actor.table not in tables:
-            taken = {other.table for other in self._actors}
+            taken = {other.table for other in self.actors}
             fresh = [table for table in tables if table not in taken]
             actor.table = (fresh or sorted(tables, key=lambda table: -len(table.left)))[0]
         assert actor.table is not None
@@ -160,7 +154,7 @@ class ScoringPool:
             *actor.table.prompts.prompts(shard.start, shard.stop), actor.table.sampled(shard)
         )
         actor.calls += 1
-        self._running[reference] = _Call(actor, actor.table, shard)
+        self.running[reference] = _Call(actor, actor.table, shard)
 
     def _left(self, model: str) -> list[TableScoring]:
         """Return the tables of a model that have shards to be scored."""
@@ -175,7 +169,7 @@ class ScoringPool:
         left = Counter[str]()
         for table in self._open:
             left[table.request.model] += len(table.left)
-        for actor in self._actors:
+        for actor in self.actors:
             if actor.info is None:
                 left[actor.model] -= self._depth
         return next((model for model, number in left.items() if number > 0), None)
@@ -197,7 +191,7 @@ class ScoringPool:
         DCSError or OSError
             If a table cannot be written, for example because the disk is full.
         """
-        call = self._running.pop(reference)
+        call = self.running.pop(reference)
         actor, table = call.actor, call.table
         try:
             result = ray.get(reference)
@@ -242,8 +236,8 @@ class ScoringPool:
     def _lose(self, call: _Call, error: RayError) -> None:
         """Give the shard of an actor that died to another one."""
         actor, table = call.actor, call.table
-        if actor in self._actors:
-            self._actors.remove(actor)
+        if actor in self.actors:
+            self.actors.remove(actor)
         place = (actor.model, -1) if table is None else (table.key, call.shard.start)
         self._deaths[place] += 1
         if self._deaths[place] > _DEATHS:
@@ -258,8 +252,8 @@ class ScoringPool:
             requests = [table.request for table in lost]
         else:
             model = call.actor.model
-            if call.actor in self._actors:
-                self._actors.remove(call.actor)
+            if call.actor in self.actors:
+                self.actors.remove(call.actor)
             if call.actor.gpus and cause is not error and not self._deaths[model, -2]:
                 # Once more, by a new process: the GPU may not have been free yet.
                 self._deaths[model, -2] += 1

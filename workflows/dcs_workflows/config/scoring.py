@@ -16,7 +16,6 @@ from dcs.scoring import (
     Scorer,
     engine_options,
     engine_trait,
-    is_served,
     load_scorer,
     resolve_model,
 )
@@ -149,7 +148,7 @@ class ScoringSettings(_Options):  # type: ignore[misc]
         if own := plugged or engine_trait(self.engine, "version"):
             versions[self.engine] = own
         named = model
-        if not is_served(self.engine):
+        if not engine_trait(self.engine, "served"):
             reference = resolve_model(model)
             named = reference.revision or reference.name
         decisive = {k: v for k, v in self.options.items() if k not in self.indecisive}
