@@ -96,8 +96,6 @@ def test_equals_the_plain_forward(shots: Shots, words: Sequence[str], rule: Labe
 @pytest.mark.parametrize(("rule", "words"), [("mean", TASK.label_words), ("joint", WORDS)])
 def test_of_other_architectures(other_model: Path, rule: LabelRule, words: Sequence[str]) -> None:
     check(str(other_model), prefix_of(2), words, rule)
-    scorer = load_scorer(other_model, device="cpu", label_rule=rule)
-    refuses(ScoringError, scorer.score, "", ["long " * 400], words, names=["query 0", "tokens"])
 
 
 def test_prefix_and_query_may_share_a_token() -> None:
@@ -161,12 +159,10 @@ class TestOutOfMemory:
         assert "out of memory" in caplog.text
 
     def test_other_failures_and_one_prompt_that_does_not_fit(self) -> None:
-        for said, kind in (
-            ("other shapes", RuntimeError),
-            ("can't allocate memory", ScoringError),
-        ):
-            with pytest.raises(kind):
-                failing(RuntimeError(said)).score("", QUERIES, TASK.label_words)
+        with pytest.raises(RuntimeError, match="other shapes"):
+            failing(RuntimeError("other shapes")).score("", QUERIES, TASK.label_words)
+        with pytest.raises(ScoringError):
+            failing(RuntimeError("can't allocate memory")).score("", QUERIES, TASK.label_words)
 
     def test_a_model_that_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import torch

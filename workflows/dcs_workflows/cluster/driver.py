@@ -93,13 +93,7 @@ class Driver:
         self._watch = ClusterWatch(look)
         self._placement = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
-        self._pool = ScoringPool(
-            plan.missing_tables,
-            texts=plan.texts,
-            output=plan.output,
-            settings=plan.config.scoring,
-            sampled=plan.config.tracking.traces,
-        )
+        self._pool = ScoringPool(plan)
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
         if plan.missing_tables and any(get_method(name).settings for name in plan.config.methods):
             # At the same time as the models are loaded.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,7 +14,7 @@ from dcs.errors import DCSError, ScoringError, last_line
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.connect import check_alive
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, in_flight
-from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.plan import SweepPlan
 from dcs_workflows.tables import StoredTables, TableRequest
 
 #: Number of actors that a shard, or the loading of a model, may take with it.
@@ -50,16 +49,8 @@ class ScoringPool:
 
     Parameters
     ----------
-    requests : mapping of str to TableRequest
-        Tables to score, by key.
-    texts : mapping of str to str
-        The :func:`texts_key` of the planned tables.
-    output : pathlib.Path
-        Output folder of the tables, which this process writes.
-    settings : ScoringSettings
-        The engine and its options.
-    sampled : int
-        Number of prompts of each table to record.
+    plan : SweepPlan
+        The sweep whose missing tables are scored; this process writes them.
 
     Attributes
     ----------
@@ -71,19 +62,11 @@ class ScoringPool:
         The calls in flight, by reference.
     """
 
-    def __init__(
-        self,
-        requests: Mapping[str, TableRequest],
-        *,
-        texts: Mapping[str, str],
-        output: Path,
-        settings: ScoringSettings,
-        sampled: int = 0,
-    ) -> None:
+    def __init__(self, plan: SweepPlan) -> None:
         self.unscored: list[ScoringError] = []
-        self._texts, self._output, self._settings = texts, output, settings
-        self._sampled, self._depth = sampled, in_flight(settings)
-        self._waiting = deque(requests.items())
+        self._plan, self._settings = plan, plan.config.scoring
+        self._depth = in_flight(self._settings)
+        self._waiting = deque(plan.missing_tables.items())
         self._open: list[TableScoring] = []
         self.actors: list[_Actor] = []
         self.running: dict[Any, _Call] = {}
@@ -127,7 +110,7 @@ class ScoringPool:
             actor.handle = None
         while len(self.actors) < slots and (model := self._wanted()) is not None:
             actors = self._class.options(**options, max_concurrency=self._depth)
-            folder = self._output / "shards"
+            folder = self._plan.output / "shards"
             handle: Any = actors.remote(model, folder, self._settings)
             actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
             self.actors.append(actor)
@@ -136,8 +119,8 @@ class ScoringPool:
     def _open_next(self) -> None:
         key, request = self._waiting.popleft()
         try:
-            texts = self._texts.get(key)
-            self._open.append(TableScoring(key, request, texts, sampled=self._sampled))
+            texts, sampled = self._plan.texts.get(key), self._plan.config.tracking.traces
+            self._open.append(TableScoring(key, request, texts, sampled=sampled))
         except DCSError as error:
             self._skip(request, error, error)
 
@@ -212,7 +195,7 @@ class ScoringPool:
         if not table.complete or table not in self._open:
             return len(result.probs), None
         self._open.remove(table)
-        stored = StoredTables.under(self._output, table.key)
+        stored = StoredTables.under(self._plan.output, table.key)
         try:
             table.store(stored, self._infos[actor.model])
         except ScoringError as error:
