@@ -30,7 +30,9 @@ from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import PromptSet, ScorerInfo
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
 from dcs_workflows.config.scoring import ScoringSettings
-from dcs_workflows.tables import StoredTables, TableRequest
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.plan import plan_sweep
+from dcs_workflows.tables import StoredTables, TableRequest, table_requests
 
 
 class Delayed:
@@ -72,7 +74,7 @@ def delayed_actor(seconds: float, pids: Path, actors: int) -> type[ScoringActor]
     return DelayedActor
 
 
-def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: bool) -> float:
+def table_seconds(config: SweepConfig, actors: int, seconds: float, *, kill: bool) -> float:
     """Return the time from the first loaded model to the complete table; check its numbers."""
     import ray
 
@@ -83,13 +85,14 @@ def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: b
         pids.mkdir()
         pool_module.ScoringActor = delayed_actor(seconds, pids, actors)  # type: ignore[misc]
         output = Path(folder)
-        settings = ScoringSettings()
-        pool = pool_module.ScoringPool({"k": request}, texts={}, output=output, settings=settings)
+        plan = plan_sweep(config, output)
+        ((key, request),) = plan.missing_tables.items()
+        pool = pool_module.ScoringPool(plan)
         done, start, complete = 0, None, None
         total = len(PromptSet.select(**request.prompted).texts)
         while complete is None:
             pool.fill({"num_cpus": 1, "num_gpus": 0}, actors)
-            (ready, *_), _ = ray.wait(list(pool.references), num_returns=1)
+            (ready, *_), _ = ray.wait(list(pool.running), num_returns=1)
             prompts, complete = pool.end(ready)
             start = start or time.perf_counter()
             done += prompts
@@ -99,8 +102,8 @@ def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: b
         elapsed = time.perf_counter() - start
         scorer = Delayed(0.0)
         chosen = PromptSet.select(**request.prompted)
-        expected = chosen.tables(scorer.score(*chosen.prompts()), ScorerInfo.of(scorer))
-        assert StoredTables.under(output, "k").digests == {
+        expected = chosen.tables(scorer.score(*chosen.prompts()), ScorerInfo.of(scorer), {})
+        assert StoredTables.under(output, key).digests == {
             split: table.digest for split, table in expected.items()
         }
     return elapsed
@@ -109,11 +112,12 @@ def table_seconds(request: TableRequest, actors: int, seconds: float, *, kill: b
 def measure_delay(prompts: int, seconds: float) -> None:
     from benchmarks.sweep import local_ray
 
-    request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=prompts)
+    config = SweepConfig(name="actors", tasks=("helpdesk",), methods=("icl",), limit=prompts)
+    (request,) = table_requests(config)
     total = len(PromptSet.select(**request.prompted).texts)
     with local_ray(5):
         one, four, killed = (
-            table_seconds(request, actors, seconds, kill=kill)
+            table_seconds(config, actors, seconds, kill=kill)
             for actors, kill in ((1, False), (4, False), (4, True))
         )
     print(f"{total} prompts of {1000 * seconds:g} ms: one actor {one:.1f} s")

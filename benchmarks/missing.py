@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import dcs
 from dcs.data.reader import open_sources
-from dcs.scoring.answers import MissingRule, fill_missing
+from dcs.scoring.labels import MissingRule, fill_missing
 
 _TOPS = (2, 5)
 _VOTES = 20

@@ -6,38 +6,35 @@ the group ``dcs.engines``.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
+from inspect import signature
 from pkgutil import resolve_name
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from dcs.errors import ConfigError, MissingDependencyError, check_choice
-from dcs.plugins import find_named, plugin_names
+from pydantic import BaseModel, create_model
+
+from dcs.errors import ConfigError, MissingDependencyError
+from dcs.io import Strict, validated
+from dcs.plugins import find_named
 from dcs.scoring.base import Engine, Progress, Scorer
-from dcs.scoring.cache import StoredScorer, score_settings
+from dcs.scoring.cache import StoredScorer
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import LabelRule
-from dcs.scoring.models import PACKAGED_MODELS, ModelReference, resolve_model
+from dcs.scoring.models import ModelReference, resolve_model
 
 __all__ = [
     "PACKAGED_ENGINES",
-    "PACKAGED_MODELS",
     "LabelRule",
     "ModelReference",
     "Progress",
     "PromptStyle",
     "Scorer",
     "StoredScorer",
-    "check_engine",
-    "engine_names",
     "engine_options",
     "engine_trait",
-    "is_served",
     "load_scorer",
     "resolve_model",
-    "score_settings",
 ]
 
 PACKAGED_ENGINES: Final[dict[str, str | type[Any]]] = {
@@ -45,11 +42,6 @@ PACKAGED_ENGINES: Final[dict[str, str | type[Any]]] = {
     "vllm": "dcs.scoring.vllm:VLLMScorer",
     "openai": "dcs.scoring.openai:OpenAIScorer",
 }
-
-
-def engine_names() -> tuple[str, ...]:
-    """Return the names of all engines; those of installed packages come last."""
-    return tuple(dict.fromkeys((*PACKAGED_ENGINES, *plugin_names("dcs.engines"))))
 
 
 def engine_class(engine: str) -> type[Scorer]:
@@ -77,37 +69,14 @@ def engine_trait(engine: str, name: str) -> Any:
     return getattr(engine_class(engine), name, getattr(Engine, name))
 
 
-def check_engine(engine: str) -> None:
-    """Check that the packages of a built-in engine are installed on this machine.
-
-    Raises
-    ------
-    MissingDependencyError
-        If one is missing; names the extra to install.
-    """
-    for package in engine_trait(engine, "packages") if engine in PACKAGED_ENGINES else ():
-        if find_spec(package) is None:
-            extra = engine_trait(engine, "extra")
-            raise MissingDependencyError(
-                f"engine {engine}: {package} is not installed: pip install 'dcs-debias[{extra}]'"
-            )
-
-
-def is_served(engine: str) -> bool:
-    """Return whether the engine's models are hosted by a server and not loaded locally."""
-    return bool(engine_trait(engine, "served"))
-
-
-def engine_options(engine: str) -> tuple[str, ...]:
-    """Return the names of the engine options accepted by :func:`load_scorer`."""
-    names: list[str] = []
-    for kind in engine_class(engine).__mro__:
-        parameters = inspect.signature(kind).parameters.values()
-        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
-        names += [each.name for each in named if each.name != "model"]
-        if all(each.kind is not each.VAR_KEYWORD for each in parameters):
-            break
-    return tuple(names)
+def engine_options(engine: str) -> type[BaseModel]:
+    """Return the model of an engine's options, which :func:`load_scorer` accepts."""
+    kind = engine_class(engine)
+    if (options := getattr(kind, "options", None)) is not None:
+        return cast("type[BaseModel]", options)
+    named = (each for each in signature(kind).parameters.values() if each.kind != each.VAR_KEYWORD)
+    fields: Any = {each.name: (Any, None) for each in named if each.name != "model"}
+    return create_model("Options", __base__=Strict, **fields)
 
 
 def load_scorer(
@@ -124,7 +93,7 @@ def load_scorer(
         ``"tiny_lm"``, a local model folder, or a hub id ``owner/name``; for a server, its name
         for the model.
     engine : str
-        One of :func:`engine_names`.
+        ``transformers``, ``vllm``, ``openai``, or the engine of an installed package.
     **options
         Options of the engine, e.g. ``device="cpu"``, ``label_rule="joint"``, ``base_url=...``.
 
@@ -143,9 +112,8 @@ def load_scorer(
         If the engine is not installed.
     """
     build: Callable[..., Scorer] = engine_class(engine)
-    reference = os.fspath(model) if is_served(engine) else resolve_model(model)
-    for name in options:
-        check_choice(f"option of engine {engine}", name, engine_options(engine))
+    reference = os.fspath(model) if engine_trait(engine, "served") else resolve_model(model)
+    validated(engine_options(engine), options, source=f"engine {engine}", error=ConfigError)
     scorer = build(reference, **options)
     for name in (*Scorer.__annotations__, "score", "close"):
         if not hasattr(scorer, name):

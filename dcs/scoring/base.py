@@ -5,23 +5,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, Field, PlainSerializer
+from pydantic import AfterValidator, Field, PlainSerializer
 
-from dcs.data.checks import finite_number, softmax, whole_number
-from dcs.errors import ScoringError, check_choice, origin, plain_address, show
-from dcs.io import Strict
+from dcs.data.checks import softmax
+from dcs.errors import ConfigError, ScoringError, origin, plain_address, show
+from dcs.io import Strict, validated
 from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
-from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, count_votes, mean_distribution
-from dcs.scoring.chat import PromptStyle, opened_thought
+from dcs.scoring.chat import PromptStyle, Tokenizer, opened_thought
 from dcs.scoring.labels import (
+    NO_DISTRIBUTION,
     UNUSABLE,
     LabelRule,
-    Tokenizer,
+    MissingRule,
     class_probabilities,
+    count_votes,
+    mean_distribution,
     read_label_words,
     usable_scores,
 )
@@ -36,6 +38,9 @@ Prompt = str | list[dict[str, str]]
 Progress = Callable[[int], None]
 """Callback that receives the number of queries just finished."""
 
+
+#: Prompts of which most may not be answered without a label.
+_FIRST_PROMPTS = 20
 
 Scores = tuple[NDArray[np.float64], dict[int, str]]
 """Class probabilities [M, N], and by row why those that are NaN could not be computed."""
@@ -66,12 +71,6 @@ def scored_rows(probs: NDArray[np.float64], reasons: Mapping[int, str]) -> NDArr
     return probs
 
 
-def _check_address(address: str) -> str:
-    # Checked here too, before the address is written to a plan or a record.
-    plain_address(address)
-    return address
-
-
 class ReadingOptions(Strict):
     """How prompts are written and their answers are read.
 
@@ -84,9 +83,13 @@ class ReadingOptions(Strict):
         the model has a template. See :data:`dcs.scoring.PromptStyle`.
     answer_prefix : "user", "assistant" or "none"
         Whose turn in a chat holds the answer prefix; see :data:`dcs.prompting.AnswerPrefix`.
-    votes, temperature, max_tokens : int, float, int or None
-        Number of answers to sample for each prompt instead of reading log-probabilities, their
-        temperature, and their maximum number of tokens.
+    votes : int or None
+        Number of answers to sample for each prompt instead of reading log-probabilities; the
+        result is the number of answers that name each label.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
     answer : "distribution" or None
         What sampled answers say: a share of each label instead of one label.
     """
@@ -95,9 +98,16 @@ class ReadingOptions(Strict):
     prompt: PromptStyle = "auto"
     answer_prefix: AnswerPrefix = "user"
     votes: int | None = Field(default=None, ge=1, le=1000)
-    temperature: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
-    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_tokens: int = Field(default=1024, ge=1)
     answer: Literal["distribution"] | None = None
+
+
+def tokenizer_of(tokenizer: Any, model: str, asked: ReadingOptions) -> Tokenizer:
+    """Return a Transformers tokenizer that renders prompts as asked; see :class:`Tokenizer`."""
+    sampled = asked.votes is not None or asked.answer is not None
+    style: dict[str, Any] = {"prompt": asked.prompt, "answer_prefix": asked.answer_prefix}
+    return Tokenizer.of(tokenizer, model, **style, thinking=sampled)
 
 
 class LocalOptions(ReadingOptions):
@@ -109,6 +119,7 @@ class LocalOptions(ReadingOptions):
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     """
 
+    temperature: float = Field(default=1.0, gt=0.0)
     dtype: str | None = None
 
 
@@ -129,47 +140,67 @@ class VLLMOptions(LocalOptions):
 
     Attributes
     ----------
-    tensor_parallel : int or None
-        Number of GPUs per model; reserved by each actor of a sweep.
-    memory, max_length : float, int or None
-        Fraction of GPU memory to use, and maximum number of tokens of a prompt, by default as
-        many as the context of the model and the memory allow.
-    batch_invariant : bool or None
-        Whether a prompt is computed in the same way in every batch.
+    tensor_parallel : int
+        Number of GPUs that share the model. A Ray actor reserves as many.
+    memory : float or None
+        Fraction of the memory of each GPU for weights and cache.
+    max_length : int or None
+        Maximum number of tokens of a prompt; by default as many as the context of the model and
+        the memory allow.
+    batch_invariant : bool
+        Compute a prompt in the same way in every batch, so that resumed rows are the same bits;
+        slower, and only on GPUs that vLLM supports (``VLLM_BATCH_INVARIANT``).
     """
 
-    tensor_parallel: int | None = Field(default=None, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1)
     memory: float | None = Field(default=None, gt=0.0, le=1.0)
     max_length: int | None = Field(default=None, ge=1)
-    batch_invariant: bool | None = None
+    batch_invariant: bool = False
 
 
 class OpenAIOptions(ReadingOptions):
-    """Options of the engine ``openai``; see :class:`dcs.scoring.openai.OpenAIScorer`.
+    """Options of the engine ``openai``.
 
     Attributes
     ----------
-    base_url, api, top_logprobs, missing, concurrency, retries, timeout : optional
-        The server, what it is asked for, and how.
+    base_url : str
+        URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
+    api : {"completions", "chat"}
+        Which API to use: plain completion, as in the paper, or chat.
+    top_logprobs : int or None
+        Number of most probable tokens to request. By default the server is asked for exactly the
+        label tokens, and for 20 or 5 if it does not support that.
+    missing : {"spread", "bound"}
+        How to handle labels that are not among the most probable tokens; see
+        :data:`dcs.scoring.labels.MissingRule`.
+    concurrency : int
+        Maximum number of concurrent requests.
+    retries : int
+        Maximum number of retries after a transient failure, with exponential backoff or the
+        delay requested by the server (``Retry-After``), up to two minutes each.
+    timeout : float
+        Seconds until an attempt counts as failed; a request, with its retries and waits, is given
+        up after four times as long.
     revision : str or None
-        Exact version of the served model, if known.
-    key_variable : str or None
-        Environment variable with the API key; by default OPENAI_API_KEY.
+        The exact version of the model, if known; a served model may change without a change of
+        name. Required if the path of `base_url` is more than an API version.
+    key_variable : str
+        Environment variable with the API key, if the server requires one. The key is only sent
+        in the header of the requests.
     """
 
     # JSON is what is recorded: without the path, which may contain a key.
-    base_url: (
-        Annotated[str, AfterValidator(_check_address), PlainSerializer(origin, when_used="json")]
-        | None
-    ) = None
-    api: Literal["completions", "chat"] | None = None
+    base_url: Annotated[
+        str, AfterValidator(plain_address), PlainSerializer(origin, when_used="json")
+    ] = "https://api.openai.com/v1"
+    api: Literal["completions", "chat"] = "completions"
     top_logprobs: int | None = Field(default=None, ge=1)
-    missing: MissingRule | None = None
-    concurrency: int | None = Field(default=None, ge=1)
-    retries: int | None = Field(default=None, ge=0)
-    timeout: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    missing: MissingRule = "spread"
+    concurrency: int = Field(default=8, ge=1)
+    retries: int = Field(default=6, ge=0)
+    timeout: float = Field(default=60.0, gt=0.0)
     revision: str | None = None
-    key_variable: str | None = None
+    key_variable: str = "OPENAI_API_KEY"
 
 
 @runtime_checkable
@@ -241,6 +272,20 @@ class Scorer(Protocol):
         """Free the model's memory. The scorer cannot be used afterwards."""
 
 
+def score_rows(
+    scorer: Scorer,
+    prefix: str | PromptPrefix,
+    queries: Sequence[str],
+    label_words: Sequence[str],
+    progress: Progress | None = None,
+) -> Scores:
+    """Return the scores of prompts, and why some have none; see :meth:`Scorer.score`."""
+    try:
+        return scorer.score(prefix, queries, label_words, progress=progress), {}
+    except RowsError as error:
+        return error.probs, error.reasons
+
+
 class Engine(ABC):
     """Base class of the built-in scorers, with shared checks and an idempotent ``close``.
 
@@ -249,21 +294,8 @@ class Engine(ABC):
 
     Parameters
     ----------
-    label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
-    prompt : {"auto", "completion", "chat"}
-        Plain text or chat messages; see :data:`dcs.scoring.PromptStyle`.
-    answer_prefix : {"user", "assistant", "none"}
-        Place of the answer prefix in a chat; see :data:`dcs.prompting.AnswerPrefix`.
-    votes : int, optional
-        Sample this many answers to each prompt instead of reading log-probabilities; the result
-        is the number of answers that name each label.
-    temperature : float
-        Temperature of the samples.
-    max_tokens : int
-        Maximum number of tokens of a sample, including a thought.
-    answer : "distribution", optional
-        Read a share of each label from the samples, one by default.
+    **options
+        Options of the engine; see its class of `options`.
 
     Attributes
     ----------
@@ -275,8 +307,9 @@ class Engine(ABC):
         The extra of this package that installs them.
     served : bool
         Whether a server hosts the models, so that the engine receives a name.
-    options : type of BaseModel or None
-        Types of the options in a sweep; by default, the constructor accepts or refuses them.
+    options : type of BaseModel
+        Names, types and defaults of the options. A scorer that does not derive from this class
+        need not have it: its options are then the arguments of its constructor.
     indecisive : frozenset of str
         Options that affect placement and speed only, and no number.
     gpu_option : str or None
@@ -301,52 +334,59 @@ class Engine(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = "models"
     served: ClassVar[bool] = False
-    options: ClassVar[type[BaseModel] | None] = None
+    options: ClassVar[type[ReadingOptions]] = ReadingOptions
     indecisive: ClassVar[frozenset[str]] = frozenset()
     gpu_option: ClassVar[str | None] = None
     in_flight: ClassVar[int] = 2
     concurrent: ClassVar[bool] = False
     repeatable: bool = True
 
+    name: str
     model: str
     votes: int | None = None
     answer: Literal["distribution"] | None = None
     tokens_read = answered = parsed = unlabelled = 0
     _closed = False
     _rendered = ""
-    # Held while prompts are scored; an engine for several threads has a lock.
-    _turn: AbstractContextManager[Any] = nullcontext()
 
-    def __init__(
-        self,
-        *,
-        label_rule: LabelRule = "auto",
-        prompt: PromptStyle = "auto",
-        answer_prefix: AnswerPrefix = "user",
-        votes: int | None = None,
-        temperature: float = 1.0,
-        max_tokens: int = 1024,
-        answer: Literal["distribution"] | None = None,
-    ) -> None:
-        check_choice("label_rule", label_rule, get_args(LabelRule))
-        check_choice("prompt", prompt, get_args(PromptStyle))
-        check_choice("answer_prefix", answer_prefix, get_args(AnswerPrefix))
-        self._label_rule, self._prompt, self._answer_prefix = label_rule, prompt, answer_prefix
-        if answer is not None:
-            check_choice("answer", answer, ("distribution",))
-            votes = votes or 1
-        self.answer = answer
-        self.votes = None if votes is None else whole_number(votes, "votes", least=1)
-        self._temperature = finite_number(temperature, "temperature", least=0.0)
-        self._max_tokens = whole_number(max_tokens, "max_tokens", least=1)
+    def __init__(self, **options: Any) -> None:
+        source = f"engine {self.name}"
+        self._asked: Any = validated(self.options, options, source=source, error=ConfigError)
+        self.answer = self._asked.answer
+        self.votes = self._asked.votes or (None if self.answer is None else 1)
 
     @property
     def _sampling(self) -> dict[str, str]:
         """The options of sampled answers, which determine the votes."""
-        options = {"temperature": str(self._temperature), "max_tokens": str(self._max_tokens)}
+        asked = self._asked
+        options = {"temperature": str(asked.temperature), "max_tokens": str(asked.max_tokens)}
         if self.answer is None:
             return {"votes": str(self.votes), **options}
         return {"answer": self.answer, "answers": str(self.votes), **options}
+
+    def _lost(self, silent: Mapping[int, str], answered: int) -> dict[int, str]:
+        """Count answered prompts, some without a label; return those that are lost, and why.
+
+        All are lost that state no distribution. If most name no label, they are lost too, which is
+        an error if there are enough prompts to tell.
+        """
+        self.answered += answered
+        if self.answer is None and 2 * len(silent) <= answered:
+            self.unlabelled += len(silent)
+            return {}
+        if self.answer is None and answered >= _FIRST_PROMPTS:
+            row, why = next(iter(silent.items()))
+            raise ScoringError(f"query {row}: {why}, as in {len(silent)} of {answered} answers")
+        return dict(silent)
+
+    def _why(self, answer: str) -> str:
+        """Return why an answer cannot be used."""
+        if self.answer is not None:
+            return f"{NO_DISTRIBUTION}: {show(answer)}"
+        return (
+            f"no label word is in the answer {show(answer)}; see the prompt with "
+            "`dcs tasks show`, or use the other api or label words that the model answers with"
+        )
 
     def _read_answers(
         self, texts: Sequence[str], label_words: Sequence[str]
@@ -387,7 +427,7 @@ class Engine(ABC):
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
-        with self._turn:
+        with self._scoring():
             scored = self._score(prefix, queries, label_words, progress or (lambda count: None))
         if self._rendering() != self._rendered:
             raise ScoringError(
@@ -396,6 +436,10 @@ class Engine(ABC):
                 "prompt=completion"
             )
         return scored_rows(*scored)
+
+    def _scoring(self) -> AbstractContextManager[Any]:
+        """Return the context in which prompts are scored; an engine for several threads locks."""
+        return nullcontext()
 
     def _rendering(self) -> str:
         """Return a hash of how prompts are rendered now, which is checked after every call."""
@@ -431,21 +475,11 @@ class TokenEngine(Engine):
     _limit: int | None
     """Maximum number of tokens of a prompt and its continuation; None if unknown."""
 
-    def __init__(self, **reading: Any) -> None:
-        super().__init__(**reading)
-        finite_number(self._temperature, "temperature", positive=True)
-
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
         """Set the tokenizer, and all settings that determine the numbers."""
-        self._tokenizer = Tokenizer.of(
-            tokenizer,
-            self.model,
-            prompt=self._prompt,
-            answer_prefix=self._answer_prefix,
-            thinking=self.votes is not None,
-        )
+        self._tokenizer = tokenizer_of(tokenizer, self.model, self._asked)
         # The sum of log-probabilities has had a name, by which scored prompts are found.
-        rules = {"label_rule": self._label_rule, "joint": "sum"}
+        rules = {"label_rule": self._asked.label_rule, "joint": "sum"}
         read = rules if self.votes is None else self._sampling
         self.settings = {**settings, **read, **self._tokenizer.settings}
         self._rendered = self._rendering()
@@ -466,7 +500,7 @@ class TokenEngine(Engine):
         if self.votes is None:
             words = [space + word.strip() for word in label_words]
             token_ids, rule = read_label_words(
-                self._tokenizer, prompts[0], words, self._label_rule
+                self._tokenizer, prompts[0], words, self._asked.label_rule
             )
             # The joint rule also runs all tokens of the word except the last.
             more = max(map(len, token_ids)) - 1 if rule == "joint" else 0
@@ -476,35 +510,36 @@ class TokenEngine(Engine):
         if reasons:
             progress(len(reasons))
         probs = np.full((len(prompts), len(label_words)), np.nan)
-        if rows := [row for row in range(len(prompts)) if row not in reasons]:
-            fitting = [tokens[row] for row in rows]
-            self.tokens_read += sum(map(len, fitting))
-            if self.votes is not None:
-                texts = [prompts[row] for row in rows]
-                found = self._count_votes(texts, fitting, label_words, self.votes, progress)
-            elif rule == "joint":
-                found = softmax(usable_scores(self._word_scores(fitting, token_ids, progress)))
-            else:
-                wanted = sorted({*sum(token_ids, ())})
-                logits = usable_scores(self._next_scores(fitting, wanted, progress))
-                usable = ~np.isnan(logits).any(axis=1)
-                found = probs[rows]
-                found[usable] = class_probabilities(logits[usable], token_ids)
-            probs[rows] = found
-            wrong = (row for row in rows if np.isnan(probs[row]).any())
-            reasons |= dict.fromkeys(wrong, UNUSABLE if self.answer is None else NO_DISTRIBUTION)
-        return probs, reasons
+        rows = [row for row in range(len(prompts)) if row not in reasons]
+        if not rows:
+            return probs, reasons
+        fitting = [tokens[row] for row in rows]
+        self.tokens_read += sum(map(len, fitting))
+        if self.votes is not None:
+            asked = [prompts[row] for row in rows]
+            probs[rows], silent = self._count_votes(asked, fitting, label_words, progress)
+            lost = self._lost({rows[k]: why for k, why in silent.items()}, len(rows))
+            probs[[*lost]] = np.nan
+            return probs, reasons | lost
+        if rule == "joint":
+            probs[rows] = softmax(usable_scores(self._word_scores(fitting, token_ids)))
+            progress(len(rows))
+        else:
+            wanted = sorted({*sum(token_ids, ())})
+            logits = self._next_scores(fitting, wanted, progress)
+            probs[rows] = class_probabilities(logits, token_ids)
+        wrong = (row for row in rows if np.isnan(probs[row]).any())
+        return probs, reasons | dict.fromkeys(wrong, UNUSABLE)
 
     def _count_votes(
         self,
         prompts: list[str],
         tokens: list[list[int]],
         label_words: Sequence[str],
-        votes: int,
         progress: Progress,
-    ) -> NDArray[np.float64]:
-        """Return the number of sampled answers that name each label [M, N]."""
-        answers = self._sample(tokens, votes, progress)
+    ) -> Scores:
+        """Return the votes, or the mean shares, of each label [M, N], and rows without any."""
+        answers = self._sample(tokens, self.votes or 1, progress)
         # A thought that the prompt opens is part of the answer.
         begun = [opened_thought(prompt) for prompt in prompts]
         counts = np.stack(
@@ -514,16 +549,7 @@ class TokenEngine(Engine):
             ]
         )
         silent = np.flatnonzero(~(counts > 0).any(axis=1))
-        self.answered += len(prompts)
-        self.unlabelled += silent.size if self.answer is None else 0
-        if self.answer is None and 2 * silent.size > len(prompts):
-            raise ScoringError(
-                f"query {silent[0]}: no label word is in the answer "
-                f"{show(answers[silent[0]][0])}, as in {silent.size} of {len(prompts)} answers; "
-                "see the prompt with `dcs tasks show`, or use label words that the model answers "
-                "with"
-            )
-        return counts
+        return counts, {int(row): self._why(answers[row][0]) for row in silent}
 
     @property
     def _stop(self) -> list[str] | None:
@@ -553,18 +579,40 @@ class TokenEngine(Engine):
                 )
         return reasons
 
+    def _word_scores(
+        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]]
+    ) -> NDArray[np.float64]:
+        """Return the log-probabilities of whole words after each prompt [M, N].
+
+        Those of the tokens of a word, each after the preceding ones, are summed: a prompt is run
+        once with each beginning of a word.
+        """
+        heads = sorted({word[:length] for word in words for length in range(len(word))})
+        wanted = sorted({*sum(words, ())})
+        # The continuations of one prompt follow each other, while an engine has it cached.
+        longer = [[*prompt, *head] for prompt in prompts for head in heads]
+        logs = self._next_scores(longer, wanted, lambda count: None, normalised=True)
+        logs = logs.reshape(len(prompts), len(heads), len(wanted))
+        scores = np.zeros((len(prompts), len(words)))
+        for column, word in enumerate(words):
+            for length, token in enumerate(word):
+                scores[:, column] += logs[:, heads.index(word[:length]), wanted.index(token)]
+        return scores
+
     @abstractmethod
     def _next_scores(
-        self, prompts: list[list[int]], wanted: list[int], progress: Progress
+        self,
+        prompts: list[list[int]],
+        wanted: list[int],
+        progress: Progress,
+        *,
+        normalised: bool = False,
     ) -> NDArray[np.float64]:
-        """Return logits of some tokens after each prompt [M, K], up to a constant per row."""
+        """Return log-probabilities of some tokens after each prompt [M, K].
+
+        Unless `normalised`, a constant may be added to each row.
+        """
 
     @abstractmethod
     def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
         """Return so many sampled answers to each prompt."""
-
-    @abstractmethod
-    def _word_scores(
-        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
-    ) -> NDArray[np.float64]:
-        """Return the log-probabilities of whole words after each prompt [M, N]."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,8 @@ from dcs.scoring.base import (
     Engine,
     Progress,
     Prompt,
-    RowsError,
     Scorer,
+    score_rows,
     scored_rows,
 )
 
@@ -234,23 +234,18 @@ class StoredScorer:
             absent = [key for key in shard if key not in group.rows]
             if absent:
                 texts = [by_hash[key] for key in absent]
-                failed: dict[bytes, str] = {}
-                try:
-                    with self._turn:
-                        probs = self._scorer.score(prefix, texts, label_words, progress=report)
-                except RowsError as error:
-                    probs = error.probs
-                    failed = {absent[row]: reason for row, reason in error.reasons.items()}
-                scored = [key for key in absent if key not in failed]
+                with self._turn:
+                    probs, failed = score_rows(self._scorer, prefix, texts, label_words, report)
+                scored = [row for row in range(len(absent)) if row not in failed]
                 if scored:
-                    group.write(scored, probs[[key not in failed for key in absent]])
-                reasons |= failed
+                    group.write([absent[row] for row in scored], probs[scored])
+                reasons |= {absent[row]: reason for row, reason in failed.items()}
                 with self._counting:
                     self.scored += len(scored)
-            if len(absent) < len(shard):
-                report(len(shard) - len(absent))
+            if restored := len(shard) - len(absent):
+                report(restored)
                 with self._counting:
-                    self.restored += len(shard) - len(absent)
+                    self.restored += restored
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))
         missing = np.full(len(label_words), np.nan)
@@ -260,10 +255,8 @@ class StoredScorer:
 
     def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
         """Return a prompt as it is sent to the model, and its number of tokens, 0 if unknown."""
-        if hasattr(self._scorer, "sent"):
-            sent: tuple[Prompt, int] = self._scorer.sent(prefix, query)
-            return sent
-        return f"{prefix}{query}", 0
+        sent: Any = getattr(self._scorer, "sent", lambda *texts: ("".join(map(str, texts)), 0))
+        return cast("tuple[Prompt, int]", sent(prefix, query))
 
     def _open(self, settings: Mapping[str, Any]) -> ShardGroup:
         """Return a group; the last one is kept, since a table is scored in many calls."""

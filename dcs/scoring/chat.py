@@ -1,4 +1,4 @@
-"""Prompts rendered by the chat template of a model's tokenizer."""
+"""Prompts as text and tokens, by the tokenizer of a model and its chat template, if any."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import datetime
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from dcs.errors import ScoringError, named
 from dcs.prompting.tasks import AnswerPrefix, PromptPrefix, chat_messages, last_line
@@ -126,6 +127,95 @@ class ChatTemplate:
             conversations, chat_template=self._template, tokenize=False, **options
         )
         return texts
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """The tokenizer of a model, and the chat template with which it renders prompts, if any.
+
+    Attributes
+    ----------
+    encode : callable
+        Returns the token ids of texts, including the special tokens before a prompt.
+    describe : callable
+        Returns the text of a token, for messages.
+    template : ChatTemplate or None
+        Renders prompts as a chat; None if they are plain text.
+    appended : int
+        Number of special tokens that the tokenizer appends to a text, which `encode` drops.
+    """
+
+    encode: Callable[[Sequence[str]], list[list[int]]]
+    describe: Callable[[int], str]
+    template: ChatTemplate | None = None
+    appended: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Any,
+        model: str,
+        *,
+        prompt: PromptStyle,
+        answer_prefix: AnswerPrefix,
+        thinking: bool = False,
+    ) -> Self:
+        """Return the functions of a Transformers tokenizer.
+
+        Raises
+        ------
+        ScoringError
+            If `prompt` is ``chat`` and the tokenizer has no chat template.
+        """
+        template = None
+        if prompt != "completion" and getattr(tokenizer, "chat_template", None):
+            template = ChatTemplate(
+                tokenizer, model, answer_prefix=answer_prefix, thinking=thinking
+            )
+        elif prompt == "chat":
+            raise ScoringError(
+                f"model {model!r} has no chat template; use prompt=completion, or a model trained "
+                "for chat"
+            )
+        # A chat template writes the special tokens itself.
+        options = {"verbose": False, "add_special_tokens": template is None}
+
+        def encode(texts: Sequence[str]) -> list[list[int]]:
+            return [ids[: len(ids) - appended] for ids in tokenizer(texts, **options)["input_ids"]]
+
+        appended = 0
+        if template is None:
+            # An end of text, for example, after which no model would answer.
+            (whole,), (bare,) = (
+                encode(["a"]),
+                tokenizer(["a"], add_special_tokens=False)["input_ids"],
+            )
+            appended = whole[::-1].index(bare[-1]) if bare and bare[-1] in whole else 0
+        return cls(encode, lambda token: str(tokenizer.decode([token])), template, appended)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What determines the text of prompts."""
+        if self.template is None:
+            dropped = {"appended tokens": "dropped"} if self.appended else {}
+            return {"prompt": "completion", **dropped}
+        return {
+            "prompt": f"chat {self.template.digest}",
+            "answer_prefix": self.template.answer_prefix,
+        }
+
+    def render(self, prefix: str | PromptPrefix, queries: Sequence[str]) -> tuple[list[str], str]:
+        """Return the exact text of one or more prompts, and the space before the answer, if any.
+
+        Raises
+        ------
+        ScoringError
+            If the chat template cannot render the prompt.
+        """
+        if self.template is not None:
+            return self.template.render(prefix, queries)
+        texts = [f"{prefix}{query}" for query in queries]
+        return texts, "" if texts[0][-1:].isspace() else " "
 
 
 def opened_thought(prompt: str) -> str:

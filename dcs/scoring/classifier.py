@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from dcs.prompting.tasks import (
 from dcs.schemes.apply import normalised
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring import Progress, Scorer, StoredScorer, load_scorer
-from dcs.scoring.base import RowsError, Scores, scored_rows
+from dcs.scoring.base import Scores, score_rows, scored_rows
 
 Text = str | Mapping[str, Any]
 """A text, or a row with the fields of the task."""
@@ -100,7 +101,7 @@ class ScoredBy:
         return scorer
 
 
-class Classifier:
+class Classifier(AbstractContextManager["Classifier"]):
     """A fitted scheme with the model and prompt whose class probabilities it corrects.
 
     Parameters
@@ -156,9 +157,6 @@ class Classifier:
         scorer = scored_by.load(**replaced)
         return cls(scheme, scored_by, scorer if store is None else StoredScorer(scorer, store))
 
-    def __enter__(self) -> Classifier:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -192,12 +190,10 @@ class Classifier:
             except ValueError as error:
                 reasons[row] = str(error)
         places = np.array([*queries], dtype=np.intp)
-        words = by.task.label_words
-        try:
-            found = self.scorer.score(by.prefix, [*queries.values()], words, progress=progress)
-        except RowsError as error:
-            found = error.probs
-            reasons |= {int(places[row]): why for row, why in error.reasons.items()}
+        found, failed = score_rows(
+            self.scorer, by.prefix, [*queries.values()], by.task.label_words, progress
+        )
+        reasons |= {int(places[row]): why for row, why in failed.items()}
         done = ~np.isnan(found).any(axis=1)
         if "votes" in self.scorer.settings and done.any():
             found[done] = ProbabilityTable.from_counts(found[done], None).probs

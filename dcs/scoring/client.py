@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx2
 
@@ -17,8 +17,6 @@ from dcs.scoring.base import Engine
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-Api = Literal["completions", "chat"]
 
 T = TypeVar("T")
 
@@ -51,12 +49,7 @@ class ServedEngine(Engine):
     served = True
     base_url: str
     refused = 0
-    _address: str
-    _api: Api
-    _key_variable: str
     _limit_name = "max_tokens"
-    _retries: int
-    _timeout: float
 
     async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
         """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
@@ -74,7 +67,7 @@ class ServedEngine(Engine):
         for name in (self._limit_name, other):
             try:
                 # Retries and waits included: a server that drips would take one for each of them.
-                async with asyncio.timeout(_ATTEMPTS_OF_A_PROMPT * self._timeout):
+                async with asyncio.timeout(_ATTEMPTS_OF_A_PROMPT * self._asked.timeout):
                     answer: Any = await client.post(
                         path, cast_to=object, body={**body, name: limit}
                     )
@@ -94,15 +87,15 @@ class ServedEngine(Engine):
     async def _connected(self) -> AsyncIterator[AsyncOpenAI]:
         import openai
 
-        if self._address != self.base_url:
+        if self._asked.base_url != self.base_url:
             # They log the URL of every request, with a path that may contain a key.
             for name in ("httpx2", "openai._base_client"):
-                logging.getLogger(name).addFilter(_drop)
+                logging.getLogger(name).setLevel(logging.WARNING)
         async with openai.AsyncOpenAI(
-            base_url=self._address,
+            base_url=self._asked.base_url,
             api_key=self._key or "none",
-            timeout=self._timeout,
-            max_retries=self._retries,
+            timeout=self._asked.timeout,
+            max_retries=self._asked.retries,
             http_client=openai.DefaultAsyncHttpxClient(
                 # A redirect would send the prompts, and possibly the key, to another server.
                 follow_redirects=False,
@@ -114,7 +107,7 @@ class ServedEngine(Engine):
 
     @property
     def _key(self) -> str:
-        return os.environ.get(self._key_variable, "").strip()
+        return os.environ.get(self._asked.key_variable, "").strip()
 
     async def _limit_response(self, response: httpx2.Response) -> None:
         """Limit the size of a response, and count requests that are rejected temporarily."""
@@ -145,7 +138,8 @@ class ServedEngine(Engine):
             lacks = "log-probabilities" if self.votes is None else "answers"
             raise PromptError(
                 f"{where}: {self.base_url} returns no usable {lacks} for model {self.model!r} "
-                f"with api={self._api}; use another api or server, or sample answers by votes=20"
+                f"with api={self._asked.api}; use another api or server, or sample answers by "
+                "votes=20"
             ) from None
 
     def _convert_error(self, where: str, error: Exception) -> ScoringError:
@@ -157,26 +151,22 @@ class ServedEngine(Engine):
             # Omit the response: servers repeat parts of the key in it.
             return ScoringError(
                 f"{self.base_url} rejected the API key (status {status}); set the environment "
-                f"variable {self._key_variable} on the machine that sends the requests"
+                f"variable {self._asked.key_variable} on the machine that sends the requests"
             )
         what = "does not respond" if status is None else f"returned status {status}"
         cause = named(error)
-        path = self._address.removeprefix(self.base_url)
+        path = self._asked.base_url.removeprefix(self.base_url)
         for secret in (self._key, path, *(part for part in path.split("/") if len(part) > 3)):
             cause = cause.replace(secret, "***") if secret else cause
         advice = ""
         if status in (404, 405):
-            other = "chat" if self._api == "completions" else "completions"
+            other = "chat" if self._asked.api == "completions" else "completions"
             advice = (
                 f"; check the name of the model, or set api={other} (--set scoring.api={other}) "
                 "if the server offers only that"
             )
         kind = ScoringError if status in _SERVER_FAULTS else PromptError
         return kind(f"{where}: {self.base_url} {what} ({cause}){advice}")
-
-
-def _drop(record: logging.LogRecord) -> bool:
-    return False
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -25,11 +25,9 @@ from dcs.prompting.tasks import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring.base import Progress, RowsError, Scorer
+from dcs.scoring.base import Progress, Scorer, score_rows
 
 _log = logging.getLogger(__name__)
-
-_NONE: Mapping[int, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class PromptSet:
         return render_prefix(self.task, self.demonstrations), queries, self.task.label_words
 
     def tables(
-        self, probs: NDArray[np.float64], scorer: ScorerInfo, reasons: Mapping[int, str] = _NONE
+        self, probs: NDArray[np.float64], scorer: ScorerInfo, reasons: Mapping[int, str]
     ) -> dict[str, ProbabilityTable]:
         """Return ``{"optimization": table, "test": table}``.
 
@@ -228,10 +226,7 @@ def generate_tables(
         If the model cannot score the prompts, or none of a split.
     """
     chosen = PromptSet.select(task, shots=shots, seed=seed, limit=limit)
-    try:
-        probs, reasons = scorer.score(*chosen.prompts(), progress=progress), _NONE
-    except RowsError as error:
-        probs, reasons = error.probs, error.reasons
-        for name, reason in chosen.missing(reasons).items():
-            _log.warning("%s is missing from the tables: %s", name, reason)
+    probs, reasons = score_rows(scorer, *chosen.prompts(), progress)
+    for name, reason in chosen.missing(reasons).items():
+        _log.warning("%s is missing from the tables: %s", name, reason)
     return chosen.tables(probs, ScorerInfo.of(scorer), reasons)

@@ -21,9 +21,9 @@ from dcs.errors import (
     named,
     suggest,
 )
-from dcs.prompting.tasks import AnswerPrefix
-from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import Tokenizer, read_label_words
+from dcs.scoring.base import ReadingOptions, tokenizer_of
+from dcs.scoring.chat import Tokenizer
+from dcs.scoring.labels import read_label_words
 
 PACKAGED_MODELS = ("tiny_lm",)
 
@@ -137,26 +137,8 @@ def require(package: str, install: str = "'dcs-debias[models]'") -> Any:
         ) from None
 
 
-def _find_device(torch: Any, device: str | None) -> Any:
-    """Return the named torch device; by default a GPU if available, else the CPU."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(1, device=found)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise ScoringError(
-            f"device {device!r} is not available; use cpu, or cuda if torch.cuda.is_available()"
-        ) from None
-    return found
-
-
 def load_tokenizer(
-    model: str | os.PathLike[str],
-    *,
-    prompt: PromptStyle = "auto",
-    answer_prefix: AnswerPrefix = "user",
-    thinking: bool = False,
+    model: str | os.PathLike[str], asked: ReadingOptions | None = None
 ) -> Tokenizer:
     """Load only the tokenizer of a model.
 
@@ -164,10 +146,8 @@ def load_tokenizer(
     ----------
     model : str or path-like
         See :func:`resolve_model`.
-    prompt, answer_prefix : str
-        See :class:`dcs.scoring.transformers.TransformersScorer`.
-    thinking : bool
-        See :class:`dcs.scoring.chat.ChatTemplate`.
+    asked : ReadingOptions, optional
+        How prompts are rendered.
 
     Raises
     ------
@@ -182,9 +162,7 @@ def load_tokenizer(
         loaded = transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
-    return Tokenizer.of(
-        loaded, reference.name, prompt=prompt, answer_prefix=answer_prefix, thinking=thinking
-    )
+    return tokenizer_of(loaded, reference.name, asked or ReadingOptions())
 
 
 def loaded_revision(reference: ModelReference) -> str:
@@ -240,8 +218,14 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
         If torch or transformers is not installed.
     """
     torch, transformers = require("torch"), require("transformers")
-    place = _find_device(torch, device)
-    precision = dtype or ("bfloat16" if place.type == "cuda" else "float32")
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        on_gpu = torch.empty(1, device=place).is_cuda
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ScoringError(
+            f"device {place!r} is not available; use cpu, or cuda if torch.cuda.is_available()"
+        ) from None
+    precision = dtype or ("bfloat16" if on_gpu else "float32")
     torch_dtype = getattr(torch, precision, None)
     if not isinstance(torch_dtype, torch.dtype) or not torch_dtype.is_floating_point:
         raise ConfigError(f"dtype {precision!r}: must be one of bfloat16, float16, float32")
@@ -329,12 +313,7 @@ def first_tokens(
     if encoding is None:
         tokenizer = load_tokenizer(str(model))
     else:
-        try:
-            import tiktoken
-        except ImportError:
-            raise MissingDependencyError(
-                "tiktoken is not installed: pip install tiktoken"
-            ) from None
+        tiktoken = require("tiktoken", "tiktoken")
         check_choice("encoding", encoding, tiktoken.list_encoding_names())
         encode = tiktoken.get_encoding(encoding)
         tokenizer = Tokenizer(encode.encode_batch, lambda token: str(encode.decode([token])))

@@ -3,7 +3,7 @@
 What a server can do is found out by asking it once. Some return the log-probabilities of exactly
 the tokens asked for (``vllm serve``): these are scored as by an engine that runs in this process.
 Others return the most probable next tokens, as text; the labels among them are read as
-:mod:`dcs.scoring.answers` describes. A server without log-probabilities answers several times.
+:mod:`dcs.scoring.labels` describes. A server without log-probabilities answers several times.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import softmax, whole_number
+from dcs.data.checks import softmax
 from dcs.errors import (
     ConfigError,
     ScoringError,
     check_choice,
-    plain_address,
     served_revision,
-    show,
 )
 from dcs.io import content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
-from dcs.scoring.answers import NO_DISTRIBUTION, MissingRule, Shown, fill_missing, label_masses
 from dcs.scoring.base import OpenAIOptions, Progress, Prompt, Scores
-from dcs.scoring.chat import PromptStyle
-from dcs.scoring.client import UNREADABLE, Api, PromptError, ServedEngine, is_chat, run
+from dcs.scoring.chat import PromptStyle, Tokenizer
+from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, is_chat, run
 from dcs.scoring.labels import (
     UNUSABLE,
     LabelRule,
-    Tokenizer,
+    Shown,
     class_probabilities,
+    fill_missing,
+    label_masses,
     read_label_words,
     usable_scores,
 )
@@ -56,14 +55,6 @@ _TOPS = (20, 5)
 #: Prompts that fail one after another, after which the server is asked whether it answers any.
 _FAILURES = 4
 
-_NO_LABEL = (
-    "no label word is in the answer {}; see the prompt with `dcs tasks show`, or use the other "
-    "api or label words that the model answers with"
-)
-
-#: Prompts without any label after which it is an error that most have none.
-_FIRST_PROMPTS = 20
-
 
 class OpenAIScorer(ServedEngine):
     """Compute class probabilities with a served model.
@@ -72,32 +63,8 @@ class OpenAIScorer(ServedEngine):
     ----------
     model : str
         The name of the model on the server.
-    base_url : str
-        URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
-    api : {"completions", "chat"}
-        Which API to use: plain completion, as in the paper, or chat.
-    top_logprobs : int, optional
-        Number of most probable tokens to request. By default the server is asked for exactly the
-        label tokens, and for 20 or 5 if it does not support that.
-    missing : {"spread", "bound", "error"}
-        How to handle labels that are not among the most probable tokens; see
-        :data:`dcs.scoring.answers.MissingRule`.
-    concurrency : int
-        Maximum number of concurrent requests.
-    retries : int
-        Maximum number of retries after a transient failure, with exponential backoff or the
-        delay requested by the server (``Retry-After``), up to two minutes each.
-    timeout : float
-        Seconds until an attempt counts as failed; a request, with its retries and waits, is given
-        up after four times as long.
-    key_variable : str
-        Environment variable with the API key, if the server requires one. The key is only sent
-        in the header of the requests.
-    revision : str, optional
-        The exact version of the model, if known; a served model may change without a change of
-        name. Required if the path of `base_url` is more than an API version.
-    **reading
-        How the answer is read; see :class:`dcs.scoring.base.Engine`. With ``api="chat"``, `prompt`
+    **options
+        See :class:`dcs.scoring.base.OpenAIOptions`. With ``api="chat"``, `prompt`
         is one message with the whole text (``completion``), or the instruction and the
         demonstrations are messages (``chat``, also ``auto``); `answer_prefix` cannot be
         ``assistant``. The label rules ``mean`` and ``joint`` need a server that returns the
@@ -119,44 +86,24 @@ class OpenAIScorer(ServedEngine):
     options = OpenAIOptions
     indecisive = frozenset({"concurrency", "retries", "timeout", "key_variable"})
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        base_url: str = "https://api.openai.com/v1",
-        api: Api = "completions",
-        top_logprobs: int | None = None,
-        missing: MissingRule = "spread",
-        concurrency: int = 8,
-        retries: int = 6,
-        timeout: float = 60.0,
-        key_variable: str = "OPENAI_API_KEY",
-        revision: str | None = None,
-        **reading: Any,
-    ) -> None:
-        super().__init__(**reading)
-        check_choice("api", api, get_args(Api))
-        check_choice("prompt", self._prompt, get_args(PromptStyle)[: 3 if api == "chat" else 2])
-        check_choice("answer_prefix", self._answer_prefix, ("user", "none"))
-        check_choice("missing", missing, get_args(MissingRule))
-        if top_logprobs is not None:
-            whole_number(top_logprobs, "top_logprobs", least=1)
-        whole_number(concurrency, "concurrency", least=1)
-        self.model, self._api = model, api
-        self._address = plain_address(base_url)
-        self.revision, self.base_url = served_revision(self._address, revision)
-        self._retries, self._timeout, self._key_variable = retries, timeout, key_variable
+    def __init__(self, model: str, **options: Any) -> None:
+        super().__init__(**options)
+        asked = self._asked
+        styles = get_args(PromptStyle)[: 3 if asked.api == "chat" else 2]
+        check_choice("prompt", asked.prompt, styles)
+        check_choice("answer_prefix", asked.answer_prefix, ("user", "none"))
+        self.model = model
+        self.revision, self.base_url = served_revision(asked.base_url, asked.revision)
         self.missing: Counter[str] = Counter()
-        self._samples, self._concurrency = self.votes or 1, concurrency
-        self._chat = api == "chat" and self._prompt != "completion"
-        self._top, self._missing_rule = top_logprobs, missing
+        self._samples, self._top = self.votes or 1, asked.top_logprobs
+        self._chat = asked.api == "chat" and asked.prompt != "completion"
 
     @cached_property
     def settings(self) -> dict[str, str]:
         """Settings that determine the numbers; asks the server what it can do."""
-        settings = {"api": self._api, "prompt": "chat" if self._chat else "completion"}
+        settings = {"api": self._asked.api, "prompt": "chat" if self._chat else "completion"}
         if self._chat:
-            settings["answer_prefix"] = self._answer_prefix
+            settings["answer_prefix"] = self._asked.answer_prefix
         if self.votes is not None:
             return settings | self._sampling
         if self._top is None:
@@ -164,17 +111,17 @@ class OpenAIScorer(ServedEngine):
         if self._top is None:
             self._rendered = self._rendering()
             rendered = {"rendering": self._rendered} if self._chat else {}
-            exact = {"log-probabilities": "exact", "label_rule": self._label_rule}
+            exact = {"log-probabilities": "exact", "label_rule": self._asked.label_rule}
             return settings | exact | rendered
-        if self._label_rule in ("mean", "joint"):
+        if self._asked.label_rule in ("mean", "joint"):
             raise ConfigError(
-                f"label_rule {self._label_rule!r}: {self.base_url} returns only the most probable "
-                "tokens; use auto or first"
+                f"label_rule {self._asked.label_rule!r}: {self.base_url} returns only the most "
+                "probable tokens; use auto or first"
             )
         return settings | {
             "label_rule": "first",
             "log-probabilities": f"top {self._top}",
-            "missing": self._missing_rule,
+            "missing": self._asked.missing,
         }
 
     def report(self) -> list[str]:
@@ -182,7 +129,7 @@ class OpenAIScorer(ServedEngine):
         rule = {"bound": "the lowest returned probability", "spread": "a share of the rest"}
         lines = [
             f"label word {word!r} was missing from {count} of {self.answered} responses; used "
-            f"{rule.get(self._missing_rule)}"
+            f"{rule[self._asked.missing]}"
             for word, count in self.missing.most_common()
         ]
         lines += super().report()
@@ -204,9 +151,9 @@ class OpenAIScorer(ServedEngine):
 
     def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
         if self._chat:
-            return chat_messages(prefix, query, answer_prefix=self._answer_prefix)
+            return chat_messages(prefix, query, answer_prefix=self._asked.answer_prefix)
         text = f"{prefix}{query}"
-        return [{"role": "user", "content": text}] if self._api == "chat" else text
+        return [{"role": "user", "content": text}] if self._asked.api == "chat" else text
 
     def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
         """Return a prompt as it is sent; servers count the tokens of all."""
@@ -219,8 +166,7 @@ class OpenAIScorer(ServedEngine):
         reasons: dict[int, str] = {}
         silent: dict[int, str] = {}  # answers without any label
         rows = iter(range(len(prompts)))  # shared by all workers
-        done = in_a_row = 0
-        no_label = _NO_LABEL if self.answer is None else f"{NO_DISTRIBUTION}: {{}}"
+        in_a_row = 0
         async with self._connected() as client:
             read: Callable[[Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
             if self.votes is not None:
@@ -228,18 +174,14 @@ class OpenAIScorer(ServedEngine):
             elif self._top is not None:
                 read = partial(self._read_top, client, label_words)
             else:
-                try:
-                    with self._converted("label words"):
-                        # Only what precedes a word matters; the server may refuse a long prompt.
-                        shortest = min(prompts, key=lambda prompt: len(str(prompt)))
-                        words = await self._label_tokens(client, shortest, label_words)
-                except PromptError as error:
-                    progress(len(prompts))
-                    return scores, dict.fromkeys(range(len(prompts)), str(error))
+                with self._converted("label words"):
+                    # Only what precedes a word matters; the server may refuse a long prompt.
+                    shortest = min(prompts, key=lambda prompt: len(str(prompt)))
+                    words = await self._label_tokens(client, shortest, label_words)
                 read = partial(self._read_exact, client, *words)
 
             async def work() -> None:
-                nonlocal done, in_a_row
+                nonlocal in_a_row
                 for row in rows:
                     try:
                         with self._converted(f"query {row}"):
@@ -250,23 +192,16 @@ class OpenAIScorer(ServedEngine):
                         if in_a_row % _FAILURES == 0:
                             await self._answer_anything(read, error)
                     else:
-                        done += 1
                         in_a_row = 0
                         if answer:
-                            silent[row] = no_label.format(show(answer))
-                        if 2 * len(silent) > done >= _FIRST_PROMPTS:
-                            what = f"as in {len(silent)} of {done} answers"
-                            raise ScoringError(f"query {row}: {[*silent.values()][-1]}, {what}")
+                            silent[row] = self._why(answer)
                     progress(1)
 
-            await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
-        if self.answer is not None or 2 * len(silent) > done:  # too few prompts to tell
-            scores[[*silent]] = np.nan
-            reasons |= silent
-            silent, done = {}, done - len(silent)
-        self.answered += done
-        self.unlabelled += len(silent)
-        return scores, reasons
+            workers = min(self._asked.concurrency, len(prompts))
+            await asyncio.gather(*(work() for _ in range(workers)))
+        lost = self._lost(silent, len(prompts) - len(reasons))
+        scores[[*lost]] = np.nan
+        return scores, reasons | lost
 
     async def _answer_anything(
         self, read: Callable[[Prompt], Awaitable[object]], failure: ScoringError
@@ -318,21 +253,15 @@ class OpenAIScorer(ServedEngine):
         shown = await self._top_tokens(client, prompt, self._top or 1)
         masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
-        if absent and self._missing_rule == "error":
-            raise PromptError(
-                f"label words {', '.join(map(repr, absent))} are not among the {len(shown)} "
-                f"tokens returned by {self.base_url}, the first {first!r}; "
-                "increase top_logprobs, or set missing=spread"
-            )
         if len(absent) == len(label_words):
             return fill_missing(masses, shown, "spread"), first or "nothing"
         self.missing.update(absent)
-        return fill_missing(masses, shown, self._missing_rule), ""
+        return fill_missing(masses, shown, self._asked.missing), ""
 
     async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> Shown:
         """Request the most probable next tokens of a prompt and their log-probabilities."""
         body: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "logprobs": top}
-        if self._api == "chat":
+        if self._asked.api == "chat":
             body |= {"logprobs": True, "top_logprobs": top}
         (choice,) = (await self._post(client, body, prompt))["choices"]
         return _checked_logs(self._returned(choice))
@@ -340,7 +269,7 @@ class OpenAIScorer(ServedEngine):
     def _returned(self, choice: Any) -> Shown:
         """Return the tokens of a response at the first position, and their log-probabilities."""
         shown = choice["logprobs"]
-        if self._api == "completions" or "top_logprobs" in shown:
+        if self._asked.api == "completions" or "top_logprobs" in shown:
             return [(token, float(value)) for token, value in shown["top_logprobs"][0].items()]
         entries = shown["content"][0]["top_logprobs"]
         return [(_text(entry), float(entry["logprob"])) for entry in entries]
@@ -355,11 +284,11 @@ class OpenAIScorer(ServedEngine):
         wanted = self.votes or 1
         while len(texts) < wanted:
             body: dict[str, Any] = {
-                "temperature": self._temperature,
-                "max_tokens": self._max_tokens,
+                "temperature": self._asked.temperature,
+                "max_tokens": self._asked.max_tokens,
                 "n": min(self._samples, wanted - len(texts)),
             }
-            if self._api == "completions" and self.answer is None:
+            if self._asked.api == "completions" and self.answer is None:
                 body["stop"] = "\n"
             try:
                 answer = await self._post(client, body, prompt)
@@ -390,14 +319,15 @@ class OpenAIScorer(ServedEngine):
         wanted = sorted({*sum(words, ())})
         (logs,), ids = await self._token_logs(client, prompt, wanted)
         if rule != "joint":
-            return class_probabilities(_usable([[logs[t] for t in wanted]]), words)[0], ""
+            values = np.array([[logs[token] for token in wanted]])
+            return _usable(class_probabilities(values, words)), ""
         heads = sorted({word[:k] for word in words for k in range(1, len(word))})
         after: dict[tuple[int, ...], dict[int, float]] = {(): logs}
         if heads:
             found, _ = await self._token_logs(client, [[*ids, *head] for head in heads], wanted)
             after |= dict(zip(heads, found, strict=True))
         scores = [sum(after[word[:k]][t] for k, t in enumerate(word)) for word in words]
-        return softmax(_usable([scores]))[0], ""
+        return _usable(softmax(usable_scores(np.array([scores])))), ""
 
     async def _token_logs(
         self, client: AsyncOpenAI, prompt: Prompt | list[list[int]], wanted: Sequence[int]
@@ -453,7 +383,7 @@ class OpenAIScorer(ServedEngine):
                 "would not answer; use api=chat, or load the model by engine=transformers or vllm"
             )
         tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
-        return read_label_words(tokenizer, start, words, self._label_rule)
+        return read_label_words(tokenizer, start, words, self._asked.label_rule)
 
 
 def _in_order(answer: Any) -> list[Any]:
@@ -486,11 +416,12 @@ def _checked_logs(shown: Shown) -> Shown:
     return shown
 
 
-def _usable(scores: list[list[float]]) -> NDArray[np.float64]:
-    values = usable_scores(np.array(scores))
-    if np.isnan(values).any():
+def _usable(probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the only row of class probabilities, unless they are NaN."""
+    (row,) = probs
+    if np.isnan(row).any():
         raise PromptError(UNUSABLE)
-    return values
+    return np.asarray(row)
 
 
 def _check_prefixes(label_words: Sequence[str]) -> None:

@@ -6,17 +6,16 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.tasks import PromptPrefix
-from dcs.scoring.base import Progress, Scores, TokenEngine, TransformersOptions
+from dcs.scoring.base import Progress, TokenEngine, TransformersOptions
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -28,7 +27,8 @@ from dcs.scoring.models import (
 
 _log = logging.getLogger(__name__)
 
-#: Tokens of a batch; on a CPU, batches that fit into its caches are fastest.
+#: Tokens of a batch, which is halved when out of memory; on a CPU, batches that fit into its
+#: caches are fastest.
 _TOKEN_BUDGET = {"cpu": 1536, "cuda": 32768}
 
 _CONTEXT_SHARE = 4  # number of cached prefix tokens that cost as much as one new token
@@ -75,16 +75,10 @@ class TransformersScorer(TokenEngine):
     model : ModelReference, LoadedModel, str or path-like
         The model; see :func:`dcs.scoring.resolve_model`. A loaded model keeps its device and
         precision; a store assumes that equal names have equal weights.
-    device : str, optional
-        By default the first GPU if available, else the CPU.
-    dtype : str, optional
-        Precision, e.g. ``"float16"``; by default bfloat16 on a GPU and float32 on the CPU.
-    token_budget : int, optional
-        Maximum number of tokens per batch; fewer use less memory. Halved when out of memory.
     reuse_prefix : bool
         Whether to run the shared prefix once; if false, every prompt is run in full.
-    **reading
-        How the answer is read; see :class:`dcs.scoring.base.TokenEngine`.
+    **options
+        See :class:`dcs.scoring.base.TransformersOptions`.
 
     Raises
     ------
@@ -103,19 +97,17 @@ class TransformersScorer(TokenEngine):
         self,
         model: ModelReference | LoadedModel | str | os.PathLike[str],
         *,
-        device: str | None = None,
-        dtype: str | None = None,
-        token_budget: int | None = None,
         reuse_prefix: bool = True,
-        **reading: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(**reading)
+        super().__init__(**options)
+        asked = self._asked
         if not isinstance(model, LoadedModel):
-            model = load_model(resolve_model(model), device=device, dtype=dtype)
+            model = load_model(resolve_model(model), device=asked.device, dtype=asked.dtype)
         self._torch, transformers = require("torch"), require("transformers")
         self._model = model.weights.eval()
         self._device = self._model.device
-        self._budget: float = token_budget or _TOKEN_BUDGET.get(self._device.type, 1536)
+        self._budget: float = _TOKEN_BUDGET.get(self._device.type, _TOKEN_BUDGET["cpu"])
         self._reuse = reuse_prefix
         self._limit = getattr(self._model.config, "max_position_embeddings", None)
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)
@@ -125,16 +117,11 @@ class TransformersScorer(TokenEngine):
         self._options = {"tokenizer": model.tokenizer, "pad_token_id": 0}
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
 
-    def _score(
-        self,
-        prefix: str | PromptPrefix,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        progress: Progress,
-    ) -> Scores:
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
         try:
             with self._torch.inference_mode():
-                return super()._score(prefix, queries, label_words, progress)
+                yield
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -144,24 +131,27 @@ class TransformersScorer(TokenEngine):
             ) from None
 
     def _next_scores(
-        self, prompts: list[list[int]], wanted: list[int], progress: Progress
+        self,
+        prompts: list[list[int]],
+        wanted: list[int],
+        progress: Progress,
+        *,
+        normalised: bool = False,
     ) -> NDArray[np.float64]:
         def read(tails: list[list[int]], prefix: _Prefix) -> Any:
-            return self._run(tails, prefix).logits[:, -1, wanted].double()
+            logits = self._run(tails, prefix).logits[:, -1]
+            if normalised:
+                return logits.double().log_softmax(-1)[:, wanted]
+            return logits[:, wanted].double()
 
         return self._run_in_batches(prompts, read, progress)
-
-    def _word_scores(
-        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
-    ) -> NDArray[np.float64]:
-        return self._run_in_batches(prompts, partial(self._score_words, words=words), progress)
 
     def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
         torch = self._torch
         shared = self._run_shared(prompts) if len(prompts) > 1 else _Prefix()
         answers: list[list[str]] = []
         for ids in prompts:
-            free = self._max_tokens if self._limit is None else self._limit - len(ids)
+            free = self._asked.max_tokens if self._limit is None else self._limit - len(ids)
             rows = torch.tensor([ids], device=self._device).expand(votes, -1)
             devices = [self._device] if self._device.type == "cuda" else []
             with torch.random.fork_rng(devices):
@@ -171,10 +161,10 @@ class TransformersScorer(TokenEngine):
                     attention_mask=torch.ones_like(rows),
                     past_key_values=shared.cache and shared.repeated(votes),
                     do_sample=True,
-                    temperature=self._temperature,
+                    temperature=self._asked.temperature,
                     top_k=0,
                     top_p=1.0,
-                    max_new_tokens=min(self._max_tokens, free),
+                    max_new_tokens=min(self._asked.max_tokens, free),
                     stop_strings=self._stop,
                     **self._options,
                 )
@@ -234,64 +224,27 @@ class TransformersScorer(TokenEngine):
         cache = getattr(output, "past_key_values", None)
         return _Prefix(shared, cache) if hasattr(cache, "layers") else _Prefix()
 
-    def _run(
-        self,
-        tails: list[list[int]],
-        prefix: _Prefix,
-        *,
-        keep: int = 1,
-        cache: Any = None,
-        keep_cache: bool = False,
-    ) -> Any:
-        """Run each tail after the prefix and return logits of the last `keep` positions.
-
-        If `cache` holds all preceding positions, only these are run.
-        """
+    def _run(self, tails: list[list[int]], prefix: _Prefix, *, keep_cache: bool = False) -> Any:
+        """Run each tail after the prefix and return the logits of the last position."""
         torch, device = self._torch, self._device
         width = max(map(len, tails))
         padding = [width - len(tail) for tail in tails]
         # The padding token is arbitrary: the mask hides it.
         rows = [[0] * pad + tail for pad, tail in zip(padding, tails, strict=True)]
-        start = prefix.length if cache is None else prefix.length + width - keep
-        ids = torch.tensor(rows, device=device)[:, start - prefix.length :]
-        inputs: dict[str, Any] = {"input_ids": ids}
+        inputs: dict[str, Any] = {"input_ids": torch.tensor(rows, device=device)}
         if any(padding):
             pads = torch.tensor(padding, device=device).unsqueeze(1)
             columns = torch.arange(prefix.length + width, device=device).unsqueeze(0)
             seen = (columns < prefix.length) | (columns >= prefix.length + pads)
             inputs["attention_mask"] = seen.long()
             if "position_ids" in self._accepted:
-                inputs["position_ids"] = (columns - pads)[:, start:].clamp(min=0)
-        if cache is None and prefix.cache is not None:
-            cache = prefix.repeated(len(rows))
-        if cache is not None:
-            inputs["past_key_values"] = cache
+                positions = (columns - pads)[:, prefix.length :]
+                inputs["position_ids"] = positions.clamp(min=0)
+        if prefix.cache is not None:
+            inputs["past_key_values"] = prefix.repeated(len(rows))
         if "logits_to_keep" in self._accepted:
-            inputs["logits_to_keep"] = keep
-        return self._model(**inputs, use_cache=keep_cache or cache is not None)
-
-    def _score_words(
-        self, tails: list[list[int]], prefix: _Prefix, words: Sequence[tuple[int, ...]]
-    ) -> Any:
-        """Return the log-probabilities of whole label words [rows, N]."""
-        output = self._run(tails, prefix, keep_cache=True)
-        total = output.logits[:, -1].double().log_softmax(-1)[:, [ids[0] for ids in words]]
-        cache: Any = getattr(output, "past_key_values", None)
-        if not (hasattr(cache, "layers") and all(map(_is_plain, cache.layers))):
-            cache = None
-        # Plain layers concatenate keys in new tensors, so that the old ones are unchanged.
-        layers = [] if cache is None else [(each, each.keys, each.values) for each in cache.layers]
-        for column, ids in enumerate(words):
-            head, rest = list(ids[:-1]), list(ids[1:])
-            if not head:
-                continue
-            longer = [tail + head for tail in tails]
-            logits = self._run(longer, prefix, keep=len(head), cache=cache).logits
-            scores = logits[:, -len(head) :].double().log_softmax(-1)
-            total[:, column] += scores[:, list(range(len(head))), rest].sum(1)
-            for layer, keys, values in layers:
-                layer.keys, layer.values = keys, values
-        return total
+            inputs["logits_to_keep"] = 1
+        return self._model(**inputs, use_cache=keep_cache or prefix.cache is not None)
 
     def _free(self) -> None:
         del self._model

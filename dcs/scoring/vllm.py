@@ -1,9 +1,7 @@
 """The vLLM engine: large models on one or several GPUs, with its prefix cache.
 
-Only the next-token log-probabilities of the label tokens are requested, by token id. Whole label
-words are scored token by token, with the preceding tokens appended to each prompt; the prefix
-cache avoids recomputing the prompt. Calls that wait while the engine is busy are run together, so
-that it does not run dry at the end of each.
+Only the next-token log-probabilities of the label tokens are requested, by token id. Calls that
+wait while the engine is busy are run together, so that it does not run dry at the end of each.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import whole_number
 from dcs.errors import ScoringError, named
 from dcs.scoring.base import Progress, TokenEngine, VLLMOptions
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
@@ -47,20 +44,8 @@ class VLLMScorer(TokenEngine):
     ----------
     model : ModelReference, str or path-like
         The model; see :func:`dcs.scoring.resolve_model`.
-    dtype : str, optional
-        Precision; by default bfloat16 on a GPU and float32 on a CPU.
-    tensor_parallel : int
-        Number of GPUs that share the model. A Ray actor must reserve as many.
-    memory : float, optional
-        Fraction of the memory of each GPU for weights and cache.
-    max_length : int, optional
-        Maximum number of tokens of a prompt; by default as many as the context of the model and
-        the memory allow.
-    batch_invariant : bool
-        Compute a prompt in the same way in every batch, so that resumed rows are the same bits;
-        slower, and only on GPUs that vLLM supports (``VLLM_BATCH_INVARIANT``).
-    **reading
-        How the answer is read; see :class:`dcs.scoring.base.TokenEngine`.
+    **options
+        See :class:`dcs.scoring.base.VLLMOptions`.
 
     Raises
     ------
@@ -84,20 +69,16 @@ class VLLMScorer(TokenEngine):
     def __init__(
         self,
         model: ModelReference | str | os.PathLike[str],
-        *,
-        dtype: str | None = None,
-        tensor_parallel: int = 1,
-        memory: float | None = None,
-        max_length: int | None = None,
-        batch_invariant: bool = False,
-        **reading: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(**reading)
-        self.repeatable = batch_invariant
+        super().__init__(**options)
+        asked = self._asked
+        tensor_parallel = asked.tensor_parallel
+        self.repeatable = asked.batch_invariant
         # vLLM reads these when it is imported.
-        if batch_invariant:
+        if asked.batch_invariant:
             os.environ["VLLM_BATCH_INVARIANT"] = "1"
-        if whole_number(tensor_parallel, "tensor_parallel", least=1) == 1:
+        if tensor_parallel == 1:
             # A process of the engine core would outlive a killed actor, and keep the GPU.
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         reference = resolve_model(model)
@@ -105,15 +86,15 @@ class VLLMScorer(TokenEngine):
         torch = importlib.import_module("torch")
         # Query vLLM instead of torch, which would initialise the GPU in this process too early.
         has_gpu = not importlib.import_module("vllm.platforms").current_platform.is_cpu()
-        precision = dtype or ("bfloat16" if has_gpu else "float32")
-        options = {
+        precision = asked.dtype or ("bfloat16" if has_gpu else "float32")
+        limits = {
             "enforce_eager": None if has_gpu else True,
             # In a Ray actor vLLM would select Ray and wait for GPUs reserved by the actor.
             "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
             # On a CPU, seeds and parts of prompts do not go together.
             "enable_chunked_prefill": None if has_gpu or self.votes is None else False,
-            "gpu_memory_utilization": memory,
-            "max_model_len": max_length or -1,  # fitted to the memory
+            "gpu_memory_utilization": asked.memory,
+            "max_model_len": asked.max_length or -1,  # fitted to the memory
         }
         try:
             self._engine: Any = self._vllm.LLM(
@@ -126,7 +107,7 @@ class VLLMScorer(TokenEngine):
                 max_logprobs=_MAX_TOKEN_IDS,
                 logprobs_mode="raw_logprobs",
                 seed=0,
-                **{option: value for option, value in options.items() if value is not None},
+                **{option: value for option, value in limits.items() if value is not None},
             )
         except Exception as error:
             # vLLM and its dependencies raise errors of many unrelated classes.
@@ -136,7 +117,7 @@ class VLLMScorer(TokenEngine):
                 "max_length) and whether vllm supports its architecture"
             ) from error
         # A thread takes turns except while it waits for the engine, which one at a time runs.
-        self._turn: threading.Lock = threading.Lock()
+        self._turn = threading.Lock()
         self._running = threading.Lock()
         self._waiting: list[_Call] = []
         config = self._engine.llm_engine.model_config
@@ -144,11 +125,19 @@ class VLLMScorer(TokenEngine):
         self.model = reference.name
         self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
-        same = {"batch_invariant": "true"} if batch_invariant else {}
+        same = {"batch_invariant": "true"} if asked.batch_invariant else {}
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision, **same)
 
+    def _scoring(self) -> threading.Lock:
+        return self._turn
+
     def _next_scores(
-        self, prompts: list[list[int]], wanted: list[int], progress: Progress
+        self,
+        prompts: list[list[int]],
+        wanted: list[int],
+        progress: Progress,
+        *,
+        normalised: bool = True,
     ) -> NDArray[np.float64]:
         parts = [self._generate(prompts, part) for part in _chunks(wanted)]
         progress(len(prompts))
@@ -158,8 +147,8 @@ class VLLMScorer(TokenEngine):
         sampling = [
             self._vllm.SamplingParams(
                 n=votes,
-                temperature=self._temperature,
-                max_tokens=self._max_tokens,
+                temperature=self._asked.temperature,
+                max_tokens=self._asked.max_tokens,
                 stop=self._stop,
                 seed=self._seed(ids),
                 # They may enclose a thought.
@@ -170,31 +159,6 @@ class VLLMScorer(TokenEngine):
         outputs = self._outputs(_Call(prompts, None, sampling))
         progress(len(prompts))
         return [[answer.text for answer in output.outputs] for output in outputs]
-
-    def _word_scores(
-        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
-    ) -> NDArray[np.float64]:
-        # The tokens that follow each beginning of a word, which is appended to the prompts.
-        following: dict[tuple[int, ...], set[int]] = {}
-        for word in words:
-            for length, token in enumerate(word):
-                following.setdefault(word[:length], set()).add(token)
-        found: dict[tuple[int, ...], NDArray[np.float64]] = {}
-        tokens = dict.fromkeys(token for head in following for token in sorted(following[head]))
-        for wanted in _chunks(list(tokens)):
-            heads = [head for head in following if not following[head].isdisjoint(wanted)]
-            # One call, so that the engine is always busy. Prompts come first: the continuations
-            # of one follow each other while it is cached.
-            requests = [[*prompt, *head] for prompt in prompts for head in heads]
-            values = self._generate(requests, wanted).reshape(len(prompts), len(heads), -1)
-            for index, head in enumerate(heads):
-                found |= {
-                    (*head, token): values[:, index, column] for column, token in enumerate(wanted)
-                }
-        progress(len(prompts))
-        # Sum the log-probabilities of each word's tokens, each given the preceding ones.
-        scores = [sum(found[word[:end]] for end in range(1, len(word) + 1)) for word in words]
-        return np.stack(scores, axis=1)
 
     def _generate(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
         """Return the log-probabilities of at most 128 tokens after each prompt [M, K]."""

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError
-from dcs.scoring import StoredScorer, score_settings
+from dcs.scoring import StoredScorer
 from dcs.scoring.base import RowsError, scored_rows
-from dcs.scoring.cache import group_key
+from dcs.scoring.cache import group_key, score_settings
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
 
@@ -79,23 +79,20 @@ def test_prompts_that_fail_are_asked_again(bad: set[str], queries: list[str]) ->
         assert sorted(clerk.asked) == sorted(bad)
 
 
-def test_what_decides_the_numbers_decides_which_shards_are_used(folder: Path) -> None:
-    asked = [(Clerk(), "p ", WORDS), (Clerk(), "q ", WORDS), (Clerk(), "p ", WORDS[::-1])]
-    for name in ("revision", "model", "version", "name", "settings"):
+def test_what_decides_the_numbers_decides_which_shards_are_used() -> None:
+    def key(prefix: str = "p ", words: Sequence[str] = WORDS, **changed: object) -> str:
         clerk = Clerk()
-        setattr(clerk, name, {"dtype": "float32"} if name == "settings" else "other")
-        asked.append((clerk, "p ", WORDS))
-    for clerk, prefix, words in asked:
-        StoredScorer(clerk, folder).score(prefix, QUERIES, words)
-        assert clerk.asked == QUERIES
+        for name, value in changed.items():
+            setattr(clerk, name, value)
+        return group_key(score_settings(clerk, prefix, words))
 
-
-def test_a_model_folder_goes_by_its_content() -> None:
-    here, there = Clerk(), Clerk()
-    here.revision = there.revision = "sha256:00ff"  # type: ignore[misc]
-    there.model = "elsewhere/abacus"  # type: ignore[misc]
-    keys = {group_key(score_settings(clerk, "", WORDS)) for clerk in (here, there)}
-    assert len(keys) == 1
+    names = ("revision", "model", "version", "name")
+    changes = [{}, {"settings": {"dtype": "float32"}}, *({name: "other"} for name in names)]
+    keys = [*(key(**change) for change in changes), key("q "), key(words=WORDS[::-1])]
+    assert len({*keys}) == len(keys)
+    # A model folder goes by its content.
+    content = {"revision": "sha256:00ff"}
+    assert key(**content) == key(**content, model="elsewhere/abacus")
 
 
 class TestProcesses:

@@ -11,8 +11,8 @@ import pytest
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import AnswerPrefix, render_prefix, render_query, select_demonstrations
-from dcs.scoring import load_scorer, resolve_model, score_settings
-from dcs.scoring.cache import group_key
+from dcs.scoring import load_scorer, resolve_model
+from dcs.scoring.cache import group_key, score_settings
 from dcs.scoring.chat import ChatTemplate
 from dcs.scoring.models import load_tokenizer
 from tests.dcs.refusals import refuses
@@ -67,35 +67,27 @@ def messages_of(text: str, *, system: bool) -> list[dict[str, str]]:
     return turns
 
 
+@pytest.mark.parametrize("prefix", ["", "Rating: "])
 @pytest.mark.parametrize("family", TEMPLATES)
-def test_is_what_transformers_renders(family: str) -> None:
-    tokenizer = tokenizer_with(TEMPLATES[family])
+def test_is_what_transformers_renders(family: str, prefix: str) -> None:
+    """The last line of the template may begin the answer in place of ending the question."""
+    tokenizer, space = tokenizer_with(TEMPLATES[family]), " " if family == "no system" else ""
     messages = [messages_of(text, system=family != "no system") for text in TEXTS]
+    for message in sum(messages, []) if prefix else ():
+        role, text = message["role"], message["content"]
+        message["content"] = (
+            prefix + text if role == "assistant" else text.removesuffix("\nRating:")
+        )
     options = {"add_generation_prompt": True, "enable_thinking": False}
-    texts, space = ChatTemplate(tokenizer, "m").render(PREFIX, QUERIES)
-    assert texts == tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    place: AnswerPrefix = "assistant" if prefix else "user"
+    texts, found = ChatTemplate(tokenizer, "m", answer_prefix=place).render(PREFIX, QUERIES)
     # The space belongs to the answer where the template writes one before it.
-    assert space == (" " if family == "no system" else "")
-    assert [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts] == (
+    expected = [text + space + prefix if prefix else text + space for text in rendered]
+    assert [text + found for text in texts] == expected
+    assert [tokenizer(text, add_special_tokens=False)["input_ids"] for text in rendered] == (
         tokenizer.apply_chat_template(messages, return_dict=False, **options)
     )
-
-
-@pytest.mark.parametrize("family", TEMPLATES)
-def test_the_answer_prefix_begins_the_answer(family: str) -> None:
-    tokenizer = tokenizer_with(TEMPLATES[family])
-    messages = messages_of(TEXTS[0], system=family != "no system")
-    for message in messages:
-        if message["role"] == "user":
-            message["content"] = message["content"].removesuffix("\nRating:")
-        elif message["role"] == "assistant":
-            message["content"] = f"Rating: {message['content']}"
-    rendered = tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
-    )
-    template = ChatTemplate(tokenizer, "m", answer_prefix="assistant")
-    ((text, *_), space) = template.render(PREFIX, QUERIES)
-    assert text + space == f"{rendered}{' ' * (family == 'no system')}Rating: "
 
 
 @pytest.mark.parametrize(

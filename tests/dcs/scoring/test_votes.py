@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcs.errors import InvalidInputError, ScoringError
+from dcs.errors import ScoringError
 from dcs.scoring import Scorer, load_scorer
 from dcs.scoring.base import RowsError
 from dcs.scoring.chat import ChatTemplate, opened_thought
@@ -62,26 +62,20 @@ class TestTransformers(VotesContract):
         assert line == f"{scorer.parsed} of 72 sampled answers name one label"
         assert scorer.parsed < 72
 
-    def test_a_model_that_names_no_label_is_an_error(self, other_model: Path) -> None:
+    def test_most_answers_name_no_label(self, other_model: Path) -> None:
         scorer = load_scorer(other_model, device="cpu", votes=2, max_tokens=2)
-        with pytest.raises(ScoringError, match="query 0: no label word is in the answer"):
-            scorer.score(PREFIX, QUERIES[:4], ("quixotry", "abbreviation"))
+        words, said = ("quixotry", "abbreviation"), "query 0: no label word is in the answer"
+        with pytest.raises(ScoringError, match=said) as caught:
+            scorer.score(PREFIX, QUERIES, words)
+        assert not isinstance(caught.value, RowsError)
+        # Of a few prompts nobody can tell.
+        refuses(RowsError, scorer.score, PREFIX, QUERIES[:4], words, names=[said])
 
     def test_answers_that_state_no_distribution_are_missing(self) -> None:
         scorer = load_scorer("tiny_lm", device="cpu", answer="distribution", max_tokens=2)
         names = ["query 0: its answer states no share", "(and 1 more prompts)"]
         refuses(RowsError, scorer.score, PREFIX, QUERIES[:2], WORDS, names=names)
         assert scorer.settings["answer"] == "distribution" and "votes" not in scorer.settings
-
-    @pytest.mark.parametrize("options", [{"votes": 0}, {"temperature": 0.0}, {"max_tokens": 0}])
-    def test_options(self, options: dict[str, float]) -> None:
-        with pytest.raises(InvalidInputError, match=next(iter(options))):
-            load_scorer("tiny_lm", device="cpu", **options)
-
-
-def test_a_prompt_may_begin_a_thought() -> None:
-    assert opened_thought("user: hi\nassistant: <think>\n").strip() == "<think>"
-    assert opened_thought("<think>\n\n</think>\n\n") == ""
 
 
 def test_a_model_that_votes_may_think() -> None:

@@ -24,27 +24,10 @@ from dcs_workflows.cli.production import export
 from tests.dcs.refusals import refuses
 
 WORDS = ("good", "bad")
-PROBS = np.random.default_rng(0).dirichlet([3.0, 1.0], 200)
-OFFSET = batch_calibration(PROBS)
 
 
 def scheme(*corrections: Any, **parts: Any) -> dcs.CorrectionScheme:
     return dcs.CorrectionScheme(WORDS, corrections or (DONT_CHANGE, DONT_CHANGE), **parts)
-
-
-@pytest.mark.parametrize(
-    "made",
-    [scheme(Weight(0.2), DONT_CHANGE), scheme(calibration=OFFSET), scheme(Weight(0.3), Weight(2))],
-)
-def test_offsets_predict_as_the_scheme(
-    made: dcs.CorrectionScheme, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made.save(tmp_path / "scheme.json")
-    export(tmp_path / "scheme.json", model="tiny_lm")
-    biases = json.loads(capsys.readouterr().out)["logit_bias"]
-    first = [ids[-1] for ids in load_tokenizer("tiny_lm").encode([" good", " bad"])]
-    added = np.array([biases[str(token)] for token in first])
-    np.testing.assert_array_equal((np.log(PROBS) + added).argmax(axis=1), made.predict(PROBS))
 
 
 @pytest.mark.parametrize(
@@ -112,20 +95,23 @@ def test_a_local_model_with_the_biases_answers_as_corrected_probabilities(
     scorer = load_scorer("tiny_lm", device="cpu", label_rule="first")
     probs = scorer.score(prefix, queries, WORDS)
     scorer.close()
-    made = scheme(calibration=batch_calibration(probs))
-    made.save(tmp_path / "scheme.json")
-    export(tmp_path / "scheme.json", model="tiny_lm")
-    biases = {int(k): v for k, v in json.loads(capsys.readouterr().out)["logit_bias"].items()}
+    offset = batch_calibration(probs)
+    kinds = (scheme(calibration=offset), scheme(Weight(0.2), Weight(2), calibration=offset))
     tokenizer = load_tokenizer("tiny_lm")
     model = AutoModelForCausalLM.from_pretrained(resolve_model("tiny_lm").location).eval()
     first, _ = read_label_words(tokenizer, "Answer:", [" good", " bad"], "first")
-    answers = []
-    for ids in tokenizer.encode([f"{prefix}{query}" for query in queries]):
-        with torch.no_grad():
-            logits = model(torch.tensor([ids])).logits[0, -1].double()
-        for token, bias in biases.items():
-            logits[token] += bias
-        answers.append(int(logits[[own[0] for own in first]].argmax()))
-    predicted = made.predict(probs)
-    assert answers == predicted.tolist()
-    assert (predicted != probs.argmax(axis=1)).any()
+    with torch.no_grad():
+        logits = [
+            model(torch.tensor([ids])).logits[0, -1].double()
+            for ids in tokenizer.encode([f"{prefix}{query}" for query in queries])
+        ]
+    columns = [own[0] for own in first]
+    for made in kinds:
+        made.save(tmp_path / "scheme.json")
+        export(tmp_path / "scheme.json", model="tiny_lm")
+        biases = json.loads(capsys.readouterr().out)["logit_bias"]
+        added = torch.tensor([biases[str(token)] for token in columns])
+        answers = [int((row[columns] + added).argmax()) for row in logits]
+        predicted = made.predict(probs)
+        assert answers == predicted.tolist()
+        assert (predicted != probs.argmax(axis=1)).any()

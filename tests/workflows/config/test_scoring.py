@@ -13,7 +13,8 @@ from dcs_workflows.plan import sweep_key
 from dcs_workflows.tables import TableRequest, request_key
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
-SERVED = ScoringSettings(engine="openai", base_url="http://127.0.0.1:1/v1")
+ADDRESS = {"engine": "openai", "base_url": "http://127.0.0.1:1/v1"}
+SERVED = ScoringSettings(**ADDRESS)
 
 
 def test_the_path_of_an_address_is_used_but_not_recorded():
@@ -39,16 +40,10 @@ class TestKey:
             {"missing": "bound"},
             {"label_rule": "joint"},
         ]
-        choices = [
-            {},
-            {"engine": "vllm"},
-            {"label_rule": "first"},
-            {"label_rule": "joint"},
-            {"dtype": "bfloat16"},
-            {"dtype": "float32"},
-            {"engine": "openai"},
-            *(served | changed for changed in ({}, *server)),
-        ]
+        words = [{"label_rule": "first"}, {"label_rule": "joint"}]
+        precision = [{"dtype": "bfloat16"}, {"dtype": "float32"}]
+        engines = [{"engine": "vllm"}, {"engine": "openai"}]
+        choices = [{}, *words, *precision, *engines, *(served | each for each in ({}, *server))]
         assert len({key(ScoringSettings(**choice)) for choice in choices}) == len(choices)
 
     def test_depends_on_the_versions_of_its_own_engine(self, monkeypatch):
@@ -72,19 +67,22 @@ class TestKey:
         assert key(model=str(folder)) != before
         assert key(model="owner/name") != key(model="owner/name@v2")
 
-    def test_does_not_depend_on_where_and_how_fast(self):
-        assert key(ScoringSettings(label_rule="auto", store="elsewhere")) == key()
-        vllm = ScoringSettings(engine="vllm")
-        more = ScoringSettings(engine="vllm", tensor_parallel=4, memory=0.5, max_length=2048)
-        assert key(more) == key(vllm)
-        faster = {"concurrency": 64, "key_variable": "K"}
-        assert key(ScoringSettings(**SERVED.model_dump() | faster)) == key(SERVED)
-
-    def test_a_cpu_that_is_named_means_its_precision(self):
-        on_cpu = ScoringSettings(device="cpu")
-        assert key(on_cpu) == key(ScoringSettings(dtype="float32"))
-        assert key(ScoringSettings(device="cpu", dtype="bfloat16")) != key(on_cpu)
-        assert key(ScoringSettings(device="cuda:1")) == key()
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ({"label_rule": "auto", "store": "elsewhere"}, {}),
+            (
+                {"engine": "vllm", "tensor_parallel": 4, "memory": 0.5, "max_length": 2048},
+                {"engine": "vllm"},
+            ),
+            ({**ADDRESS, "concurrency": 64, "key_variable": "K"}, ADDRESS),
+            # A CPU that is named means its precision.
+            ({"device": "cpu"}, {"dtype": "float32"}),
+            ({"device": "cuda:1"}, {}),
+        ],
+    )
+    def test_does_not_depend_on_where_and_how_fast(self, one, other):
+        assert key(ScoringSettings(**one)) == key(ScoringSettings(**other))
 
     def test_of_a_sweep_counts_the_same(self):
         def of(**scoring) -> str:

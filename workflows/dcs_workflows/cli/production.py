@@ -85,9 +85,9 @@ def predict(
     scored_by = ScoredBy.of(correction, source=str(scheme))
     content = {"scoring": dict(scored_by.scoring)}
     chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings or ())
-    given = {each.partition("=")[0].strip() for each in settings or ()}
     values: dict[str, Any] = {"engine": chosen.scoring.engine, **chosen.scoring.options}
-    replaced = {name: value for name, value in values.items() if f"scoring.{name}" in given}
+    known = scored_by.scoring
+    replaced = {name: value for name, value in values.items() if value != known.get(name)}
     target = target_of(texts, "predicted") if output is None else output
     rows = read_texts(texts, text=sys.stdin.read() if str(texts) == "-" else None)
     if model is not None:

@@ -19,8 +19,8 @@ from dcs_workflows.cli.console import console, new_table, progress_bar
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
-    from dcs.scoring.labels import Tokenizer
-    from dcs_workflows.config.scoring import ScoringSettings
+    from dcs.scoring.base import ReadingOptions
+    from dcs.scoring.chat import Tokenizer
     from dcs_workflows.tables import TableRequest
 
 tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
@@ -143,12 +143,12 @@ def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
     local : bool
         Whether to print those to engines that run locally, too.
     """
-    from dcs.scoring import is_served
+    from dcs.scoring import engine_trait
     from dcs.scoring.generation import PromptSet
 
     counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
-        if local or is_served(request.scoring.engine):
+        if local or engine_trait(request.scoring.engine, "served"):
             address = request.scoring.base_url
             address = origin(address) if address else request.scoring.engine
             # A server may return one sample per request.
@@ -209,6 +209,7 @@ def show(
     """
     from dcs.prompting.files import get_task
     from dcs.prompting.tasks import parse_shots, render_prefix, render_query, select_demonstrations
+    from dcs.scoring.base import ReadingOptions
     from dcs.scoring.models import load_tokenizer
     from dcs_workflows.config.sweep import PromptsConfig, configured
 
@@ -221,12 +222,9 @@ def show(
     prefix = render_prefix(task, demonstrations)
     query = render_query(task, text.text)
     scoring = config.scoring
-    tokenizer = load_tokenizer(
-        model,
-        prompt=scoring.prompt,
-        answer_prefix=scoring.answer_prefix,
-        thinking=scoring.votes is not None or scoring.answer is not None,
-    )
+    known = ReadingOptions.model_fields
+    asked = ReadingOptions(**{k: v for k, v in scoring.options.items() if k in known})
+    tokenizer = load_tokenizer(model, asked)
     (prompt,), space = tokenizer.render(prefix, [query])
     (ids,) = tokenizer.encode([prompt])
     typer.echo(prompt)
@@ -238,7 +236,7 @@ def show(
         f"gold label: {task.classes[text.label] if text.label >= 0 else 'none'}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
         f"number of tokens: {len(ids)}",
-        *_describe_labels(tokenizer, prompt, [space + word for word in task.label_words], scoring),
+        _describe_labels(tokenizer, prompt, [space + word for word in task.label_words], asked),
     ):
         console.print(line)
     pieces = (tokenizer.describe(token).replace("\n", "\\n") for token in ids)
@@ -246,14 +244,14 @@ def show(
 
 
 def _describe_labels(
-    tokenizer: Tokenizer, prompt: str, words: list[str], scoring: ScoringSettings
-) -> list[str]:
+    tokenizer: Tokenizer, prompt: str, words: list[str], asked: ReadingOptions
+) -> str:
     from dcs.errors import ScoringError
     from dcs.scoring.labels import read_label_words
 
     try:
-        found, rule = read_label_words(tokenizer, prompt, words, scoring.label_rule)
+        found, rule = read_label_words(tokenizer, prompt, words, asked.label_rule)
     except ScoringError as error:
-        return [f"label tokens: no rule applies: {error}"]
+        return f"label tokens: no rule applies: {error}"
     shown = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
-    return [f"label tokens ({rule}): {', '.join(shown)}"]
+    return f"label tokens ({rule}): {', '.join(shown)}"

@@ -111,7 +111,6 @@ def _run(
     plan: SweepPlan, whole: SweepConfig, *, uri: str | None, address: str | None, as_json: bool
 ) -> None:
     """Compute the missing part of a plan of the sweep `whole`; print results and next steps."""
-    from dcs.scoring import check_engine
     from dcs_workflows.cli.scoring import announce
     from dcs_workflows.cli.views import headline, show_results, sweep_progress
     from dcs_workflows.cluster.connect import connected
@@ -121,9 +120,6 @@ def _run(
 
     clock = time.perf_counter()
     console.print(headline(plan))
-    if address is None:
-        for engine in sorted({request.scoring.engine for request in plan.missing_tables.values()}):
-            check_engine(engine)
     announce(plan.missing_tables.values())
     with options.recording(
         uri,

@@ -95,10 +95,10 @@ def check_nodes(shared: Path | None = None) -> None:
     """
     if shared is None:
         _ask_nodes(None)
-    else:
-        shared.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(prefix=".shared-", dir=shared.absolute()) as file:
-            _ask_nodes(Path(file.name))
+        return
+    shared.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(prefix=".shared-", dir=shared.absolute()) as file:
+        _ask_nodes(Path(file.name))
 
 
 def _ask_nodes(file: Path | None) -> None:
@@ -198,12 +198,9 @@ def _short_folder() -> Iterator[None]:
     if "RAY_TMPDIR" in os.environ or len(gettempdir()) <= _LONGEST_PATH:
         yield
         return
-    # A new folder that only this user can open is made in the first of them.
-    shared = ("/tmp", "/var/tmp", "/dev/shm")  # nosec B108
-    folders = (name for name in shared if os.access(name, os.W_OK))
-    with TemporaryDirectory(
-        prefix="dcs-", dir=next(folders, None), ignore_cleanup_errors=True
-    ) as folder:
+    # A new folder that only this user can open.
+    short = "/tmp"  # nosec B108
+    with TemporaryDirectory(prefix="dcs-", dir=short, ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder
         try:
             yield
@@ -287,17 +284,15 @@ def _join(address: str, options: dict[str, Any]) -> None:
 def _check_reachable(address: str) -> None:
     """Check reachability with a short timeout; Ray itself would retry for minutes."""
     target = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
+    if target == "auto":
+        return
     host, _, port = target.rpartition(":")
-    if not host or not port.isdigit():
-        if target == "auto":
-            return
-        raise ClusterError(f"{target!r} is not a Ray address; expected auto or HOST:PORT")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:  # ValueError: no valid host name or port
         raise ClusterError(
-            f"no Ray cluster at {target} ({one_line(error)}); start one with `ray start --head`, "
-            "or omit --address to use this machine"
+            f"no Ray cluster at {target} ({one_line(error)}); give auto or HOST:PORT of a head "
+            "that `ray start --head` has started, or omit --address to use this machine"
         ) from None
 
 

@@ -93,13 +93,7 @@ class Driver:
         self._watch = ClusterWatch(look)
         self._placement = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
-        self._pool = ScoringPool(
-            plan.missing_tables,
-            texts=plan.texts,
-            output=plan.output,
-            settings=plan.config.scoring,
-            sampled=plan.config.tracking.traces,
-        )
+        self._pool = ScoringPool(plan)
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
         if plan.missing_tables and any(get_method(name).settings for name in plan.config.methods):
             # At the same time as the models are loaded.
@@ -140,7 +134,7 @@ class Driver:
         self._start_scoring()
         while True:
             self._start_tuning()
-            if not (self._pool.references or self._tuning):
+            if not (self._pool.running or self._tuning):
                 return
             for done in self._wait():
                 if done in self._tuning:
@@ -172,7 +166,7 @@ class Driver:
 
     def _wait(self) -> list[Any]:
         """Return completed work, or nothing after a timeout so that the cluster is checked."""
-        running = [*self._pool.references, *self._tuning]
+        running = [*self._pool.running, *self._tuning]
         # Fetching results would contact the node's daemon, which may be dead.
         ready, _ = ray.wait(running, num_returns=1, timeout=_WAIT_SECONDS, fetch_local=False)
         if ready:
@@ -186,14 +180,6 @@ class Driver:
         progress.tables_done = self._plan.n_tables - self._pool.n_missing
         progress.running = len(self._tuning)
         progress.show(progress)
-
-    @property
-    def _scoring_cpus(self) -> int:
-        """Number of CPUs that scoring takes from the cells."""
-        if not self._placement.shared:
-            return 0
-        options, _ = self._placement.scoring(self._plan.config.scoring)
-        return math.ceil(self._pool.n_actors * float(options["num_cpus"]))
 
     def _start_scoring(self) -> None:
         self._pool.fill(*self._placement.scoring(self._plan.config.scoring))
@@ -256,8 +242,10 @@ class Driver:
         if get_method(cell.method).settings is None:
             return 1
         free = self._placement.cell_cpus
-        if self._pool.n_actors:
-            free -= sum(tuning.width for tuning in self._tuning.values()) + self._scoring_cpus
+        if actors := len(self._pool.actors):
+            options, _ = self._placement.scoring(self._plan.config.scoring)
+            scoring = actors * float(options["num_cpus"]) if self._placement.shared else 0.0
+            free -= sum(tuning.width for tuning in self._tuning.values()) + math.ceil(scoring)
         share = free // sum(len(waiting.cells) for waiting in self._waiting)
         return max(1, share)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcs.errors import DCSError
-from dcs.scoring import engine_trait, is_served
+from dcs.scoring import engine_trait
 from dcs_workflows.config.scoring import ScoringSettings
 
 #: Custom resources of a cluster that declares where work runs; see cluster.yaml. Nodes that
@@ -68,7 +68,7 @@ class Placement:
         server needs no GPU and runs where cells run; there is only one, so that the limit on
         concurrent requests holds.
         """
-        if is_served(settings.engine):
+        if engine_trait(settings.engine, "served"):
             return {**self.cells, "num_cpus": 1, "num_gpus": 0}, 1
         share = settings.gpus
         if share is None or (not self.node_gpus and share == 1):

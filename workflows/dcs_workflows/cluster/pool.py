@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,7 +14,7 @@ from dcs.errors import DCSError, ScoringError, last_line
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.connect import check_alive
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, in_flight
-from dcs_workflows.config.scoring import ScoringSettings
+from dcs_workflows.plan import SweepPlan
 from dcs_workflows.tables import StoredTables, TableRequest
 
 #: Number of actors that a shard, or the loading of a model, may take with it.
@@ -50,58 +49,36 @@ class ScoringPool:
 
     Parameters
     ----------
-    requests : mapping of str to TableRequest
-        Tables to score, by key.
-    texts : mapping of str to str
-        The :func:`texts_key` of the planned tables.
-    output : pathlib.Path
-        Output folder of the tables, which this process writes.
-    settings : ScoringSettings
-        The engine and its options.
-    sampled : int
-        Number of prompts of each table to record.
+    plan : SweepPlan
+        The sweep whose missing tables are scored; this process writes them.
 
     Attributes
     ----------
     unscored : list of ScoringError
         Why tables could not be scored.
+    actors : list
+        The actors.
+    running : dict
+        The calls in flight, by reference.
     """
 
-    def __init__(
-        self,
-        requests: Mapping[str, TableRequest],
-        *,
-        texts: Mapping[str, str],
-        output: Path,
-        settings: ScoringSettings,
-        sampled: int = 0,
-    ) -> None:
+    def __init__(self, plan: SweepPlan) -> None:
         self.unscored: list[ScoringError] = []
-        self._texts, self._output, self._settings = texts, output, settings
-        self._sampled, self._depth = sampled, in_flight(settings)
-        self._waiting = deque(requests.items())
+        self._plan, self._settings = plan, plan.config.scoring
+        self._depth = in_flight(self._settings)
+        self._waiting = deque(plan.missing_tables.items())
         self._open: list[TableScoring] = []
-        self._actors: list[_Actor] = []
-        self._running: dict[Any, _Call] = {}
+        self.actors: list[_Actor] = []
+        self.running: dict[Any, _Call] = {}
         self._infos: dict[str, ScorerInfo] = {}
         self._deaths: Counter[tuple[str, int]] = Counter()
         # Restarted by the pool, so that its shards need not wait for it.
         self._class = ray.remote(max_restarts=0)(ScoringActor)
 
     @property
-    def references(self) -> Collection[Any]:
-        """References of the calls in flight."""
-        return self._running.keys()
-
-    @property
     def n_missing(self) -> int:
         """Number of tables that are not scored."""
         return len(self._waiting) + len(self._open) + len(self.unscored)
-
-    @property
-    def n_actors(self) -> int:
-        """Number of actors."""
-        return len(self._actors)
 
     def fill(self, options: Mapping[str, Any], slots: int) -> None:
         """Give work to all actors, start those that are missing and release those without work.
@@ -118,30 +95,32 @@ class ScoringPool:
         for depth in range(self._depth):
             # The last shards wait for whoever is free first, not in the queue of one actor.
             least = slots if depth else 1
-            for actor in self._actors:
+            for actor in self.actors:
                 ready = actor.info is not None and actor.calls == depth
                 if ready and self._n_left(actor.model) >= least:
                     self._give(actor)
-        for actor in [actor for actor in self._actors if not self._is_needed(actor)]:
-            self._actors.remove(actor)
+        for actor in [*self.actors]:
+            if actor.calls or self._n_left(actor.model):
+                continue
+            self.actors.remove(actor)
             if actor.info is None:  # waits for a node, or loads its model
-                self._running = {ref: c for ref, c in self._running.items() if c.actor != actor}
+                self.running = {ref: c for ref, c in self.running.items() if c.actor != actor}
                 ray.kill(actor.handle)
             # Without a handle the actor closes its model and ends. Its tables still refer to it.
             actor.handle = None
-        while len(self._actors) < slots and (model := self._wanted()) is not None:
+        while len(self.actors) < slots and (model := self._wanted()) is not None:
             actors = self._class.options(**options, max_concurrency=self._depth)
-            folder = self._output / "shards"
+            folder = self._plan.output / "shards"
             handle: Any = actors.remote(model, folder, self._settings)
             actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
-            self._actors.append(actor)
-            self._running[handle.load.remote()] = _Call(actor)
+            self.actors.append(actor)
+            self.running[handle.load.remote()] = _Call(actor)
 
     def _open_next(self) -> None:
         key, request = self._waiting.popleft()
         try:
-            texts = self._texts.get(key)
-            self._open.append(TableScoring(key, request, texts, sampled=self._sampled))
+            texts, sampled = self._plan.texts.get(key), self._plan.config.tracking.traces
+            self._open.append(TableScoring(key, request, texts, sampled=sampled))
         except DCSError as error:
             self._skip(request, error, error)
 
@@ -149,7 +128,7 @@ class ScoringPool:
         """Give an actor its next shard."""
         tables = self._left(actor.model)
         if actor.table not in tables:
-            taken = {other.table for other in self._actors}
+            taken = {other.table for other in self.actors}
             fresh = [table for table in tables if table not in taken]
             actor.table = (fresh or sorted(tables, key=lambda table: -len(table.left)))[0]
         assert actor.table is not None
@@ -158,10 +137,7 @@ class ScoringPool:
             *actor.table.prompts.prompts(shard.start, shard.stop), actor.table.sampled(shard)
         )
         actor.calls += 1
-        self._running[reference] = _Call(actor, actor.table, shard)
-
-    def _is_needed(self, actor: _Actor) -> bool:
-        return actor.calls > 0 or self._n_left(actor.model) > 0
+        self.running[reference] = _Call(actor, actor.table, shard)
 
     def _left(self, model: str) -> list[TableScoring]:
         """Return the tables of a model that have shards to be scored."""
@@ -176,7 +152,7 @@ class ScoringPool:
         left = Counter[str]()
         for table in self._open:
             left[table.request.model] += len(table.left)
-        for actor in self._actors:
+        for actor in self.actors:
             if actor.info is None:
                 left[actor.model] -= self._depth
         return next((model for model, number in left.items() if number > 0), None)
@@ -198,7 +174,7 @@ class ScoringPool:
         DCSError or OSError
             If a table cannot be written, for example because the disk is full.
         """
-        call = self._running.pop(reference)
+        call = self.running.pop(reference)
         actor, table = call.actor, call.table
         try:
             result = ray.get(reference)
@@ -219,7 +195,7 @@ class ScoringPool:
         if not table.complete or table not in self._open:
             return len(result.probs), None
         self._open.remove(table)
-        stored = StoredTables.under(self._output, table.key)
+        stored = StoredTables.under(self._plan.output, table.key)
         try:
             table.store(stored, self._infos[actor.model])
         except ScoringError as error:
@@ -243,8 +219,8 @@ class ScoringPool:
     def _lose(self, call: _Call, error: RayError) -> None:
         """Give the shard of an actor that died to another one."""
         actor, table = call.actor, call.table
-        if actor in self._actors:
-            self._actors.remove(actor)
+        if actor in self.actors:
+            self.actors.remove(actor)
         place = (actor.model, -1) if table is None else (table.key, call.shard.start)
         self._deaths[place] += 1
         if self._deaths[place] > _DEATHS:
@@ -259,8 +235,8 @@ class ScoringPool:
             requests = [table.request for table in lost]
         else:
             model = call.actor.model
-            if call.actor in self._actors:
-                self._actors.remove(call.actor)
+            if call.actor in self.actors:
+                self.actors.remove(call.actor)
             if call.actor.gpus and cause is not error and not self._deaths[model, -2]:
                 # Once more, by a new process: the GPU may not have been free yet.
                 self._deaths[model, -2] += 1

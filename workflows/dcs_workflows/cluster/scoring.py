@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dcs.errors import ScoringError
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import Progress, StoredScorer, engine_trait
-from dcs.scoring.base import Prompt, RowsError
+from dcs.scoring.base import Prompt, score_rows
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import PromptSet, ScorerInfo
 from dcs_tracking.records import PromptRecord
@@ -124,11 +124,7 @@ class ScoringActor:
         Those of the indices `sampled` are returned as they are sent to the model.
         """
         scorer, started_ms, clock = self._scorer, time.time_ns() // 1_000_000, time.perf_counter()
-        reasons: Mapping[int, str] = {}
-        try:
-            probs = scorer.score(prefix, queries, label_words, progress=progress)
-        except RowsError as error:
-            probs, reasons = error.probs, error.reasons
+        probs, reasons = score_rows(scorer, prefix, queries, label_words, progress)
         return ScoredShard(
             probs,
             scorer.scored,

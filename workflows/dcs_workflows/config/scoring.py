@@ -6,38 +6,40 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, ConfigDict, create_model, model_validator
 
-from dcs.errors import ConfigError, origin, served_revision, suggest
-from dcs.io import as_value_error, validated
+from dcs.errors import ConfigError, check_choice, origin, served_revision
+from dcs.io import Strict, as_value_error, validated
 from dcs.plugins import plugin_version
 from dcs.scoring import (
     PACKAGED_ENGINES,
     Scorer,
     engine_options,
     engine_trait,
-    is_served,
     load_scorer,
     resolve_model,
 )
 from dcs.scoring.base import SCORING_VERSION, OpenAIOptions, TransformersOptions, VLLMOptions
 from dcs.scoring.cache import local_folder
 
-#: Options that only the engines with the default of another value need to have. Earlier versions
-#: had ``joint``, which is still part of the keys of scored tables.
-_DEFAULTS = (
-    ("label_rule", "auto"),
-    ("joint", "sum"),
-    ("prompt", "auto"),
-    ("answer_prefix", "user"),
+#: Options that are recorded only where they differ. Earlier versions had ``joint``, which is still
+#: part of the keys of scored tables.
+_DEFAULTS = {"label_rule": "auto", "joint": "sum", "prompt": "auto", "answer_prefix": "user"}
+
+_FIELDS = TransformersOptions.model_fields | VLLMOptions.model_fields | OpenAIOptions.model_fields
+
+#: The options of all packaged engines; one that is not set has the default of the engine.
+_Options: Any = create_model(
+    "_Options",
+    __base__=Strict,
+    **{  # type: ignore[call-overload]
+        name: (field.rebuild_annotation() | None, _DEFAULTS.get(name))
+        for name, field in _FIELDS.items()
+    },
 )
 
 
-#: Options without which sweeps have been recorded, and whose keys must not change.
-_ADDED = ("answer", "batch_invariant")
-
-
-class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
+class ScoringSettings(_Options):  # type: ignore[misc]
     """The section ``scoring:`` of a sweep, and the options of ``dcs generate``.
 
     The options are those of the engine: of a packaged one as declared in
@@ -63,18 +65,11 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
 
     @model_validator(mode="after")
     def _has_known_options(self) -> ScoringSettings:
-        model = as_value_error(partial(engine_trait, name="options"), self.engine)
-        allowed = tuple(model.model_fields) if model else engine_options(self.engine)
+        model = as_value_error(engine_options, self.engine)
         for name in self.options:
-            if name not in allowed:
-                raise ValueError(
-                    f"engine {self.engine} has no option {name!r}"
-                    f"{suggest(name, ('engine', 'store', *allowed))}; it has "
-                    f"{', '.join(allowed)}"
-                )
-        if model is not None:
-            check = partial(validated, model, source=f"engine {self.engine}", error=ConfigError)
-            as_value_error(check, self.options)
+            check_choice("key", name, ("engine", "store", *model.model_fields))
+        check = partial(validated, model, source=f"engine {self.engine}", error=ConfigError)
+        as_value_error(check, self.options)
         if self.base_url is not None:
             as_value_error(partial(served_revision, revision=self.revision), self.base_url)
         return self
@@ -87,16 +82,15 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
 
     @property
     def indecisive(self) -> frozenset[str]:
-        """Options that do not affect the numbers, only storage and speed, or are not set."""
+        """Options that do not affect the numbers, only storage and speed."""
         engines = (*PACKAGED_ENGINES, self.engine)
-        names = {"store"}.union(*(engine_trait(each, "indecisive") for each in engines))
-        return frozenset(names.union(name for name in _ADDED if getattr(self, name) is None))
+        return frozenset({"store"}).union(*(engine_trait(each, "indecisive") for each in engines))
 
     @property
     def options(self) -> dict[str, Any]:
         """The options that are set, as passed to the engine."""
         values = self.model_dump(exclude={"engine", "store"}, exclude_none=True)
-        return {k: v for k, v in values.items() if (k, v) not in _DEFAULTS}
+        return {name: v for name, v in values.items() if v != _DEFAULTS.get(name)}
 
     @property
     def recorded(self) -> dict[str, Any]:
@@ -154,7 +148,7 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
         if own := plugged or engine_trait(self.engine, "version"):
             versions[self.engine] = own
         named = model
-        if not is_served(self.engine):
+        if not engine_trait(self.engine, "served"):
             reference = resolve_model(model)
             named = reference.revision or reference.name
         decisive = {k: v for k, v in self.options.items() if k not in self.indecisive}
@@ -167,7 +161,7 @@ class ScoringSettings(TransformersOptions, VLLMOptions, OpenAIOptions):
             "engine": self.engine,
             "versions": versions,
             "scoring": SCORING_VERSION,
-            "options": dict(_DEFAULTS) | decisive,
+            "options": _DEFAULTS | decisive,
         }
 
 

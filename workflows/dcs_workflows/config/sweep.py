@@ -99,8 +99,6 @@ _AXES: Final = _axes_model()
 
 
 def _check_axes(value: Any) -> dict[str, tuple[Any, ...]]:
-    if isinstance(value, dict) and ("objective" in value or "objectives" in value):
-        raise ValueError("objectives: a key of the sweep, not of axes; write objectives: [...]")
     given = _AXES.model_validate(value)
     # In the order of the settings, not in that of the file.
     return {name: getattr(given, name) for name in ABLATED if name in given.model_fields_set}
@@ -316,13 +314,12 @@ class SweepConfig(PromptsConfig, TuneConfig):
         cells = math.prod(map(len, self.axis_values.values()))
         if cells > MAX_CELLS:
             raise ValueError(f"{cells:,} cells; a sweep has at most {MAX_CELLS:,}, use several")
-        varied = {axis: v for axis, v in self._tuner_axes.items() if not self._is_own(axis, *v)}
-        for axis, values in varied.items() if self.combine == "one_at_a_time" else ():
-            if len(varied) > 1 and not any(self._is_own(axis, value) for value in values):
-                others = ", ".join(other for other in varied if other != axis)
+        tuned = ("objectives", *self.axes, "optimization_sizes")
+        for axis in tuned if self.combine == "one_at_a_time" else ():
+            if not any(self._is_own(axis, value) for value in self.axis_values[axis]):
                 raise ValueError(
-                    f"axis {axis} does not contain the tuner's value, which combine: "
-                    f"one_at_a_time requires to vary {others}; add it"
+                    f"axis {axis} does not contain the tuner's value, from which combine: "
+                    "one_at_a_time varies the others; add it"
                 )
         return self
 
@@ -347,17 +344,12 @@ class SweepConfig(PromptsConfig, TuneConfig):
         others = {name: own for name, own in values.items() if name not in axes}
         return self.model_copy(update={**others, "axes": axes})
 
-    @property
-    def _tuner_axes(self) -> dict[str, tuple[Any, ...]]:
-        named = ("objectives", "optimization_sizes", *self.axes)
-        return {name: self.axis_values[name] for name in named}
-
-    def _is_own(self, axis: str, *values: Any) -> bool:
-        """Whether every value of an axis is that of the tuner."""
+    def _is_own(self, axis: str, value: Any) -> bool:
+        """Whether a value of an axis is that of the tuner."""
         if axis == "optimization_sizes":
-            return all(value == "full" for value in values)
+            return bool(value == "full")
         name = "objective" if axis == "objectives" else axis
-        return all(self.tuner.changed({name: value}) == self.tuner for value in values)
+        return self.tuner.changed({name: value}) == self.tuner
 
     @property
     def axis_values(self) -> dict[str, tuple[Any, ...]]:

@@ -169,8 +169,7 @@ class Search(Strict):
     @property
     def changed(self) -> dict[str, Any]:
         """The fields of the schedule that are given."""
-        values = {name: getattr(self, name) for name in ("moves", "restarts", "budget")}
-        return {name: value for name, value in values.items() if value is not None}
+        return self.model_dump(exclude={"schedule"}, exclude_none=True)
 
 
 def _check_sampler(value: str) -> str:
