@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from mlflow import MlflowClient
 
-from dcs.errors import ConfigError, TrackingError
+from dcs.errors import TrackingError
 from dcs_tracking import Archive
 from dcs_tracking.store import queries
 from dcs_tracking.store.client import default_tracking_uri, open_client, run_link
@@ -64,53 +64,13 @@ def test_cells_are_read_back_with_their_runs(several: Path, store: str, tmp_path
         assert run_link(given, found[0]).startswith(place)
 
 
-def test_conditions_choose_cells(store: str) -> None:
-    cells = queries.cells(store)
-    for conditions, numbers in (
-        ([], [1, 2, 2, 3, 4]),
-        (["sweep=demo", "status!=FAILED"], [1, 2]),
-        (["test/accuracy>=52"], [2, 2, 3]),
-        (["test/cobias < 17.5"], [3]),
-        (["seconds>1000"], []),
-        (["seed<=2", "sweep=other"], [2]),
-        (["params.winner.weight_scale=30"], [1, 2, 2, 3, 4]),
-    ):
-        found = queries.matching(cells, conditions)
-        assert found["cell_key"].tolist() == [f"cell{number:04d}" for number in numbers]
-    for text in ("", "dcs", "=dcs", "mode=dcs", "test/cobias<five", "model<x"):
-        with pytest.raises(ConfigError):
-            queries.matching(cells, [text])
-
-
-def test_a_cell_goes_by_its_name_or_is_the_best_one(store: str) -> None:
+def test_a_cell_goes_by_its_key_run_id_or_name(store: str) -> None:
     for row in queries.cells(store).itertuples():
         assert find_cell(store, row.name).record.key == row.cell_key
         assert find_cell(store, row.run_id[:12]).run_id == row.run_id or row.seed == "2"
-    for name, number in (
-        ("best:", 3),
-        ("best:test/cobias", 3),
-        ("best:sweep=demo", 2),
-        ("best:test/cobias>=18,test/accuracy", 2),
-        ("best:test/accuracy<52", 1),
-        ("best:seconds, seed=1", 1),
-    ):
-        assert find_cell(store, name).record.key == f"cell{number:04d}", name
-    nobody = (
-        "best:test/cobias<1",
-        "best:status=FAILED",
-        "cell",
-        "%",
-        "cell____",
-        "",
-        "'",
-        "\udcff",
-        "nobody",
-    )
-    for name in nobody:
+    for name in ("cell", "%", "cell____", "", "'", "\udcff", "nobody"):
         with pytest.raises(TrackingError):
             find_cell(store, name)
-    with pytest.raises(ConfigError, match="'dcs'"):
-        find_cell(store, "best:test/cobias,dcs")
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_scheme_is_registered_by_its_run_or_its_file(dcs, tuned):
 
     _, output = tuned
     uri = f"sqlite:///{output / 'mlflow.db'}"
-    for number, what in enumerate(("best:method=dcs", scheme_of(output)), start=1):
+    for number, what in enumerate((_tuned_cell(output).key, scheme_of(output)), start=1):
         outcome = dcs("register", what, "--name", "moods", "--alias", "champion", "-o", output)
         made = MlflowClient(uri).get_model_version("moods", str(number))
         file = artifacts.download_artifacts(

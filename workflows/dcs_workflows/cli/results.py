@@ -130,13 +130,6 @@ def runs(
         str | None,
         typer.Argument(metavar="[SWEEP]", help="Name of a sweep, e.g. tune; all by default."),
     ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Filter: method=dcs, or 'test/cobias<5' (in percent); repeatable.",
-        ),
-    ] = None,
     sort: Annotated[
         str | None,
         typer.Option(metavar="METRIC", help="Sort by a metric, best first, e.g. test/cobias."),
@@ -153,7 +146,7 @@ def runs(
 ) -> None:
     """List the recorded cells: key, name, results, and link to MLflow.
 
-    Example: `dcs runs quickstart --where method=dcs --sort test/cobias`
+    Example: `dcs runs quickstart --sort test/cobias`
     """
     from dcs_tracking import Archive
     from dcs_tracking.store import queries
@@ -162,7 +155,6 @@ def runs(
     uri = Results(output, tracking_uri).store
     with console.status("reading the runs"):
         found = queries.cells(uri, sweep, archive=Archive(output))
-        found = queries.matching(found, where or ())
     if sort is not None:
         found = queries.best_first(found, sort)
     if studies is not None:
@@ -307,7 +299,7 @@ def register(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Key or name of a cell, best:CONDITION, or a scheme.json file."
+            metavar="RUN", help="Key, run id or name of a cell, or a scheme.json file."
         ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="New or existing registered model.")],
