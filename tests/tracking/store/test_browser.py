@@ -125,9 +125,8 @@ def test_the_report_draws_and_sorts(page: Page, report: Path) -> None:
     page.goto(report.as_uri())
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert page.locator("h1").inner_text() == EXPERIMENT
-    sizes = "all => all.map((one) => one.getAttribute('viewBox').split(' ')[2])"
-    widths = list(map(float, page.eval_on_selector_all("figure svg", sizes)))
-    assert len(widths) >= 4 and all(width > 150 for width in widths)
+    widths = page.eval_on_selector_all("figure img", "all => all.map((one) => one.naturalWidth)")
+    assert len(widths) == 2 and all(width > 150 for width in widths)
     too_wide = "(one) => one.scrollWidth > one.clientWidth"
     for part in ("html", ".scroll:has(#main-results)"):
         assert not page.locator(part).evaluate(too_wide)
@@ -176,23 +175,14 @@ _CONTRASTS = """
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_report_is_legible_by_day_and_by_night(
-    page: Page, report: Path, scheme: Any, photograph: Callable[[str], None]
+def test_the_report_is_legible(
+    page: Page, report: Path, photograph: Callable[[str], None]
 ) -> None:
-    page.emulate_media(color_scheme=scheme)
     page.goto(report.as_uri())
     contrasts = page.evaluate(_CONTRASTS)
     assert len(contrasts) > 50
     assert min(contrasts) >= 4.5, "less than WCAG asks for"
-    page_is_dark = page.evaluate(
-        "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g)[0] < 100"
-    )
-    assert page_is_dark == (scheme == "dark")
-    drawn = page.locator("figure svg text").first
-    light = "node => getComputedStyle(node).fill.match(/[0-9]+/g)[0] > 150"
-    assert drawn.evaluate(light) == (scheme == "dark"), "a figure that is not of the page"
-    photograph("report_dark" if scheme == "dark" else "report")
+    photograph("report")
 
 
 def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[str, list[str]]]:
@@ -246,7 +236,4 @@ def test_mlflow_shows_what_was_recorded(
     page.goto(address)
     for selector in shown:
         page.locator(selector).first.wait_for(timeout=_PATIENCE)
-    if name == "scheme":
-        wide = "[...document.images].some((image) => image.naturalWidth > 400)"
-        page.wait_for_function(wide, timeout=_PATIENCE)
     photograph(f"mlflow_{name}")
