@@ -267,11 +267,13 @@ def test_the_views_group_all_cells_by_method_and_by_what_varies(
             >= {"cobias on rte", "accuracy on trec"}
             <= set(written[0].data.metrics | written[1].data.metrics)
         )
-    assert [run.data.tags["dcs.by_weight_scale"] for run in written] == [
-        "uncorrected",
-        "10 dcs",
-        "30 dcs",
+    named = ("by_weight_scale", "optimization_size")
+    assert [[run.data.tags[f"dcs.{name}"] for name in named] for run in written] == [
+        ["uncorrected", "full"],
+        ["10 dcs", "full"],
+        ["30 dcs", "full"],
     ]
+    assert [run.data.tags.get("dcs.weight_scale") for run in written] == [None, "10", "30"]
     colors = [run.data.tags["mlflow.runColor"] for run in written]
     assert colors[0] != colors[1] == colors[2]
 

@@ -131,12 +131,6 @@ def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
     )
 
 
-def unusual_settings(record: CellRecord) -> list[str]:
-    """Return the names of the settings of a cell that differ from main values."""
-    own = _get_settings(record)
-    return [name for name, usual in _MAIN_VALUES.items() if own.get(name, usual[0]) not in usual]
-
-
 def own_settings(record: CellRecord, names: Iterable[str]) -> dict[str, str]:
     """Return the settings of a cell by name, as text; names that it does not have are left out."""
     own = _get_settings(record)

@@ -7,10 +7,14 @@ and no public interface. A version of MLflow that does not understand it shows i
 from __future__ import annotations
 
 import json
+from binascii import crc32
 from collections.abc import Iterable, Mapping, Sequence
+from colorsys import hls_to_rgb
 from typing import Any, Final
 
+from dcs.selection.methods import method_names
 from dcs_tracking import schema
+from dcs_tracking.records import UNCORRECTED
 
 #: Tag of an experiment of MLflow's pages for model training, and the same in links: without it,
 #: they open the pages for language models.
@@ -24,13 +28,6 @@ _NAMES: Final = {"method": "methods", _CELLS: "all cells"}
 
 #: Tag of a run.
 COLOR: Final = "mlflow.runColor"
-#: MLflow's colors of runs and groups.
-_COLORS: Final = (
-    *("#a6630c", "#c83243", "#b45091", "#8a63bf", "#434a93", "#137dae", "#04867d", "#308613"),
-    *("#facb66", "#1f272d", "#445461", "#5f7281", "#8396a5", "#93320b", "#be501e", "#de7921"),
-    *("#f2be88", "#115026", "#277c43", "#3ba65e", "#8ddda8", "#9e102c", "#c82d4c", "#e65b77"),
-    *("#f792a6", "#0e538b", "#2272b4", "#4299e0", "#8acaff"),
-)
 #: Number of runs that MLflow loads. Of more, it would group those with the least COBias.
 MAX_RUNS: Final = 100
 #: Maximum number of tasks with a chart of their own.
@@ -38,16 +35,12 @@ _MAX_TASKS: Final = 12
 
 
 def color_of(method: str) -> str:
-    """Return the color that MLflow gives to the group of a method, for its runs."""
-    first = second = 0
-    for letter in _group("dcs.method", method):
-        first = (first + ord(letter)) % 255
-        second = (second + first) % 255
-    return _COLORS[(first | second << 8) % len(_COLORS)]
-
-
-def _group(tag: str, value: str) -> str:
-    return f"tag.{tag}.{value}"
+    """Return the color of the runs of a method."""
+    known = [UNCORRECTED, *method_names(peers=True)]
+    place = known.index(method) if method in known else crc32(method.encode())
+    # Multiples of the golden ratio are hues far from each other.
+    shades = hls_to_rgb(place * 0.618034 % 1.0, 0.45, 0.6)
+    return "#" + "".join(f"{round(255 * shade):02x}" for shade in shades)
 
 
 def view_tags(
@@ -131,7 +124,7 @@ def _state(
         key = {"mode": "tag", "groupByData": f"dcs.{tag}"}
         state["groupBy"] = {"aggregateFunction": "average", "groupByKeys": [key]}
         # The list of groups is the legend of the charts.
-        state["groupsExpanded"] = {_group(f"dcs.{tag}", value): False for value in values}
+        state["groupsExpanded"] = {f"tag.dcs.{tag}.{value}": False for value in values}
     return json.dumps(state)
 
 
