@@ -9,7 +9,7 @@ import pytest
 
 from dcs_tracking.records import CellRecord
 from dcs_tracking.results import settings
-from dcs_tracking.store.runs import cell_name
+from dcs_tracking.store.views import cell_name
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 

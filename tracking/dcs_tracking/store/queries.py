@@ -14,8 +14,7 @@ from dcs_tracking import schema
 from dcs_tracking.archive import Archive
 from dcs_tracking.records import CellRecord, StoredCell
 from dcs_tracking.results.cells import MEASURES, ordered
-from dcs_tracking.store.client import open_experiment, open_store, search_runs
-from dcs_tracking.store.traces import delete_traces
+from dcs_tracking.store.client import delete_traces, open_experiment, open_store, search_runs
 from dcs_tracking.store.views import view_links
 
 if TYPE_CHECKING:

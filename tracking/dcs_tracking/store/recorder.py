@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
 import os
@@ -66,14 +65,12 @@ class RecorderReport:
         Number of cells written to the store by this recorder.
     pending : int
         Number of cells on disk that are not known to be in the store.
-    complete : bool
-        Whether the store has all cells, and the end of the sweep.
     message : str
         One line for the user; if cells are pending or the end of the sweep is not recorded, with
         the reason and the command that records them.
     complete : bool
         Whether all cells and the end of the sweep are in the store.
-    link : str or None
+    address : str or None
         URL of the sweep's run in the MLflow UI; None while the store is unavailable.
     """
 
@@ -81,13 +78,7 @@ class RecorderReport:
     pending: int
     complete: bool
     message: str
-    link: str | None = None
-
-    @property
-    def counts(self) -> dict[str, Any]:
-        """The report as plain values, for programs; ``address`` is the link."""
-        names = ("recorded", "pending", "complete", "message")
-        return {name: getattr(self, name) for name in names} | {"address": self.link}
+    address: str | None = None
 
 
 class Recorder:
@@ -168,7 +159,6 @@ class Recorder:
         self._progress = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
         self._thread.start()
-        atexit.register(self.close)
 
     def record(self, record: CellRecord) -> None:
         """Save a finished cell and schedule its recording; returns once it is on disk.
@@ -298,7 +288,6 @@ class Recorder:
             self._report = self._summarize()
             if not self._thread.is_alive():
                 self._lock.release()
-            atexit.unregister(self.close)
         return self._report
 
     def _run(self) -> None:
@@ -360,17 +349,12 @@ class Recorder:
                     except Exception as error:
                         failed[key] = error
 
-        helpers = [
-            threading.Thread(target=write, daemon=True)
-            for _ in range(min(self._writers, len(left)) - 1)
-        ]
-        for helper in helpers:
-            with suppress(RuntimeError):  # No thread can be started at interpreter shutdown.
-                helper.start()
-        write()
-        for helper in helpers:
-            if helper.is_alive():
-                helper.join()
+        # Daemons: a request that is never answered must not keep the process.
+        threads = [threading.Thread(target=write, daemon=True) for _ in range(self._writers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         for key, error in failed.items():
             _log.debug("cell %s could not be recorded", key, exc_info=error)
             if is_disk_full(error):
@@ -417,13 +401,14 @@ class Recorder:
         keys = self.archive.keys(self._sweep.sweep_key)
         records = self.archive.load(keys, summaries=True).values()
         cells = Cells.of(records)
+        steps = (
+            partial(runs.write_scorings, self._sweep.scorings),
+            runs.remove_doubles,
+            partial(runs.write_summary, cells, sum(not each.finished for each in records)),
+            partial(runs.write_models, cells),
+        )
         try:
-            for step in (
-                partial(runs.write_scorings, self._sweep.scorings),
-                runs.remove_doubles,
-                partial(runs.write_summary, cells, sum(not each.finished for each in records)),
-                partial(runs.write_models, cells),
-            ):
+            for step in steps:
                 self._progress = time.monotonic()
                 step()
         except Exception as error:
@@ -480,7 +465,7 @@ class Recorder:
             )
         runs = self._runs
         return RecorderReport(
-            link=run_link(self.tracking_uri, runs.info) if runs else None,
+            address=run_link(self.tracking_uri, runs.info) if runs else None,
             recorded=self.recorded,
             pending=len(pending),
             complete=self._ended and not pending,

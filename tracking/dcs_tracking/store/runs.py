@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import threading
 import time
 from collections import defaultdict
@@ -17,7 +16,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
@@ -32,9 +30,14 @@ from dcs_tracking.results.cells import Cells, has_chosen
 from dcs_tracking.results.settings import own_settings
 from dcs_tracking.results.sweep_tables import main_results, table_files
 from dcs_tracking.store import views
-from dcs_tracking.store.client import log_files, make_experiment, search_runs
+from dcs_tracking.store.client import (
+    delete_traces,
+    log_files,
+    log_traces,
+    make_experiment,
+    search_runs,
+)
 from dcs_tracking.store.serving import log_model
-from dcs_tracking.store.traces import delete_traces, log_traces
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -46,9 +49,6 @@ _MAX_TRIAL_POINTS = 250
 
 #: Beginning of descriptions that are written here.
 _NOTE = "Compare: "
-
-#: Number of characters of the name of a run that MLflow shows in its list.
-_SHOWN = 20
 
 _COMPLETE = ("FINISHED", "FAILED")
 
@@ -142,7 +142,7 @@ class SweepRuns:
         if (record := self._archive.load([key]).get(key)) is not None:
             tags |= _cell_tags(record, self._varied)
             metrics = _metrics(_shown_metrics(record, self._varied), record.finished_ms)
-            self._client.update_run(run_id, name=cell_name(record, self._varied))
+            self._client.update_run(run_id, name=views.cell_name(record, self._varied))
         self._log(run_id, metrics, tags=tags)
 
     def write_cell(self, record: CellRecord) -> str:
@@ -166,7 +166,7 @@ class SweepRuns:
         if record.trials and self._sweep.trials != "none":
             files[schema.TRIALS_FILE] = trials_table(record).encode()
             tags |= schema.logged_tables([schema.TRIALS_FILE])
-        name = cell_name(record, self._varied)
+        name = views.cell_name(record, self._varied)
         run_id = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
         run = _KnownRun(run_id, complete=False, digest=digest, parent=self.parent_id)
         self._found[record.key] = [run]
@@ -275,10 +275,10 @@ class SweepRuns:
         Without cells, only views that do not exist are written.
         """
         groups: dict[str, dict[str, list[CellRecord]]] = {
-            name: defaultdict(list) for name in _group_names(self._varied)
+            name: defaultdict(list) for name in views.group_names(self._varied)
         }
         for cell in cells:
-            for name, value in group_tags(cell, self._varied).items():
+            for name, value in views.group_tags(cell, self._varied).items():
                 groups[name][value].append(cell)
         tasks = list(dict.fromkeys(cell.who["task"] for cell in cells))
         columns = dict.fromkeys([*self._varied, *schema.IDENTITY_TAGS])
@@ -346,7 +346,7 @@ class SweepRuns:
                 CorrectionScheme.from_dict(cell.scheme or {}),
                 experiment_id=self.experiment_id,
                 run_id=run_id,
-                name=cell_name(cell),
+                name=views.cell_name(cell),
                 metrics={k: v for k, v in cell.metrics.items() if k in schema.SHOWN_METRICS},
                 dataset=None if data is None else data.dataset,
             )
@@ -442,67 +442,6 @@ def _varied(params: Mapping[str, Any]) -> tuple[str, ...]:
     return (*(params.get("axes") or ()), *several)
 
 
-def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
-    """Return the run name of a cell.
-
-    It has no quotes, so that it can be used in a filter.
-
-    Parameters
-    ----------
-    record : CellRecord
-        The cell.
-    varied : collection of str
-        What the sweep varies. The name begins with it, shortened to the number of characters
-        that MLflow shows, and then has all of it in parentheses.
-    """
-    forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
-    who = record.who
-    if who["model"] is not None:  # The last part of a path or of a name on the hub.
-        who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
-    words = {key: form.format(who[key]) for key, form in forms.items() if who[key] is not None}
-    name = " ".join(dict.fromkeys(words.values())) or record.key
-    settings = own_settings(record, varied)
-    short = {**words, "seed": f"s{who['seed']}"} | {
-        key: value.replace("beta=", "β").replace(" tau=", "τ") for key, value in settings.items()
-    }
-    words |= {key: f"{key.replace('_', ' ')} {value}" for key, value in settings.items()}
-    own = [key for key in (*forms, *settings) if key in varied and key in words]
-    if own:
-        begin = " ".join(_shortened([short[key] for key in own]))
-        name = f"{begin} ({', '.join(words[key] for key in own)})"
-    return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
-
-
-def _shortened(texts: Sequence[str]) -> list[str]:
-    """Shorten texts, and the words in them, so that together they have few characters."""
-    left, result = _SHOWN - len(texts) + 1, dict.fromkeys(range(len(texts)), "")
-    for number, place in enumerate(sorted(result, key=lambda place: len(texts[place]))):
-        width = max(2, left // (len(texts) - number))
-        words = re.split(r"[-_ ]+", texts[place])
-        each = max(1, (width + 1) // len(words) - 1)
-        whole = len(texts[place]) <= width
-        result[place] = texts[place] if whole else "-".join(w[:each] for w in words)[:width]
-        left -= len(result[place])
-    return [result[place].rstrip("-") for place in range(len(texts))]
-
-
-def cell_note(record: CellRecord) -> str:
-    """Return the description of a cell: its result and scheme in words, or its error."""
-    if record.error is not None:
-        return f"```text\n{record.error}\n```"
-    lines = [
-        f"{title}: {percent(record.metrics.get(f'uncorrected/test/{name}'))} % of the test rows "
-        f"uncorrected, {percent(record.metrics.get(f'test/{name}'))} % corrected."
-        for name, title in (("accuracy", "Accuracy"), ("cobias", "COBias"))
-    ]
-    if record.importances:
-        shares = ", ".join(f"{name} {percent(own)}" for name, own in record.importances.items())
-        lines.append(f"Importance of the tuned hyperparameters, %: {shares}.")
-    if record.scheme is not None:
-        lines += CorrectionScheme.from_dict(record.scheme).explain()
-    return "\n".join(f"- {line}" for line in lines)
-
-
 def _author_tags() -> dict[str, str]:
     tags = {"mlflow.user": user_name(), "mlflow.source.name": "dcs", "mlflow.source.type": "LOCAL"}
     commit = git_commit()
@@ -519,33 +458,14 @@ def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
     settings = own_settings(record, (*varied, schema.OBJECTIVE, schema.OPTIMIZATION_SIZE))
     if known.get(schema.OPTIMIZATION_SIZE) is None:
         settings[schema.OPTIMIZATION_SIZE] = "full"
-    own = group_tags(record, varied) | settings
+    own = views.group_tags(record, varied) | settings
     return {
         **identity,
         **{f"dcs.{name}": value for name, value in own.items()},
         schema.CELL_KEY: record.key,
-        schema.NOTE: schema.shorten(cell_note(record), schema.TAG_LIMIT),
+        schema.NOTE: schema.shorten(views.cell_note(record), schema.TAG_LIMIT),
         views.COLOR: views.color_of(str(record.who["method"])),
         **_author_tags(),
-    }
-
-
-def _group_names(varied: Collection[str]) -> dict[str, str]:
-    """Return the tags that views group by, and what is varied between the groups of each."""
-    axes = [name for name in varied if name not in ("method", "task")]
-    return {"method": "method", **{f"by_{name}": name for name in axes}}
-
-
-def group_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
-    """Return the tags that views group by: the method, and with it what the sweep varies.
-
-    Methods without a setting, such as uncorrected, are one group.
-    """
-    method = str(record.who["method"])
-    known = {**record.who, **own_settings(record, varied), "method": None}
-    return {
-        tag: f"{known[name]} {method}" if known.get(name) is not None else method
-        for tag, name in _group_names(varied).items()
     }
 
 

@@ -102,27 +102,23 @@ def ui(
 
     Example: `dcs ui --output dcs-runs --port 5001`
     """
-    from dcs_tracking.store.client import redact, ui_arguments
+    from dcs_tracking.store.client import ui_arguments
     from dcs_tracking.store.queries import newest_links
 
     uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
-    arguments = ui_arguments(uri, port=port)
+    command = ui_arguments(uri, port=port)
     with console.status("reading the runs"):
         links = newest_links(uri, here)
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise ConfigError(f"--port {port}: in use, perhaps by another dcs ui; choose another")
-    if redact(uri) != uri:
-        # Other users of the machine can see the arguments of a process, not its environment.
-        at = arguments.index("--backend-store-uri")
-        del arguments[at : at + 2]
-        os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
     first = next(iter(links.values()), here)
     console.print(f"MLflow will be ready in a few seconds at {first}", style="bold")
     for name, link in [*links.items()][1:]:
         console.print(f"  {name}: {link}")
     # MLflow replaces this process, so that it receives Ctrl-C and signals directly.
-    os.execv(sys.executable, arguments)
+    os.execv(sys.executable, command)
 
 
 def runs(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -160,8 +161,8 @@ def _run(
             console.print(f"{request.label}: {remark}")
     show_results(records, plan.output / "results" / f"{whole.name}.csv")
     console.print(report.message)
-    if report.link is not None:
-        console.print(f"sweep {whole.name}: {report.link}")
+    if report.address is not None:
+        console.print(f"sweep {whole.name}: {report.address}")
     seconds = time.perf_counter() - clock
     console.print(f"written to {plan.output} in {seconds:.0f} s")
     console.print(
@@ -176,7 +177,7 @@ def _run(
         "cells": len(records),
         "computed": progress.work["cells"],
         "failures": failures,
-        **report.counts,
+        **asdict(report),
         "output": plan.output.absolute(),
         "seconds": round(seconds, 3),
     }
@@ -206,12 +207,12 @@ def sync(
         reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri, restore=restore)
     for report in reports:
         console.print(report.message)
-        if report.link:
-            console.print(report.link)
+        if report.address:
+            console.print(report.address)
     if not reports:
         console.print(f"nothing to record: all finished cells in {runs} are recorded")
     summary = {
-        "sweeps": [report.counts for report in reports],
+        "sweeps": [asdict(report) for report in reports],
         "seconds": round(time.perf_counter() - clock, 3),
     }
     pending = not all(report.complete for report in reports)

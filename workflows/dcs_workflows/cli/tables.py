@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -235,7 +235,7 @@ def tune(
         "cell": record.key,
         "cells": len(cells),
         "metrics": dict(record.metrics),
-        **report.counts,
+        **asdict(report),
         "seconds": round(time.perf_counter() - clock, 3),
     }
     conclude(summary, as_json=as_json, pending=not report.complete)

@@ -34,7 +34,7 @@ from dcs.selection.preference import Prefer, Preference
 from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, Estimate, method_title
-from dcs_tracking.store.runs import cell_name
+from dcs_tracking.store.views import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.scoring import announce
 from dcs_workflows.config.sweep import value_label
