@@ -130,7 +130,7 @@ def test_what_was_run_is_listed_and_goes_by_its_name(dcs, tuned):
     outcome, output = tuned
     found = json.loads(dcs("runs", "tune", "--json", "-o", output).out)
     assert [row["method"] for row in found] == ["uncorrected", "dcs"]
-    assert found[1]["link"] in outcome.out and found[1]["cell_key"][:8] in outcome.out
+    assert "/runs/" in outcome.out and found[1]["cell_key"][:8] in outcome.out
     lines = dcs("runs", "--sort", "test/cobias", "-o", output).out.splitlines()
     shown = [line for line in lines if "http" in line]
     for row, line in zip(sorted(found, key=lambda row: row["test/cobias"]), shown, strict=True):
@@ -226,7 +226,6 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     compared = ("--compare", "logistic,batch", "--test", other)
     outcome = dcs("tune", table, *compared, *batch, "--output", output)
     assert "90 held-out rows" in outcome.out
-    assert str(other) in shlex.split(outcome.out.splitlines()[-1])
     assert "uncorrected batch logistic" in " ".join(outcome.out.split())
     assert outcome.out.count("against batch") == 2
     refused("pick", scheme_of(output, "batch"), says=["front.json", "cross-validation"])

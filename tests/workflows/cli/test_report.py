@@ -51,19 +51,6 @@ def test_sweeps_are_put_together(dcs, runs, tmp_path):
     assert "<h1>paper and plain</h1>" in text and "COBias RTE" in text
 
 
-def test_one_table_is_reported_alone(dcs, new_output, tmp_path):
-    folder = new_output()
-    for name, method in (("big", "dcs"), ("small", "icl")):
-        (record,) = paper_cells(tasks=("trec",), methods=(method,), seeds=(0,))
-        with Recorder(
-            output=folder, experiment="tune", sweep_key=name, run_name=name, figures="none"
-        ) as recorder:
-            recorder.record(record)
-    page = tmp_path / "big.html"
-    assert "1 cells reported" in dcs("report", "big", "-o", page, "--runs", folder).out
-    assert "<h1>big</h1>" in page.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     "words",
     ["report papers", "compare zz zz"],

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def report(
     experiments: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Sweeps, or tables of dcs tune.")
+        list[str], typer.Argument(metavar="SWEEP...", help="Names of sweeps, e.g. tune.")
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
@@ -73,16 +73,14 @@ def report(
         figures = overview_figures(cells)
         page = render_report(stored, figures, title=title, link=link)
         atomic_write_text(output, page)
-        sweeps = [each for each in experiments if not results.tuned_keys(each)]
-        logged = {each: log_report(uri, each, page) for each in sweeps}
+        logged = [log_report(uri, each, page) for each in experiments]
         if files is not None:
             for each in all_tables(cells):
                 each.write(files)
             for name, content in figure_files(figures).items():
                 atomic_write_bytes(files / Path(name).name, content)
-    for experiment, run in logged.items():
-        if run is not None:
-            console.print(f"sweep {experiment}: {link(run.info)}")
+    for run in filter(None, logged):
+        console.print(f"sweep {run.info.run_name}: {link(run.info)}")
     also = "" if files is None else f", tables and figures in {files}"
     console.print(
         f"{len(cells.records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}"
@@ -250,7 +248,7 @@ def rm(
 
     results, archive = Results(runs, tracking_uri), Archive(runs)
     sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
-    record = None if sweeps else results.record(name)
+    record = None if sweeps else results.cell(name).record
     what = f"sweep {name}" if record is None else f"cell {record.key}"
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)

@@ -17,7 +17,6 @@ import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
-from dcs_workflows.cli.options import Results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,10 +209,7 @@ def tune(
         views.show_front(front, scheme=scheme)
     words = scheme.explain()
     _print_paragraph(words)
-    given = dict(zip(members, test or tables, strict=True))
-    used = [given[each] for each in scheme.inputs or members]
-    rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
-    applied = f"dcs apply {shlex.quote(str(path))} {rest}"
+    applied = f"dcs apply {shlex.quote(str(path))} ROWS"
     said = ""
     if rows["test"].labelled.any():
         test_rows = rows["test"].only_labelled()
@@ -224,7 +220,8 @@ def tune(
     if front is not None:
         console.print(f"result on one page: {path.with_name(RESULT)}")
     console.print(report.message)
-    console.print(Results(output, tracking_uri).link(record.key))
+    if report.address is not None:
+        console.print(f"cell {record.key[:8]} in {report.address}")
     console.print(f"scheme written to {path}")
     console.print(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
