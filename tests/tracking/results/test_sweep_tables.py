@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dcs_tracking.results import sweep_tables as tables
 from dcs_tracking.results.cells import Cells
-from dcs_tracking.results.formats import ResultTable
+from dcs_tracking.results.sweep_tables import ResultTable
 from dcs_tracking.schema import safe_names
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
