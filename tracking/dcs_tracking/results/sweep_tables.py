@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.splits import compare_over_splits
 from dcs.evaluation.uncertainty import chance, percent
 from dcs.io import atomic_write_text
@@ -369,6 +370,13 @@ def _average(tidy: pd.DataFrame, by: Sequence[str], tasks: Sequence[Any]) -> pd.
     return means[groups.size() == len(tasks)].assign(task=paper.AVERAGE)
 
 
+def _texts(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the columns that distinguish rows as they are shown."""
+    import pandas as pd
+
+    return pd.DataFrame({name: frame[name].map(_TITLES.get(name, str)) for name in columns})
+
+
 def class_accuracies(cells: Cells) -> ResultTable:
     """Return the accuracy of every class before and after correction, the mean over seeds.
 
@@ -380,9 +388,7 @@ def class_accuracies(cells: Cells) -> ResultTable:
     """
     by = [*SOURCE, "method", "class"]
     frame, groups = grouped(cells.main.classes, by)
-    text = frame.copy()
-    for column in (*SOURCE, "method"):
-        text[column] = text[column].map(_TITLES[column])
+    text = _texts(frame, by)
     frame["seeds"] = groups.size()
     for when in ("before", "after"):
         frame[when], frame[f"{when}_std"] = groups[when].mean(), groups[when].std()
@@ -406,12 +412,9 @@ def joint_tables(cells: Cells) -> ResultTable:
         A row per method and number of tables of the same rows, and what each further one added.
     """
     frame = cells.by_tables
-    text = frame[["method", "tables", "cells"]].copy()
-    text["method"] = text["method"].map(method_title)
-    for column in ("tables", "cells"):
-        text[column] = text[column].map("{:.0f}".format)
-    for column in ("accuracy", "cobias", "score"):
-        text[column] = frame[column].map(percent)
+    text = _texts(frame.astype({"tables": int}), ("method", "tables", "cells"))
+    for column, head in {"accuracy": "accuracy", "cobias": "COBias", "score": "score"}.items():
+        text[head] = frame[column].map(percent)
     text["per further table"] = list(map(points, frame["gain"], frame["gain_error"]))
     notes = ["score: accuracy minus COBias, mean over tasks; ± standard error over cells."]
     for row in frame[frame["method"] == "dcs"].dropna(subset="gain_error").to_dict("records")[-1:]:
@@ -423,7 +426,7 @@ def joint_tables(cells: Cells) -> ResultTable:
         name="joint_tables",
         title="Quality against the number of tables fitted jointly, % of test rows",
         frame=frame,
-        text=filled(text.rename(columns={"cobias": "COBias"})),
+        text=filled(text),
         words=("method",),
         about=" ".join(notes),
     )
@@ -473,31 +476,29 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
     both = frames[0].merge(frames[1], on=[*by, "seed"], suffixes=("", "_second"))
     if both.empty:
         raise InvalidInputError("the sweeps have no cell of the same source, seed and method")
-    numbers, texts = [], []
+    rows = []
     for where, group in groups_of(both, by):
         row: dict[Any, Any] = {**where, "cells": len(group)}
-        text = {
-            **where,
-            "task": paper.task_title(where["task"]),
-            "method": method_title(where["method"]),
-        }
-        text["cells"] = str(len(group))
-        for measure, head in {"accuracy": "accuracy", "cobias": "COBias"}.items():
+        ratio = float((group["test_rows"] / group["rows"]).mean())
+        for measure in MEASURES:
             old, new = group[f"test/{measure}"], group[f"test/{measure}_second"]
-            ratio = float((group["test_rows"] / group["rows"]).mean())
             found = compare_over_splits(new - old, test_ratio=ratio if ratio > 0.0 else 1.0)
             row |= {f"{measure}_first": old.mean(), f"{measure}_second": new.mean()}
             row |= {f"{measure}_change": found.mean, f"{measure}_p": found.p}
-            text[head] = f"{percent(old.mean())} → {percent(new.mean())}"
-            text[f"Δ {head}"] = points(found.mean)
-            text[f"p {head}"] = chance(found.p)
-        numbers.append(row)
-        texts.append(text)
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    text = _texts(frame, [*by, "cells"])
+    for measure in MEASURES:
+        title = METRICS[measure].title
+        means = zip(frame[f"{measure}_first"], frame[f"{measure}_second"], strict=True)
+        text[title] = [f"{percent(old)} → {percent(new)}" for old, new in means]
+        text[f"Δ {title}"] = frame[f"{measure}_change"].map(points)
+        text[f"p {title}"] = frame[f"{measure}_p"].map(chance)
     return ResultTable(
         name="comparison",
         title="Change from the first sweep to the second, % of test rows",
-        frame=pd.DataFrame(numbers),
-        text=filled(pd.DataFrame(texts)),
+        frame=frame,
+        text=filled(text),
         words=tuple(by),
         about="p: corrected resampled t-test over seeds (Nadeau and Bengio).",
     )
