@@ -89,7 +89,6 @@ def test_the_page_tells_every_part(report: str) -> None:
     page = Page(report)
     for text in (
         "<paper> & more",
-        "DCS, paper",
         "Ablation by objective",
         "World : only probabilities from 0 to 0.5 count, most of all near 0.25",
         "ValueError: <b>bad</b> & worse",

@@ -97,22 +97,6 @@ def test_the_values_of_an_axis(
     assert [axis.short(value) for value in axis.in_order] == short
 
 
-@pytest.mark.parametrize(
-    ("objective", "terms"),
-    [
-        ("full", "full"),
-        ("err+pmi", "err+pmi"),
-        ({"beta": 0.5, "tau": 0.1}, "full"),
-        ({"beta": 0, "tau": 0.1}, "err+pmi"),
-        ({"beta": 0.5}, "err+cobias"),
-        ({}, "err"),
-    ],
-)
-def test_the_terms_of_an_objective(objective: Any, terms: str) -> None:
-    assert {settings.objective_terms(cell) for cell in tuned(objective=objective)} == {terms}
-    assert {settings.objective_terms(cell) for cell in plain()} == {"full"}
-
-
 def test_names_of_runs_differ_where_mlflow_shows_them() -> None:
     methods = ("icl", "dnip", "logistic", "logistic-balanced", "published-long")
     cells = [

@@ -102,14 +102,14 @@ class Cells:
 
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, a description
         of how the cell differs from the main ones, and each axis under its own name;
-        ``objective``, its label, and ``terms``, its terms of nonzero weight; the metrics under
+        ``objective``, its label; the metrics under
         their names, with the ends of 95 % intervals and the p-value of the test against
         uncorrected (NaN for that method itself); ``rows`` and ``unlabelled``, the numbers of
         rows to fit on with and without labels, ``test_rows``, and ``tables``, the number of tables
         that were fitted jointly. Fractions, not percent; NaN for
         values missing from a record.
         """
-        frame = self._build(lambda cell: [self._describe(cell)], _NUMBERS, "objective", "terms")
+        frame = self._build(lambda cell: [self._describe(cell)], _NUMBERS, "objective")
         frame.loc[frame["method"] == UNCORRECTED, [f"test/{m}_p" for m in MEASURES]] = math.nan
         return frame
 
@@ -119,7 +119,6 @@ class Cells:
         return {
             **{axis.name: axis.value(cell) for axis in self.axes},
             "objective": settings.objective_label(cell),
-            "terms": settings.objective_terms(cell),
             **cell.metrics,
             "rows": labelled,
             "test_rows": cell.provenance.get("tables", {}).get("test", {}).get("rows"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import METRICS
@@ -16,7 +15,6 @@ from dcs.evaluation.splits import compare_over_splits
 from dcs.evaluation.uncertainty import chance, percent
 from dcs.io import atomic_write_text
 from dcs_tracking import schema
-from dcs_tracking.results import paper
 from dcs_tracking.results.cells import (
     MEASURE_COLUMNS,
     MEASURES,
@@ -36,13 +34,6 @@ from dcs_tracking.results.settings import Axis
 if TYPE_CHECKING:
     import pandas as pd
 
-RowKind = Literal["measured", "paper"]
-
-_PAPER_NOTE: Final = (
-    "Rows marked 'paper' are the published metrics of schemes chosen by accuracy on development "
-    "rows; uncorrected is called ICL there."
-)
-
 #: Which of the values of a column is the best, by the first word of its head.
 _BEST: Final[dict[str, Any]] = {"Acc": "max", "COBias": "min"}
 
@@ -53,11 +44,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _GROUP: Final = (*SOURCE, "method", "setting")
 LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *MEASURE_COLUMNS)
 
+_AVERAGE: Final = "average"
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
 #: Formatters of the columns that distinguish rows.
 _TITLES: Final[dict[str, Callable[[Any], str]]] = {
     "model": text_of,
-    "task": paper.task_title,
+    "task": text_of,
     "shots": text_of,
     "method": method_title,
 }
@@ -83,8 +75,6 @@ class ResultTable:
         The displayed table: all values are text, columns have their display names.
     words : tuple of str
         Columns that hold text; the others hold numbers.
-    kinds : tuple of {"measured", "paper"}
-        Kind of each row; all rows are measured by default.
     about : str
         Explanation of the measured numbers.
     """
@@ -94,7 +84,6 @@ class ResultTable:
     frame: pd.DataFrame
     text: pd.DataFrame
     words: tuple[str, ...]
-    kinds: tuple[RowKind, ...] = ()
     about: str = ""
 
     @property
@@ -107,14 +96,9 @@ class ResultTable:
         """Rows of the displayed table, one text per column."""
         return tuple(self.text.itertuples(index=False, name=None))
 
-    @property
-    def note(self) -> str:
-        """Explanation of the table, including published rows."""
-        return " ".join(filter(None, [self.about, _PAPER_NOTE if "paper" in self.kinds else ""]))
-
     def to_markdown(self) -> str:
         """Return the table in Markdown, including title and note."""
-        note = f"\n{self.note}\n" if self.note else ""
+        note = f"\n{self.about}\n" if self.about else ""
         return f"**{self.title}**\n\n{to_markdown(self.text, words=self.words)}{note}"
 
     def to_csv(self) -> str:
@@ -130,17 +114,16 @@ class ResultTable:
         import pandas as pd
 
         bold = pd.DataFrame("", index=self.text.index, columns=self.text.columns)
-        own = self.text[[kind != "paper" for kind in self.kinds or ("",) * len(self.text)]]
-        names = [name for name in ("model", "shots") if name in own]
-        same = own[names].agg(tuple, axis=1) if names else pd.Series("", index=own.index)
+        names = [name for name in ("model", "shots") if name in self.text]
+        same = self.text[names].agg(tuple, axis=1) if names else pd.Series("", self.text.index)
         for name in self.text.columns:
             if (best := _BEST.get(str(name).split()[0])) is not None:
-                shown = own[name].str.extract(r"^([\d.]+)")[0].astype(float)
+                shown = self.text[name].str.extract(r"^([\d.]+)")[0].astype(float)
                 reached = shown == shown.groupby(same).transform(best)
-                bold.loc[reached.index[reached], name] = "textbf: --rwrap;"
+                bold.loc[reached, name] = "textbf: --rwrap;"
         style = self.text.style.hide(axis="index").apply(lambda _: bold, axis=None)
         style.format(_mathematical, escape="latex").format_index(escape="latex", axis="columns")
-        caption = re.sub(r"([&%$#_{}])", r"\\\1", f"{self.title}. {self.note}".strip())
+        caption = re.sub(r"([&%$#_{}])", r"\\\1", f"{self.title}. {self.about}".strip())
         text: str = style.to_latex(
             hrules=True,
             column_format="".join("l" if n in self.words else "r" for n in self.text.columns),
@@ -234,7 +217,7 @@ def leaderboard(cells: Cells) -> pd.DataFrame:
 
 
 def main_results(cells: Cells) -> ResultTable:
-    """Return accuracy and COBias per task with their average (paper, main results).
+    """Return accuracy and COBias per task with their average.
 
     Cells of other settings are left out: see `ablation_tables`.
 
@@ -293,29 +276,17 @@ def _build_task_table(
 ) -> ResultTable:
     """Return a table of accuracy and COBias: a row per model, shots and method, a column per task.
 
-    Rows are distinguished by the values of `axis`, too. The published figures stand below those
-    of the main results and of the terms of the objective.
+    Rows are distinguished by the values of `axis`, too.
     """
     import pandas as pd
 
     by = ["model", "shots", "method", *([] if axis is None else [axis.name])]
-    of_row = list(dict.fromkeys([*by, "terms"]))
-    tidy = cells.estimates([*of_row, "task"])
-    tasks = sorted(tidy["task"].unique(), key=paper.task_rank)
-    theirs = paper.paper_results()
-    if axis is not None and axis.name != schema.OBJECTIVE:
-        theirs = theirs.head(0)
-    elif sorted(map(paper.paper_task, tasks), key=str) != sorted(paper.TASKS):
-        # Averages over different tasks are not comparable.
-        theirs = theirs[theirs["task"] != paper.AVERAGE]
-    titles = Counter(map(paper.task_title, tasks))
-    heads = {
-        task: paper.task_title(task) if titles[paper.task_title(task)] == 1 else str(task)
-        for task in tasks
-    }
+    tidy = cells.estimates([*by, "task"])
+    tasks = list(tidy["task"].unique())
+    heads = {task: text_of(task) for task in tasks}
     if len(tasks) > 1:
-        tidy = pd.concat([tidy, _average(tidy, of_row, tasks)], ignore_index=True)
-        heads = {paper.AVERAGE: "all", **heads}
+        tidy = pd.concat([tidy, _average(tidy, by, tasks)], ignore_index=True)
+        heads = {_AVERAGE: "all", **heads}
     order = {
         "model": list(tidy["model"].unique()),
         "shots": sorted(tidy["shots"].unique(), key=shots_rank),
@@ -324,40 +295,24 @@ def _build_task_table(
         "task": list(heads),
     }
     tidy = sorted_by(tidy, order)
-    keys = tidy.assign(method=tidy["method"].replace({"published": "dcs"}))
-    tidy = tidy.join(paper.paper_beside(theirs, keys, ["shots", "method", "terms"]))
     columns = {(m, task): f"{_HEADS[m]} {head}" for m in MEASURES for task, head in heads.items()}
     forms = _TITLES if axis is None else {**_TITLES, axis.name: axis.short}
     lines: list[dict[Any, str]] = []
-    kinds: list[RowKind] = []
     shown: list[Estimate] = []
     for key, group in groups_of(tidy, by):
-        head = {column.replace("_", " "): forms[column](value) for column, value in key.items()}
         rows = {row["task"]: row for row in group.to_dict("records")}
-        ours = {at: Estimate.of(rows[at[1]], at[0]) for at in columns if at[1] in rows}
-        published = {
-            at: percent(rows[at[1]][f"paper_{at[0]}"], rows[at[1]][f"paper_{at[0]}_sd"])
-            for at in ours
-        }
-        shown += ours.values()
-        lines.append(head | {columns[at]: each.marked() for at, each in ours.items()})
-        kinds.append("measured")
-        if any(published.values()):
-            marked = {"method": f"{head['method']}, paper"}
-            lines.append(head | marked | {columns[at]: text for at, text in published.items()})
-            kinds.append("paper")
+        own = {at: Estimate.of(rows[at[1]], at[0]) for at in columns if at[1] in rows}
+        shown += own.values()
+        head = {column.replace("_", " "): forms[column](value) for column, value in key.items()}
+        lines.append(head | {columns[at]: each.marked() for at, each in own.items()})
     words = [column.replace("_", " ") for column in by]
-    names = [*words, *columns.values()]
-    text = pd.DataFrame(lines, columns=names, dtype=object).fillna("")
-    numbers = [*by, "task", "seeds", *MEASURE_COLUMNS]
-    numbers += [f"paper_{measure}" for measure in MEASURES] if "paper" in kinds else []
+    text = pd.DataFrame(lines, columns=[*words, *columns.values()], dtype=object).fillna("")
     return ResultTable(
         name=name,
         title=title,
-        frame=tidy[numbers],
+        frame=tidy[[*by, "task", "seeds", *MEASURE_COLUMNS]],
         text=filled(text),
         words=tuple(words),
-        kinds=tuple(kinds),
         about=" ".join(filter(None, (notes_of(shown), note))),
     )
 
@@ -367,7 +322,7 @@ def _average(tidy: pd.DataFrame, by: Sequence[str], tasks: Sequence[Any]) -> pd.
     means, groups = grouped(tidy, by)
     means["seeds"] = groups["seeds"].min()
     means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
-    return means[groups.size() == len(tasks)].assign(task=paper.AVERAGE)
+    return means[groups.size() == len(tasks)].assign(task=_AVERAGE)
 
 
 def _texts(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

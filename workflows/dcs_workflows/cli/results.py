@@ -49,8 +49,7 @@ def report(
     """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
 
     The report is one file that needs no network; it is also logged to the runs of the sweeps.
-    Results are shown beside those of the paper if it has them. `--files` writes tables as
-    Markdown, CSV, LaTeX and JSON, figures as PNG and SVG.
+    `--files` writes tables as Markdown, CSV, LaTeX and JSON, figures as PNG and SVG.
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
@@ -220,7 +219,7 @@ def compare(
         shown.add_row(*row)
     console.print(f"{table.title}: {first} → {second}", style="bold")
     console.print(shown)
-    console.print(table.note)
+    console.print(table.about)
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     seconds = round(time.perf_counter() - clock, 3)
     conclude({"sweeps": [first, second], "rows": rows, "seconds": seconds}, as_json=as_json)
