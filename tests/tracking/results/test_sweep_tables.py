@@ -58,7 +58,7 @@ def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     cells += [*paper_cells(tasks=("trec",), optimization_size=None), failed_cell(9)]
     table = tables.main_results(Cells.of(cells))
     assert table.frame[["method", "seeds"]].to_numpy().tolist() == [["uncorrected", 3], ["dcs", 3]]
-    assert "optimization size all" in table.note
+    assert "optimization size all" in table.about
 
     (table,) = tables.ablation_tables(Cells.of(cells))
     assert table.name == "optimization_size_ablation"
@@ -70,7 +70,7 @@ def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     same, other = tables.ablation_tables(Cells.of(cells))
     assert same.name == table.name
     # It varies only where the size is not the main one.
-    assert other.name == "keep_unlabelled_ablation" and "With optimization size 100." in other.note
+    assert other.name == "keep_unlabelled_ablation" and "With optimization size 100." in other.about
 
 
 def test_several_sweeps_have_the_tables_of_each() -> None:
