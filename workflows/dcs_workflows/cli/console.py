@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ _IMPORT_SECONDS = 0.05
 class _Console(Console):
     """Console that prints text verbatim, except for escaped control characters."""
 
+    #: When the command began.
+    started = 0.0
+
     def render_str(self, text: str, **options: Any) -> Text:
         visible = "\n".join(escaped(line) for line in text.split("\n"))
         return super().render_str(visible, **options)
@@ -55,7 +59,7 @@ if not console.is_terminal:
 
 def direct_output(*, as_json: bool, quiet: bool) -> None:
     """Keep stdout for a summary in JSON, or print nothing but warnings and errors."""
-    console.stderr, console.quiet = as_json, quiet
+    console.stderr, console.quiet, console.started = as_json, quiet, time.perf_counter()
 
 
 def conclude(
@@ -64,7 +68,8 @@ def conclude(
     """Print the summary if it is wanted; exit with 1 if cells failed, 3 if some are pending."""
     code = 1 if failed else 3 if pending else 0
     if as_json:
-        typer.echo(json.dumps({**summary, "exit_code": code}, default=str))
+        seconds = round(time.perf_counter() - console.started, 3)
+        typer.echo(json.dumps({**summary, "seconds": seconds, "exit_code": code}, default=str))
     if code:
         raise typer.Exit(code)
 

@@ -7,7 +7,6 @@ import os
 import shlex
 import socket
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from math import isnan
@@ -209,7 +208,6 @@ def compare(
     from dcs_tracking.results.sweep_tables import compare_sweeps
 
     direct_output(as_json=as_json, quiet=False)
-    clock = time.perf_counter()
     results = Results(runs, tracking_uri)
     table = compare_sweeps(
         *(Cells.of(c.record for c in results.cells(name)) for name in (first, second))
@@ -221,8 +219,7 @@ def compare(
     console.print(shown)
     console.print(table.about)
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    seconds = round(time.perf_counter() - clock, 3)
-    conclude({"sweeps": [first, second], "rows": rows, "seconds": seconds}, as_json=as_json)
+    conclude({"sweeps": [first, second], "rows": rows}, as_json=as_json)
 
 
 def rm(

@@ -120,7 +120,6 @@ def _run(
     from dcs_workflows.plan import Progress, sweep_key
     from dcs_workflows.tables import StoredTables
 
-    clock = time.perf_counter()
     console.print(headline(plan))
     if address is None:
         for engine in sorted({request.scoring.engine for request in plan.missing_tables.values()}):
@@ -163,8 +162,7 @@ def _run(
     console.print(report.message)
     if report.address is not None:
         console.print(f"sweep {whole.name}: {report.address}")
-    seconds = time.perf_counter() - clock
-    console.print(f"written to {plan.output} in {seconds:.0f} s")
+    console.print(f"written to {plan.output} in {time.perf_counter() - console.started:.0f} s")
     console.print(
         f"next: dcs runs {whole.name} {options.place(plan.output, uri)} lists the cells, "
         f"{options.ui_command(plan.output, uri)} compares them",
@@ -179,7 +177,6 @@ def _run(
         "failures": failures,
         **asdict(report),
         "output": plan.output.absolute(),
-        "seconds": round(seconds, 3),
     }
     conclude(summary, as_json=as_json, failed=failures, pending=not report.complete)
 
@@ -202,7 +199,6 @@ def sync(
     import dcs_tracking
 
     direct_output(as_json=as_json, quiet=quiet)
-    clock = time.perf_counter()
     with console.status("recording in MLflow"):
         reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri, restore=restore)
     for report in reports:
@@ -211,9 +207,6 @@ def sync(
             console.print(report.address)
     if not reports:
         console.print(f"nothing to record: all finished cells in {runs} are recorded")
-    summary = {
-        "sweeps": [asdict(report) for report in reports],
-        "seconds": round(time.perf_counter() - clock, 3),
-    }
+    summary = {"sweeps": [asdict(report) for report in reports]}
     pending = not all(report.complete for report in reports)
     conclude(summary, as_json=as_json, pending=pending)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -146,7 +145,6 @@ def tune(
     from dcs_workflows.plan import paths_by_name, plan_tuning
 
     direct_output(as_json=as_json, quiet=quiet)
-    clock = time.perf_counter()
     config = configured(
         TuneConfig,
         {},
@@ -233,7 +231,6 @@ def tune(
         "cells": len(cells),
         "metrics": dict(record.metrics),
         **asdict(report),
-        "seconds": round(time.perf_counter() - clock, 3),
     }
     conclude(summary, as_json=as_json, pending=not report.complete)
 
