@@ -212,12 +212,12 @@ def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[
     groups = [f'text="Group: {name}"' for name in ("uncorrected", "dcs")]
     listed = [f"text={len(cells)} matching runs", *groups, plot]
     compare = ["text=Comparing 2 Runs", plot, *(f"text={run_id}" for run_id in ids)]
-    files = ["leaderboard.json", "figures", "tables"]
+    files = ["figures", "tables"]
     return {
         "cells": (newest_links(store, server)["methods"], [*listed, *metrics]),
         "compare": (f"{server}/#/compare-runs?{compared}", [*compare, *metrics]),
         "sweep": (
-            of_run(whole.info, "artifacts/leaderboard.json"),
+            of_run(whole.info, "artifacts/tables/main_results.json"),
             [*(f'text="{name}"' for name in files), "text=cobias_mean"],
         ),
     }

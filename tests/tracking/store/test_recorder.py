@@ -71,7 +71,7 @@ def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
     assert "ValueError: bad table" in cells.loc["cell0003", "tags.mlflow.note.content"]
     assert Path(first["artifact_uri"].removeprefix("file://")).is_relative_to(output)
 
-    board = table("leaderboard.json", sweep["run_id"])
+    board = table("tables/main_results.json", sweep["run_id"])
     assert board[["method", "seeds"]].to_numpy().tolist() == [["dcs", 2]]
     assert board["accuracy_mean"].iloc[0] == pytest.approx(0.515)
 
@@ -83,7 +83,7 @@ def test_rerun_finds_the_parent_and_writes_nothing_twice(output: Path, uri: str)
     assert content()[:2] == (1, _finished(1, 2, 3))
     sweep = runs(kind="sweep").iloc[0]
     assert sweep["run_id"] in str(report.address)
-    board = table("leaderboard.json", sweep["run_id"])
+    board = table("tables/main_results.json", sweep["run_id"])
     assert board["seeds"].tolist() == [3], "rows of the first finish are still there"
     assert sync(output) == ()
 

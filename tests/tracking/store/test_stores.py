@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import errno
 import logging
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,6 @@ from dcs.errors import ConfigError
 from dcs_tracking.store.client import (
     StoreUnavailable,
     default_tracking_uri,
-    is_disk_full,
     open_client,
     open_store,
     redact,
@@ -81,16 +78,3 @@ def test_two_sweeps_may_make_the_same_database(tmp_path: Path) -> None:
     assert [process.wait(120) for process in started] == [0, 0]
     found = {item.name for item in open_client(uri).search_experiments()}
     assert found == {"Default", "a", "b"}
-
-
-def test_a_full_disk_is_told_from_other_faults(tmp_path: Path) -> None:
-    database = sqlite3.connect(tmp_path / "small.db")
-    database.execute("CREATE TABLE one (text)")
-    database.execute("PRAGMA max_page_count = 2")
-    with pytest.raises(sqlite3.OperationalError) as full:
-        database.execute("INSERT INTO one VALUES (?)", ["x" * 100_000])
-    database.close()
-    wrapped = RuntimeError("the store failed")
-    wrapped.__cause__ = full.value
-    assert is_disk_full(wrapped) and is_disk_full(OSError(errno.ENOSPC, "full"))
-    assert not is_disk_full(OSError(errno.EACCES, "denied")) and not is_disk_full(None)

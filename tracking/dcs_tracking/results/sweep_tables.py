@@ -41,9 +41,6 @@ _BEST: Final[dict[str, Any]] = {"Acc": "max", "COBias": "min"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-_GROUP: Final = (*SOURCE, "method", "setting")
-LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *MEASURE_COLUMNS)
-
 _AVERAGE: Final = "average"
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
 #: Formatters of the columns that distinguish rows.
@@ -198,22 +195,6 @@ def to_mlflow_json(frame: pd.DataFrame) -> str:
 
 def _escape_formula(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def leaderboard(cells: Cells) -> pd.DataFrame:
-    """Return accuracy and COBias on the test rows per model, task, shots and method.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns ``model``, ``task``, ``shots``, ``method``, ``setting`` (description of how the
-        cells differ from the main ones; empty for main cells), ``seeds`` (number of cells),
-        ``accuracy_mean``, ``accuracy_std``, ``accuracy_low``, ``accuracy_high``,
-        ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The sample
-        standard deviation (``n - 1``) is NaN for one seed; the ends of the 95 % interval and the
-        p-value of the difference from uncorrected on the same rows are NaN for several seeds.
-    """
-    return cells.estimates(_GROUP)[[*LEADERBOARD_COLUMNS]]
 
 
 def main_results(cells: Cells) -> ResultTable:
@@ -396,12 +377,12 @@ def all_tables(cells: Cells) -> list[ResultTable]:
 
 
 def table_files(cells: Cells) -> dict[str, str]:
-    """Return the files of the tables of a sweep and of its `leaderboard` by artifact path."""
-    files = {schema.LEADERBOARD_FILE: to_mlflow_json(leaderboard(cells))}
-    for table in all_tables(cells):
-        for name, text in table.contents().items():
-            files[f"{schema.TABLES_FOLDER}/{name}"] = text
-    return files
+    """Return the files of the tables of a sweep by artifact path."""
+    return {
+        f"{schema.TABLES_FOLDER}/{name}": text
+        for table in all_tables(cells)
+        for name, text in table.contents().items()
+    }
 
 
 def compare_sweeps(first: Cells, second: Cells) -> ResultTable:

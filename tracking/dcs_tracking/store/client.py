@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
 import shlex
 import socket
-import sqlite3
 import sys
 import sysconfig
 import tempfile
@@ -111,25 +109,14 @@ class StoreUnavailable(TrackingError):
     """Raised if the tracking store cannot be reached or denies access."""
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def reason_of(error: BaseException) -> str:
     """Return why a store failed in one line: without the SQL of a statement that failed."""
-    origins = (getattr(cause, "orig", None) for cause in _causes(error))
-    return one_line(next((each for each in origins if isinstance(each, BaseException)), error))
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error is that a disk of this machine is full, or was caused by it."""
-    return any(
-        getattr(cause, "errno", None) == errno.ENOSPC
-        or getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-        for cause in _causes(error)
-    )
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(origin := getattr(cause, "orig", None), BaseException):
+            return one_line(origin)
+        cause = cause.__cause__ or cause.__context__
+    return one_line(error)
 
 
 def default_tracking_uri(output: Path | str) -> str:

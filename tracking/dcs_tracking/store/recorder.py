@@ -25,7 +25,6 @@ from dcs_tracking.results.figures import figure_files, overview_figures
 from dcs_tracking.store.client import (
     default_tracking_uri,
     has_server,
-    is_disk_full,
     load_client_class,
     open_client,
     open_store,
@@ -151,7 +150,6 @@ class Recorder:
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._failures: dict[str, str] = {}
         self._error: str | None = None
-        self._full = False
         self._stop: tuple[SweepStatus, float] | None = None
         self._runs: SweepRuns | None = None
         self._ended = False
@@ -173,7 +171,7 @@ class Recorder:
         Raises
         ------
         dcs.errors.TrackingError
-            Raised if the recorder is closed, or the disk of the store is full.
+            Raised if the recorder is closed.
         OSError
             Raised if the file cannot be written.
         """
@@ -187,7 +185,6 @@ class Recorder:
         self._queue.put(key)
 
     def _list(self, key: str) -> None:
-        self._check_disk()
         if self._stop is not None:
             raise TrackingError(f"cell {key}: the recorder of this sweep is closed")
         # A key without a record is ignored, but a record without its key would not be sent.
@@ -224,28 +221,13 @@ class Recorder:
         -------
         RecorderReport
             What was recorded and what is pending.
-
-        Raises
-        ------
-        dcs.errors.TrackingError
-            Raised if the disk of the store is full; names its file.
         """
         try:
-            report = self._stop_thread(status, math.inf)
+            return self._stop_thread(status, math.inf)
         except BaseException:
             # Ctrl-C while waiting must not leave the run RUNNING.
             self.close()
             raise
-        self._check_disk()
-        return report
-
-    def _check_disk(self) -> None:
-        if self._full:
-            raise TrackingError(
-                f"{redact(self.tracking_uri)}: no space left on the disk of the database or its "
-                f"artifacts; results are saved in {self.archive.output}: free some space and run "
-                "the same command again"
-            )
 
     def close(self, status: SweepStatus = "KILLED") -> RecorderReport:
         """End the sweep within seconds; does nothing after `finish`. Safe in a signal handler.
@@ -357,8 +339,6 @@ class Recorder:
             thread.join()
         for key, error in failed.items():
             _log.debug("cell %s could not be recorded", key, exc_info=error)
-            if is_disk_full(error):
-                raise error
             # Raises if the store is unavailable; otherwise the record failed.
             runs.look_up(key)
             if key in self._failures:  # Skip a cell after its second failure.
@@ -415,7 +395,7 @@ class Recorder:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
             _log.debug("the tables of the sweep could not be written", exc_info=True)
-            self._error, self._full = reason_of(error), is_disk_full(error)
+            self._error = reason_of(error)
             runs.end("KILLED")
             return
         runs.end(status)
@@ -442,8 +422,8 @@ class Recorder:
 
     def _report_unavailable(self, error: Exception) -> None:
         self._runs = None
-        self._error, self._full = reason_of(error), is_disk_full(error)
-        if self._warn is not None and not self._full:
+        self._error = reason_of(error)
+        if self._warn is not None:
             warn, self._warn = self._warn, None
             warn(
                 f"tracking store {redact(self.tracking_uri)} cannot be used ({self._error}); "
