@@ -140,7 +140,7 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     return tables
 
 
-@figures.styled
+@figures.styled()
 def finding_figure(records: Iterable[CellRecord]) -> Figure:
     """Draw the metrics of settings over sources, against the setting with the most values.
 

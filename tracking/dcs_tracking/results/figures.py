@@ -8,11 +8,12 @@ from __future__ import annotations
 import io
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from dcs.errors import InvalidInputError, one_line
 from dcs.evaluation.metrics import METRICS
@@ -60,23 +61,18 @@ _STYLE: Final[dict[Any, Any]] = {
 
 #: Maximum number of characters per line of a panel title.
 _MAX_TITLE_WIDTH = 56
-_P = ParamSpec("_P")
 _Form: TypeAlias = Literal["png", "svg"]
 
 _log = logging.getLogger(__name__)
 
 
-def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
-    """Decorate a function to draw in the common style."""
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the common style; also a decorator, ``@styled()``."""
+    import matplotlib
 
-    @wraps(draw)
-    def drawn(*args: _P.args, **options: _P.kwargs) -> Figure:
-        import matplotlib
-
-        with matplotlib.rc_context(_STYLE):
-            return draw(*args, **options)
-
-    return drawn
+    with matplotlib.rc_context(_STYLE):
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +138,10 @@ def add_legend(figure: Figure, *, columns: int = 5) -> None:
 
 def figure_bytes(figure: Figure, form: _Form) -> bytes:
     """Return a figure as PNG or SVG; the same figure always gives the same bytes."""
-    import matplotlib
-
     buffer = io.BytesIO()
     # The date and the version of the program would make files differ.
     metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
-    with matplotlib.rc_context(_STYLE):
+    with styled():
         figure.savefig(buffer, format=form, metadata=metadata)
     return buffer.getvalue()
 
@@ -159,7 +153,7 @@ class _Point(NamedTuple):
     cobias: float
 
 
-@styled
+@styled()
 def class_accuracy_figure(cells: Cells) -> Figure:
     """Draw the class accuracies before and after DCS, one panel per model and task.
 
@@ -209,7 +203,7 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     )
 
 
-@styled
+@styled()
 def tradeoff_figure(cells: Cells) -> Figure:
     """Draw every method in the plane of COBias and accuracy, with the Pareto front.
 

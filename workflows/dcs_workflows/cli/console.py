@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from errno import ENOSPC
 from functools import partial
 from traceback import extract_tb, format_exception
 from types import FrameType
@@ -26,8 +25,6 @@ from dcs.errors import DCSError, escaped, redact
 
 #: Width for files and pipes, in which no table is wrapped.
 _PIPE_WIDTH = 1000
-#: Interval between attempts to stop a command that is importing modules.
-_IMPORT_SECONDS = 0.05
 
 
 class _Console(Console):
@@ -132,23 +129,8 @@ class Stop:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGALRM:
-            self.number = number
-        if _is_importing(frame):
-            # Some modules discard an exception that interrupts their import, and stay locked for
-            # other threads: try again when the import has ended.
-            signal.signal(signal.SIGALRM, self._on_signal)
-            signal.setitimer(signal.ITIMER_REAL, _IMPORT_SECONDS)
-            return
+        self.number = number
         raise KeyboardInterrupt
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 #: One instance, since signal handlers are per process.
@@ -159,10 +141,9 @@ def explained(error: BaseException) -> str:
     """Return a one-line message for an error: printable, redacted and limited in length."""
     if isinstance(error, MemoryError):
         return "out of memory; use fewer rows, or a machine with more memory"
-    if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
-        more = "; make room and run the same command again" if error.errno == ENOSPC else ""
-        return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}{more}")
     if isinstance(error, OSError) and not isinstance(error, DCSError):
+        if error.filename:
+            return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}")
         # Of a socket, or of a folder that was deleted: what it is, only the place tells.
         where = extract_tb(error.__traceback__)[-1]
         return _one_line(f"{error} (in {where.name}, {where.filename}:{where.lineno})")

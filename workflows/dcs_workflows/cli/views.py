@@ -242,13 +242,7 @@ def show_tuned(
 
 
 def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> None:
-    """Print the metrics of schemes on labelled rows side by side."""
-    console.print(f"{title} [95 % interval]", style="bold")
-    console.print(judged_table(rows, schemes))
-
-
-def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
-    """Evaluate schemes on labelled rows: a column per scheme, metrics and classes as rows.
+    """Print an evaluation of schemes on labelled rows: a column each, metrics and classes as rows.
 
     COBias is also shown without what sampling adds to it on average. Rows below accuracy and
     COBias show the changes, tested on the same rows, against the first scheme and, with more than
@@ -256,6 +250,8 @@ def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
 
     Parameters
     ----------
+    title : str
+        Line above the table.
     rows : ProbabilityTable or TableEnsemble
         Labelled rows.
     schemes : mapping of str to CorrectionScheme
@@ -292,7 +288,8 @@ def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
         zip([*heads, *rows.classes], *columns.values(), strict=True)
     ):
         table.add_row(head, *texts, end_section=i + 1 == len(heads))
-    return table
+    console.print(f"{title} [95 % interval]", style="bold")
+    console.print(table)
 
 
 def _figure(interval: Interval) -> str:
