@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from mlflow import MlflowClient
 
-from dcs.errors import TrackingError
+from dcs.errors import ConfigError, TrackingError
 from dcs_tracking import Archive
 from dcs_tracking.store import queries
 from dcs_tracking.store.client import default_tracking_uri, open_client, run_link
@@ -40,7 +40,7 @@ def test_queries_give_tidy_frames(store: str) -> None:
     assert cells["status"].tolist() == ["FINISHED", "FINISHED", "FAILED"]
     assert cells["test/cobias"].tolist()[:2] == pytest.approx([0.19, 0.18])
     for query in (queries.cells, stored_cells):
-        with pytest.raises(TrackingError, match="did you mean 'demo'"):
+        with pytest.raises(ConfigError, match="did you mean 'demo'"):
             query(store, "demos")
 
 

@@ -22,7 +22,7 @@ from urllib.request import getproxies, proxy_bypass, url2pathname
 
 from filelock import FileLock
 
-from dcs.errors import ConfigError, TrackingError, one_line, suggest
+from dcs.errors import ConfigError, TrackingError, one_line, unknown
 from dcs.errors import redact as redact_text
 from dcs.io import atomic_path
 from dcs_tracking import schema
@@ -352,11 +352,7 @@ def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
     client = open_store(tracking_uri)
     found = _usable_experiment(client, name)
     if found is None:
-        known = [item.name for item in client.search_experiments()]
-        raise TrackingError(
-            f"experiment {name!r} does not exist{suggest(name, known)}; existing: "
-            f"{', '.join(known)}"
-        )
+        raise unknown("experiment", name, [each.name for each in client.search_experiments()])
     return client, str(found.experiment_id)
 
 

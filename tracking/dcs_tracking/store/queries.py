@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,14 +130,11 @@ def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def _deduplicate(runs: Iterable[Run]) -> list[Run]:
     """Return one run per cell, a finished one if several drivers wrote the cell."""
+    rank = {"FINISHED": 0, "FAILED": 1}
     kept: dict[str, Run] = {}
-    rank = defaultdict(lambda: 2, FINISHED=0, FAILED=1)
-    for run in runs:
-        name = run.data.tags.get(schema.CELL_KEY, run.info.run_id)
-        other = kept.setdefault(name, run)
-        if rank[run.info.status] < rank[other.info.status]:
-            kept[name] = run
-    return list(kept.values())
+    for run in sorted(runs, key=lambda run: rank.get(run.info.status, 2)):
+        kept.setdefault(run.data.tags.get(schema.CELL_KEY, run.info.run_id), run)
+    return sorted(kept.values(), key=lambda run: run.info.start_time)
 
 
 def stored_cells(

@@ -381,12 +381,15 @@ class Recorder:
         keys = self.archive.keys(self._sweep.sweep_key)
         records = self.archive.load(keys, summaries=True).values()
         cells = Cells.of(records)
-        steps = (
+        steps = [
             partial(runs.write_scorings, self._sweep.scorings),
             runs.remove_doubles,
             partial(runs.write_summary, cells, sum(not each.finished for each in records)),
             partial(runs.write_models, cells),
-        )
+        ]
+        # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
+        if deadline == math.inf and self._sweep.figures != "none":
+            steps.append(partial(self._write_figures, runs, cells))
         try:
             for step in steps:
                 self._progress = time.monotonic()
@@ -400,17 +403,10 @@ class Recorder:
             return
         runs.end(status)
         self._ended = True
-        # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
-        if deadline == math.inf and self._sweep.figures != "none":
-            self.stage = "figures"
-            try:
-                self._progress = math.inf
-                figures = figure_files(overview_figures(cells))
-                self._progress = time.monotonic()
-                runs.write_figures(figures)
-            except Exception as error:
-                # The recording is complete without figures.
-                _log.warning("the figures of the sweep could not be written (%s)", one_line(error))
+
+    def _write_figures(self, runs: SweepRuns, cells: Cells) -> None:
+        self.stage = "figures"
+        runs.write_figures(figure_files(overview_figures(cells)))
 
     def _save_status(self, status: SweepStatus) -> None:
         scorings = tuple(self._scorings.copy().values())  # Other threads may be adding.

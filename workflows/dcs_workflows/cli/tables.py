@@ -285,8 +285,7 @@ def pick(
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
     from dcs.evaluation.drift import repredicted
-    from dcs.selection.page import verdict
-    from dcs_workflows.cli.views import show_front, show_judgement
+    from dcs_workflows.cli.views import show_front
     from dcs_workflows.study.cell import evidence
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
@@ -308,24 +307,19 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    said, held_out = "", None
+    held_out = None
     judged = np.zeros((3, 0), np.int64)
     if path.with_name(HELD_OUT).exists() and not new.inputs:
         held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
     if held_out is not None and held_out.labelled.any():
         rows = held_out.only_labelled()
-        schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes), "picked": new}
-        caution = f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
-        show_judgement(f"{caution}: %", rows, schemes)
-        first, second = (each.predict(rows.probs) for each in schemes.values())
-        judged = np.array([rows.labels, first, second])
-        said = f"{verdict(rows.labels, first, second, rows.classes)} (A {caution}.)"
+        judged = np.array([rows.labels, rows.probs.argmax(axis=1), new.predict(rows.probs)])
     if "reference" in provenance:
         shown = evidence(picked, judged[0], judged[1], judged[2], len(new.classes))
         reference = repredicted(provenance["reference"], shown["confusion"])
         new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
     applied = f"dcs apply {shlex.quote(str(path))} ROWS"
-    _write_result(path, new, picked, held_out=held_out, verdict=said, apply=applied)
+    _write_result(path, new, picked, held_out=held_out, verdict="", apply=applied)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 
