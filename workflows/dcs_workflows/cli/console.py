@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from errno import ENOSPC
 from functools import partial
 from traceback import extract_tb, format_exception
 from types import FrameType
@@ -143,7 +144,8 @@ def explained(error: BaseException) -> str:
         return "out of memory; use fewer rows, or a machine with more memory"
     if isinstance(error, OSError) and not isinstance(error, DCSError):
         if error.filename:
-            return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}")
+            more = "; make room and run the same command again" if error.errno == ENOSPC else ""
+            return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}{more}")
         # Of a socket, or of a folder that was deleted: what it is, only the place tells.
         where = extract_tb(error.__traceback__)[-1]
         return _one_line(f"{error} (in {where.name}, {where.filename}:{where.lineno})")
