@@ -72,29 +72,23 @@ def test_main_cells_are_the_usual_ones_and_what_the_ablation_does_not_touch() ->
         ("weight_scale", (60, None, 10), None, [10, 60, None], ["10", "60", "tuned"]),
         ("memberships", (5, 2), 5, [2, 5], ["2", "5"]),
         ("optimization_size", (100, None), None, [100, None], ["100", "all"]),
-        (
-            "prefer",
-            ("accuracy", "balance"),
-            "balance",
-            ["accuracy", "balance"],
-            ["accuracy", "balance"],
-        ),
+        ("prefer", ("accuracy", "balance"), "balance", ["accuracy", "balance"], None),
         (
             "objective",
             ("err+pmi", {"beta": 0.5, "tau": 0.1}, "full", {"beta": 0, "tau": 0}),
             "full",
             ["full", "err", "err+pmi", "beta=0.5 tau=0.1"],
-            ["full", "err", "err+pmi", "beta=0.5 tau=0.1"],
+            None,
         ),
     ],
 )
 def test_the_values_of_an_axis(
-    name: str, values: tuple[Any, ...], main: Any, in_order: list[Any], short: list[str]
+    name: str, values: tuple[Any, ...], main: Any, in_order: list[Any], short: list[str] | None
 ) -> None:
     cells = [cell for value in values for cell in tuned(**{name: value})]
     (axis,) = settings.axes_of(cells)
     assert (axis.main, axis.in_order) == (main, in_order)
-    assert [axis.short(value) for value in axis.in_order] == short
+    assert [axis.short(value) for value in axis.in_order] == (short or in_order)
 
 
 def test_names_of_runs_differ_where_mlflow_shows_them() -> None:

@@ -137,12 +137,6 @@ def test_the_trials_are_steps_and_a_table_of_the_cell(client: MlflowClient) -> N
     assert len(runs()) == 2, "the sweep and the cell"
 
 
-def test_trials_are_left_out_if_asked(client: MlflowClient) -> None:
-    info = Sweep(experiment="demo", sweep_key="s1", trials="none")
-    run_id = _sweep(client, info).write_cell(make_cell(trials=3))
-    assert client.get_metric_history(run_id, "trial/value") == []
-
-
 def test_many_cells_are_shown_by_their_means(
     client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
