@@ -348,8 +348,8 @@ def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
     rows.write_text("a,=1+1,predicted\n0.25,0.75,x")
     dcs("apply", other, rows, "-o", output)
     assert output.read_text().splitlines() == [
-        "corrected:a,corrected:=1+1,predicted,predicted_corrected",
-        "0.25,0.75,x,'=1+1",
+        "predicted,corrected:a,corrected:=1+1,predicted_corrected",
+        "x,0.25,0.75,'=1+1",
     ]
     rows.write_text("a,b\n1,3\n")
     dcs("apply", scheme, rows, "--read", "values=scores")

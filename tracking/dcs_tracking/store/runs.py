@@ -327,18 +327,15 @@ class SweepRuns:
         """
         method = self._sweep.sweep_params.get("method")
         best: dict[tuple[Any, ...], CellRecord] = {}
-        for cell in filter(has_chosen, cells.records):
-            if method is not None and (
-                cell.identity.get("method") != method
-                or cell.identity.get(schema.OPTIMIZATION_SIZE)
-            ):
-                continue
-            group = tuple(cell.who[name] for name in ("model", "task"))
-            if group not in best or _score(cell) > _score(best[group]):
-                best[group] = cell
+        for cell in sorted(filter(has_chosen, cells.records), key=_score, reverse=True):
+            who = cell.identity
+            fitted = who.get("method") == method and not who.get(schema.OPTIMIZATION_SIZE)
+            if method is None or fitted:
+                best.setdefault((cell.who["model"], cell.who["task"]), cell)
         for cell in best.values():
-            written = [run.id for run in self._found[cell.key] if run.complete]
-            if not written or self._has_model(run_id := written[0]):
+            run_id = next((run.id for run in self._found[cell.key] if run.complete), None)
+            where = f"source_run_id = '{run_id}'"
+            if run_id is None or self._client.search_logged_models([self.experiment_id], where):
                 continue
             data = next(iter(_dataset_inputs(cell)[-1:]), None)
             log_model(
@@ -350,10 +347,6 @@ class SweepRuns:
                 metrics={k: v for k, v in cell.metrics.items() if k in schema.SHOWN_METRICS},
                 dataset=None if data is None else data.dataset,
             )
-
-    def _has_model(self, run_id: str) -> bool:
-        where = f"source_run_id = '{run_id}'"
-        return bool(self._client.search_logged_models([self.experiment_id], where))
 
     def end(self, status: str) -> None:
         """End the parent run."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import signal
 import sys
 
@@ -75,8 +73,6 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     start_safely()
     console.STOP.listen()
-    # The last collections take a second, and the process's memory is freed anyway.
-    atexit.register(gc.freeze)
     try:
         console.prepare_output()
         # Typer's standalone mode would print usage errors in a box of several lines.

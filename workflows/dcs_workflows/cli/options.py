@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -192,32 +191,26 @@ def ui_command(output: Path, tracking_uri: str | None) -> str:
     return f"dcs ui {place(output, tracking_uri)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """Recorded results: a folder of records and the tracking store."""
+def store_of(folder: Path, tracking_uri: str | None) -> str:
+    """Return the URI of the store of an output folder."""
+    from dcs_tracking.store.client import resolve_tracking_uri
 
-    folder: Path
-    tracking_uri: str | None
+    return resolve_tracking_uri(tracking_uri, folder)
 
-    @property
-    def store(self) -> str:
-        """URI of the tracking store."""
-        from dcs_tracking.store.client import resolve_tracking_uri
 
-        return resolve_tracking_uri(self.tracking_uri, self.folder)
+def cells_of(name: str, folder: Path, tracking_uri: str | None) -> list[StoredCell]:
+    """Return the recorded cells of a sweep, ordered as in tables."""
+    from dcs_tracking import Archive
+    from dcs_tracking.store.queries import stored_cells
 
-    def cells(self, name: str) -> list[StoredCell]:
-        """Return the cells of an experiment, ordered as in tables."""
-        from dcs_tracking import Archive
-        from dcs_tracking.store.queries import stored_cells
+    with console.status("reading the runs"):
+        return stored_cells(store_of(folder, tracking_uri), name, archive=Archive(folder))
 
-        with console.status("reading the runs"):
-            return stored_cells(self.store, name, archive=Archive(self.folder))
 
-    def cell(self, name: str) -> StoredCell:
-        """Return a cell, with its run in the store, by a name of :func:`find_cell`."""
-        from dcs_tracking import Archive
-        from dcs_tracking.store.queries import find_cell
+def cell_of(name: str, folder: Path, tracking_uri: str | None) -> StoredCell:
+    """Return a recorded cell by a name of :func:`find_cell`."""
+    from dcs_tracking import Archive
+    from dcs_tracking.store.queries import find_cell
 
-        with console.status("reading the runs"):
-            return find_cell(self.store, name, archive=Archive(self.folder))
+    with console.status("reading the runs"):
+        return find_cell(store_of(folder, tracking_uri), name, archive=Archive(folder))

@@ -21,7 +21,6 @@ from rich.text import Text
 from dcs.errors import ConfigError
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, new_table
-from dcs_workflows.cli.options import Results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,10 +59,13 @@ def report(
     from dcs_tracking.store.client import run_link
     from dcs_tracking.store.queries import log_report
 
-    results = Results(runs, tracking_uri)
-    uri = results.store
+    uri = options.store_of(runs, tracking_uri)
     # A cell that belongs to several sweeps is reported once.
-    found = {cell.record.key: cell for each in experiments[::-1] for cell in results.cells(each)}
+    found = {
+        cell.record.key: cell
+        for each in experiments[::-1]
+        for cell in options.cells_of(each, runs, tracking_uri)
+    }
     stored, title = list(found.values()), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
     with console.status("writing the report"):
@@ -101,7 +103,7 @@ def ui(
     from dcs_tracking.store.client import ui_arguments
     from dcs_tracking.store.queries import newest_links
 
-    uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
+    uri, here = options.store_of(runs, tracking_uri), f"http://127.0.0.1:{port}"
     command = ui_arguments(uri, port=port)
     with console.status("reading the runs"):
         links = newest_links(uri, here)
@@ -144,7 +146,7 @@ def runs(
     from dcs_tracking.store import queries
     from dcs_tracking.store.client import run_link
 
-    uri = Results(output, tracking_uri).store
+    uri = options.store_of(output, tracking_uri)
     with console.status("reading the runs"):
         found = queries.cells(uri, sweep, archive=Archive(output))
     if sort is not None:
@@ -208,10 +210,8 @@ def compare(
     from dcs_tracking.results.sweep_tables import compare_sweeps
 
     direct_output(as_json=as_json, quiet=False)
-    results = Results(runs, tracking_uri)
-    table = compare_sweeps(
-        *(Cells.of(c.record for c in results.cells(name)) for name in (first, second))
-    )
+    stored = (options.cells_of(name, runs, tracking_uri) for name in (first, second))
+    table = compare_sweeps(*(Cells.of(cell.record for cell in own) for own in stored))
     shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
     for row in table.rows:
         shown.add_row(*row)
@@ -242,9 +242,9 @@ def rm(
     from dcs_tracking.store.client import open_store
     from dcs_tracking.store.queries import delete_runs
 
-    results, archive = Results(runs, tracking_uri), Archive(runs)
+    archive = Archive(runs)
     sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
-    record = None if sweeps else results.cell(name).record
+    record = None if sweeps else options.cell_of(name, runs, tracking_uri).record
     what = f"sweep {name}" if record is None else f"cell {record.key}"
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
@@ -254,7 +254,7 @@ def rm(
                 locks.callback(archive.lock(sweep).release)
         keys = archive.own_keys(sweeps) if record is None else [record.key]
         studies = _stored_studies(runs, keys)
-        client = open_store(results.store)
+        client = open_store(options.store_of(runs, tracking_uri))
         experiments = [str(each.experiment_id) for each in client.search_experiments()]
         tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps]
         count = sum(
@@ -304,7 +304,7 @@ def register(
     Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
     """
     import dcs
-    from dcs_tracking.store.client import pages, redact, resolve_tracking_uri
+    from dcs_tracking.store.client import pages, redact
     from dcs_tracking.store.serving import (
         check_registered_names,
         log_cell_scheme,
@@ -313,14 +313,12 @@ def register(
     )
 
     check_registered_names(name, alias)
+    uri = options.store_of(runs, tracking_uri)
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
-        uri = resolve_tracking_uri(tracking_uri, runs)
         model_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
     else:
-        results = Results(runs, tracking_uri)
-        uri = results.store
-        model_id = log_cell_scheme(uri, results.cell(run))
+        model_id = log_cell_scheme(uri, options.cell_of(run, runs, tracking_uri))
     with console.status("registering the model"):
         version = register_model(uri, model_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"

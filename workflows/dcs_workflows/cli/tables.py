@@ -469,12 +469,10 @@ def apply(
         replace(table.with_probs(probs), provenance=provenance).write(target)
     else:
         others = frame.drop(columns=[each for each in columns if each in frame])
-        place = min((k for k, each in enumerate(frame.columns) if each in columns), default=1)
         added = pd.DataFrame(
             probs, columns=[CORRECTED + each for each in table.classes], index=others.index
         )
-        parts = [others.iloc[:, :place], added, others.iloc[:, place:]]
-        written = pd.concat(parts, axis=1)
+        written = pd.concat([others, added], axis=1)
         head = "predicted"
         while head in written:
             head += "_corrected"
