@@ -199,30 +199,25 @@ class Cells:
         """Quality against the number of tables of the same rows that are fitted jointly.
 
         One row per method and number of tables: ``cells``; ``accuracy``, ``cobias`` and ``score``,
-        means over tasks; ``gain`` and ``gain_error``, what each further table adds to the score
-        since the row before, and its standard error over cells. Of tasks with ensembles only.
+        means over tasks; ``error``, the standard error of the score over cells; ``gain`` and
+        ``gain_error``, what each further table adds to the score since the row before. Of tasks
+        with ensembles only.
         """
-        import pandas as pd
-
+        keys = ["method", "tables"]
         own = self.main.judged
-        several = own.loc[own["tables"] > 1, "task"].unique()
-        own = own[own["task"].isin(several)]
-        order = {name: place for place, name in enumerate(own["method"].unique())}
-        own = own.assign(place=own["method"].map(order)).sort_values(["place", "tables"])
-        rows: list[dict[str, Any]] = []
-        for where, group in groups_of(own, ["method", "tables"]):
-            means = group.groupby("task")[[*_QUALITY]].mean()
-            around = group["score"] - group["task"].map(means["score"])
-            row = {**where, "cells": len(group), **means.mean()}
-            row["error"] = around.std() / math.sqrt(len(group))
-            before = [each for each in rows if each["method"] == where["method"]]
-            if before:
-                step = where["tables"] - before[-1]["tables"]
-                row["gain"] = (row["score"] - before[-1]["score"]) / step
-                row["gain_error"] = math.hypot(row["error"], before[-1]["error"]) / step
-            rows.append(row)
-        columns = ("method", "tables", "cells", *_QUALITY, "gain", "gain_error")
-        return pd.DataFrame(rows, columns=list(columns))
+        own = own[own["task"].isin(own.loc[own["tables"] > 1, "task"])]
+        by_task = own.groupby([*keys, "task"])[[*_QUALITY]]
+        around = own["score"] - by_task.transform("mean")["score"]
+        spread = around.groupby([own[key] for key in keys])
+        frame = by_task.mean().groupby(keys).mean()
+        frame = frame.assign(cells=spread.size(), error=spread.sem()).reset_index()
+        frame = sorted_by(frame, {"method": list(own["method"].unique())})
+        steps = frame.groupby("method")[["tables", "score"]].diff()
+        errors = frame["error"], frame.groupby("method")["error"].shift()
+        return frame.assign(
+            gain=steps["score"] / steps["tables"],
+            gain_error=np.hypot(*errors) / steps["tables"],
+        )
 
     @cached_property
     def without_draws(self) -> Cells:
