@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import io
 import json
 import re
@@ -267,32 +266,14 @@ def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     )
 
 
-@pytest.mark.parametrize("form", [".csv", ".jsonl", ".parquet", "-"])
-def test_apply_takes_rows_without_labels(dcs, form, tmp_path, monkeypatch):
+def test_apply_reads_and_writes_standard_streams(dcs, tmp_path, monkeypatch):
     scheme = CorrectionScheme(("a, b", "p:odd"), (Weight(0.25), Weight(1.0)))
     scheme.save(tmp_path / "scheme.json")
     probs = np.array([[0.75, 0.25], [0.9, 0.1], [0.125, 0.875]])
     rows = pd.DataFrame({"text": ["007", "", "NA"], "p:p:odd": probs[:, 1], "p:a, b": probs[:, 0]})
-    read = {
-        ".csv": functools.partial(pd.read_csv, dtype={"text": str}, keep_default_na=False),
-        ".jsonl": functools.partial(pd.read_json, lines=True, dtype=False),
-        ".parquet": pd.read_parquet,
-    }
-    source, written = (tmp_path / f"{name}{form}" for name in ("rows", "corrected"))
-    if form == "-":
-        monkeypatch.setattr("sys.stdin", io.StringIO(rows.to_csv(index=False)))
-        outcome = dcs("apply", tmp_path / "scheme.json", "-", "-o", "-")
-        found = read[".csv"](io.StringIO(outcome.out))
-    else:
-        if form == ".parquet":
-            rows.set_index("text").to_parquet(source)
-        elif form == ".jsonl":
-            rows.to_json(source, orient="records", lines=True, double_precision=15)
-        else:
-            rows.to_csv(source, index=False)
-        outcome = dcs("apply", tmp_path / "scheme.json", source, "-o", written)
-        assert "1 predictions changed" in outcome.out
-        found = read[form](written)
+    monkeypatch.setattr("sys.stdin", io.StringIO(rows.to_csv(index=False)))
+    outcome = dcs("apply", tmp_path / "scheme.json", "-", "-o", "-")
+    found = pd.read_csv(io.StringIO(outcome.out), dtype={"text": str}, keep_default_na=False)
     assert found["text"].tolist() == ["007", "", "NA"]
     assert found["predicted"].tolist() == ["p:odd", "a, b", "p:odd"]
     np.testing.assert_allclose(
@@ -304,10 +285,10 @@ def test_apply_takes_rows_without_labels(dcs, form, tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", [".csv", ".jsonl", ".parquet"])
 def test_columns_besides_those_of_classes_come_out_as_they_went_in(dcs, form, target, tmp_path):
     scheme, source, written = (tmp_path / n for n in ("s.json", f"x{form}", f"y{target}"))
-    CorrectionScheme.identity(("a", "b")).save(scheme)
+    CorrectionScheme(("a", "b"), (Weight(0.25), Weight(1.0))).save(scheme)
     besides = [
-        {"id": 2**60 + 1, "label": 0, "n": None, "x": 0.1 + 0.2},
-        {"id": 7, "label": 1, "n": 2**60 + 3, "x": 5e-324},
+        {"id": 2**60 + 1, "text": "007", "n": None, "x": 0.1 + 0.2},
+        {"id": 7, "text": "NA", "n": 2**60 + 3, "x": 5e-324},
     ]
     table = pa.Table.from_pylist([{**row, "a": 0.75, "b": 0.25} for row in besides])
     if form == ".parquet":
@@ -316,7 +297,7 @@ def test_columns_besides_those_of_classes_come_out_as_they_went_in(dcs, form, ta
         source.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
     else:
         table.to_pandas(types_mapper=pd.ArrowDtype).to_csv(source, index=False)
-    dcs("apply", scheme, source, "-o", written)
+    assert "2 predictions changed" in dcs("apply", scheme, source, "-o", written).out
     if target == ".parquet":
         found = pq.read_table(written).to_pylist()
     elif target == ".jsonl":
@@ -326,6 +307,7 @@ def test_columns_besides_those_of_classes_come_out_as_they_went_in(dcs, form, ta
     if ".csv" in (form, target):
         besides = [{k: "" if v is None else str(v) for k, v in row.items()} for row in besides]
     assert [{name: row[name] for name in besides[0]} for row in found] == besides
+    assert [row["predicted"] for row in found] == ["b", "b"]
 
 
 def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):

@@ -295,12 +295,8 @@ class Estimate:
 
     def marked(self) -> str:
         """Format the estimate in percent, with a star if the change is significant."""
-        return self.percent() + ("*" if self.p < _SIGNIFICANT else "")
-
-    def percent(self, *, padded: bool = False) -> str:
-        """Format the estimate; see `dcs.evaluation.uncertainty.percent`."""
-        interval = self.low, self.high
-        return percent(self.mean, self.std, interval=interval, padded=padded)
+        star = "*" if self.p < _SIGNIFICANT else ""
+        return percent(self.mean, self.std, interval=(self.low, self.high)) + star
 
 
 def notes_of(shown: Iterable[Estimate]) -> str:

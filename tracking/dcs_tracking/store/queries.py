@@ -85,7 +85,7 @@ def _format_row(
     tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
     key, metrics = tags.get(schema.CELL_KEY, ""), run.data.metrics
     if archive and key in records and archive.digest(key) == tags.get(schema.RECORD_DIGEST):
-        metrics = metrics | records[key].metrics
+        metrics = {**metrics, **records[key].metrics}
     return {
         **metrics,
         **{f"params.{name}": value for name, value in run.data.params.items()},

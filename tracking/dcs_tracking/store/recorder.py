@@ -381,7 +381,7 @@ class Recorder:
         keys = self.archive.keys(self._sweep.sweep_key)
         records = self.archive.load(keys, summaries=True).values()
         cells = Cells.of(records)
-        steps = [
+        steps: list[Callable[[], object]] = [
             partial(runs.write_scorings, self._sweep.scorings),
             runs.remove_doubles,
             partial(runs.write_summary, cells, sum(not each.finished for each in records)),
