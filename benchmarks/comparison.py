@@ -38,7 +38,7 @@ from dcs_tracking.results.cells import (
     name_of,
     sorted_by,
 )
-from dcs_tracking.results.formats import ResultTable, points
+from dcs_tracking.results.sweep_tables import ResultTable, points
 from dcs_tracking.schema import OPTIMIZATION_SIZE
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import plan_sweep

@@ -31,8 +31,8 @@ from dcs_tracking.results.cells import (
     method_title,
     sorted_by,
 )
-from dcs_tracking.results.formats import ResultTable, filled
 from dcs_tracking.results.settings import Axis
+from dcs_tracking.results.sweep_tables import ResultTable, filled
 from dcs_tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     return tables
 
 
-@figures.styled
+@figures.styled()
 def finding_figure(records: Iterable[CellRecord]) -> Figure:
     """Draw the metrics of settings over sources, against the setting with the most values.
 

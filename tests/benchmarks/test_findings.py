@@ -13,7 +13,7 @@ from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking.records import CellRecord
 from dcs_tracking.results.figures import figure_bytes
-from dcs_tracking.results.formats import ResultTable
+from dcs_tracking.results.sweep_tables import ResultTable
 from tests.tracking.cells import make_cell
 
 #: What the accuracy of a method and search is above that of DNIP by heat bath, by source.

@@ -63,10 +63,7 @@ def collect_provenance(**extra: Any) -> dict[str, Any]:
 
 def installed_version() -> str:
     """Return the version of this package, or ``not installed``."""
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "not installed"
+    return _versions().get(DISTRIBUTION, "not installed")
 
 
 @cache
@@ -85,7 +82,7 @@ def source_digest() -> str:
 @cache
 def _versions() -> Mapping[str, str]:
     found = {}
-    for name in _PACKAGES:
+    for name in (DISTRIBUTION, *_PACKAGES):
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

@@ -58,7 +58,6 @@ def task_metric(name: str, task: object) -> str:
 CELL_FILE: Final = "cell.json"
 SCHEME_FILE: Final = "scheme.json"
 TRIALS_FILE: Final = "trials.json"
-LEADERBOARD_FILE: Final = "leaderboard.json"
 TABLES_FOLDER: Final = "tables"
 FIGURES_FOLDER: Final = "figures"
 REPORT_FILE: Final = "report.html"

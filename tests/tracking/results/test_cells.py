@@ -55,11 +55,10 @@ def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
     assert (one.low, one.high, one.p) == (0.45, 0.56, 0.0001)
     assert one.marked() == "50.0 [45.0, 56.0]*"
     assert one.reach == pytest.approx((0.05, 0.06))
-    assert _estimate([_cell()], "cobias").percent(padded=True) == "9.0 [ 4.1, 12.0]"
     assert _estimate([_cell(method="icl")]).marked() == "50.0 [45.0, 56.0]"
 
     several = _estimate([_cell(), _cell(1, **{"test/accuracy": 0.6})])
-    assert several.percent() == "55.0 ± 7.1" == several.marked()
+    assert several.marked() == "55.0 ± 7.1"
     assert several.reach == pytest.approx((math.sqrt(0.005),) * 2)
 
 

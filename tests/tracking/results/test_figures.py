@@ -6,12 +6,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from dcs.errors import InvalidInputError
 from dcs_tracking.results import figures
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import figure_bytes
@@ -41,14 +39,6 @@ def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> 
     assert _said(axes.get_yticklabels()) == ["Sports"]
 
 
-def test_corrections_are_drawn_by_class() -> None:
-    drawn = figures.scheme_figure(make_cell())
-    assert _titles(drawn) == ["Sports\nweight 0.80", "World\nPeak 0-0.25-0.5"]
-    for figure in (drawn, SCHEME.plot()):
-        curve = figure.axes[0].lines[1].get_ydata()
-        assert curve == pytest.approx(0.8 * np.linspace(0, 1, 257))
-
-
 def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
     names = ["$5 - $10", "$$"]
     drawn = make_cell(
@@ -60,29 +50,24 @@ def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixtu
         },
     )
     files = figures.figure_files(figures.overview_figures(Cells.of([drawn])))
-    for svg in (
-        files["figures/class_accuracies.svg"],
-        figure_bytes(figures.scheme_figure(drawn), "svg"),
-    ):
-        assert b"$5 - $10" in svg
+    assert b"$5 - $10" in files["figures/class_accuracies.svg"]
     assert not caplog.records
 
 
 def test_a_figure_that_cannot_be_drawn_is_left_out_with_one_line(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert figures.drawn_or_none("scheme", lambda: {}["no\nkey"]) is None
+    monkeypatch.setattr(figures, "pareto_front", lambda points: {}["no\nkey"])
+    drawn = figures.overview_figures(Cells.of(paper_cells(tasks=("trec",))))
     (message,) = (each.getMessage() for each in caplog.records)
-    assert "scheme" in message and "\n" not in message
+    assert [*drawn] == ["class_accuracies"]
+    assert "accuracy_cobias" in message and "\n" not in message
 
 
 def test_what_there_is_nothing_for_is_left_out() -> None:
     always = {"class_accuracies", "accuracy_cobias"}
     assert set(figures.overview_figures(Cells.of(paper_cells(tasks=("trec",))))) == always
     assert figures.overview_figures(Cells.of([failed_cell(1)])) == {}
-    for cell in (failed_cell(1), make_cell(1, identity={"method": "icl"})):
-        with pytest.raises(InvalidInputError):
-            figures.scheme_figure(cell)
 
 
 def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
@@ -15,38 +15,6 @@ from dcs_tracking.results.figures import overview_figures
 from dcs_tracking.results.report import render_report
 from tests.tracking.cells import failed_cell
 from tests.tracking.paper_cells import paper_cells
-
-_VOID = {"meta", "link", "img", "br", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """Checks that tags are closed, and collects what the page refers to and says."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.words: list[str] = []
-        self.feed(text)
-        assert self.open == []
-        self.text = " ".join(" ".join(self.words).split())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in _VOID:
-            self.open.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attrs if value]
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in _VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.words.append(data)
-
-    @property
-    def links(self) -> list[str]:
-        return [to for tag, name, to in self.attributes if (tag, name) == ("a", "href")]
 
 
 def _render(records: list[CellRecord], title: str = "demo") -> str:
@@ -72,32 +40,32 @@ def report(records: list[CellRecord]) -> str:
     return _render(records, "<paper> & more")
 
 
+def _said(page: str) -> str:
+    """Return the text of a page."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
+
+
 def test_the_page_refers_to_nothing_outside_itself(report: str) -> None:
-    page = Page(report)
-    others = [to for tag, name, to in page.attributes if name in ("src", "href") and tag != "a"]
-    assert all(to.startswith("data:") for to in others)
+    others = re.findall(r'<(?!a\b)[^>]*\s(?:src|href)="([^"]*)"', report)
+    assert others and all(to.startswith("data:") for to in others)
     assert "default-src 'none'" in report
-    assert "@import" not in report
-    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert "@import" not in report and "url(" not in report
+    ids = re.findall(r'\sid="([^"]*)"', report)
     assert len(ids) == len(set(ids))
-    assert set(re.findall(r"url\(#([^)]*)\)", report)) <= set(ids)
-    assert report.count("url(") == report.count("url(#")
-    assert {link[1:] for link in page.links if link.startswith("#")} <= set(ids)
+    assert {*re.findall(r'href="#([^"]*)"', report)} <= {*ids}
 
 
 def test_the_page_tells_every_part(report: str) -> None:
-    page = Page(report)
     for text in (
         "<paper> & more",
-        "DCS, paper",
         "Ablation by objective",
         "World : only probabilities from 0 to 0.5 count, most of all near 0.25",
         "ValueError: <b>bad</b> & worse",
     ):
-        assert text in page.text
-    assert len({link for link in page.links if "/#/runs/" in link}) == 3 + 1, "schemes, failure"
-    assert report.count("<svg ") >= 5
-    assert "#26323d" not in report.partition("<body>")[2], "ink of the day by night"
+        assert text in _said(report)
+    links = {*re.findall(r'href="(http[^"]*/#/runs/[^"]*)"', report)}
+    assert len(links) == 3 + 1, "schemes, failure"
+    assert report.count('<img src="data:image/svg+xml;base64,') == 2
     assert report.count("<details open>") == 1
     assert report.count('<div class="scheme">') == 3
 
@@ -108,7 +76,7 @@ def test_the_page_is_always_the_same(report: str, records: list[CellRecord]) -> 
 
 def test_a_sweep_may_have_no_search_and_must_have_a_finished_cell() -> None:
     (cell,) = paper_cells(tasks=("trec",), methods=("icl",), seeds=(0,))
-    page = Page(_render([replace(cell, trials=(), trace=())]))
-    assert "This sweep has no searched schemes." in page.text
+    page = _render([replace(cell, trials=(), trace=())])
+    assert "This sweep has no searched schemes." in page
     with pytest.raises(InvalidInputError, match="demo.*seed 1 failed with: ValueError: bad"):
         _render([failed_cell(1)])

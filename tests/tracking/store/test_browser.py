@@ -6,13 +6,11 @@ pages are photographed, and with ``DCS_RUNS=FOLDER`` those of a sweep of one's o
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,7 +20,7 @@ from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import overview_figures
 from dcs_tracking.results.report import render_report
 from dcs_tracking.store.client import default_tracking_uri, run_link
-from dcs_tracking.store.queries import newest_links, stored_cells, sweep_run
+from dcs_tracking.store.queries import newest_links, stored_cells
 from tests.servers import free_port, mlflow_server
 from tests.tracking.paper_cells import paper_cells
 
@@ -119,18 +117,21 @@ def photograph(page: Page) -> Callable[[str], None]:
     return take
 
 
-def test_the_report_draws_and_sorts(page: Page, report: Path) -> None:
+def test_the_report_draws_and_sorts(
+    page: Page, report: Path, photograph: Callable[[str], None]
+) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(report.as_uri())
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert page.locator("h1").inner_text() == EXPERIMENT
-    sizes = "all => all.map((one) => one.getAttribute('viewBox').split(' ')[2])"
-    widths = list(map(float, page.eval_on_selector_all("figure svg", sizes)))
-    assert len(widths) >= 4 and all(width > 150 for width in widths)
+    widths = page.eval_on_selector_all("figure img", "all => all.map((one) => one.naturalWidth)")
+    assert len(widths) == 2 and all(width > 150 for width in widths)
     too_wide = "(one) => one.scrollWidth > one.clientWidth"
     for part in ("html", ".scroll:has(#main-results)"):
         assert not page.locator(part).evaluate(too_wide)
+
+    photograph("report")
 
     head = page.locator("#main-results th:nth-child(4)")
     column = "#main-results tbody tr td:nth-child(4)"
@@ -155,98 +156,17 @@ def test_the_report_draws_and_sorts(page: Page, report: Path) -> None:
     assert page.get_by_text("dcs.cell_key").count() > 0
 
 
-_CONTRASTS = """
-() => {
-  const channel = (v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
-  const light = (color) => {
-    const [r, g, b] = color.match(/[0-9.]+/g).map(Number);
-    return .2126 * channel(r) + .7152 * channel(g) + .0722 * channel(b);
-  };
-  const behind = (node) => {
-    const color = getComputedStyle(node).backgroundColor;
-    return color.startsWith("rgba(0, 0, 0, 0") && node.parentElement
-      ? behind(node.parentElement) : color;
-  };
-  const chosen = "h1, h2, a, td, th button, .note, .kind, figcaption, summary, li, input, dt, dd";
-  return [...document.querySelectorAll(chosen)].map((node) => {
-    const [a, b] = [light(getComputedStyle(node).color), light(behind(node))];
-    return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
-  });
-}
-"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_report_is_legible_by_day_and_by_night(
-    page: Page, report: Path, scheme: Any, photograph: Callable[[str], None]
-) -> None:
-    page.emulate_media(color_scheme=scheme)
-    page.goto(report.as_uri())
-    contrasts = page.evaluate(_CONTRASTS)
-    assert len(contrasts) > 50
-    assert min(contrasts) >= 4.5, "less than WCAG asks for"
-    page_is_dark = page.evaluate(
-        "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g)[0] < 100"
-    )
-    assert page_is_dark == (scheme == "dark")
-    drawn = page.locator("figure svg text").first
-    light = "node => getComputedStyle(node).fill.match(/[0-9]+/g)[0] > 150"
-    assert drawn.evaluate(light) == (scheme == "dark"), "a figure that is not of the page"
-    photograph("report_dark" if scheme == "dark" else "report")
-
-
-def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[str, list[str]]]:
-    """Return the addresses of MLflow's pages, by their photographs, and what each shows."""
-    store = default_tracking_uri(runs)
-    identity = cells[-1].record.identity
-    pair = [
-        cell
-        for cell in cells
-        if cell.record.identity["method"] in ("dnip", "dcs")
-        and all(
-            cell.record.identity[name] == identity[name]
-            for name in ("model", "task", "shots", "seed")
-        )
-    ]
-    assert len(pair) == 2
-    ids, experiments = [cell.run_id for cell in pair], [pair[0].experiment_id]
-    compared = f"runs={quote(json.dumps(ids))}&experiments={quote(json.dumps(experiments))}"
-    whole = sweep_run(store, EXPERIMENT)
-    assert whole is not None
-
-    def of_run(run: Any, part: str) -> str:
-        return f"{server}/#/experiments/{run.experiment_id}/runs/{run.run_id}/{part}"
-
-    metrics = ['text="test/accuracy"', 'text="test/cobias"']
-    plot = ".js-plotly-plot svg"
-    groups = [f'text="Group: {name}"' for name in ("uncorrected", "dcs")]
-    listed = [f"text={len(cells)} matching runs", *groups, plot]
-    compare = ["text=Comparing 2 Runs", plot, *(f"text={run_id}" for run_id in ids)]
-    files = ["leaderboard.json", "figures", "tables"]
-    return {
-        "cells": (newest_links(store, server)["methods"], [*listed, *metrics]),
-        "compare": (f"{server}/#/compare-runs?{compared}", [*compare, *metrics]),
-        "sweep": (
-            of_run(whole.info, "artifacts/leaderboard.json"),
-            [*(f'text="{name}"' for name in files), "text=cobias_mean"],
-        ),
-    }
-
-
-@pytest.mark.parametrize("name", ["cells", "compare", "sweep"])
-def test_mlflow_shows_what_was_recorded(
+def test_mlflow_compares_all_methods_on_its_first_page(
     page: Page,
     server: str,
     runs: Path,
     cells: list[StoredCell],
     photograph: Callable[[str], None],
-    name: str,
 ) -> None:
-    address, shown = _pages(server, runs, cells)[name]
-    page.goto(address)
-    for selector in shown:
+    page.goto(newest_links(default_tracking_uri(runs), server)["methods"])
+    groups = [f'text="Group: {name}"' for name in ("uncorrected", "dcs")]
+    metrics = ['text="test/accuracy"', 'text="test/cobias"']
+    listed = f"text={len(cells)} matching runs"
+    for selector in (listed, *groups, ".js-plotly-plot svg", *metrics):
         page.locator(selector).first.wait_for(timeout=_PATIENCE)
-    if name == "scheme":
-        wide = "[...document.images].some((image) => image.naturalWidth > 400)"
-        page.wait_for_function(wide, timeout=_PATIENCE)
-    photograph(f"mlflow_{name}")
+    photograph("mlflow_cells")

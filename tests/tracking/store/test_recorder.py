@@ -51,7 +51,7 @@ def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
     trials = {"cell0001": 2, "cell0002": 2, "cell0003": 0}
     assert content() == (1, _finished(1, 2) | {"cell0003": "FAILED"}, trials)
     sweep = runs(kind="sweep").iloc[0]
-    assert report.link == run_link(uri, MlflowClient().get_run(sweep["run_id"]).info)
+    assert report.address == run_link(uri, MlflowClient().get_run(sweep["run_id"]).info)
     assert sweep["params.trials"] == "2"
     assert "Acc helpdesk" in sweep["tags.mlflow.note.content"]
     cells = runs(kind="cell").set_index("tags.dcs.cell_key")
@@ -71,7 +71,7 @@ def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
     assert "ValueError: bad table" in cells.loc["cell0003", "tags.mlflow.note.content"]
     assert Path(first["artifact_uri"].removeprefix("file://")).is_relative_to(output)
 
-    board = table("leaderboard.json", sweep["run_id"])
+    board = table("tables/main_results.json", sweep["run_id"])
     assert board[["method", "seeds"]].to_numpy().tolist() == [["dcs", 2]]
     assert board["accuracy_mean"].iloc[0] == pytest.approx(0.515)
 
@@ -82,8 +82,8 @@ def test_rerun_finds_the_parent_and_writes_nothing_twice(output: Path, uri: str)
     assert report.recorded == 2
     assert content()[:2] == (1, _finished(1, 2, 3))
     sweep = runs(kind="sweep").iloc[0]
-    assert sweep["run_id"] in str(report.link)
-    board = table("leaderboard.json", sweep["run_id"])
+    assert sweep["run_id"] in str(report.address)
+    board = table("tables/main_results.json", sweep["run_id"])
     assert board["seeds"].tolist() == [3], "rows of the first finish are still there"
     assert sync(output) == ()
 
@@ -135,7 +135,7 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     report = recorded(output, 1, 2, tracking_uri=away, warn=warnings.append)
     (warning,) = warnings
     assert away in warning
-    assert (report.recorded, report.pending, report.link) == (0, 2, None)
+    assert (report.recorded, report.pending, report.address) == (0, 2, None)
     assert f"`dcs sync --output {output}`" in report.message
     assert len(Archive(output).finished()) == 2
 
@@ -318,7 +318,7 @@ from tests.tracking.cells import make_cell
 recorder = Recorder(output=sys.argv[1], experiment="demo", sweep_key="s1", figures="none")
 for number in range(3):
     recorder.record(make_cell(number))
-while sys.argv[2] == "dies":
+while True:
     if recorder.recorded:
         os._exit(1)
     time.sleep(0.01)
@@ -326,12 +326,10 @@ while sys.argv[2] == "dies":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["dies", "ends"])
-def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str, end: str) -> None:
-    command = [sys.executable, "-c", DRIVER, str(output), end]
-    subprocess.run(command, cwd=Path(__file__).parents[3], timeout=120, check=end == "ends")
-    if end == "dies":
-        assert "RUNNING" in set(runs()["status"])
+def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str) -> None:
+    command = [sys.executable, "-c", DRIVER, str(output)]
+    subprocess.run(command, cwd=Path(__file__).parents[3], timeout=120, check=False)
+    assert "RUNNING" in set(runs()["status"])
     assert all(report.pending == 0 for report in sync(output))
     assert content() == (1, _finished(0, 1, 2), dict.fromkeys(_finished(0, 1, 2), 2))
     assert runs(kind="sweep")["status"].tolist() == ["KILLED"]

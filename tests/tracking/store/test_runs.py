@@ -137,12 +137,6 @@ def test_the_trials_are_steps_and_a_table_of_the_cell(client: MlflowClient) -> N
     assert len(runs()) == 2, "the sweep and the cell"
 
 
-def test_trials_are_left_out_if_asked(client: MlflowClient) -> None:
-    info = Sweep(experiment="demo", sweep_key="s1", trials="none")
-    run_id = _sweep(client, info).write_cell(make_cell(trials=3))
-    assert client.get_metric_history(run_id, "trial/value") == []
-
-
 def test_many_cells_are_shown_by_their_means(
     client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,11 +261,13 @@ def test_the_views_group_all_cells_by_method_and_by_what_varies(
             >= {"cobias on rte", "accuracy on trec"}
             <= set(written[0].data.metrics | written[1].data.metrics)
         )
-    assert [run.data.tags["dcs.by_weight_scale"] for run in written] == [
-        "uncorrected",
-        "10 dcs",
-        "30 dcs",
+    named = ("by_weight_scale", "optimization_size")
+    assert [[run.data.tags[f"dcs.{name}"] for name in named] for run in written] == [
+        ["uncorrected", "full"],
+        ["10 dcs", "full"],
+        ["30 dcs", "full"],
     ]
+    assert [run.data.tags.get("dcs.weight_scale") for run in written] == [None, "10", "30"]
     colors = [run.data.tags["mlflow.runColor"] for run in written]
     assert colors[0] != colors[1] == colors[2]
 

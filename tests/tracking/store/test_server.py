@@ -45,7 +45,7 @@ def test_a_server_that_goes_and_comes_back_has_every_cell_once(
         assert content() == (1, dict.fromkeys(cells, "FINISHED"), dict.fromkeys(cells, 2))
         assert set(runs()["status"]) == {"FINISHED"}
         sweep = runs(kind="sweep").iloc[0]
-        assert table("leaderboard.json", sweep["run_id"])["seeds"].tolist() == [2]
+        assert table("tables/main_results.json", sweep["run_id"])["seeds"].tolist() == [2]
         # The server keeps the artifacts, and only the address says which server.
         monkeypatch.delenv("MLFLOW_TRACKING_URI")
         read = stored_cells(address, "demo")

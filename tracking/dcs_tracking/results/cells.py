@@ -102,14 +102,14 @@ class Cells:
 
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, a description
         of how the cell differs from the main ones, and each axis under its own name;
-        ``objective``, its label, and ``terms``, its terms of nonzero weight; the metrics under
+        ``objective``, its label; the metrics under
         their names, with the ends of 95 % intervals and the p-value of the test against
         uncorrected (NaN for that method itself); ``rows`` and ``unlabelled``, the numbers of
         rows to fit on with and without labels, ``test_rows``, and ``tables``, the number of tables
         that were fitted jointly. Fractions, not percent; NaN for
         values missing from a record.
         """
-        frame = self._build(lambda cell: [self._describe(cell)], _NUMBERS, "objective", "terms")
+        frame = self._build(lambda cell: [self._describe(cell)], _NUMBERS, "objective")
         frame.loc[frame["method"] == UNCORRECTED, [f"test/{m}_p" for m in MEASURES]] = math.nan
         return frame
 
@@ -119,7 +119,6 @@ class Cells:
         return {
             **{axis.name: axis.value(cell) for axis in self.axes},
             "objective": settings.objective_label(cell),
-            "terms": settings.objective_terms(cell),
             **cell.metrics,
             "rows": labelled,
             "test_rows": cell.provenance.get("tables", {}).get("test", {}).get("rows"),
@@ -200,30 +199,25 @@ class Cells:
         """Quality against the number of tables of the same rows that are fitted jointly.
 
         One row per method and number of tables: ``cells``; ``accuracy``, ``cobias`` and ``score``,
-        means over tasks; ``gain`` and ``gain_error``, what each further table adds to the score
-        since the row before, and its standard error over cells. Of tasks with ensembles only.
+        means over tasks; ``error``, the standard error of the score over cells; ``gain`` and
+        ``gain_error``, what each further table adds to the score since the row before. Of tasks
+        with ensembles only.
         """
-        import pandas as pd
-
+        keys = ["method", "tables"]
         own = self.main.judged
-        several = own.loc[own["tables"] > 1, "task"].unique()
-        own = own[own["task"].isin(several)]
-        order = {name: place for place, name in enumerate(own["method"].unique())}
-        own = own.assign(place=own["method"].map(order)).sort_values(["place", "tables"])
-        rows: list[dict[str, Any]] = []
-        for where, group in groups_of(own, ["method", "tables"]):
-            means = group.groupby("task")[[*_QUALITY]].mean()
-            around = group["score"] - group["task"].map(means["score"])
-            row = {**where, "cells": len(group), **means.mean()}
-            row["error"] = around.std() / math.sqrt(len(group))
-            before = [each for each in rows if each["method"] == where["method"]]
-            if before:
-                step = where["tables"] - before[-1]["tables"]
-                row["gain"] = (row["score"] - before[-1]["score"]) / step
-                row["gain_error"] = math.hypot(row["error"], before[-1]["error"]) / step
-            rows.append(row)
-        columns = ("method", "tables", "cells", *_QUALITY, "gain", "gain_error")
-        return pd.DataFrame(rows, columns=list(columns))
+        own = own[own["task"].isin(own.loc[own["tables"] > 1, "task"])]
+        by_task = own.groupby([*keys, "task"])[[*_QUALITY]]
+        around = own["score"] - by_task.transform("mean")["score"]
+        spread = around.groupby([own[key] for key in keys])
+        frame = by_task.mean().groupby(keys).mean()
+        frame = frame.assign(cells=spread.size(), error=spread.sem()).reset_index()
+        frame = sorted_by(frame, {"method": list(own["method"].unique())})
+        steps = frame.groupby("method")[["tables", "score"]].diff()
+        errors = frame["error"], frame.groupby("method")["error"].shift()
+        return frame.assign(
+            gain=steps["score"] / steps["tables"],
+            gain_error=np.hypot(*errors) / steps["tables"],
+        )
 
     @cached_property
     def without_draws(self) -> Cells:
@@ -301,12 +295,8 @@ class Estimate:
 
     def marked(self) -> str:
         """Format the estimate in percent, with a star if the change is significant."""
-        return self.percent() + ("*" if self.p < _SIGNIFICANT else "")
-
-    def percent(self, *, padded: bool = False) -> str:
-        """Format the estimate; see `dcs.evaluation.uncertainty.percent`."""
-        interval = self.low, self.high
-        return percent(self.mean, self.std, interval=interval, padded=padded)
+        star = "*" if self.p < _SIGNIFICANT else ""
+        return percent(self.mean, self.std, interval=(self.low, self.high)) + star
 
 
 def notes_of(shown: Iterable[Estimate]) -> str:

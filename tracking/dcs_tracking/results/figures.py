@@ -1,7 +1,6 @@
 """Matplotlib figures of cells, not attached to any window.
 
-For a sweep: results of corrections and the search. For a cell: the effect of its scheme
-on each class, and how it was found. `figure_files` draws them as PNG and SVG.
+`figure_files` draws those of a sweep as PNG and SVG.
 """
 
 from __future__ import annotations
@@ -9,30 +8,27 @@ from __future__ import annotations
 import io
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from dcs.errors import InvalidInputError, one_line
 from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import percent
-from dcs.schemes.corrections import Correction, Weight
-from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.points import pareto_front
 from dcs_tracking import schema
-from dcs_tracking.records import UNCORRECTED, CellRecord
+from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import (
     MEASURES,
     Cells,
     Estimate,
     fullest,
     groups_of,
-    has_chosen,
     is_missing,
     method_title,
-    name_of,
     words_of,
 )
 
@@ -41,35 +37,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GREY, LIGHT, INK, ACCENT = "#8a96a3", "#d9dee3", "#26323d", "#b0204f"
-BLUE, GRID, BEATEN = "#0072b2", "#eceff1", "#f4f6f8"
+GREY, LIGHT, ACCENT = "#8a96a3", "#d9dee3", "#b0204f"
 _STYLE: Final[dict[Any, Any]] = {
     "figure.dpi": 150,
     "font.size": 9,
     "axes.axisbelow": True,
-    "axes.edgecolor": LIGHT,
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "axes.labelcolor": INK,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlecolor": INK,
     "axes.titlelocation": "left",
     "axes.titlesize": "medium",
-    # With a fixed position, the title is not placed anew at every drawing.
-    "axes.titley": 1.0,
-    "grid.color": GRID,
+    "grid.color": "whitesmoke",
     "legend.frameon": False,
-    "legend.labelcolor": INK,
     "lines.markeredgecolor": "white",
     "lines.markersize": 7,
-    "text.color": INK,
     # Names of classes are literal, also $5 - $10.
     "text.parse_math": False,
-    "xtick.color": LIGHT,
-    "xtick.labelcolor": INK,
-    "ytick.color": LIGHT,
-    "ytick.labelcolor": INK,
     # Keep text as text: it can be searched, and the file is a third of the size.
     "svg.fonttype": "none",
     "svg.hashsalt": "dcs",
@@ -77,23 +61,18 @@ _STYLE: Final[dict[Any, Any]] = {
 
 #: Maximum number of characters per line of a panel title.
 _MAX_TITLE_WIDTH = 56
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+_Form: TypeAlias = Literal["png", "svg"]
 
 _log = logging.getLogger(__name__)
 
 
-def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
-    """Decorate a function to draw in the common style."""
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the common style; also a decorator, ``@styled()``."""
+    import matplotlib
 
-    @wraps(draw)
-    def drawn(*args: _P.args, **options: _P.kwargs) -> Figure:
-        import matplotlib
-
-        with matplotlib.rc_context(_STYLE):
-            return draw(*args, **options)
-
-    return drawn
+    with matplotlib.rc_context(_STYLE):
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +85,7 @@ class Look:
 
 _LOOKS = {
     UNCORRECTED: Look(GREY, "o"),
-    "dnip": Look(BLUE, "s"),
+    "dnip": Look("#0072b2", "s"),
     "furud": Look("#e69f00", "p"),
     "dcs": Look(ACCENT, "D"),
 }
@@ -157,29 +136,12 @@ def add_legend(figure: Figure, *, columns: int = 5) -> None:
     figure.legend(list(entries.values()), list(entries), loc="outside upper right", ncols=columns)
 
 
-def drawn_or_none(name: str, draw: Callable[[], _T]) -> _T | None:
-    """Return what `draw` returns, or None: a figure must never lose the results it shows.
-
-    None without a warning if the records lack the data of the figure, and after a warning of one
-    line if it cannot be drawn.
-    """
-    try:
-        return draw()
-    except InvalidInputError:
-        return None
-    except Exception as error:
-        _log.warning("figure %s could not be drawn (%s)", name, one_line(error))
-        return None
-
-
-def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:
+def figure_bytes(figure: Figure, form: _Form) -> bytes:
     """Return a figure as PNG or SVG; the same figure always gives the same bytes."""
-    import matplotlib
-
     buffer = io.BytesIO()
     # The date and the version of the program would make files differ.
     metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
-    with matplotlib.rc_context(_STYLE):
+    with styled():
         figure.savefig(buffer, format=form, metadata=metadata)
     return buffer.getvalue()
 
@@ -191,7 +153,7 @@ class _Point(NamedTuple):
     cobias: float
 
 
-@styled
+@styled()
 def class_accuracy_figure(cells: Cells) -> Figure:
     """Draw the class accuracies before and after DCS, one panel per model and task.
 
@@ -203,7 +165,7 @@ def class_accuracy_figure(cells: Cells) -> Figure:
         Raised if there is no finished cell of DCS.
     """
     own = cells.main.of_method("dcs")
-    panels = _split_panels(_require(own.classes, "class accuracies of DCS"))
+    panels = _split(fullest(_require(own.classes, "class accuracies of DCS")))
     frame = own.frame
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
     figure, axes = grid_of(len(panels), width=4.6, height=heights)
@@ -241,7 +203,7 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     )
 
 
-@styled
+@styled()
 def tradeoff_figure(cells: Cells) -> Figure:
     """Draw every method in the plane of COBias and accuracy, with the Pareto front.
 
@@ -257,7 +219,7 @@ def tradeoff_figure(cells: Cells) -> Figure:
     """
     found = cells.main.estimates(("model", "task", "method", "shots"))
     found = _require(found.dropna(subset="cobias_mean"), "accuracy and COBias")
-    panels = _split(found, ("model", "task"))
+    panels = _split(found)
     figure, axes = grid_of(len(panels), width=4.4, height=3.7)
     looks = looks_of(cells.frame["method"])
     for panel, group in zip(axes, panels, strict=True):
@@ -287,7 +249,7 @@ def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, 
     (_, right), (bottom, _) = axes.get_xlim(), axes.get_ylim()
     x = [front[0].cobias, *(point.cobias for point in front), right]
     y = [bottom, *(point.accuracy for point in front), front[-1].accuracy]
-    axes.fill_between(x, y, bottom, step="post", color=BEATEN, linewidth=0, zorder=0)
+    axes.fill_between(x, y, bottom, step="post", color="whitesmoke", linewidth=0, zorder=0)
     dashed: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
     axes.step(x, y, where="post", zorder=1, label="Pareto front", **dashed)
     axes.grid(axis="both")
@@ -301,13 +263,9 @@ def _require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
     return frame
 
 
-def _split(frame: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
-    return [group for _, group in groups_of(frame, by)]
-
-
-def _split_panels(frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the rows of each model and task with the largest number of shots."""
-    return _split(fullest(frame), ("model", "task"))
+def _split(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of each panel: those of a model and task."""
+    return [group for _, group in groups_of(frame, ("model", "task"))]
 
 
 def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
@@ -323,47 +281,6 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     return fill(f"{task} ({', '.join(about)})" if about else task, _MAX_TITLE_WIDTH)
 
 
-@styled
-def scheme_figure(record: CellRecord) -> Figure:
-    """Draw `CorrectionScheme.plot` of a cell in the common style, a panel per class.
-
-    Parameters
-    ----------
-    record : CellRecord
-        A cell with a scheme.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The dashed line is the identity.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if the cell has no chosen scheme.
-    """
-    if not has_chosen(record):
-        raise InvalidInputError(f"cell {record.key} has no scheme to draw")
-    scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
-    figure = scheme.plot()
-    for name, correction, panel in zip(
-        scheme.classes, scheme.corrections, figure.axes, strict=False
-    ):
-        panel.set(title=f"{name}\n{_describe(correction)}", xlim=(0, 1), ylim=(0, 1.04))
-        panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-        panel.grid(visible=False)
-    named = name_of(record.who, "method", "task", "shots", "seed")
-    figure.suptitle(named, x=0.01, ha="left", fontsize=10, weight="bold")
-    return figure
-
-
-def _describe(correction: Correction) -> str:
-    if isinstance(correction, Weight):
-        return "unchanged" if correction.value == 1.0 else f"weight {correction.value:.2f}"
-    return correction.name
-
-
-SCHEME_CAPTION: Final = "Corrected probability by class. Dashed: unchanged"
 _FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
     "class_accuracies": (
         "Class accuracies before and after correction by DCS, mean over seeds: predictions are "
@@ -380,27 +297,25 @@ _FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
 
 
 def overview_figures(cells: Cells) -> dict[str, tuple[str, Figure]]:
-    """Return the figures of a sweep that have data, by name and with their captions."""
+    """Return the figures of a sweep that have data, by name and with their captions.
+
+    A figure that cannot be drawn is left out with a warning, so that no results are lost.
+    """
     found = {}
     for name, (caption, draw) in _FIGURES.items():
-        figure = drawn_or_none(name, partial(draw, cells))
-        if figure is not None:
-            found[name] = caption, figure
+        try:
+            found[name] = caption, draw(cells)
+        except InvalidInputError:
+            continue
+        except Exception as error:
+            _log.warning("figure %s could not be drawn (%s)", name, one_line(error))
     return found
 
 
-def figure_files(
-    figures: Mapping[str, tuple[str, Figure]],
-) -> dict[str, bytes]:
+def figure_files(figures: Mapping[str, tuple[str, Figure]]) -> dict[str, bytes]:
     """Return figures with their captions as the contents of files, by artifact path."""
-    forms: tuple[Literal["png", "svg"], ...] = ("png", "svg")
-    files: dict[str, bytes] = {}
-    for name, (_, figure) in figures.items():
-        for form in forms:
-            content = drawn_or_none(name, partial(figure_bytes, figure, form))
-            if content is None:
-                break
-            files[f"{schema.FIGURES_FOLDER}/{name}.{form}"] = content
-            # The layout is final, and computing it again takes as long as drawing.
-            figure.set_layout_engine("none")
-    return files
+    return {
+        f"{schema.FIGURES_FOLDER}/{name}.{form}": figure_bytes(figure, form)
+        for name, (_, figure) in figures.items()
+        for form in get_args(_Form)
+    }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import zlib
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -21,36 +19,11 @@ from dcs_tracking.results.cells import (
     shots_rank,
     text_of,
 )
-from dcs_tracking.results.figures import (
-    ACCENT,
-    BEATEN,
-    BLUE,
-    GREY,
-    GRID,
-    INK,
-    LIGHT,
-    SCHEME_CAPTION,
-    drawn_or_none,
-    figure_bytes,
-    scheme_figure,
-)
+from dcs_tracking.results.figures import figure_bytes
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
     from matplotlib.figure import Figure
 
-_REFERENCES = re.compile(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)')
-#: CSS variables that replace the colors of figures, so that a dark page can redefine them.
-_COLORS = {
-    "#ffffff": "page",
-    INK: "ink",
-    LIGHT: "rule",
-    GRID: "grid",
-    BEATEN: "faint",
-    GREY: "soft",
-    ACCENT: "accent",
-    BLUE: "link",
-}
 _DRAWN_METHOD = "dcs"
 
 
@@ -135,7 +108,7 @@ def _build_schemes(
 
     It is of DCS or, if there are none, of another method: the one with the best development score
     at the largest number of shots. Each has a ``name``, a ``link``, the name of its
-    ``calibration``, a ``picture``, and ``classes``: name, kind of correction and its effect.
+    ``calibration``, and ``classes``: name, kind of correction and its effect.
     """
 
     def merit(cell: StoredCell) -> tuple[float, float]:
@@ -150,7 +123,6 @@ def _build_schemes(
     schemes = []
     for cell in sorted(best.values(), key=shown.index):
         record = cell.record
-        figure = drawn_or_none("scheme", partial(scheme_figure, record))
         scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
         corrections = zip(scheme.classes, scheme.corrections, strict=True)
         schemes.append(
@@ -159,30 +131,15 @@ def _build_schemes(
                 "link": link(cell),
                 "calibration": scheme.calibration.name if scheme.calibration else "",
                 "classes": [(name, each.kind, each.effect) for name, each in corrections],
-                "picture": figure and _embed_figure(SCHEME_CAPTION, figure),
             }
         )
     return schemes
 
 
-def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
-    """Return a caption and its figure as HTML, with the colors of the page."""
-    from markupsafe import Markup
-
-    width = round(96 * figure.get_size_inches()[0])
-    data = figure_bytes(figure, "svg")
-    svg = data.decode()
-    # All figures share the ids of one page, so each gets a prefix of its own.
-    own = f"f{zlib.crc32(data + caption.encode()):08x}-"
-    svg = _REFERENCES.sub(own, svg[svg.index("<g ") : svg.rindex("</svg>")])
-    for color, name in _COLORS.items():
-        svg = svg.replace(color, f"var(--{name})")
-    size = " ".join(f"{72 * inches:g}" for inches in figure.get_size_inches())
-    head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {}" style="{}">')
-    # Matplotlib has escaped the text in the figure.
-    # On a telephone, panels side by side are moved sideways rather than shrunk beyond reading.
-    style = f"width: {width}px; min-width: {round(0.75 * width)}px"
-    return caption, head.format(caption, size, style) + Markup(svg + "</svg>")
+def _embed_figure(caption: str, figure: Figure) -> tuple[str, str, int]:
+    """Return a caption, its figure as a data URL, and the width in pixels."""
+    data = b64encode(figure_bytes(figure, "svg")).decode()
+    return caption, f"data:image/svg+xml;base64,{data}", round(96 * figure.get_size_inches()[0])
 
 
 def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:

@@ -16,14 +16,8 @@ from typing import Any, Final
 from dcs_tracking.records import CellRecord
 from dcs_tracking.schema import OBJECTIVE, OPTIMIZATION_SIZE
 
-#: Names of objectives, by whether the weights of COBias and PMI are nonzero.
-_TERMS: Final = {
-    (True, True): "full",
-    (False, False): "err",
-    (False, True): "err+pmi",
-    (True, False): "err+cobias",
-}
-_OBJECTIVES: Final = tuple(_TERMS.values())
+#: Named objectives, in the order of tables.
+_OBJECTIVES: Final = ("full", "err", "err+pmi", "err+cobias")
 
 _GROUP: Final = ("model", "task", "shots", "method")
 #: Groups of tuner settings, each of which is a setting.
@@ -131,12 +125,6 @@ def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
     )
 
 
-def unusual_settings(record: CellRecord) -> list[str]:
-    """Return the names of the settings of a cell that differ from main values."""
-    own = _get_settings(record)
-    return [name for name, usual in _MAIN_VALUES.items() if own.get(name, usual[0]) not in usual]
-
-
 def own_settings(record: CellRecord, names: Iterable[str]) -> dict[str, str]:
     """Return the settings of a cell by name, as text; names that it does not have are left out."""
     own = _get_settings(record)
@@ -187,14 +175,6 @@ def objective_label(record: CellRecord) -> str | None:
     """
     objective = _get_objective(record)
     return None if objective is None else objective_name(objective)
-
-
-def objective_terms(record: CellRecord) -> str:
-    """Return the objective's terms of nonzero weight: ``full``, ``err``, ``err+pmi``, ..."""
-    objective = _get_objective(record)
-    if isinstance(objective, Mapping):
-        return _TERMS[bool(objective.get("beta")), bool(objective.get("tau"))]
-    return objective or "full"
 
 
 def objective_name(objective: str | Mapping[str, float]) -> str:

@@ -1,16 +1,20 @@
-"""Tables of sweeps, as pivots of the frames of their cells."""
+"""Tables of sweeps, as pivots of the frames of their cells, and their formats."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.splits import compare_over_splits
 from dcs.evaluation.uncertainty import chance, percent
+from dcs.io import atomic_write_text
 from dcs_tracking import schema
-from dcs_tracking.results import formats, paper
 from dcs_tracking.results.cells import (
     MEASURE_COLUMNS,
     MEASURES,
@@ -25,20 +29,24 @@ from dcs_tracking.results.cells import (
     sorted_by,
     text_of,
 )
-from dcs_tracking.results.formats import ResultTable, RowKind, filled, points
 from dcs_tracking.results.settings import Axis
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_GROUP: Final = (*SOURCE, "method", "setting")
-LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *MEASURE_COLUMNS)
+#: Which of the values of a column is the best, by the first word of its head.
+_BEST: Final[dict[str, Any]] = {"Acc": "max", "COBias": "min"}
 
+#: Prefixes that a spreadsheet interprets as a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+_AVERAGE: Final = "average"
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
 #: Formatters of the columns that distinguish rows.
 _TITLES: Final[dict[str, Callable[[Any], str]]] = {
     "model": text_of,
-    "task": paper.task_title,
+    "task": text_of,
     "shots": text_of,
     "method": method_title,
 }
@@ -48,24 +56,149 @@ _TERMS_NOTE: Final = (
 )
 
 
-def leaderboard(cells: Cells) -> pd.DataFrame:
-    """Return accuracy and COBias on the test rows per model, task, shots and method.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultTable:
+    """A result table: numbers for programs and text for display.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Columns ``model``, ``task``, ``shots``, ``method``, ``setting`` (description of how the
-        cells differ from the main ones; empty for main cells), ``seeds`` (number of cells),
-        ``accuracy_mean``, ``accuracy_std``, ``accuracy_low``, ``accuracy_high``,
-        ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The sample
-        standard deviation (``n - 1``) is NaN for one seed; the ends of the 95 % interval and the
-        p-value of the difference from uncorrected on the same rows are NaN for several seeds.
+    Attributes
+    ----------
+    name : str
+        Stem of the file names.
+    title : str
+        Caption.
+    frame : pandas.DataFrame
+        The numbers in tidy form, as fractions; exported to CSV and MLflow.
+    text : pandas.DataFrame
+        The displayed table: all values are text, columns have their display names.
+    words : tuple of str
+        Columns that hold text; the others hold numbers.
+    about : str
+        Explanation of the measured numbers.
     """
-    return cells.estimates(_GROUP)[[*LEADERBOARD_COLUMNS]]
+
+    name: str
+    title: str
+    frame: pd.DataFrame
+    text: pd.DataFrame
+    words: tuple[str, ...]
+    about: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column heads of the displayed table."""
+        return tuple(self.text.columns)
+
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """Rows of the displayed table, one text per column."""
+        return tuple(self.text.itertuples(index=False, name=None))
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown, including title and note."""
+        note = f"\n{self.about}\n" if self.about else ""
+        return f"**{self.title}**\n\n{to_markdown(self.text, words=self.words)}{note}"
+
+    def to_csv(self) -> str:
+        """Return the tidy numbers as CSV, with text escaped that spreadsheets run as formulas."""
+        text: str = self.frame.map(_escape_formula).to_csv(index=False, lineterminator="\n")
+        return text
+
+    def to_latex(self) -> str:
+        """Return the displayed table in LaTeX, for the package booktabs.
+
+        The best accuracy and the least COBias of each model and number of shots are bold.
+        """
+        import pandas as pd
+
+        bold = pd.DataFrame("", index=self.text.index, columns=self.text.columns)
+        names = [name for name in ("model", "shots") if name in self.text]
+        same = self.text[names].agg(tuple, axis=1) if names else pd.Series("", self.text.index)
+        for name in self.text.columns:
+            if (best := _BEST.get(str(name).split()[0])) is not None:
+                shown = self.text[name].str.extract(r"^([\d.]+)")[0].astype(float)
+                reached = shown == shown.groupby(same).transform(best)
+                bold.loc[reached, name] = "textbf: --rwrap;"
+        style = self.text.style.hide(axis="index").apply(lambda _: bold, axis=None)
+        style.format(_mathematical, escape="latex").format_index(escape="latex", axis="columns")
+        caption = re.sub(r"([&%$#_{}])", r"\\\1", f"{self.title}. {self.about}".strip())
+        text: str = style.to_latex(
+            hrules=True,
+            column_format="".join("l" if n in self.words else "r" for n in self.text.columns),
+            caption=_mathematical(caption),
+            label=f"tab:{self.name}",
+            position_float="centering",
+        )
+        return text
+
+    def contents(self) -> dict[str, str]:
+        """Return the table in every format by file name."""
+        return {
+            f"{self.name}.md": self.to_markdown(),
+            f"{self.name}.csv": self.to_csv(),
+            f"{self.name}.json": to_mlflow_json(self.frame),
+            f"{self.name}.tex": self.to_latex(),
+        }
+
+    def write(self, folder: Path | str) -> None:
+        """Write the table in every format to `folder`."""
+        for name, text in self.contents().items():
+            atomic_write_text(Path(folder) / name, text)
+
+
+def filled(text: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame of text without the columns that are empty in all rows."""
+    return text.loc[:, (text != "").any()] if len(text) else text
+
+
+def points(gap: float, deviation: float = math.nan) -> str:
+    """Format a difference of fractions in percentage points, with its sign; empty for NaN."""
+    text = "" if math.isnan(gap) else f"{100 * gap:+.1f}".replace("-", "−")
+    return text if math.isnan(deviation) else f"{text} ± {100 * deviation:.1f}"
+
+
+def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:
+    """Return a frame of text as a Markdown table with lines of equal width.
+
+    Parameters
+    ----------
+    text : pandas.DataFrame
+        All values are text.
+    words : sequence of str
+        Columns aligned to the left; the others are aligned to the right.
+    """
+    columns = []
+    for name, column in text.items():
+        cells = [str(cell).replace("|", "\\|").replace("\n", " ") for cell in (name, *column)]
+        width = max(3, *map(len, cells))
+        left = name in words
+        cells = [cell.ljust(width) if left else cell.rjust(width) for cell in cells]
+        rule = "-" * (width + 2) if left else "-" * (width + 1) + ":"
+        columns.append([f" {cells[0]} ", rule, *(f" {cell} " for cell in cells[1:])])
+    return "".join(f"|{'|'.join(row)}|\n" for row in zip(*columns, strict=True))
+
+
+def _mathematical(text: object) -> str:
+    """Replace the signs that LaTeX has in formulas only."""
+    return str(text).replace("±", r"$\pm$").replace("−", "$-$")
+
+
+def to_mlflow_json(frame: pd.DataFrame) -> str:
+    """Return a table in the format of `mlflow.load_table`.
+
+    `MlflowClient.log_table` appends to an existing table; a file in the same format replaces it,
+    so that a sweep recorded twice has each row once.
+    """
+    # Fifteen is the maximum that pandas supports.
+    text: str = frame.to_json(orient="split", index=False, double_precision=15)
+    return text
+
+
+def _escape_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def main_results(cells: Cells) -> ResultTable:
-    """Return accuracy and COBias per task with their average (paper, main results).
+    """Return accuracy and COBias per task with their average.
 
     Cells of other settings are left out: see `ablation_tables`.
 
@@ -124,29 +257,17 @@ def _build_task_table(
 ) -> ResultTable:
     """Return a table of accuracy and COBias: a row per model, shots and method, a column per task.
 
-    Rows are distinguished by the values of `axis`, too. The published figures stand below those
-    of the main results and of the terms of the objective.
+    Rows are distinguished by the values of `axis`, too.
     """
     import pandas as pd
 
     by = ["model", "shots", "method", *([] if axis is None else [axis.name])]
-    of_row = list(dict.fromkeys([*by, "terms"]))
-    tidy = cells.estimates([*of_row, "task"])
-    tasks = sorted(tidy["task"].unique(), key=paper.task_rank)
-    theirs = paper.paper_results()
-    if axis is not None and axis.name != schema.OBJECTIVE:
-        theirs = theirs.head(0)
-    elif sorted(map(paper.paper_task, tasks), key=str) != sorted(paper.TASKS):
-        # Averages over different tasks are not comparable.
-        theirs = theirs[theirs["task"] != paper.AVERAGE]
-    titles = Counter(map(paper.task_title, tasks))
-    heads = {
-        task: paper.task_title(task) if titles[paper.task_title(task)] == 1 else str(task)
-        for task in tasks
-    }
+    tidy = cells.estimates([*by, "task"])
+    tasks = list(tidy["task"].unique())
+    heads = {task: text_of(task) for task in tasks}
     if len(tasks) > 1:
-        tidy = pd.concat([tidy, _average(tidy, of_row, tasks)], ignore_index=True)
-        heads = {paper.AVERAGE: "all", **heads}
+        tidy = pd.concat([tidy, _average(tidy, by, tasks)], ignore_index=True)
+        heads = {_AVERAGE: "all", **heads}
     order = {
         "model": list(tidy["model"].unique()),
         "shots": sorted(tidy["shots"].unique(), key=shots_rank),
@@ -155,40 +276,24 @@ def _build_task_table(
         "task": list(heads),
     }
     tidy = sorted_by(tidy, order)
-    keys = tidy.assign(method=tidy["method"].replace({"published": "dcs"}))
-    tidy = tidy.join(paper.paper_beside(theirs, keys, ["shots", "method", "terms"]))
     columns = {(m, task): f"{_HEADS[m]} {head}" for m in MEASURES for task, head in heads.items()}
     forms = _TITLES if axis is None else {**_TITLES, axis.name: axis.short}
     lines: list[dict[Any, str]] = []
-    kinds: list[RowKind] = []
     shown: list[Estimate] = []
     for key, group in groups_of(tidy, by):
-        head = {column.replace("_", " "): forms[column](value) for column, value in key.items()}
         rows = {row["task"]: row for row in group.to_dict("records")}
-        ours = {at: Estimate.of(rows[at[1]], at[0]) for at in columns if at[1] in rows}
-        published = {
-            at: percent(rows[at[1]][f"paper_{at[0]}"], rows[at[1]][f"paper_{at[0]}_sd"])
-            for at in ours
-        }
-        shown += ours.values()
-        lines.append(head | {columns[at]: each.marked() for at, each in ours.items()})
-        kinds.append("measured")
-        if any(published.values()):
-            marked = {"method": f"{head['method']}, paper"}
-            lines.append(head | marked | {columns[at]: text for at, text in published.items()})
-            kinds.append("paper")
+        own = {at: Estimate.of(rows[at[1]], at[0]) for at in columns if at[1] in rows}
+        shown += own.values()
+        head = {column.replace("_", " "): forms[column](value) for column, value in key.items()}
+        lines.append(head | {columns[at]: each.marked() for at, each in own.items()})
     words = [column.replace("_", " ") for column in by]
-    names = [*words, *columns.values()]
-    text = pd.DataFrame(lines, columns=names, dtype=object).fillna("")
-    numbers = [*by, "task", "seeds", *MEASURE_COLUMNS]
-    numbers += [f"paper_{measure}" for measure in MEASURES] if "paper" in kinds else []
+    text = pd.DataFrame(lines, columns=[*words, *columns.values()], dtype=object).fillna("")
     return ResultTable(
         name=name,
         title=title,
-        frame=tidy[numbers],
+        frame=tidy[[*by, "task", "seeds", *MEASURE_COLUMNS]],
         text=filled(text),
         words=tuple(words),
-        kinds=tuple(kinds),
         about=" ".join(filter(None, (notes_of(shown), note))),
     )
 
@@ -198,7 +303,14 @@ def _average(tidy: pd.DataFrame, by: Sequence[str], tasks: Sequence[Any]) -> pd.
     means, groups = grouped(tidy, by)
     means["seeds"] = groups["seeds"].min()
     means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
-    return means[groups.size() == len(tasks)].assign(task=paper.AVERAGE)
+    return means[groups.size() == len(tasks)].assign(task=_AVERAGE)
+
+
+def _texts(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the columns that distinguish rows as they are shown."""
+    import pandas as pd
+
+    return pd.DataFrame({name: frame[name].map(_TITLES.get(name, str)) for name in columns})
 
 
 def class_accuracies(cells: Cells) -> ResultTable:
@@ -212,9 +324,7 @@ def class_accuracies(cells: Cells) -> ResultTable:
     """
     by = [*SOURCE, "method", "class"]
     frame, groups = grouped(cells.main.classes, by)
-    text = frame.copy()
-    for column in (*SOURCE, "method"):
-        text[column] = text[column].map(_TITLES[column])
+    text = _texts(frame, by)
     frame["seeds"] = groups.size()
     for when in ("before", "after"):
         frame[when], frame[f"{when}_std"] = groups[when].mean(), groups[when].std()
@@ -238,12 +348,9 @@ def joint_tables(cells: Cells) -> ResultTable:
         A row per method and number of tables of the same rows, and what each further one added.
     """
     frame = cells.by_tables
-    text = frame[["method", "tables", "cells"]].copy()
-    text["method"] = text["method"].map(method_title)
-    for column in ("tables", "cells"):
-        text[column] = text[column].map("{:.0f}".format)
-    for column in ("accuracy", "cobias", "score"):
-        text[column] = frame[column].map(percent)
+    text = _texts(frame.astype({"tables": int}), ("method", "tables", "cells"))
+    for column, head in {"accuracy": "accuracy", "cobias": "COBias", "score": "score"}.items():
+        text[head] = frame[column].map(percent)
     text["per further table"] = list(map(points, frame["gain"], frame["gain_error"]))
     notes = ["score: accuracy minus COBias, mean over tasks; ± standard error over cells."]
     for row in frame[frame["method"] == "dcs"].dropna(subset="gain_error").to_dict("records")[-1:]:
@@ -255,7 +362,7 @@ def joint_tables(cells: Cells) -> ResultTable:
         name="joint_tables",
         title="Quality against the number of tables fitted jointly, % of test rows",
         frame=frame,
-        text=filled(text.rename(columns={"cobias": "COBias"})),
+        text=filled(text),
         words=("method",),
         about=" ".join(notes),
     )
@@ -270,12 +377,12 @@ def all_tables(cells: Cells) -> list[ResultTable]:
 
 
 def table_files(cells: Cells) -> dict[str, str]:
-    """Return the files of the tables of a sweep and of its `leaderboard` by artifact path."""
-    files = {schema.LEADERBOARD_FILE: formats.to_mlflow_json(leaderboard(cells))}
-    for table in all_tables(cells):
-        for name, text in table.contents().items():
-            files[f"{schema.TABLES_FOLDER}/{name}"] = text
-    return files
+    """Return the files of the tables of a sweep by artifact path."""
+    return {
+        f"{schema.TABLES_FOLDER}/{name}": text
+        for table in all_tables(cells)
+        for name, text in table.contents().items()
+    }
 
 
 def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
@@ -305,31 +412,29 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
     both = frames[0].merge(frames[1], on=[*by, "seed"], suffixes=("", "_second"))
     if both.empty:
         raise InvalidInputError("the sweeps have no cell of the same source, seed and method")
-    numbers, texts = [], []
+    rows = []
     for where, group in groups_of(both, by):
         row: dict[Any, Any] = {**where, "cells": len(group)}
-        text = {
-            **where,
-            "task": paper.task_title(where["task"]),
-            "method": method_title(where["method"]),
-        }
-        text["cells"] = str(len(group))
-        for measure, head in {"accuracy": "accuracy", "cobias": "COBias"}.items():
+        ratio = float((group["test_rows"] / group["rows"]).mean())
+        for measure in MEASURES:
             old, new = group[f"test/{measure}"], group[f"test/{measure}_second"]
-            ratio = float((group["test_rows"] / group["rows"]).mean())
             found = compare_over_splits(new - old, test_ratio=ratio if ratio > 0.0 else 1.0)
             row |= {f"{measure}_first": old.mean(), f"{measure}_second": new.mean()}
             row |= {f"{measure}_change": found.mean, f"{measure}_p": found.p}
-            text[head] = f"{percent(old.mean())} → {percent(new.mean())}"
-            text[f"Δ {head}"] = points(found.mean)
-            text[f"p {head}"] = chance(found.p)
-        numbers.append(row)
-        texts.append(text)
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    text = _texts(frame, [*by, "cells"])
+    for measure in MEASURES:
+        title = METRICS[measure].title
+        means = zip(frame[f"{measure}_first"], frame[f"{measure}_second"], strict=True)
+        text[title] = [f"{percent(old)} → {percent(new)}" for old, new in means]
+        text[f"Δ {title}"] = frame[f"{measure}_change"].map(points)
+        text[f"p {title}"] = frame[f"{measure}_p"].map(chance)
     return ResultTable(
         name="comparison",
         title="Change from the first sweep to the second, % of test rows",
-        frame=pd.DataFrame(numbers),
-        text=filled(pd.DataFrame(texts)),
+        frame=frame,
+        text=filled(text),
         words=tuple(by),
         about="p: corrected resampled t-test over seeds (Nadeau and Bengio).",
     )

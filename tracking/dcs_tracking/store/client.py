@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
 import shlex
 import socket
-import sqlite3
 import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,9 +22,11 @@ from urllib.request import getproxies, proxy_bypass, url2pathname
 
 from filelock import FileLock
 
-from dcs.errors import ConfigError, TrackingError, one_line, suggest
+from dcs.errors import ConfigError, TrackingError, one_line, unknown
 from dcs.errors import redact as redact_text
 from dcs.io import atomic_path
+from dcs_tracking import schema
+from dcs_tracking.records import PromptRecord
 from dcs_tracking.store.views import CLASSICAL
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ _REQUEST_SETTINGS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
+
+#: Maximum number of traces of a run: what one search returns.
+MAX_TRACES = 100
+
+_URI = "MLFLOW_TRACKING_URI"
+
+_exporting = threading.Lock()
 
 #: Times the timeout of a request that the first answer of a server may take, with retries.
 _FIRST_ANSWER = 10
@@ -82,23 +90,19 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     TimeoutError
         Raised if it takes longer.
     """
-    found: list[T] = []
-    faults: list[BaseException] = []
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            found.append(call())
+            answer.set_result(call())
         except BaseException as error:
-            faults.append(error)
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if faults:
-        raise faults[0]
-    if not found:
+    threading.Thread(target=run, daemon=True).start()
+    wait([answer], seconds)
+    if not answer.done():
         raise TimeoutError(f"the server has not answered completely for {seconds:.0f} s")
-    return found[0]
+    return answer.result()
 
 
 class StoreUnavailable(TrackingError):
@@ -113,17 +117,6 @@ def reason_of(error: BaseException) -> str:
             return one_line(origin)
         cause = cause.__cause__ or cause.__context__
     return one_line(error)
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error is that a disk of this machine is full, or was caused by it."""
-    while error is not None:
-        if getattr(error, "errno", None) == errno.ENOSPC:
-            return True
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def default_tracking_uri(output: Path | str) -> str:
@@ -193,17 +186,15 @@ def redact(uri: str) -> str:
 def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
     """Return the command that starts the MLflow UI for a store without a server.
 
+    The store is to be in its environment, as ``MLFLOW_BACKEND_STORE_URI``: other users of the
+    machine can see the arguments of a process.
+
     Parameters
     ----------
     uri : str
         Tracking URI of the store.
     port : int
         Port to listen on; only this machine can connect to it.
-
-    Returns
-    -------
-    list of str
-        The command and its arguments.
 
     Raises
     ------
@@ -212,7 +203,7 @@ def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
     """
     if has_server(uri):
         raise ConfigError(f"{redact(uri)} is a server with its own UI; open it in a browser")
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    command = [sys.executable, "-m", "mlflow", "ui"]
     # Do not log every request of the browser, nor import modules of the current folder.
     options = ["--log-level", "warning", "--app-dir", sysconfig.get_path("purelib")]
     command += ["--uvicorn-opts", shlex.join(options)]
@@ -361,11 +352,7 @@ def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
     client = open_store(tracking_uri)
     found = _usable_experiment(client, name)
     if found is None:
-        known = [item.name for item in client.search_experiments()]
-        raise TrackingError(
-            f"experiment {name!r} does not exist{suggest(name, known)}; existing: "
-            f"{', '.join(known)}"
-        )
+        raise unknown("experiment", name, [each.name for each in client.search_experiments()])
     return client, str(found.experiment_id)
 
 
@@ -439,6 +426,75 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.encode() if isinstance(content, str) else content)
         client.log_artifacts(run_id, folder)
+
+
+def log_traces(
+    client: MlflowClient,
+    prompts: Sequence[PromptRecord],
+    experiment_id: str,
+    run_id: str,
+    tags: Mapping[str, str],
+) -> None:
+    """Log prompts as traces of a run.
+
+    Parameters
+    ----------
+    client : MlflowClient
+        Client of an open store.
+    prompts : sequence of PromptRecord
+        The prompts.
+    experiment_id, run_id : str
+        The run.
+    tags : mapping of str to str
+        Tags of each trace.
+    """
+    with _exporting_to(client.tracking_uri):
+        for prompt in prompts:
+            start = prompt.started_ms * 1_000_000
+            span = client.start_trace(
+                "prompt",
+                span_type="LLM",
+                inputs=dict(prompt.inputs),
+                attributes={"label": prompt.label},
+                tags={**tags, schema.KIND: schema.KIND_PROMPT},
+                experiment_id=experiment_id,
+                start_time_ns=start,
+                run_id=run_id,
+            )
+            # The name by which MLflow knows the number of tokens of a trace.
+            usage = {"input_tokens": prompt.tokens, "total_tokens": prompt.tokens}
+            span.set_attribute("mlflow.chat.tokenUsage", usage)
+            end = start + round(1e9 * prompt.seconds)
+            client.end_trace(span.trace_id, outputs=dict(prompt.outputs), end_time_ns=end)
+
+
+@contextmanager
+def _exporting_to(tracking_uri: str) -> Iterator[None]:
+    """Export traces to a store: MLflow exports them to that of the process, not of a client."""
+    import mlflow
+
+    with _exporting:
+        # Setting the URI sets the variable too.
+        variable = os.environ.pop(_URI, None)
+        is_set: bool = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
+        own = mlflow.get_tracking_uri() if is_set else None
+        try:
+            mlflow.set_tracking_uri(tracking_uri)
+            yield
+            mlflow.flush_trace_async_logging()
+        finally:
+            mlflow.set_tracking_uri(own)  # type: ignore[arg-type]
+            if variable is not None:
+                os.environ[_URI] = variable
+
+
+def delete_traces(client: MlflowClient, experiment_id: str, run_id: str) -> None:
+    """Delete the traces of a run."""
+    found = client.search_traces(
+        locations=[experiment_id], run_id=run_id, include_spans=False, max_results=MAX_TRACES
+    )
+    if found:
+        client.delete_traces(experiment_id, trace_ids=[trace.info.trace_id for trace in found])
 
 
 def log_check(tracking_uri: str, name: str, metrics: Mapping[str, float]) -> None:

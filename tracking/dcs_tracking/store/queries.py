@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import operator
-import re
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcs.errors import ConfigError, TrackingError, one_line, quoted, unknown
+from dcs.errors import TrackingError, one_line, unknown
 from dcs.evaluation.metrics import metric_of
 from dcs_tracking import schema
 from dcs_tracking.archive import Archive
 from dcs_tracking.records import CellRecord, StoredCell
 from dcs_tracking.results.cells import MEASURES, ordered
-from dcs_tracking.store.client import open_experiment, open_store, search_runs
-from dcs_tracking.store.traces import delete_traces
+from dcs_tracking.store.client import delete_traces, open_experiment, open_store, search_runs
 from dcs_tracking.store.views import view_links
 
 if TYPE_CHECKING:
@@ -37,10 +33,6 @@ CELL_COLUMNS = (*_RUN, *_IDENTITY, "started", "seconds", *FIGURES)
 _TYPES = {"started": "datetime64[ms, UTC]"} | dict.fromkeys(("seconds", *FIGURES), "float64")
 
 _CELLS = schema.tagged({schema.KIND: schema.KIND_CELL})
-
-_CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign><=|>=|!=|=|<|>)(?P<value>.*)")
-_SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-_SIGNS |= {"=": operator.eq, "!=": operator.ne}
 
 
 def cells(
@@ -93,9 +85,7 @@ def _format_row(
     tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
     key, metrics = tags.get(schema.CELL_KEY, ""), run.data.metrics
     if archive and key in records and archive.digest(key) == tags.get(schema.RECORD_DIGEST):
-        recorded = records[key].metrics
-        names = schema.safe_names(recorded)
-        metrics = metrics | {names[name]: value for name, value in recorded.items()}
+        metrics = {**metrics, **records[key].metrics}
     return {
         **metrics,
         **{f"params.{name}": value for name, value in run.data.params.items()},
@@ -117,38 +107,6 @@ def _search_all(client: MlflowClient, where: str) -> list[Run]:
     return sorted(runs, key=lambda run: run.info.start_time)
 
 
-def matching(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
-    """Return the cells that match conditions such as ``method=dcs`` and ``test/cobias<5``.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Cells, as returned by `cells`.
-    conditions : iterable of str
-        A column, one of ``= != < <= > >=``, and a value. Accuracies, COBias, F1 and scores are in
-        percent, as in tables.
-
-    Raises
-    ------
-    dcs.errors.ConfigError
-        Raised if a condition cannot be parsed or its column does not exist.
-    """
-    import pandas as pd
-
-    for text in conditions:
-        found = _CONDITION.fullmatch(text)
-        if not found:
-            raise ConfigError(f"invalid condition {text!r}; e.g. method=dcs or test/cobias<5")
-        name, value = found["name"].strip(), found["value"].strip()
-        column: Any = _get_column(frame, name)
-        compared: Any = value
-        if column.dtype.kind == "f" or found["sign"] not in ("=", "!="):
-            column, compared = pd.to_numeric(column, errors="coerce"), _parse_number(value, text)
-            compared /= 100 if metric_of(name) else 1
-        frame = frame[_SIGNS[found["sign"]](column, compared)]
-    return frame
-
-
 def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return cells sorted by a metric or another column, missing values last.
 
@@ -157,7 +115,10 @@ def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    column = _get_column(frame, name)
+    if name not in frame:
+        known = [str(each) for each in frame if not str(each).startswith("params.")]
+        raise unknown("column", name, known)
+    column = frame[name]
     numbers = pd.to_numeric(column, errors="coerce")
     # Tags and parameters are strings, even if their values are numbers.
     values = numbers if numbers.notna().any() else column
@@ -167,30 +128,13 @@ def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return frame.loc[order.index]
 
 
-def _get_column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
-    if name not in frame:
-        known = [str(each) for each in frame if not str(each).startswith("params.")]
-        raise unknown("column", name, known)
-    return frame[name]
-
-
-def _parse_number(value: str, condition: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise ConfigError(f"invalid condition {condition!r}: {value!r} is not a number") from None
-
-
 def _deduplicate(runs: Iterable[Run]) -> list[Run]:
     """Return one run per cell, a finished one if several drivers wrote the cell."""
+    rank = {"FINISHED": 0, "FAILED": 1}
     kept: dict[str, Run] = {}
-    rank = defaultdict(lambda: 2, FINISHED=0, FAILED=1)
-    for run in runs:
-        name = run.data.tags.get(schema.CELL_KEY, run.info.run_id)
-        other = kept.setdefault(name, run)
-        if rank[run.info.status] < rank[other.info.status]:
-            kept[name] = run
-    return list(kept.values())
+    for run in sorted(runs, key=lambda run: rank.get(run.info.status, 2)):
+        kept.setdefault(run.data.tags.get(schema.CELL_KEY, run.info.run_id), run)
+    return sorted(kept.values(), key=lambda run: run.info.start_time)
 
 
 def stored_cells(
@@ -238,10 +182,7 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
     tracking_uri : str
         Tracking URI of the store.
     name : str
-        A cell key or run id, or a prefix of one; the name of a run; or ``best:`` followed by
-        comma-separated conditions of `matching` and at most one metric to sort by:
-        ``best:test/cobias<5,method=dcs`` is the most accurate cell of DCS with a COBias below
-        5 %, ``best:test/cobias`` the cell with the lowest COBias.
+        A cell key or run id, or a prefix of one; or the name of a run.
     archive : Archive, optional
         Archive to read the record from first.
 
@@ -249,48 +190,18 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
     ------
     dcs.errors.TrackingError
         Raised if no cell or several cells match.
-    dcs.errors.ConfigError
-        Raised if a condition is invalid.
     """
     client = open_store(tracking_uri)
-    kind, _, best = name.partition(":")
-    runs = (
-        _find_best(tracking_uri, client, best, archive)
-        if kind == "best"
-        else _find_named(client, name)
-    )
+    runs = [run for run in _search_all(client, _CELLS) if name and _is(run, name)]
     if len({run.data.tags.get(schema.CELL_KEY) for run in runs}) != 1:
         known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in runs[:5])
         raise TrackingError(
-            f"run {name!r} is ambiguous: {len(runs)} runs match ({known}); give a longer prefix "
-            "of the key or run id"
-            if runs
-            else f"run {name!r} does not exist: no cell has this key, run id or name; `dcs runs` "
-            "lists them"
+            f"run {name!r}: {len(runs)} cells have this key, run id or name ({known}); `dcs runs` "
+            "lists all of them"
         )
     # Several sweeps may have the same cell, with the same record.
     key = runs[-1].data.tags.get(schema.CELL_KEY, "")
     return _load_cell(client, runs[-1], archive, archive.load([key]) if archive else {})
-
-
-def _find_best(
-    tracking_uri: str, client: MlflowClient, text: str, archive: Archive | None
-) -> list[Run]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    conditions = [part for part in parts if _CONDITION.fullmatch(part)]
-    measure, *others = [part for part in parts if part not in conditions] or ["test/accuracy"]
-    if others:
-        raise ConfigError(
-            f"best:{text}: expected at most one metric, got {quoted([measure, *others])}; write "
-            "conditions as method=dcs or test/cobias<5"
-        )
-    frame = matching(cells(tracking_uri, archive=archive), ["status=FINISHED", *conditions])
-    best = best_first(frame, measure).dropna(subset=[measure])["run_id"].iloc[:1]
-    return [client.get_run(str(run_id)) for run_id in best]
-
-
-def _find_named(client: MlflowClient, name: str) -> list[Run]:
-    return [run for run in _search_all(client, _CELLS) if name and _is(run, name)]
 
 
 def _is(run: Run, name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
 import os
@@ -26,7 +25,6 @@ from dcs_tracking.results.figures import figure_files, overview_figures
 from dcs_tracking.store.client import (
     default_tracking_uri,
     has_server,
-    is_disk_full,
     load_client_class,
     open_client,
     open_store,
@@ -66,14 +64,12 @@ class RecorderReport:
         Number of cells written to the store by this recorder.
     pending : int
         Number of cells on disk that are not known to be in the store.
-    complete : bool
-        Whether the store has all cells, and the end of the sweep.
     message : str
         One line for the user; if cells are pending or the end of the sweep is not recorded, with
         the reason and the command that records them.
     complete : bool
         Whether all cells and the end of the sweep are in the store.
-    link : str or None
+    address : str or None
         URL of the sweep's run in the MLflow UI; None while the store is unavailable.
     """
 
@@ -81,13 +77,7 @@ class RecorderReport:
     pending: int
     complete: bool
     message: str
-    link: str | None = None
-
-    @property
-    def counts(self) -> dict[str, Any]:
-        """The report as plain values, for programs; ``address`` is the link."""
-        names = ("recorded", "pending", "complete", "message")
-        return {name: getattr(self, name) for name in names} | {"address": self.link}
+    address: str | None = None
 
 
 class Recorder:
@@ -160,7 +150,6 @@ class Recorder:
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._failures: dict[str, str] = {}
         self._error: str | None = None
-        self._full = False
         self._stop: tuple[SweepStatus, float] | None = None
         self._runs: SweepRuns | None = None
         self._ended = False
@@ -168,7 +157,6 @@ class Recorder:
         self._progress = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
         self._thread.start()
-        atexit.register(self.close)
 
     def record(self, record: CellRecord) -> None:
         """Save a finished cell and schedule its recording; returns once it is on disk.
@@ -183,7 +171,7 @@ class Recorder:
         Raises
         ------
         dcs.errors.TrackingError
-            Raised if the recorder is closed, or the disk of the store is full.
+            Raised if the recorder is closed.
         OSError
             Raised if the file cannot be written.
         """
@@ -197,7 +185,6 @@ class Recorder:
         self._queue.put(key)
 
     def _list(self, key: str) -> None:
-        self._check_disk()
         if self._stop is not None:
             raise TrackingError(f"cell {key}: the recorder of this sweep is closed")
         # A key without a record is ignored, but a record without its key would not be sent.
@@ -234,28 +221,13 @@ class Recorder:
         -------
         RecorderReport
             What was recorded and what is pending.
-
-        Raises
-        ------
-        dcs.errors.TrackingError
-            Raised if the disk of the store is full; names its file.
         """
         try:
-            report = self._stop_thread(status, math.inf)
+            return self._stop_thread(status, math.inf)
         except BaseException:
             # Ctrl-C while waiting must not leave the run RUNNING.
             self.close()
             raise
-        self._check_disk()
-        return report
-
-    def _check_disk(self) -> None:
-        if self._full:
-            raise TrackingError(
-                f"{redact(self.tracking_uri)}: no space left on the disk of the database or its "
-                f"artifacts; results are saved in {self.archive.output}: free some space and run "
-                "the same command again"
-            )
 
     def close(self, status: SweepStatus = "KILLED") -> RecorderReport:
         """End the sweep within seconds; does nothing after `finish`. Safe in a signal handler.
@@ -298,7 +270,6 @@ class Recorder:
             self._report = self._summarize()
             if not self._thread.is_alive():
                 self._lock.release()
-            atexit.unregister(self.close)
         return self._report
 
     def _run(self) -> None:
@@ -360,21 +331,14 @@ class Recorder:
                     except Exception as error:
                         failed[key] = error
 
-        helpers = [
-            threading.Thread(target=write, daemon=True)
-            for _ in range(min(self._writers, len(left)) - 1)
-        ]
-        for helper in helpers:
-            with suppress(RuntimeError):  # No thread can be started at interpreter shutdown.
-                helper.start()
-        write()
-        for helper in helpers:
-            if helper.is_alive():
-                helper.join()
+        # Daemons: a request that is never answered must not keep the process.
+        threads = [threading.Thread(target=write, daemon=True) for _ in range(self._writers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         for key, error in failed.items():
             _log.debug("cell %s could not be recorded", key, exc_info=error)
-            if is_disk_full(error):
-                raise error
             # Raises if the store is unavailable; otherwise the record failed.
             runs.look_up(key)
             if key in self._failures:  # Skip a cell after its second failure.
@@ -417,35 +381,32 @@ class Recorder:
         keys = self.archive.keys(self._sweep.sweep_key)
         records = self.archive.load(keys, summaries=True).values()
         cells = Cells.of(records)
+        steps: list[Callable[[], object]] = [
+            partial(runs.write_scorings, self._sweep.scorings),
+            runs.remove_doubles,
+            partial(runs.write_summary, cells, sum(not each.finished for each in records)),
+            partial(runs.write_models, cells),
+        ]
+        # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
+        if deadline == math.inf and self._sweep.figures != "none":
+            steps.append(partial(self._write_figures, runs, cells))
         try:
-            for step in (
-                partial(runs.write_scorings, self._sweep.scorings),
-                runs.remove_doubles,
-                partial(runs.write_summary, cells, sum(not each.finished for each in records)),
-                partial(runs.write_models, cells),
-            ):
+            for step in steps:
                 self._progress = time.monotonic()
                 step()
         except Exception as error:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
             _log.debug("the tables of the sweep could not be written", exc_info=True)
-            self._error, self._full = reason_of(error), is_disk_full(error)
+            self._error = reason_of(error)
             runs.end("KILLED")
             return
         runs.end(status)
         self._ended = True
-        # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
-        if deadline == math.inf and self._sweep.figures != "none":
-            self.stage = "figures"
-            try:
-                self._progress = math.inf
-                figures = figure_files(overview_figures(cells))
-                self._progress = time.monotonic()
-                runs.write_figures(figures)
-            except Exception as error:
-                # The recording is complete without figures.
-                _log.warning("the figures of the sweep could not be written (%s)", one_line(error))
+
+    def _write_figures(self, runs: SweepRuns, cells: Cells) -> None:
+        self.stage = "figures"
+        runs.write_figures(figure_files(overview_figures(cells)))
 
     def _save_status(self, status: SweepStatus) -> None:
         scorings = tuple(self._scorings.copy().values())  # Other threads may be adding.
@@ -457,8 +418,8 @@ class Recorder:
 
     def _report_unavailable(self, error: Exception) -> None:
         self._runs = None
-        self._error, self._full = reason_of(error), is_disk_full(error)
-        if self._warn is not None and not self._full:
+        self._error = reason_of(error)
+        if self._warn is not None:
             warn, self._warn = self._warn, None
             warn(
                 f"tracking store {redact(self.tracking_uri)} cannot be used ({self._error}); "
@@ -480,7 +441,7 @@ class Recorder:
             )
         runs = self._runs
         return RecorderReport(
-            link=run_link(self.tracking_uri, runs.info) if runs else None,
+            address=run_link(self.tracking_uri, runs.info) if runs else None,
             recorded=self.recorded,
             pending=len(pending),
             complete=self._ended and not pending,

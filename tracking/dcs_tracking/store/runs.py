@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import threading
 import time
 from collections import defaultdict
@@ -17,7 +16,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
@@ -29,16 +27,20 @@ from dcs_tracking.records import (
     text_digest,
 )
 from dcs_tracking.results.cells import Cells, has_chosen
-from dcs_tracking.results.settings import own_settings, unusual_settings
+from dcs_tracking.results.settings import own_settings
 from dcs_tracking.results.sweep_tables import main_results, table_files
 from dcs_tracking.store import views
-from dcs_tracking.store.client import log_files, make_experiment, search_runs
+from dcs_tracking.store.client import (
+    delete_traces,
+    log_files,
+    log_traces,
+    make_experiment,
+    search_runs,
+)
 from dcs_tracking.store.serving import log_model
-from dcs_tracking.store.traces import delete_traces, log_traces
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.data.dataset_source import DatasetSource
     from mlflow.entities import DatasetInput, Run, RunInfo
 
 #: Maximum number of trials logged as step metrics, three each, within the limit of 1,000 metrics
@@ -47,9 +49,6 @@ _MAX_TRIAL_POINTS = 250
 
 #: Beginning of descriptions that are written here.
 _NOTE = "Compare: "
-
-#: Number of characters of the name of a run that MLflow shows in its list.
-_SHOWN = 20
 
 _COMPLETE = ("FINISHED", "FAILED")
 
@@ -139,16 +138,12 @@ class SweepRuns:
 
     def _adopt(self, key: str, run_id: str) -> None:
         """Move a run of an earlier sweep, which may vary less, to this one."""
-        from mlflow.entities import Metric, RunTag
-
         tags, metrics = {schema.PARENT: self.parent_id}, []
         if (record := self._archive.load([key]).get(key)) is not None:
             tags |= _cell_tags(record, self._varied)
             metrics = _metrics(_shown_metrics(record, self._varied), record.finished_ms)
-            self._client.update_run(run_id, name=cell_name(record, self._varied))
-        self._client.log_batch(
-            run_id, [Metric(*m) for m in metrics], tags=[RunTag(*tag) for tag in tags.items()]
-        )
+            self._client.update_run(run_id, name=views.cell_name(record, self._varied))
+        self._log(run_id, metrics, tags=tags)
 
     def write_cell(self, record: CellRecord) -> str:
         """Write a cell with its trials and artifacts unless it exists, and return its run id."""
@@ -171,7 +166,7 @@ class SweepRuns:
         if record.trials and self._sweep.trials != "none":
             files[schema.TRIALS_FILE] = trials_table(record).encode()
             tags |= schema.logged_tables([schema.TRIALS_FILE])
-        name = cell_name(record, self._varied)
+        name = views.cell_name(record, self._varied)
         run_id = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
         run = _KnownRun(run_id, complete=False, digest=digest, parent=self.parent_id)
         self._found[record.key] = [run]
@@ -179,7 +174,7 @@ class SweepRuns:
         metrics = _metrics(_shown_metrics(record, self._varied), record.finished_ms)
         if self._sweep.trials != "none":
             metrics += _trial_metrics(record)
-        self._log_batch(run_id, metrics, _cell_params(record, self._varied))
+        self._log(run_id, metrics, params=_cell_params(record, self._varied))
         log_files(self._client, run_id, files)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
         self._found[record.key] = [replace(run, complete=True)]
@@ -195,15 +190,21 @@ class SweepRuns:
             self._client.log_inputs(run_id, inputs)
         self._datasets.update(own)
 
-    def _log_batch(
-        self, run_id: str, metrics: Iterable[Measured], params: Mapping[str, Any]
+    def _log(
+        self,
+        run_id: str,
+        metrics: Iterable[Measured] = (),
+        *,
+        params: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> None:
-        from mlflow.entities import Metric, Param
+        from mlflow.entities import Metric, Param, RunTag
 
         self._client.log_batch(
             run_id,
             [Metric(*metric) for metric in metrics],
-            [Param(key, value) for key, value in _to_params(params).items()],
+            [Param(*param) for param in _to_params(params or {}).items()],
+            [RunTag(*tag) for tag in (tags or {}).items()],
             synchronous=True,
         )
 
@@ -248,7 +249,7 @@ class SweepRuns:
         name = schema.shorten(name, schema.NAME_LIMIT)
         run_id = self._new_run(schema.KIND_SCORING, name, tags, start=scoring.started_ms)
         metrics = _metrics(scoring.metrics, scoring.finished_ms)
-        self._log_batch(run_id, metrics, {**who, **scoring.params})
+        self._log(run_id, metrics, params={**who, **scoring.params})
         if prompts := self._archive.prompts(scoring)[: self._sweep.traces]:
             own = {key: tags[key] for key in tags if key.startswith("dcs.")}
             log_traces(self._client, prompts, self.experiment_id, run_id, own)
@@ -256,8 +257,6 @@ class SweepRuns:
 
     def write_summary(self, cells: Cells, failed: int) -> None:
         """Write the tables and metrics of the parent run, replacing earlier ones."""
-        from mlflow.entities import Metric, RunTag
-
         files = table_files(cells)
         log_files(self._client, self.parent_id, files)
         now = time.time_ns() // 1_000_000
@@ -266,11 +265,7 @@ class SweepRuns:
         note = self._tag_experiment(experiment.tags, cells.records)
         note = schema.shorten(f"{note}\n\n{main_results(cells).to_markdown()}", schema.TAG_LIMIT)
         listed = schema.logged_tables(name for name in files if name.endswith(".json"))
-        self._client.log_batch(
-            self.parent_id,
-            [Metric(*metric) for metric in _metrics(metrics, now)],
-            tags=[RunTag(name, value) for name, value in {schema.NOTE: note, **listed}.items()],
-        )
+        self._log(self.parent_id, _metrics(metrics, now), tags={schema.NOTE: note, **listed})
         if cells.records and experiment.tags.get(schema.NOTE, _NOTE).startswith(_NOTE):
             self._client.set_experiment_tag(self.experiment_id, schema.NOTE, note)
 
@@ -280,10 +275,10 @@ class SweepRuns:
         Without cells, only views that do not exist are written.
         """
         groups: dict[str, dict[str, list[CellRecord]]] = {
-            name: defaultdict(list) for name in _group_names(self._varied)
+            name: defaultdict(list) for name in views.group_names(self._varied)
         }
         for cell in cells:
-            for name, value in group_tags(cell, self._varied).items():
+            for name, value in views.group_tags(cell, self._varied).items():
                 groups[name][value].append(cell)
         tasks = list(dict.fromkeys(cell.who["task"] for cell in cells))
         columns = dict.fromkeys([*self._varied, *schema.IDENTITY_TAGS])
@@ -317,7 +312,7 @@ class SweepRuns:
             tags = {schema.PARENT: self.parent_id, schema.MEAN_OF: name, f"dcs.{name}": value}
             run_id = there.get((name, value)) or self._new_run(schema.KIND_MEAN, value, tags)
             means = {metric: math.fsum(each) / len(each) for metric, each in values.items()}
-            self._log_batch(run_id, _metrics(means, now), {})
+            self._log(run_id, _metrics(means, now))
             self._client.set_terminated(run_id)
 
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
@@ -332,18 +327,15 @@ class SweepRuns:
         """
         method = self._sweep.sweep_params.get("method")
         best: dict[tuple[Any, ...], CellRecord] = {}
-        for cell in filter(has_chosen, cells.records):
-            if method is not None and (
-                cell.identity.get("method") != method
-                or cell.identity.get(schema.OPTIMIZATION_SIZE)
-            ):
-                continue
-            group = tuple(cell.who[name] for name in ("model", "task"))
-            if group not in best or _score(cell) > _score(best[group]):
-                best[group] = cell
+        for cell in sorted(filter(has_chosen, cells.records), key=_score, reverse=True):
+            who = cell.identity
+            fitted = who.get("method") == method and not who.get(schema.OPTIMIZATION_SIZE)
+            if method is None or fitted:
+                best.setdefault((cell.who["model"], cell.who["task"]), cell)
         for cell in best.values():
-            written = [run.id for run in self._found[cell.key] if run.complete]
-            if not written or self._has_model(run_id := written[0]):
+            run_id = next((run.id for run in self._found[cell.key] if run.complete), None)
+            where = f"source_run_id = '{run_id}'"
+            if run_id is None or self._client.search_logged_models([self.experiment_id], where):
                 continue
             data = next(iter(_dataset_inputs(cell)[-1:]), None)
             log_model(
@@ -351,14 +343,10 @@ class SweepRuns:
                 CorrectionScheme.from_dict(cell.scheme or {}),
                 experiment_id=self.experiment_id,
                 run_id=run_id,
-                name=cell_name(cell),
+                name=views.cell_name(cell),
                 metrics={k: v for k, v in cell.metrics.items() if k in schema.SHOWN_METRICS},
                 dataset=None if data is None else data.dataset,
             )
-
-    def _has_model(self, run_id: str) -> bool:
-        where = f"source_run_id = '{run_id}'"
-        return bool(self._client.search_logged_models([self.experiment_id], where))
 
     def end(self, status: str) -> None:
         """End the parent run."""
@@ -367,8 +355,6 @@ class SweepRuns:
 
     def _open_parent(self) -> RunInfo:
         """Return the parent run of the sweep, and create it if it does not exist."""
-        from mlflow.entities import Param
-
         sweep = self._sweep
         own = {schema.KIND: schema.KIND_SWEEP, schema.SWEEP_KEY: sweep.sweep_key}
         parent = next(self._search(schema.tagged(own)), None)
@@ -376,8 +362,8 @@ class SweepRuns:
             name = sweep.run_name or sweep.experiment
             parent = self._client.get_run(self._new_run(schema.KIND_SWEEP, name, _author_tags()))
         params = _to_params(sweep.sweep_params)
-        new = [Param(key, params[key]) for key in params if key not in parent.data.params]
-        self._client.log_batch(parent.info.run_id, params=new)
+        new = {key: params[key] for key in params if key not in parent.data.params}
+        self._log(parent.info.run_id, params=new)
         return parent.info
 
     def _delete_cell(self, run_id: str) -> None:
@@ -449,76 +435,6 @@ def _varied(params: Mapping[str, Any]) -> tuple[str, ...]:
     return (*(params.get("axes") or ()), *several)
 
 
-def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
-    """Return the run name of a cell.
-
-    It has no quotes, so that it can be used in a filter.
-
-    Parameters
-    ----------
-    record : CellRecord
-        The cell.
-    varied : collection of str
-        What the sweep varies. The name begins with it, shortened to the number of characters
-        that MLflow shows, and has in parentheses what was shortened, and the settings.
-    """
-    forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
-    who = record.who
-    if who["model"] is not None:  # The last part of a path or of a name on the hub.
-        who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
-    words = {key: form.format(who[key]) for key, form in forms.items() if who[key] is not None}
-    settings = own_settings(record, varied or unusual_settings(record))
-    full = [f"{name.replace('_', ' ')} {value}" for name, value in settings.items()]
-    name = " ".join(dict.fromkeys(words.values())) or record.key
-    if varied:
-        short = {**words, "seed": f"s{who['seed']}"} | {
-            key: value.replace("beta=", "β").replace(" tau=", "τ")
-            for key, value in settings.items()
-        }
-        own = {key: short[key] for key in (*forms, *settings) if key in varied and key in short}
-        cut = _shortened(list(own.values()))
-        lost = [
-            words[key]
-            for key, text in zip(own, cut, strict=True)
-            if key in words and text != short[key]
-        ]
-        name, full = " ".join(cut), [*lost, *full]
-        name += f" ({', '.join(full)})" if full else ""
-    else:
-        name = ", ".join([name, *full])
-    return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
-
-
-def _shortened(texts: Sequence[str]) -> list[str]:
-    """Shorten texts, and the words in them, so that together they have few characters."""
-    left, result = _SHOWN - len(texts) + 1, dict.fromkeys(range(len(texts)), "")
-    for number, place in enumerate(sorted(result, key=lambda place: len(texts[place]))):
-        width = max(2, left // (len(texts) - number))
-        words = re.split(r"[-_ ]+", texts[place])
-        each = max(1, (width + 1) // len(words) - 1)
-        whole = len(texts[place]) <= width
-        result[place] = texts[place] if whole else "-".join(w[:each] for w in words)[:width]
-        left -= len(result[place])
-    return [result[place].rstrip("-") for place in range(len(texts))]
-
-
-def cell_note(record: CellRecord) -> str:
-    """Return the description of a cell: its result and scheme in words, or its error."""
-    if record.error is not None:
-        return f"```text\n{record.error}\n```"
-    lines = [
-        f"{title}: {percent(record.metrics.get(f'uncorrected/test/{name}'))} % of the test rows "
-        f"uncorrected, {percent(record.metrics.get(f'test/{name}'))} % corrected."
-        for name, title in (("accuracy", "Accuracy"), ("cobias", "COBias"))
-    ]
-    if record.importances:
-        shares = ", ".join(f"{name} {percent(own)}" for name, own in record.importances.items())
-        lines.append(f"Importance of the tuned hyperparameters, %: {shares}.")
-    if record.scheme is not None:
-        lines += CorrectionScheme.from_dict(record.scheme).explain()
-    return "\n".join(f"- {line}" for line in lines)
-
-
 def _author_tags() -> dict[str, str]:
     tags = {"mlflow.user": user_name(), "mlflow.source.name": "dcs", "mlflow.source.type": "LOCAL"}
     commit = git_commit()
@@ -532,29 +448,17 @@ def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
         for name in (*schema.IDENTITY_TAGS, *schema.DIGESTS)
         if known.get(name) is not None
     }
-    note = schema.shorten(cell_note(record), schema.TAG_LIMIT)
-    own = {schema.CELL_KEY: record.key, schema.NOTE: note}
-    own |= {f"dcs.{name}": value for name, value in group_tags(record, varied).items()}
-    own[views.COLOR] = views.color_of(str(record.who["method"]))
-    return identity | own | setting_tags(record, varied) | _author_tags()
-
-
-def _group_names(varied: Collection[str]) -> dict[str, str]:
-    """Return the tags that views group by, and what is varied between the groups of each."""
-    axes = [name for name in varied if name not in ("method", "task")]
-    return {"method": "method", **{f"by_{name}": name for name in axes}}
-
-
-def group_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
-    """Return the tags that views group by: the method, and with it what the sweep varies.
-
-    Methods without a setting, such as uncorrected, are one group.
-    """
-    method = str(record.who["method"])
-    known = {**record.who, **own_settings(record, varied), "method": None}
+    settings = own_settings(record, (*varied, schema.OBJECTIVE, schema.OPTIMIZATION_SIZE))
+    if known.get(schema.OPTIMIZATION_SIZE) is None:
+        settings[schema.OPTIMIZATION_SIZE] = "full"
+    own = views.group_tags(record, varied) | settings
     return {
-        tag: f"{known[name]} {method}" if known.get(name) is not None else method
-        for tag, name in _group_names(varied).items()
+        **identity,
+        **{f"dcs.{name}": value for name, value in own.items()},
+        schema.CELL_KEY: record.key,
+        schema.NOTE: schema.shorten(views.cell_note(record), schema.TAG_LIMIT),
+        views.COLOR: views.color_of(str(record.who["method"])),
+        **_author_tags(),
     }
 
 
@@ -575,57 +479,36 @@ def _cell_params(record: CellRecord, varied: Collection[str]) -> dict[str, Any]:
     return {**known, **settings, "method": record.who["method"], **winner}
 
 
-def setting_tags(record: CellRecord, varied: Collection[str] = ()) -> dict[str, str]:
-    """Return the tags of the settings that a sweep varies."""
-    size = record.identity.get(schema.OPTIMIZATION_SIZE)
-    values = {
-        **own_settings(record, (*varied, schema.OBJECTIVE)),
-        schema.OPTIMIZATION_SIZE: "full" if size is None else size,
-    }
-    return {f"dcs.{name}": str(value) for name, value in values.items()}
-
-
 def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
-    """Return the tables of a cell as MLflow datasets: where they are, and what is in them."""
+    """Return the tables of a cell as MLflow datasets: where they are, and their sizes."""
+    from mlflow.data import sources
+    from mlflow.data.code_dataset_source import CodeDatasetSource
     from mlflow.data.meta_dataset import MetaDataset
     from mlflow.entities import Dataset, DatasetInput, InputTag
-    from mlflow.types import ColSpec, DataType, Schema
 
     who = [str(name) for name in (record.who["task"], record.who["model"]) if name is not None]
-    classes = [str(name) for name in record.class_accuracies.get("class", [])]
-    columns: list[Any] = [ColSpec(DataType.double, f"p:{name}") for name in classes]
-    columns.append(ColSpec(DataType.long, "label"))
     inputs = []
     for split in ("optimization", "test"):
         digest = record.identity.get(f"{split}_digest")
         if digest is None:
             continue
         about = record.provenance.get("tables", {}).get(split, {})
+        # Without a file of its own, what is known of the table.
+        source: Any = CodeDatasetSource({k: str(about[k]) for k in about} | {"digest": digest})
+        if "file" in about:
+            # MLflow makes the classes of this module when it is imported.
+            kind = sources.LocalArtifactDatasetSource  # type: ignore[attr-defined]
+            source = kind(about["file"])
         dataset = MetaDataset(  # type: ignore[abstract]
-            _dataset_source(about, str(digest)),
+            source,
             name=schema.shorten(" ".join([*who, split]), 500),
             digest=str(digest)[: schema.DATASET_DIGEST_LIMIT],
-            schema=Schema(columns),
         )
+        classes = record.class_accuracies.get("class", [])
         profile = {"num_rows": about.get("rows"), "num_classes": len(classes)}
         entity = Dataset(**dataset.to_dict() | {"profile": json.dumps(profile)})
         inputs.append(DatasetInput(entity, [InputTag("mlflow.data.context", split)]))
     return inputs
-
-
-def _dataset_source(about: Mapping[str, Any], digest: str) -> DatasetSource:
-    """Return the file of a table, or what is known of one without a file of its own."""
-    from mlflow.data import sources
-    from mlflow.data.code_dataset_source import CodeDatasetSource
-
-    if "file" in about:
-        # MLflow makes the classes of this module when it is imported.
-        kind = sources.LocalArtifactDatasetSource  # type: ignore[attr-defined]
-        source: DatasetSource = kind(about["file"])
-        return source
-    return CodeDatasetSource(
-        {name: str(value) for name, value in about.items()} | {"digest": digest}
-    )
 
 
 def _to_params(values: Mapping[str, Any]) -> dict[str, str]:

@@ -10,8 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dcs.errors import ConfigError, TrackingError, one_line, show
 from dcs.schemes import apply
 from dcs.schemes.scheme import CorrectionScheme
@@ -61,11 +59,9 @@ def save_model(scheme: CorrectionScheme, folder: Path, **identity: Any) -> None:
     inputs = scheme.inputs if scheme.combination is not None else ()
     count, columns = len(scheme.classes), [f"p:{name}" for name in scheme.classes]
     taken = [f"{table}/{name}" for table in inputs for name in columns] or columns
-    # One row that favours the first class, and one with equal probabilities.
-    sure = [0.5 + 0.5 / count, *[0.5 / count] * (count - 1)]
-    rows = np.tile([sure, [1.0 / count] * count], len(taken) // count)
-    example = pd.DataFrame(rows, columns=taken)
-    answer = pd.DataFrame([["", *sure]], columns=["label", *columns])
+    equal = [1.0 / count] * count
+    example = pd.DataFrame([equal * (len(taken) // count)], columns=taken)
+    answer = pd.DataFrame([["", *equal]], columns=["label", *columns])
     with tempfile.TemporaryDirectory(prefix="dcs-") as temporary:
         file = Path(temporary) / schema.SCHEME_FILE
         file.write_text(scheme.to_json(), encoding="utf-8")

@@ -1,16 +1,25 @@
-"""The pages on which MLflow's UI shows a sweep: its saved views, links to them, colors of runs.
+"""What MLflow's UI shows of a sweep: names, notes and colors of runs, saved views and their links.
 
-All of this is what MLflow's own pages write (the buttons *Views*, *Share* and the color of a run)
-and no public interface. A version of MLflow that does not understand it shows its own charts.
+Views and colors are what MLflow's own pages write (the buttons *Views*, *Share* and the color of a
+run) and no public interface. A version of MLflow that does not understand them shows its own
+charts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from binascii import crc32
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from colorsys import hls_to_rgb
 from typing import Any, Final
 
+from dcs.evaluation.uncertainty import percent
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.methods import method_names
 from dcs_tracking import schema
+from dcs_tracking.records import UNCORRECTED, CellRecord
+from dcs_tracking.results.settings import own_settings
 
 #: Tag of an experiment of MLflow's pages for model training, and the same in links: without it,
 #: they open the pages for language models.
@@ -24,30 +33,101 @@ _NAMES: Final = {"method": "methods", _CELLS: "all cells"}
 
 #: Tag of a run.
 COLOR: Final = "mlflow.runColor"
-#: MLflow's colors of runs and groups.
-_COLORS: Final = (
-    *("#a6630c", "#c83243", "#b45091", "#8a63bf", "#434a93", "#137dae", "#04867d", "#308613"),
-    *("#facb66", "#1f272d", "#445461", "#5f7281", "#8396a5", "#93320b", "#be501e", "#de7921"),
-    *("#f2be88", "#115026", "#277c43", "#3ba65e", "#8ddda8", "#9e102c", "#c82d4c", "#e65b77"),
-    *("#f792a6", "#0e538b", "#2272b4", "#4299e0", "#8acaff"),
-)
 #: Number of runs that MLflow loads. Of more, it would group those with the least COBias.
 MAX_RUNS: Final = 100
+#: Number of characters of the name of a run that MLflow shows in its list.
+_SHOWN = 20
 #: Maximum number of tasks with a chart of their own.
 _MAX_TASKS: Final = 12
 
 
 def color_of(method: str) -> str:
-    """Return the color that MLflow gives to the group of a method, for its runs."""
-    first = second = 0
-    for letter in _group("dcs.method", method):
-        first = (first + ord(letter)) % 255
-        second = (second + first) % 255
-    return _COLORS[(first | second << 8) % len(_COLORS)]
+    """Return the color of the runs of a method."""
+    known = [UNCORRECTED, *method_names(peers=True)]
+    place = known.index(method) if method in known else crc32(method.encode())
+    # Multiples of the golden ratio are hues far from each other.
+    shades = hls_to_rgb(place * 0.618034 % 1.0, 0.45, 0.6)
+    return "#" + "".join(f"{round(255 * shade):02x}" for shade in shades)
 
 
-def _group(tag: str, value: str) -> str:
-    return f"tag.{tag}.{value}"
+def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
+    """Return the run name of a cell.
+
+    It has no quotes, so that it can be used in a filter.
+
+    Parameters
+    ----------
+    record : CellRecord
+        The cell.
+    varied : collection of str
+        What the sweep varies. The name begins with it, shortened to the number of characters
+        that MLflow shows, and then has all of it in parentheses.
+    """
+    forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
+    who = record.who
+    if who["model"] is not None:  # The last part of a path or of a name on the hub.
+        who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
+    words = {key: form.format(who[key]) for key, form in forms.items() if who[key] is not None}
+    name = " ".join(dict.fromkeys(words.values())) or record.key
+    settings = own_settings(record, varied)
+    short = {**words, "seed": f"s{who['seed']}"} | {
+        key: value.replace("beta=", "β").replace(" tau=", "τ") for key, value in settings.items()
+    }
+    words |= {key: f"{key.replace('_', ' ')} {value}" for key, value in settings.items()}
+    own = [key for key in (*forms, *settings) if key in varied and key in words]
+    if own:
+        begin = " ".join(_shortened([short[key] for key in own]))
+        name = f"{begin} ({', '.join(words[key] for key in own)})"
+    return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
+
+
+def _shortened(texts: Sequence[str]) -> list[str]:
+    """Shorten texts, and the words in them, so that together they have few characters."""
+    left, result = _SHOWN - len(texts) + 1, dict.fromkeys(range(len(texts)), "")
+    for number, place in enumerate(sorted(result, key=lambda place: len(texts[place]))):
+        width = max(2, left // (len(texts) - number))
+        words = re.split(r"[-_ ]+", texts[place])
+        each = max(1, (width + 1) // len(words) - 1)
+        whole = len(texts[place]) <= width
+        result[place] = texts[place] if whole else "-".join(w[:each] for w in words)[:width]
+        left -= len(result[place])
+    return [result[place].rstrip("-") for place in range(len(texts))]
+
+
+def cell_note(record: CellRecord) -> str:
+    """Return the description of a cell: its result and scheme in words, or its error."""
+    if record.error is not None:
+        return f"```text\n{record.error}\n```"
+    lines = [
+        f"{title}: {percent(record.metrics.get(f'uncorrected/test/{name}'))} % of the test rows "
+        f"uncorrected, {percent(record.metrics.get(f'test/{name}'))} % corrected."
+        for name, title in (("accuracy", "Accuracy"), ("cobias", "COBias"))
+    ]
+    if record.importances:
+        shares = ", ".join(f"{name} {percent(own)}" for name, own in record.importances.items())
+        lines.append(f"Importance of the tuned hyperparameters, %: {shares}.")
+    if record.scheme is not None:
+        lines += CorrectionScheme.from_dict(record.scheme).explain()
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def group_names(varied: Collection[str]) -> dict[str, str]:
+    """Return the tags that views group by, and what is varied between the groups of each."""
+    axes = [name for name in varied if name not in ("method", "task")]
+    return {"method": "method", **{f"by_{name}": name for name in axes}}
+
+
+def group_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
+    """Return the tags that views group by: the method, and with it what the sweep varies.
+
+    Methods without a setting, such as uncorrected, are one group.
+    """
+    method = str(record.who["method"])
+    known = {**record.who, **own_settings(record, varied), "method": None}
+    return {
+        tag: f"{known[name]} {method}" if known.get(name) is not None else method
+        for tag, name in group_names(varied).items()
+    }
 
 
 def view_tags(
@@ -131,7 +211,7 @@ def _state(
         key = {"mode": "tag", "groupByData": f"dcs.{tag}"}
         state["groupBy"] = {"aggregateFunction": "average", "groupByKeys": [key]}
         # The list of groups is the legend of the charts.
-        state["groupsExpanded"] = {_group(f"dcs.{tag}", value): False for value in values}
+        state["groupsExpanded"] = {f"tag.dcs.{tag}.{value}": False for value in values}
     return json.dumps(state)
 
 

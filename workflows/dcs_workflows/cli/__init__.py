@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import gc
 import signal
 import sys
 
@@ -26,28 +23,23 @@ app = typer.Typer(
     "probabilities in a file such as rows.csv, run `dcs tune rows.csv`.",
 )
 
-app.command()(sweeps.quickstart)
-_table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")
-_table_command()(tables.tune)
-_table_command()(tables.pick)
-_table_command()(tables.evaluate)
-_table_command()(tables.apply)
-_table_command()(production.check)
-_table_command()(production.shares)
-_table_command()(production.export)
-_model_command = functools.partial(app.command, rich_help_panel="Models and sweeps")
-_model_command()(scoring.generate)
-_model_command()(production.predict)
-_model_command()(sweeps.sweep)
+#: Commands by the panel of the help that shows them.
+_PANELS = {
+    None: (sweeps.quickstart,),
+    "Your own class probabilities": (
+        *(tables.tune, tables.pick, tables.evaluate, tables.apply),
+        *(production.check, production.shares, production.export),
+    ),
+    "Models and sweeps": (scoring.generate, production.predict, sweeps.sweep),
+    "Results": (
+        *(results.runs, results.ui, results.report, results.compare),
+        *(results.rm, results.register, sweeps.sync),
+    ),
+}
+for panel, commands in _PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
 app.add_typer(scoring.tasks, name="tasks", rich_help_panel="Models and sweeps")
-_result_command = functools.partial(app.command, rich_help_panel="Results")
-_result_command()(results.runs)
-_result_command()(results.ui)
-_result_command()(results.report)
-_result_command()(results.compare)
-_result_command()(results.rm)
-_result_command()(results.register)
-_result_command()(sweeps.sync)
 
 
 def _show_version(requested: bool) -> None:
@@ -81,8 +73,6 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     start_safely()
     console.STOP.listen()
-    # The last collections take a second, and the process's memory is freed anyway.
-    atexit.register(gc.freeze)
     try:
         console.prepare_output()
         # Typer's standalone mode would print usage errors in a box of several lines.

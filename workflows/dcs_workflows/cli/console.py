@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,12 +26,13 @@ from dcs.errors import DCSError, escaped, redact
 
 #: Width for files and pipes, in which no table is wrapped.
 _PIPE_WIDTH = 1000
-#: Interval between attempts to stop a command that is importing modules.
-_IMPORT_SECONDS = 0.05
 
 
 class _Console(Console):
     """Console that prints text verbatim, except for escaped control characters."""
+
+    #: When the command began.
+    started = 0.0
 
     def render_str(self, text: str, **options: Any) -> Text:
         visible = "\n".join(escaped(line) for line in text.split("\n"))
@@ -55,7 +57,7 @@ if not console.is_terminal:
 
 def direct_output(*, as_json: bool, quiet: bool) -> None:
     """Keep stdout for a summary in JSON, or print nothing but warnings and errors."""
-    console.stderr, console.quiet = as_json, quiet
+    console.stderr, console.quiet, console.started = as_json, quiet, time.perf_counter()
 
 
 def conclude(
@@ -64,7 +66,8 @@ def conclude(
     """Print the summary if it is wanted; exit with 1 if cells failed, 3 if some are pending."""
     code = 1 if failed else 3 if pending else 0
     if as_json:
-        typer.echo(json.dumps({**summary, "exit_code": code}, default=str))
+        seconds = round(time.perf_counter() - console.started, 3)
+        typer.echo(json.dumps({**summary, "seconds": seconds, "exit_code": code}, default=str))
     if code:
         raise typer.Exit(code)
 
@@ -127,23 +130,8 @@ class Stop:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGALRM:
-            self.number = number
-        if _is_importing(frame):
-            # Some modules discard an exception that interrupts their import, and stay locked for
-            # other threads: try again when the import has ended.
-            signal.signal(signal.SIGALRM, self._on_signal)
-            signal.setitimer(signal.ITIMER_REAL, _IMPORT_SECONDS)
-            return
+        self.number = number
         raise KeyboardInterrupt
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 #: One instance, since signal handlers are per process.
@@ -154,10 +142,10 @@ def explained(error: BaseException) -> str:
     """Return a one-line message for an error: printable, redacted and limited in length."""
     if isinstance(error, MemoryError):
         return "out of memory; use fewer rows, or a machine with more memory"
-    if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
-        more = "; make room and run the same command again" if error.errno == ENOSPC else ""
-        return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}{more}")
     if isinstance(error, OSError) and not isinstance(error, DCSError):
+        if error.filename:
+            more = "; make room and run the same command again" if error.errno == ENOSPC else ""
+            return _one_line(f"{os.fsdecode(error.filename)}: {error.strerror}{more}")
         # Of a socket, or of a folder that was deleted: what it is, only the place tells.
         where = extract_tb(error.__traceback__)[-1]
         return _one_line(f"{error} (in {where.name}, {where.filename}:{where.lineno})")

@@ -5,19 +5,18 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcs.errors import ConfigError, DCSError, show
+from dcs.errors import ConfigError, show
 from dcs_workflows.cli.console import console
 
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
-    from dcs_tracking import CellRecord, Recorder
+    from dcs_tracking import Recorder
     from dcs_tracking.records import StoredCell
     from dcs_workflows.config.tuner import TrackingSettings
 
@@ -65,26 +64,31 @@ def _tracking_uri(
     if value.startswith("@"):
         return read_text(Path(value[1:]), error=ConfigError).strip()
     source = context.get_parameter_source(str(parameter.name))
-    if source is not None and source.name == "COMMANDLINE" and _PASSWORD.match(value):
-        console.print(
-            "warning: others on this machine can see the password in --tracking-uri; set "
-            "MLFLOW_TRACKING_URI, or give --tracking-uri @FILE, a file that contains the URI",
-            style="yellow",
+    if source is not None and source.name == "COMMANDLINE":
+        _warn_of_password(
+            value,
+            "--tracking-uri; set MLFLOW_TRACKING_URI, or give --tracking-uri @FILE, a file that "
+            "contains the URI",
         )
     return value
 
 
 def _settings(values: list[str] | None) -> list[str] | None:
-    """Warn of a password in the command."""
     for value in values or ():
         key, _, address = value.partition("=")
-        if _PASSWORD.match(address):
-            console.print(
-                f"warning: others on this machine can see the password in --set {key}; give it in "
-                "the file of the sweep, or optuna_storage in DCS_OPTUNA_STORAGE",
-                style="yellow",
-            )
+        _warn_of_password(
+            address,
+            f"--set {key}; give it in the file of the sweep, or optuna_storage in "
+            "DCS_OPTUNA_STORAGE",
+        )
     return values
+
+
+def _warn_of_password(address: str, place: str) -> None:
+    if _PASSWORD.match(address):
+        console.print(
+            f"warning: others on this machine can see the password in {place}", style="yellow"
+        )
 
 
 _PASSWORD = re.compile(r"[^/]+://[^/@:]*:[^/@]+@")
@@ -187,65 +191,26 @@ def ui_command(output: Path, tracking_uri: str | None) -> str:
     return f"dcs ui {place(output, tracking_uri)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """Recorded results: a folder of records and the tracking store."""
+def store_of(folder: Path, tracking_uri: str | None) -> str:
+    """Return the URI of the store of an output folder."""
+    from dcs_tracking.store.client import resolve_tracking_uri
 
-    folder: Path
-    tracking_uri: str | None
+    return resolve_tracking_uri(tracking_uri, folder)
 
-    @property
-    def store(self) -> str:
-        """URI of the tracking store."""
-        from dcs_tracking.store.client import resolve_tracking_uri
 
-        return resolve_tracking_uri(self.tracking_uri, self.folder)
+def cells_of(name: str, folder: Path, tracking_uri: str | None) -> list[StoredCell]:
+    """Return the recorded cells of a sweep, ordered as in tables."""
+    from dcs_tracking import Archive
+    from dcs_tracking.store.queries import stored_cells
 
-    def cells(self, name: str) -> list[StoredCell]:
-        """Return the cells of an experiment or of a table of dcs tune, ordered as in tables."""
-        from dcs_tracking import Archive
-        from dcs_tracking.store.queries import stored_cells
+    with console.status("reading the runs"):
+        return stored_cells(store_of(folder, tracking_uri), name, archive=Archive(folder))
 
-        keys = self.tuned_keys(name)
-        with console.status("reading the runs"):
-            experiment = "tune" if keys else name
-            cells = stored_cells(self.store, experiment, archive=Archive(self.folder))
-        return [cell for cell in cells if not keys or cell.record.key in keys]
 
-    def tuned_keys(self, name: str) -> set[str]:
-        """Return the cells of the table `name` of dcs tune; empty if it is an experiment."""
-        from dcs_tracking import Archive
+def cell_of(name: str, folder: Path, tracking_uri: str | None) -> StoredCell:
+    """Return a recorded cell by a name of :func:`find_cell`."""
+    from dcs_tracking import Archive
+    from dcs_tracking.store.queries import find_cell
 
-        archive = Archive(self.folder)
-        sweeps = archive.sweeps()
-        if name in {sweep.experiment for sweep in sweeps}:
-            return set()
-        tuned = [s for s in sweeps if (s.experiment, s.run_name) == ("tune", name)]
-        return {key for sweep in tuned for key in archive.keys(sweep.sweep_key)}
-
-    def cell(self, name: str) -> StoredCell:
-        """Return a cell, with its run in the store, by a name of :func:`find_cell`."""
-        from dcs_tracking import Archive
-        from dcs_tracking.store.queries import find_cell
-
-        with console.status("reading the runs"):
-            return find_cell(self.store, name, archive=Archive(self.folder))
-
-    def record(self, name: str) -> CellRecord:
-        """Return the record of a cell, from disk if the name is the key or prefix of one file."""
-        from dcs_tracking import Archive
-
-        archive = Archive(self.folder)
-        paths = archive.cells.glob("[!.]*.json")
-        if len(keys := [path.stem for path in paths if path.stem.startswith(name)]) == 1:
-            return archive.read(keys[0])
-        return self.cell(name).record
-
-    def link(self, key: str) -> str:
-        """Return a cell's key with the link to its run, or the key alone if there is no run."""
-        from dcs_tracking.store.client import run_link
-
-        try:
-            return f"cell {key[:8]}: {run_link(self.store, self.cell(key))}"
-        except DCSError:
-            return f"cell {key[:8]}"
+    with console.status("reading the runs"):
+        return find_cell(store_of(folder, tracking_uri), name, archive=Archive(folder))

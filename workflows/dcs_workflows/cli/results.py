@@ -7,7 +7,6 @@ import os
 import shlex
 import socket
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from math import isnan
@@ -22,7 +21,6 @@ from rich.text import Text
 from dcs.errors import ConfigError
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, new_table
-from dcs_workflows.cli.options import Results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 def report(
     experiments: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Sweeps, or tables of dcs tune.")
+        list[str], typer.Argument(metavar="SWEEP...", help="Names of sweeps, e.g. tune.")
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
@@ -49,8 +47,7 @@ def report(
     """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
 
     The report is one file that needs no network; it is also logged to the runs of the sweeps.
-    Results are shown beside those of the paper if it has them. `--files` writes tables as
-    Markdown, CSV, LaTeX and JSON, figures as PNG and SVG.
+    `--files` writes tables as Markdown, CSV, LaTeX and JSON, figures as PNG and SVG.
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
@@ -62,10 +59,13 @@ def report(
     from dcs_tracking.store.client import run_link
     from dcs_tracking.store.queries import log_report
 
-    results = Results(runs, tracking_uri)
-    uri = results.store
+    uri = options.store_of(runs, tracking_uri)
     # A cell that belongs to several sweeps is reported once.
-    found = {cell.record.key: cell for each in experiments[::-1] for cell in results.cells(each)}
+    found = {
+        cell.record.key: cell
+        for each in experiments[::-1]
+        for cell in options.cells_of(each, runs, tracking_uri)
+    }
     stored, title = list(found.values()), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
     with console.status("writing the report"):
@@ -73,16 +73,14 @@ def report(
         figures = overview_figures(cells)
         page = render_report(stored, figures, title=title, link=link)
         atomic_write_text(output, page)
-        sweeps = [each for each in experiments if not results.tuned_keys(each)]
-        logged = {each: log_report(uri, each, page) for each in sweeps}
+        logged = [log_report(uri, each, page) for each in experiments]
         if files is not None:
             for each in all_tables(cells):
                 each.write(files)
             for name, content in figure_files(figures).items():
                 atomic_write_bytes(files / Path(name).name, content)
-    for experiment, run in logged.items():
-        if run is not None:
-            console.print(f"sweep {experiment}: {link(run.info)}")
+    for run in filter(None, logged):
+        console.print(f"sweep {run.info.run_name}: {link(run.info)}")
     also = "" if files is None else f", tables and figures in {files}"
     console.print(
         f"{len(cells.records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}"
@@ -102,40 +100,29 @@ def ui(
 
     Example: `dcs ui --output dcs-runs --port 5001`
     """
-    from dcs_tracking.store.client import redact, ui_arguments
+    from dcs_tracking.store.client import ui_arguments
     from dcs_tracking.store.queries import newest_links
 
-    uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
-    arguments = ui_arguments(uri, port=port)
+    uri, here = options.store_of(runs, tracking_uri), f"http://127.0.0.1:{port}"
+    command = ui_arguments(uri, port=port)
     with console.status("reading the runs"):
         links = newest_links(uri, here)
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise ConfigError(f"--port {port}: in use, perhaps by another dcs ui; choose another")
-    if redact(uri) != uri:
-        # Other users of the machine can see the arguments of a process, not its environment.
-        at = arguments.index("--backend-store-uri")
-        del arguments[at : at + 2]
-        os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
     first = next(iter(links.values()), here)
     console.print(f"MLflow will be ready in a few seconds at {first}", style="bold")
     for name, link in [*links.items()][1:]:
         console.print(f"  {name}: {link}")
     # MLflow replaces this process, so that it receives Ctrl-C and signals directly.
-    os.execv(sys.executable, arguments)
+    os.execv(sys.executable, command)
 
 
 def runs(
     sweep: Annotated[
         str | None,
         typer.Argument(metavar="[SWEEP]", help="Name of a sweep, e.g. tune; all by default."),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Filter: method=dcs, or 'test/cobias<5' (in percent); repeatable.",
-        ),
     ] = None,
     sort: Annotated[
         str | None,
@@ -153,16 +140,15 @@ def runs(
 ) -> None:
     """List the recorded cells: key, name, results, and link to MLflow.
 
-    Example: `dcs runs quickstart --where method=dcs --sort test/cobias`
+    Example: `dcs runs quickstart --sort test/cobias`
     """
     from dcs_tracking import Archive
     from dcs_tracking.store import queries
     from dcs_tracking.store.client import run_link
 
-    uri = Results(output, tracking_uri).store
+    uri = options.store_of(output, tracking_uri)
     with console.status("reading the runs"):
         found = queries.cells(uri, sweep, archive=Archive(output))
-        found = queries.matching(found, where or ())
     if sort is not None:
         found = queries.best_first(found, sort)
     if studies is not None:
@@ -224,20 +210,16 @@ def compare(
     from dcs_tracking.results.sweep_tables import compare_sweeps
 
     direct_output(as_json=as_json, quiet=False)
-    clock = time.perf_counter()
-    results = Results(runs, tracking_uri)
-    table = compare_sweeps(
-        *(Cells.of(c.record for c in results.cells(name)) for name in (first, second))
-    )
+    stored = (options.cells_of(name, runs, tracking_uri) for name in (first, second))
+    table = compare_sweeps(*(Cells.of(cell.record for cell in own) for own in stored))
     shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
     for row in table.rows:
         shown.add_row(*row)
     console.print(f"{table.title}: {first} → {second}", style="bold")
     console.print(shown)
-    console.print(table.note)
+    console.print(table.about)
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    seconds = round(time.perf_counter() - clock, 3)
-    conclude({"sweeps": [first, second], "rows": rows, "seconds": seconds}, as_json=as_json)
+    conclude({"sweeps": [first, second], "rows": rows}, as_json=as_json)
 
 
 def rm(
@@ -260,9 +242,9 @@ def rm(
     from dcs_tracking.store.client import open_store
     from dcs_tracking.store.queries import delete_runs
 
-    results, archive = Results(runs, tracking_uri), Archive(runs)
+    archive = Archive(runs)
     sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
-    record = None if sweeps else results.record(name)
+    record = None if sweeps else options.cell_of(name, runs, tracking_uri).record
     what = f"sweep {name}" if record is None else f"cell {record.key}"
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
@@ -272,7 +254,7 @@ def rm(
                 locks.callback(archive.lock(sweep).release)
         keys = archive.own_keys(sweeps) if record is None else [record.key]
         studies = _stored_studies(runs, keys)
-        client = open_store(results.store)
+        client = open_store(options.store_of(runs, tracking_uri))
         experiments = [str(each.experiment_id) for each in client.search_experiments()]
         tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps]
         count = sum(
@@ -307,7 +289,7 @@ def register(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Key or name of a cell, best:CONDITION, or a scheme.json file."
+            metavar="RUN", help="Key, run id or name of a cell, or a scheme.json file."
         ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="New or existing registered model.")],
@@ -322,7 +304,7 @@ def register(
     Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
     """
     import dcs
-    from dcs_tracking.store.client import pages, redact, resolve_tracking_uri
+    from dcs_tracking.store.client import pages, redact
     from dcs_tracking.store.serving import (
         check_registered_names,
         log_cell_scheme,
@@ -331,14 +313,12 @@ def register(
     )
 
     check_registered_names(name, alias)
+    uri = options.store_of(runs, tracking_uri)
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
-        uri = resolve_tracking_uri(tracking_uri, runs)
         model_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
     else:
-        results = Results(runs, tracking_uri)
-        uri = results.store
-        model_id = log_cell_scheme(uri, results.cell(run))
+        model_id = log_cell_scheme(uri, options.cell_of(run, runs, tracking_uri))
     with console.status("registering the model"):
         version = register_model(uri, model_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"

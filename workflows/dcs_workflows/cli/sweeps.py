@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,7 +119,6 @@ def _run(
     from dcs_workflows.plan import Progress, sweep_key
     from dcs_workflows.tables import StoredTables
 
-    clock = time.perf_counter()
     console.print(headline(plan))
     announce(plan.missing_tables.values())
     with options.recording(
@@ -156,10 +156,9 @@ def _run(
             console.print(f"{request.label}: {remark}")
     show_results(records, plan.output / "results" / f"{whole.name}.csv")
     console.print(report.message)
-    if report.link is not None:
-        console.print(f"sweep {whole.name}: {report.link}")
-    seconds = time.perf_counter() - clock
-    console.print(f"written to {plan.output} in {seconds:.0f} s")
+    if report.address is not None:
+        console.print(f"sweep {whole.name}: {report.address}")
+    console.print(f"written to {plan.output} in {time.perf_counter() - console.started:.0f} s")
     console.print(
         f"next: dcs runs {whole.name} {options.place(plan.output, uri)} lists the cells, "
         f"{options.ui_command(plan.output, uri)} compares them",
@@ -172,9 +171,8 @@ def _run(
         "cells": len(records),
         "computed": progress.work["cells"],
         "failures": failures,
-        **report.counts,
+        **asdict(report),
         "output": plan.output.absolute(),
-        "seconds": round(seconds, 3),
     }
     conclude(summary, as_json=as_json, failed=failures, pending=not report.complete)
 
@@ -197,18 +195,14 @@ def sync(
     import dcs_tracking
 
     direct_output(as_json=as_json, quiet=quiet)
-    clock = time.perf_counter()
     with console.status("recording in MLflow"):
         reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri, restore=restore)
     for report in reports:
         console.print(report.message)
-        if report.link:
-            console.print(report.link)
+        if report.address:
+            console.print(report.address)
     if not reports:
         console.print(f"nothing to record: all finished cells in {runs} are recorded")
-    summary = {
-        "sweeps": [report.counts for report in reports],
-        "seconds": round(time.perf_counter() - clock, 3),
-    }
+    summary = {"sweeps": [asdict(report) for report in reports]}
     pending = not all(report.complete for report in reports)
     conclude(summary, as_json=as_json, pending=pending)

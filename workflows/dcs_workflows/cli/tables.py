@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,6 @@ import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
-from dcs_workflows.cli.options import Results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +145,6 @@ def tune(
     from dcs_workflows.plan import paths_by_name, plan_tuning
 
     direct_output(as_json=as_json, quiet=quiet)
-    clock = time.perf_counter()
     config = configured(
         TuneConfig,
         {},
@@ -210,10 +207,7 @@ def tune(
         views.show_front(front, scheme=scheme)
     words = scheme.explain()
     _print_paragraph(words)
-    given = dict(zip(members, test or tables, strict=True))
-    used = [given[each] for each in scheme.inputs or members]
-    rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
-    applied = f"dcs apply {shlex.quote(str(path))} {rest}"
+    applied = f"dcs apply {shlex.quote(str(path))} ROWS"
     said = ""
     if rows["test"].labelled.any():
         test_rows = rows["test"].only_labelled()
@@ -224,7 +218,8 @@ def tune(
     if front is not None:
         console.print(f"result on one page: {path.with_name(RESULT)}")
     console.print(report.message)
-    console.print(Results(output, tracking_uri).link(record.key))
+    if report.address is not None:
+        console.print(f"cell {record.key[:8]} in {report.address}")
     console.print(f"scheme written to {path}")
     console.print(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
@@ -235,8 +230,7 @@ def tune(
         "cell": record.key,
         "cells": len(cells),
         "metrics": dict(record.metrics),
-        **report.counts,
-        "seconds": round(time.perf_counter() - clock, 3),
+        **asdict(report),
     }
     conclude(summary, as_json=as_json, pending=not report.complete)
 
@@ -291,8 +285,7 @@ def pick(
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
     from dcs.evaluation.drift import repredicted
-    from dcs.selection.page import verdict
-    from dcs_workflows.cli.views import show_front, show_judgement
+    from dcs_workflows.cli.views import show_front
     from dcs_workflows.study.cell import evidence
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
@@ -314,24 +307,19 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    said, held_out = "", None
+    held_out = None
     judged = np.zeros((3, 0), np.int64)
     if path.with_name(HELD_OUT).exists() and not new.inputs:
         held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
     if held_out is not None and held_out.labelled.any():
         rows = held_out.only_labelled()
-        schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes), "picked": new}
-        caution = f"second look at {rows.n_rows} held-out rows, optimistic if points are compared"
-        show_judgement(f"{caution}: %", rows, schemes)
-        first, second = (each.predict(rows.probs) for each in schemes.values())
-        judged = np.array([rows.labels, first, second])
-        said = f"{verdict(rows.labels, first, second, rows.classes)} (A {caution}.)"
+        judged = np.array([rows.labels, rows.probs.argmax(axis=1), new.predict(rows.probs)])
     if "reference" in provenance:
         shown = evidence(picked, judged[0], judged[1], judged[2], len(new.classes))
         reference = repredicted(provenance["reference"], shown["confusion"])
         new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
     applied = f"dcs apply {shlex.quote(str(path))} ROWS"
-    _write_result(path, new, picked, held_out=held_out, verdict=said, apply=applied)
+    _write_result(path, new, picked, held_out=held_out, verdict="", apply=applied)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 
@@ -481,12 +469,10 @@ def apply(
         replace(table.with_probs(probs), provenance=provenance).write(target)
     else:
         others = frame.drop(columns=[each for each in columns if each in frame])
-        place = min((k for k, each in enumerate(frame.columns) if each in columns), default=1)
         added = pd.DataFrame(
             probs, columns=[CORRECTED + each for each in table.classes], index=others.index
         )
-        parts = [others.iloc[:, :place], added, others.iloc[:, place:]]
-        written = pd.concat(parts, axis=1)
+        written = pd.concat([others, added], axis=1)
         head = "predicted"
         while head in written:
             head += "_corrected"

@@ -19,7 +19,6 @@ from dcs.errors import last_line
 from dcs.evaluation.metrics import METRICS, confusion_matrix
 from dcs.evaluation.uncertainty import (
     Interval,
-    chance,
     compare_predictions,
     metric_intervals,
     percent,
@@ -34,7 +33,7 @@ from dcs.selection.preference import Prefer, Preference
 from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, Estimate, method_title
-from dcs_tracking.store.runs import cell_name
+from dcs_tracking.store.views import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.scoring import announce
 from dcs_workflows.config.sweep import value_label
@@ -116,7 +115,7 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
     if sources:
         atomic_write_text(file, cells.frame.to_csv(index=False))
         several = cells.frame["seed"].nunique() > 1
-        shown = "mean ± sd over seeds" if several else "[95 % interval], p against uncorrected"
+        shown = "mean ± sd over seeds" if several else "[95 % interval], * p < 0.05"
         title = f"{sources[0][0]} ({sources[0][1]})"
         if len(sources) > 1:
             title, shown = f"{len(sources)} tasks and models", "mean over these and seeds"
@@ -138,8 +137,8 @@ def results_table(cells: Cells, *, means: bool = False) -> Table:
     """Return accuracy and COBias of cells by method: of one model and task, or means of several.
 
     Cells that differ in a setting, as in an ablation, have separate rows and a column for each
-    such setting. Several seeds are averaged; a single one is shown with its 95 % interval and the
-    p-values of a paired test against uncorrected. At most some twenty rows are shown.
+    such setting. Several seeds are averaged; a single one is shown with its 95 % interval. At most
+    some twenty rows are shown.
     """
     axes = cells.axes
     by = [*([] if means else ["shots"]), "method", *(axis.name for axis in axes)]
@@ -147,17 +146,13 @@ def results_table(cells: Cells, *, means: bool = False) -> Table:
     if means:
         others = [name for name in MEASURE_COLUMNS if not name.endswith("mean")]
         rows = rows.assign(shots=None, **dict.fromkeys(others, math.nan))
-    tested = bool(rows["accuracy_p"].notna().any())
-    p = ["p"] if tested else []
     settings = (f"{axis.title} " for axis in axes)
-    heads = (head for measure in MEASURES for head in (METRICS[measure].head, *p))
+    heads = (METRICS[measure].head for measure in MEASURES)
     table = new_table("shots", "method ", *settings, *heads)
     for row in rows.to_dict("records")[:_MOST_ROWS]:
         method = row["method"]
         settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
-        metrics = []
-        for each in (Estimate.of(row, measure) for measure in MEASURES):
-            metrics += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
+        metrics = (Estimate.of(row, measure).marked() for measure in MEASURES)
         shots = "" if row["shots"] is None else str(row["shots"])
         style = "" if method == UNCORRECTED else "bold"
         table.add_row(shots, method_title(method), *settings, *metrics, style=style)
@@ -242,13 +237,7 @@ def show_tuned(
 
 
 def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> None:
-    """Print the metrics of schemes on labelled rows side by side."""
-    console.print(f"{title} [95 % interval]", style="bold")
-    console.print(judged_table(rows, schemes))
-
-
-def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
-    """Evaluate schemes on labelled rows: a column per scheme, metrics and classes as rows.
+    """Print an evaluation of schemes on labelled rows: a column each, metrics and classes as rows.
 
     COBias is also shown without what sampling adds to it on average. Rows below accuracy and
     COBias show the changes, tested on the same rows, against the first scheme and, with more than
@@ -256,6 +245,8 @@ def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
 
     Parameters
     ----------
+    title : str
+        Line above the table.
     rows : ProbabilityTable or TableEnsemble
         Labelled rows.
     schemes : mapping of str to CorrectionScheme
@@ -292,7 +283,8 @@ def judged_table(rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> Table:
         zip([*heads, *rows.classes], *columns.values(), strict=True)
     ):
         table.add_row(head, *texts, end_section=i + 1 == len(heads))
-    return table
+    console.print(f"{title} [95 % interval]", style="bold")
+    console.print(table)
 
 
 def _figure(interval: Interval) -> str:
