@@ -20,6 +20,7 @@ def stratified_split(
     *,
     seed: int,
     groups: ArrayLike | None = None,
+    placed: ArrayLike | None = None,
 ) -> dict[str, NDArray[np.int64]]:
     """Split rows at random into named parts, stratified by class.
 
@@ -34,6 +35,9 @@ def stratified_split(
     groups : array of int, shape [M], optional
         Group of every row; the rows of a group stay together. A group belongs to the class of its
         first row. The rows that are alone then make up for the sizes of the groups.
+    placed : array of int, shape [M], optional
+        Number of the part of every row that has one already, and its group with it; -1 for rows to
+        be divided, which make up for them.
 
     Returns
     -------
@@ -60,10 +64,11 @@ def stratified_split(
     names = tuple(fractions)
     shares = np.array([*fractions.values()]) / math.fsum(fractions.values())
     generator = derive_generator(seed, "stratified_split")
-    part_of = np.empty(classes.size, dtype=np.int64)
+    part_of = np.full(classes.size, -1) if placed is None else np.array(placed, dtype=np.int64)
     targets = np.zeros(len(names))
     sizes = np.zeros(len(names), dtype=np.int64)
-    together = _divide_groups(classes, groups, shares, generator, part_of)
+    _divide_groups(classes, groups, shares, generator, part_of)
+    together = part_of >= 0
     for label in np.unique(classes):
         own = classes == label
         rows = generator.permutation(np.flatnonzero(own & ~together))
@@ -238,29 +243,33 @@ def _divide_groups(
     shares: NDArray[np.float64],
     generator: np.random.Generator,
     part_of: NDArray[np.int64],
-) -> NDArray[np.bool_]:
-    """Put groups of several rows into parts; return whether each row is in one.
+) -> None:
+    """Put groups of several rows into parts.
 
-    Each group, the largest first, goes to the part that lacks most rows of the class.
+    Each group, the largest first, goes to the part that lacks most rows of the class, or to that
+    in which one of its rows is.
     """
-    together = np.zeros(classes.size, np.bool_)
     if groups is None:
-        return together
+        return
     _, first, of_row, counts = np.unique(
         np.asarray(groups), return_index=True, return_inverse=True, return_counts=True
     )
-    together = counts[of_row] > 1
     members = np.argsort(of_row, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)])
-    lacking = {label: shares * (classes == label).sum() for label in np.unique(classes)}
+    lacking = {
+        label: shares * (classes == label).sum()
+        - np.bincount(part_of[(classes == label) & (part_of >= 0)], minlength=shares.size)
+        for label in np.unique(classes)
+    }
     shuffled = generator.permutation(np.flatnonzero(counts > 1))
     for group in shuffled[np.argsort(-counts[shuffled], kind="stable")]:
         lack = lacking[classes[first[group]]]
+        rows = members[starts[group] : starts[group + 1]]
+        free = part_of[rows] < 0
         # In proportion to the shares, so that a small part gets groups as well.
-        part = int(np.argmax(lack / shares))
-        part_of[members[starts[group] : starts[group + 1]]] = part
-        lack[part] -= counts[group]
-    return np.asarray(together)
+        part = int(np.argmax(lack / shares)) if free.all() else int(part_of[rows].max())
+        part_of[rows[free]] = part
+        lack[part] -= free.sum()
 
 
 def _fill(counts: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:

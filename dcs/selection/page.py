@@ -56,6 +56,10 @@ def verdict(
         ClassificationMetrics.from_predictions(labels, each, len(classes))
         for each in (before, after)
     )
+    rows = f"{labels.size:,} held-out rows"
+    if np.array_equal(before, after):
+        kept = f"accuracy {percent(old.accuracy)}, COBias {percent(old.cobias)}"
+        return f"No prediction changes on {rows}: {kept}."
     comparison = compare_predictions(labels, before, after, len(classes))
     shown, unknown = [], []
     for name, title, up in (("accuracy", "accuracy", True), ("cobias", "COBias", False)):
@@ -66,7 +70,7 @@ def verdict(
             shown.append(f"{title} {'improves' if (last > first) == up else 'worsens'} {change}")
         else:
             unknown.append(f"the change of {title} {change}")
-    rows, chance = f"{labels.size:,} held-out rows", f"{' and '.join(unknown)} may be chance"
+    chance = f"{' and '.join(unknown)} may be chance"
     worse = worse_classes(labels, before, after, classes)
     if not shown and not worse:
         return f"Nothing is proven on {rows}: {chance}."

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
@@ -127,6 +128,8 @@ class GivenTable(Source):
         Whether the seed is that of the table instead of a seed of the sweep.
     reading : Reading
         How the files are read, where it is not inferred.
+    earlier : pathlib.Path, optional
+        A scheme of some of the rows, which stay fitted or held out as they were for it.
     remarks : tuple of str
         What was inferred about the files, in lines for the user.
     """
@@ -136,6 +139,7 @@ class GivenTable(Source):
     digests: dict[str, str]
     own_seed: bool = False
     reading: Reading = Reading()
+    earlier: Path | None = None
     remarks: tuple[str, ...] = ()
     complete: ClassVar = True
 
@@ -148,7 +152,8 @@ class GivenTable(Source):
     def rows(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, as they are now."""
         tables = {name: _read_member(each, self.reading)[0] for name, each in self.members.items()}
-        return _hold_out(matched_tables(tables), seed=self.seed, share=self.held_out)
+        joined = matched_tables(tables)
+        return _hold_out(joined, seed=self.seed, share=self.held_out, earlier=self.earlier)[0]
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows.
@@ -212,28 +217,84 @@ def _read_once(
     return tables, tuple(source.remark for source in sources.values() if source.remark)
 
 
-def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, Rows]:
+#: Files beside a scheme of dcs tune: the rows that it was fitted on, and those held out.
+FITTED, HELD_OUT = "fitted.parquet", "held_out.parquet"
+
+
+def _hold_out(
+    tables: dict[str, Rows], *, seed: int, share: float, earlier: Path | None = None
+) -> tuple[dict[str, Rows], tuple[str, ...]]:
     """Return tables of both splits; hold out labelled rows as test rows if there are none.
 
     Copies of a row stay together. If no row has a label, both splits contain all rows, and nothing
-    is evaluated.
+    is evaluated. Also returns what is to be said about rows that were divided earlier.
     """
     if "test" in tables:
-        return tables
+        if earlier is not None:
+            raise ConfigError(f"earlier {earlier}: the table has test rows already; remove one")
+        return tables, ()
     table = tables["optimization"]
     labelled, others = np.flatnonzero(table.labelled), np.flatnonzero(~table.labelled)
     if labelled.size == 0:
-        return {split: table.subset(others, split=split) for split in ("optimization", "test")}
+        splits = ("optimization", "test")
+        return {split: table.subset(others, split=split) for split in splits}, ()
     probs = table.probs if table.probs.ndim == 2 else np.concatenate([*table.probs], axis=1)
+    placed: NDArray[np.int64] | None = None
+    said: tuple[str, ...] = ()
+    if earlier is not None:
+        placed, line = _placed(table.subset(labelled), earlier)
+        said = (line,)
     parts = stratified_split(
         table.labels[labelled],
         {"optimization": 1.0 - share, "test": share},
         seed=derive_seed(seed, "held-out"),
         groups=copied_rows(probs[labelled]),
+        placed=placed,
     )
     rows = {split: labelled[part] for split, part in parts.items()}
     rows["optimization"] = np.sort(np.concatenate([rows["optimization"], others]))
-    return {split: table.subset(part, split=split) for split, part in rows.items()}
+    return {split: table.subset(part, split=split) for split, part in rows.items()}, said
+
+
+def _placed(table: Rows, earlier: Path) -> tuple[NDArray[np.int64], str]:
+    """Return the part of every row of which an earlier scheme knows one, -1 for others.
+
+    Rows are the same if they have the same id; without ids, the same label and probabilities.
+    """
+    files = [earlier.with_name(name) for name in (FITTED, HELD_OUT)]
+    if isinstance(table, TableEnsemble) or not all(file.exists() for file in files):
+        raise ConfigError(
+            f"earlier {earlier}: must be a scheme of dcs tune for one table, beside its {FITTED} "
+            f"and {HELD_OUT}"
+        )
+    kept = [ProbabilityTable.read(file).only_labelled() for file in files]
+    kept = [each.with_classes(table.classes, source=str(earlier)) for each in kept]
+    numbered = all(name.isdecimal() for each in (table, *kept) for name in each.ids)
+
+    def names(rows: ProbabilityTable) -> list[Any]:
+        if not numbered:
+            return list(rows.ids)
+        values = rows.probs.round(9).tolist()
+        return [(label, *row) for label, row in zip(rows.labels.tolist(), values, strict=True)]
+
+    positions: dict[Any, deque[int]] = {}
+    for row, name in enumerate(names(table)):
+        positions.setdefault(name, deque()).append(row)
+    placed = np.full(table.n_rows, -1)
+    for part, rows in enumerate(kept):
+        for name in names(rows):
+            if same := positions.get(name):
+                placed[same.popleft()] = part
+    number, found = sum(rows.n_rows for rows in kept), int((placed >= 0).sum())
+    if 2 * found < number:
+        raise TableError(
+            f"earlier {earlier}: only {found} of its {number} rows are in the table; give a table "
+            "with these rows and further ones"
+        )
+    return placed, (
+        f"{found} of {number} rows of {earlier} stay fitted or held out; {table.n_rows - found} "
+        "others are divided"
+    )
 
 
 def given_tables(config: SweepConfig) -> list[GivenTable]:
@@ -268,7 +329,9 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
             own = int(seed_named)
         shots = named.get("shots", told.get("shots") if origin.shots is None else origin.shots)
         for seed in config.seeds if own is None else (own,):
-            split = _hold_out(tables, seed=seed, share=config.held_out)
+            split, said = _hold_out(
+                tables, seed=seed, share=config.held_out, earlier=config.earlier
+            )
             found.append(
                 GivenTable(
                     members=members,
@@ -280,7 +343,8 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     digests={part: table.digest for part, table in split.items()},
                     own_seed=own is not None,
                     reading=config.reading,
-                    remarks=tuple(line for _, lines in read.values() for line in lines),
+                    earlier=config.earlier,
+                    remarks=(*(line for _, lines in read.values() for line in lines), *said),
                 )
             )
     found += [

@@ -180,6 +180,31 @@ def test_groups_stay_together_and_keep_the_shares(seed: int, n_classes: int) -> 
     assert np.bincount(place).min() > 0.15 * labels.size
 
 
+@quick
+@given(st.integers(0, 1000), st.integers(20, 60), st.integers(0, 200), st.booleans())
+def test_rows_that_are_placed_stay_and_the_others_make_up_for_them(
+    seed: int, earlier: int, added: int, copied: bool
+) -> None:
+    shares = {"fitted": 0.7, "test": 0.3}
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(earlier + added) % 3)
+    groups = rng.integers(0, 4 * labels.size, labels.size) if copied else None
+    before = stratified_split(
+        labels[:earlier], shares, seed=seed, groups=None if groups is None else groups[:earlier]
+    )
+    placed = np.full(labels.size, -1)
+    for part, rows in enumerate(before.values()):
+        placed[rows] = part
+    after = stratified_split(labels, shares, seed=seed + 1, groups=groups, placed=placed)
+    for name, rows in before.items():
+        assert {*rows} <= {*after[name]}
+    if groups is None:
+        counts = np.bincount(labels[after["test"]], minlength=3) / np.bincount(labels)
+        assert np.abs(counts - 0.3).max() < 2 / np.bincount(labels).min()
+    else:
+        assert not {*groups[after["fitted"]]} & {*groups[after["test"]]}
+
+
 def test_rounded_probabilities_and_votes_are_held_out_as_all_rows() -> None:
     """Equal rows must not make the held-out part lopsided."""
     labels = _RNG.choice(2, 3000, p=[0.97, 0.03])

@@ -43,6 +43,12 @@ def test_the_verdict_says_what_is_shown_and_what_is_not() -> None:
     assert "may be chance" in fairer and "COBias worsens" in _said([(30, 36), (24, 16)])
 
 
+def test_the_verdict_of_no_change_compares_nothing() -> None:
+    said = _said([(20, 20), (22, 22)])
+    assert "from" not in said
+    assert "80 held-out rows" in said
+
+
 def test_the_verdict_names_the_classes_that_lose() -> None:
     labels, before = np.repeat([0, 1, 2], 40), np.repeat([0, 1, 1], 40)
     after = np.concatenate([np.repeat([0, 2], [10, 30]), np.repeat([1, 2], [38, 42])])

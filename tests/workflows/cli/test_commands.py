@@ -237,6 +237,27 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     assert not scheme_of(output).exists()
 
 
+def test_rows_of_an_earlier_scheme_keep_their_part(dcs, tmp_path, output):
+    everything = biased_table(160, seed=3)
+    order = np.random.default_rng(0).permutation(160)
+    everything.subset(np.arange(100)).write(tmp_path / "some.parquet")
+    everything.subset(order).write(tmp_path / "more.parquet")
+    batch = ("--method", "batch", *UNDRAWN, "--output", output)
+    dcs("tune", tmp_path / "some.parquet", *batch)
+    first = output / "some-batch" / "scheme.json"
+    said = dcs("tune", tmp_path / "more.parquet", *batch, "--earlier", first).out
+    assert "100 of 100" in said and "earlier" in said
+    for name in ("fitted.parquet", "held_out.parquet"):
+        before, after = (
+            {row.tobytes() for row in ProbabilityTable.read(output / folder / name).probs}
+            for folder in ("some-batch", "more-batch")
+        )
+        assert before < after
+    biased_table(100, seed=4).write(tmp_path / "strange.parquet")
+    says = ["earlier", "0 of its 100"]
+    refused("tune", tmp_path / "strange.parquet", *batch, "--earlier", first, says=says)
+
+
 def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     _, output = tuned
     scheme = scheme_of(output)

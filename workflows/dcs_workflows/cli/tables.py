@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from dcs import CorrectionScheme, FittedScheme
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
+    from dcs_workflows.tables import Rows
 
-#: Files beside a scheme: its front, the page of the result, and the rows that were held out.
-FRONT, RESULT, HELD_OUT = "front.json", "result.html", "held_out.parquet"
+#: Files beside a scheme, with its rows: its front, and the page of the result.
+FRONT, RESULT = "front.json", "result.html"
 
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
 Prefer = Annotated[
@@ -80,6 +81,14 @@ def tune(
         typer.Option(
             metavar="TABLE",
             help="Table for the final evaluation; by default 30 % of TABLE is held out.",
+        ),
+    ] = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SCHEME",
+            help="scheme.json of some of the rows: they stay fitted or held out as they were, "
+            "only new rows are divided, and it is evaluated as well.",
         ),
     ] = None,
     read: options.Read = None,
@@ -156,6 +165,7 @@ def tune(
         tuner__rate=rate,
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
+        earlier=earlier,
     )
     members = paths_by_name(tables)
     name = "+".join(members)
@@ -168,13 +178,20 @@ def tune(
         test=test or (),
         reading=options.reading(read),
     )
+    # Loaded now, since it may be the one that is replaced.
+    before = None if earlier is None else dcs.CorrectionScheme.load(earlier)
+    if before is not None and before.classes != rows["test"].classes:
+        raise ConfigError(
+            f"--earlier {earlier}: is for the classes {quoted(before.classes)}, in this order; "
+            f"the table has {quoted(rows['test'].classes)}"
+        )
     path = output / f"{name}-{method}" / "scheme.json"
     planned = {cell.method: cell.key for cells in plan.cells.values() for cell in cells}
     made = None if replace_ or not path.exists() else dcs.CorrectionScheme.load(path)
     if made is not None and made.provenance.get("cell") not in (None, planned[method]):
         raise ConfigError(
-            f"{path}: is the result of other rows or options; add --replace to overwrite it, or "
-            "--output FOLDER to keep both"
+            f"{path}: is the result of other rows or options; add --replace to overwrite it, "
+            f"--output FOLDER to keep both, and --earlier {path} if rows were added"
         )
     for line in plan.remarks:
         console.print(line)
@@ -202,7 +219,8 @@ def tune(
     front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
     console.print()
     plain = schemes.pop("icl")
-    views.show_tuned(name, rows, {"uncorrected": plain} | schemes)
+    known = {} if before is None else {"earlier": before}
+    views.show_tuned(name, rows, {"uncorrected": plain} | schemes | known)
     if front is not None:
         views.show_front(front, scheme=scheme)
     words = scheme.explain()
@@ -211,10 +229,10 @@ def tune(
     said = ""
     if rows["test"].labelled.any():
         test_rows = rows["test"].only_labelled()
-        before, after = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
-        said = verdict(test_rows.labels, before, after, test_rows.classes)
+        first, last = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
+        said = verdict(test_rows.labels, first, last, test_rows.classes)
         console.print(said, style="bold")
-    _write_result(path, scheme, front, held_out=rows["test"], verdict=said, apply=applied)
+    _write_result(path, scheme, front, rows, verdict=said, apply=applied)
     if front is not None:
         console.print(f"result on one page: {path.with_name(RESULT)}")
     console.print(report.message)
@@ -239,28 +257,29 @@ def _write_result(
     path: Path,
     scheme: CorrectionScheme,
     front: FittedScheme | None,
-    *,
-    held_out: Any,
+    rows: Mapping[str, Rows] | None = None,
     **shown: str,
 ) -> None:
-    """Write a scheme together with its front, its page and the rows that were held out.
+    """Write a scheme together with its front, its page and its rows, by default those there are.
 
     Those that there are none of now, but were of an earlier scheme, are removed.
     """
     from dcs.io import write_together
+    from dcs_workflows.tables import FITTED, HELD_OUT
 
     page = None
     if front is not None:
         page = front.report(name=str(path.parent), words=scheme.explain(), **shown)
-    rows = held_out if front is not None and isinstance(held_out, dcs.ProbabilityTable) else None
-    write_together(
-        {
-            path.with_name(RESULT): page,
-            path.with_name(FRONT): None if front is None else front.to_json(),
-            path.with_name(HELD_OUT): None if rows is None else rows.write,
-            path: scheme.to_json(),
-        }
-    )
+    files: dict[Path, Any] = {
+        path.with_name(RESULT): page,
+        path.with_name(FRONT): None if front is None else front.to_json(),
+        path: scheme.to_json(),
+    }
+    if rows is not None:
+        for name, split in ((FITTED, "optimization"), (HELD_OUT, "test")):
+            own = rows[split]
+            files[path.with_name(name)] = getattr(own, "write", None)
+    write_together(files)
 
 
 def _print_paragraph(sentences: Sequence[str]) -> None:
@@ -287,6 +306,7 @@ def pick(
     from dcs.evaluation.drift import repredicted
     from dcs_workflows.cli.views import show_front
     from dcs_workflows.study.cell import evidence
+    from dcs_workflows.tables import HELD_OUT
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
@@ -307,19 +327,17 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    held_out = None
     judged = np.zeros((3, 0), np.int64)
     if path.with_name(HELD_OUT).exists() and not new.inputs:
         held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
-    if held_out is not None and held_out.labelled.any():
-        rows = held_out.only_labelled()
+        rows = held_out.subset(np.flatnonzero(held_out.labelled))
         judged = np.array([rows.labels, rows.probs.argmax(axis=1), new.predict(rows.probs)])
     if "reference" in provenance:
         shown = evidence(picked, judged[0], judged[1], judged[2], len(new.classes))
         reference = repredicted(provenance["reference"], shown["confusion"])
         new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
     applied = f"dcs apply {shlex.quote(str(path))} ROWS"
-    _write_result(path, new, picked, held_out=held_out, verdict="", apply=applied)
+    _write_result(path, new, picked, apply=applied)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 

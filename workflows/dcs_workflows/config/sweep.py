@@ -218,10 +218,14 @@ class TuneConfig(Strict):
         The hyperparameter search of each cell.
     tracking : TrackingSettings
         What is recorded as runs and figures in MLflow.
+    earlier : pathlib.Path, optional
+        A scheme.json of dcs tune on some of the rows. They stay fitted or held out as they were
+        for it, and only further rows are divided.
     """
 
     tuner: TunerSettings = TunerSettings()
     tracking: TrackingSettings = TrackingSettings()
+    earlier: Path | None = None
 
 
 class SweepConfig(PromptsConfig, TuneConfig):
