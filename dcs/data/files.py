@@ -147,7 +147,8 @@ def _from_inspect(path: Path, given: Reading, source: str) -> Records:
             each.filename: parse(archive.read(each).decode(), source=f"{source}: {each.filename}")
             for each in files
         }
-    about = contents.get("header.json", {}).get("eval", {})
+    header = contents.get("header.json")
+    about = header.get("eval", {}) if isinstance(header, dict) else {}
     rows = [row for name, row in contents.items() if name.startswith("samples/")]
     origin = Provenance(
         model=about.get("model"), task=about.get("task"), scorer="inspect", source=path.name

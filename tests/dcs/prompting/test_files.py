@@ -174,10 +174,6 @@ def refused(name: str, data: Path | None = None, *parts: object) -> None:
     refuses(ConfigError, lambda: get_task(name, data).examples("test"), names=parts)
 
 
-def test_letters_of_latin_1(data: Path) -> None:
-    assert get_task("trec", data).examples("test")[-1].text == "Café?"
-
-
 OWN: dict[str, Any] = {
     "name": "moods",
     "disjoint": False,
@@ -331,9 +327,6 @@ class TestOwnTask:
 
 # What the hub's datasets call the columns, and a label of each class in the task's order.
 COLUMNS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
-    "agnews": (("text",), "label", (0, 1, 2, 3)),
-    "dbpedia": (("content",), "label", tuple(range(14))),
-    "sst5": (("text",), "label", (0, 1, 2, 3, 4)),
     "trec": (("text",), "coarse_label", (5, 4, 3, 2, 1, 0)),
     "rte": (("sentence1", "sentence2"), "label", (0, 1)),
 }

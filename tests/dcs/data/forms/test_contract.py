@@ -80,17 +80,11 @@ def test_the_contract(name: str, tmp_path: Path) -> None:
     check_form(WRITTEN[name], frame, table, given)
 
 
-def test_the_column_of_the_first_class() -> None:
-    meant = truth(2)
-    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
-    frame = pd.DataFrame({"prob_no": meant.probs[:, 0], "label": meant.names})
-    check_form(SINGLE, frame, table)
-
-
-def test_a_probability_beside_a_prediction_is_no_confidence() -> None:
+def test_a_probability_of_either_class_alone_or_beside_a_prediction() -> None:
     meant = truth(2)
     table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
     top = [meant.classes[k] for k in meant.probs.argmax(axis=1)]
+    check_form(SINGLE, pd.DataFrame({"prob_no": meant.probs[:, 0], "label": meant.names}), table)
     for k in (0, 1):
         frame = pd.DataFrame({"pred": top, "prob": meant.probs[:, k], "label": meant.names})
         check_form(SINGLE, frame, table)
