@@ -164,10 +164,8 @@ def has_class_columns(frame: pd.DataFrame, given: Reading) -> bool:
     finder = _Finder(frame, given, "", Reading())
     try:
         finder.class_columns(finder.label())
-    except NoClassColumnsError:
-        return False
-    except TableError:
-        return True
+    except TableError as error:
+        return not isinstance(error, NoClassColumnsError)
     return True
 
 
@@ -262,10 +260,8 @@ class _Finder:
 
     def _existing(self, name: str, key: str) -> str:
         if name not in self.names:
-            raise TableError(
-                f"{self.source}: no column {show(name)}{suggest(name, self.names)}; set {key}= "
-                f"to one of {quoted(self.names, 12)}"
-            )
+            missing = f"no column {show(name)}{suggest(name, self.names)}"
+            raise self._ask(missing, f"{key}=COLUMN", self.names)
         return name
 
     def _ask(self, question: str, key: str, columns: Iterable[str]) -> TableError:
@@ -418,9 +414,8 @@ class _Finder:
                 groups.setdefault(match[1], []).append(name)
         for names in groups.values():
             ordered = in_order(names)
-            first = int(_NUMBERED.sub(r"\2", ordered[0]))
             numbers = [int(_NUMBERED.sub(r"\2", name)) for name in ordered]
-            if first < 2 and numbers == [*range(first, first + size)]:
+            if numbers in ([*range(size)], [*range(1, size + 1)]):
                 return tuple(ordered)
         return ()
 

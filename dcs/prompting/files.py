@@ -26,10 +26,10 @@ from pydantic import (
     model_validator,
 )
 
-from dcs.data.arrow import open_parquet
 from dcs.data.files import TEXT_BYTES
 from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
+from dcs.data.table import open_parquet
 from dcs.errors import HUB_ADVICE, ConfigError, check_choice, escaped, named, reason, show, unknown
 from dcs.io import Strict, existing_file, parse_json, read_text, read_yaml, validated
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
