@@ -238,11 +238,8 @@ def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = 
         The given class, if the text is not valid JSON.
     """
     try:
-        content = json.loads(
-            text,
-            parse_constant=_refuse_constant if finite else None,
-            object_pairs_hook=_unique_keys,
-        )
+        constant = _refuse_constant if finite else None
+        content = json.loads(text, parse_constant=constant, object_pairs_hook=_unique_keys)
         if re.search(r"(?i)\\ud[89a-f]", text):
             # Half a pair of surrogates is not a character, and could not be written to a file.
             json.dumps(content, ensure_ascii=False).encode("utf-8")

@@ -32,13 +32,7 @@ TEXT_BYTES: Final = 2**32
 SUFFIXES: Final = (".parquet", ".npz", ".csv", ".tsv", ".jsonl", ".feather")
 """Suffixes of the files of a folder that are read, perhaps before that of a compression."""
 
-PARTS: Final = {
-    "optimization": "optimization",
-    "opt": "optimization",
-    "train": "optimization",
-    "dev": "development",
-    "test": "test",
-}
+PARTS: Final = dict.fromkeys(("optimization", "opt", "train"), "optimization") | {"test": "test"}
 _DECIMAL: Final = re.compile(r"[+-]?\d+(?:[.,]\d*)?(?:e-?\d+)?%?", re.I)
 _LOG: Final = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
 

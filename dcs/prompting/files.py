@@ -331,13 +331,9 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     if base not in DESCRIBED and file.hub is None and (data is None or base in PACKAGED):
         data = path.parent  # The texts are in the folder of the task file.
     prompt = file.variant(variant) if variant else file
-    return _task(
-        prompt,
-        name="@".join(filter(None, (file.name, variant))),
-        examples=partial(
-            read_examples, prompt, data=None if data is None else os.path.abspath(data)
-        ),
-    )
+    folder = None if data is None else os.path.abspath(data)
+    examples = partial(read_examples, prompt, data=folder)
+    return _task(prompt, name="@".join(filter(None, (file.name, variant))), examples=examples)
 
 
 def described_task(described: Mapping[str, Any], *, source: str) -> tuple[Task, TaskFile]:
@@ -419,8 +415,8 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     if file.disjoint is not False and split == "optimization":
         test = [example.text for example in _load(file, "test", data, stamp)]
         if file.disjoint:
-            shown = set(test)
-            examples = [example for example in examples if example.text not in shown]
+            shown = {*test}
+            examples = [each for each in examples if each.text not in shown]
         else:
             fitted = [example.text for example in examples]
             advice = "disjoint: true in the task excludes them, disjoint: false keeps them"
@@ -443,10 +439,8 @@ def _divide(examples: list[Example], seed: int, held_out: float) -> dict[str, li
     divided = [each for each in first.values() if each.label >= 0] or [*first.values()]
     labels = [max(example.label, 0) for example in divided]
     held = {divided[row].text for row in stratified_split(labels, shares, seed=seed)["test"]}
-    return {
-        "optimization": [example for example in examples if example.text not in held],
-        "test": [example for example in examples if example.text in held],
-    }
+    parts = {part: part == "test" for part in SPLITS}
+    return {part: [e for e in examples if (e.text in held) == own] for part, own in parts.items()}
 
 
 def _read(

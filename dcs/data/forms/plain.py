@@ -26,6 +26,7 @@ from dcs.data.forms.base import (
     Rows,
     is_number,
     label_columns,
+    label_of,
     natural,
     parsed_cells,
     structured,
@@ -198,9 +199,8 @@ def _long_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     first = first[[key, *[n for n in kept if n != key]]]
     cells = [as_text(cell) for cell in cells_of(frame[name])]
     if value is None:
-        labels = [given.label] if given.label in kept else label_columns(frame, (name, key))
         answers = [[cells[row] for row in rows] for rows in groups.values()]
-        found = with_votes(first, answers, next(iter(labels), None), given)
+        found = with_votes(first, answers, label_of(first, given, (name, key)), given)
         return replace(found, told={"id": key, **found.told})
     numbers = cells_of(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
@@ -240,9 +240,9 @@ def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
 
 def _run_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     runs = _runs(frame, given)
-    labels = [given.label] if given.label in frame else label_columns(frame, runs)
     answers = [*zip(*(cells_of(frame[name]) for name in runs), strict=True)]
-    return with_votes(frame.drop(columns=runs), answers, next(iter(labels), None), given)
+    label = label_of(frame, given, runs)
+    return with_votes(frame.drop(columns=runs), answers, label, given)
 
 
 def _has_runs(frame: pd.DataFrame, given: Reading) -> bool:
