@@ -178,9 +178,7 @@ def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Pat
     try:
         mode = target.stat().st_mode
     except (OSError, ValueError) as problem:
-        raise error(
-            f"{escaped(target)}: cannot be read: {reason(problem)}; check the path"
-        ) from None
+        raise error(f"{escaped(target)}: cannot be read: {reason(problem)}") from None
     if not stat.S_ISREG(mode):
         raise error(f"{escaped(target)}: is a folder or a device; give the path of one file")
     return target

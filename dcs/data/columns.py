@@ -250,9 +250,8 @@ class _Finder:
 
     def number(self, name: str) -> Number:
         if name not in self._numbers:
-            self._numbers[name] = to_number(
-                self.frame[name], self.given.decimal or self.known.decimal or ""
-            )
+            mark = self.given.decimal or self.known.decimal or ""
+            self._numbers[name] = to_number(self.frame[name], mark)
         return self._numbers[name]
 
     def matrix(self, columns: Sequence[str]) -> NDArray[np.float64]:

@@ -327,9 +327,8 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     remark = f"{show(score)} is {remark}"
     values = np.where(second == 1, values, 1.0 - values)
     scores = [dict(zip(classes, (1.0 - value, value), strict=True)) for value in values.tolist()]
-    rest = frame.drop(columns=score).rename(
-        columns={"label": "predicted"} if guess == "label" else {}
-    )
+    names = {"label": "predicted"} if guess == "label" else {}
+    rest = frame.drop(columns=score).rename(columns=names)
     told = {"columns": None, "classes": classes} | ({"label": label} if label and guess else {})
     return Rows(with_scores(rest, scores, classes), told, remark)
 

@@ -172,18 +172,3 @@ def test_groups_stay_together_and_keep_the_shares(seed: int, n_classes: int) -> 
     place = stratified_folds(labels, 5, seed=seed, groups=groups)
     assert all(np.ptp(place[groups == group]) == 0 for group in range(0, 400, 7))
     assert np.bincount(place).min() > 0.15 * labels.size
-
-
-def test_rounded_probabilities_and_votes_are_held_out_as_all_rows() -> None:
-    """Equal rows must not make the held-out part lopsided."""
-    labels = _RNG.choice(2, 3000, p=[0.97, 0.03])
-    score = 1.0 / (1.0 + np.exp(-_RNG.normal(4.0 * labels - 4.0, 1.5)))
-    probs = np.column_stack([1.0 - score, score])
-    accuracy = (probs.argmax(axis=1) == labels).mean()
-    for form in (probs, probs.round(2), probs.round(3), probs.round(6)):
-        parts = stratified_split(labels, {"a": 0.7, "b": 0.3}, seed=1, groups=copied_rows(form))
-        held_out = parts["b"]
-        assert held_out.size == pytest.approx(900, abs=30)
-        assert labels[held_out].mean() == pytest.approx(labels.mean(), abs=0.01)
-        right = (form[held_out].argmax(axis=1) == labels[held_out]).mean()
-        assert right == pytest.approx(accuracy, abs=2 * (accuracy * (1 - accuracy) / 900) ** 0.5)

@@ -135,12 +135,9 @@ HALF = [0.25, 0.75] * 15
     [
         ({"label": ["N", "P"] * 15, "score": HALF}, ["classes=N,P", "classes=P,N"]),
         ({"label": [0, 1] * 15, "score": [0.75, 0.5] * 15}, ["score", "classes=0,1"]),
-        ({"label": [1, 0] * 30, "score": HALF * 2}, ["score", "classes=0,1"]),
-        ({"pred": ["a", "b", "c"], "score": HALF[:3], "y": ["a", "b", "c"]}, ["b", "'c'"]),
         ({"pred": [*"abab"], "prob": [0.9, 0.8, 0.3, 0.4], "y": [*"abba"]}, ["row 2", "prob"]),
         ({"run_0": ["0", "1"], "run_1": ["1", "1"], "label": ["a", "b"]}, ["'0'", "classes="]),
         ({"s": [[{"label": k, "score": 0.5}] for k in "aba"]}, ["1 of 2 classes", "top_k=None"]),
-        ({"run_0": ["a", "b"], "run_1": ["x", "b"], "label": ["a", "b"]}, ["'x'", "classes=a,b"]),
         ({"id": [0, 0, 1], "class": [*"aba"], "prob": HALF[:3], "label": [*"aab"]}, ["id", "1"]),
         ({"p": [[0.5, 0.5], [1.0]], "label": [0, 1]}, ["row 1", "column 'p'"]),
         ({"s": [[{"label": "a", "score": 1}] * 2], "label": ["a"]}, ["row 0", "two scores"]),
