@@ -652,6 +652,7 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
         # datasets would open it instead of the dataset on the hub.
         path = f"hub dataset {place.dataset!r} is also a local path"
         raise ConfigError(f"task {file.name!r}: {path}; run the command in another folder")
+    where = f"task {file.name!r}: dataset {place.dataset!r}"
     try:
         builder = datasets.load_dataset_builder(
             place.dataset, place.config or None, revision=revision
@@ -659,19 +660,15 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
         # A dataset may refer to files anywhere, also on this machine.
         files = [str(each) for part in (builder.config.data_files or {}).values() for each in part]
         home = re.compile(rf"(.*::)?hf://datasets/{re.escape(place.dataset)}[@/].*")
-        outside = [each for each in files if not home.fullmatch(each)]
-        if not outside:
-            builder.download_and_prepare()
-            table: Iterable[Any] = builder.as_dataset(split=name)
+        if outside := [each for each in files if not home.fullmatch(each)]:
+            fault = f"refers to {show(outside[0])}, which is not one of its files on the hub"
+            raise ConfigError(f"{where} {fault}; use --data DIR")
+        builder.download_and_prepare()
+        table: Iterable[Any] = builder.as_dataset(split=name)
+    except ConfigError:
+        raise
     except Exception as error:
         # datasets and its dependencies raise errors of many unrelated classes.
-        raise ConfigError(
-            f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
-            f"({named(error)}); {HUB_ADVICE}, or use --data DIR"
-        ) from error
-    if outside:
-        raise ConfigError(
-            f"task {file.name!r}: dataset {place.dataset!r} refers to {show(outside[0])}, which "
-            "is not one of its files on the hub; use --data DIR"
-        )
+        fault = f"({name}) cannot be loaded ({named(error)})"
+        raise ConfigError(f"{where} {fault}; {HUB_ADVICE}, or use --data DIR") from error
     return table
