@@ -126,18 +126,10 @@ def infer(
     columns, classes = finder.class_columns(label)
     kind = finder.kind(columns)
     label = finder.truth(label, classes, columns)
-    reading = Reading(
-        columns=columns,
-        classes=classes,
-        label=label,
-        id=finder.id({*columns, label}),
-        values=kind,
-        labels=given.labels,
-        separator=given.separator,
-        decimal="," if any(finder.number(each).mark == "," for each in columns) else ".",
-        quoting=given.quoting,
-    )
-    return reading, finder.matrix(columns)
+    found: dict[str, Any] = {"columns": columns, "classes": classes, "label": label}
+    found |= {"id": finder.id({*columns, label}), "values": kind}
+    found["decimal"] = "," if any(finder.number(each).mark == "," for each in columns) else "."
+    return given.model_copy(update=found), finder.matrix(columns)
 
 
 def is_label(name: str) -> bool:

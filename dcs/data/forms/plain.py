@@ -175,12 +175,12 @@ def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | 
     values = [n for n in frame.columns if _VALUE.fullmatch(n) and to_number(frame[n]).plausible]
     named = _CLASS if values else _ANSWER
     found = [n for n in frame.columns if n not in keys and named.fullmatch(n)]
-    if not values:
+    if values:
+        found = [n for n in found if not frame.duplicated([keys[0], n]).any()]
+        found = [n for n in found if not _constant(frame, keys[0], n)]
+    else:
         found += [n for n in frame.columns if names_predictions(n) and n not in found]
-        known = [n for n in found if given.classes or label_columns(frame, [n])]
-        found = known[:1]
-    found = [n for n in found if not values or not frame.duplicated([keys[0], n]).any()]
-    found = [n for n in found if not values or not _constant(frame, keys[0], n)]
+        found = [n for n in found if given.classes or label_columns(frame, [n])][:1]
     if len(found) != 1 or len(values) > 1:
         return None
     return keys[0], found[0], next(iter(values), None)
