@@ -178,9 +178,7 @@ def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Pat
     try:
         mode = target.stat().st_mode
     except (OSError, ValueError) as problem:
-        raise error(
-            f"{escaped(target)}: cannot be read: {reason(problem)}; check the path"
-        ) from None
+        raise error(f"{escaped(target)}: cannot be read: {reason(problem)}") from None
     if not stat.S_ISREG(mode):
         raise error(f"{escaped(target)}: is a folder or a device; give the path of one file")
     return target
@@ -238,11 +236,8 @@ def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = 
         The given class, if the text is not valid JSON.
     """
     try:
-        content = json.loads(
-            text,
-            parse_constant=_refuse_constant if finite else None,
-            object_pairs_hook=_unique_keys,
-        )
+        constant = _refuse_constant if finite else None
+        content = json.loads(text, parse_constant=constant, object_pairs_hook=_unique_keys)
         if re.search(r"(?i)\\ud[89a-f]", text):
             # Half a pair of surrogates is not a character, and could not be written to a file.
             json.dumps(content, ensure_ascii=False).encode("utf-8")

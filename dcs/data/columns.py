@@ -126,18 +126,10 @@ def infer(
     columns, classes = finder.class_columns(label)
     kind = finder.kind(columns)
     label = finder.truth(label, classes, columns)
-    reading = Reading(
-        columns=columns,
-        classes=classes,
-        label=label,
-        id=finder.id({*columns, label}),
-        values=kind,
-        labels=given.labels,
-        separator=given.separator,
-        decimal="," if any(finder.number(each).mark == "," for each in columns) else ".",
-        quoting=given.quoting,
-    )
-    return reading, finder.matrix(columns)
+    found: dict[str, Any] = {"columns": columns, "classes": classes, "label": label}
+    found |= {"id": finder.id({*columns, label}), "values": kind}
+    found["decimal"] = "," if any(finder.number(each).mark == "," for each in columns) else "."
+    return given.model_copy(update=found), finder.matrix(columns)
 
 
 def is_label(name: str) -> bool:
@@ -164,10 +156,8 @@ def has_class_columns(frame: pd.DataFrame, given: Reading) -> bool:
     finder = _Finder(frame, given, "", Reading())
     try:
         finder.class_columns(finder.label())
-    except NoClassColumnsError:
-        return False
-    except TableError:
-        return True
+    except TableError as error:
+        return not isinstance(error, NoClassColumnsError)
     return True
 
 
@@ -252,9 +242,8 @@ class _Finder:
 
     def number(self, name: str) -> Number:
         if name not in self._numbers:
-            self._numbers[name] = to_number(
-                self.frame[name], self.given.decimal or self.known.decimal or ""
-            )
+            mark = self.given.decimal or self.known.decimal or ""
+            self._numbers[name] = to_number(self.frame[name], mark)
         return self._numbers[name]
 
     def matrix(self, columns: Sequence[str]) -> NDArray[np.float64]:
@@ -262,10 +251,8 @@ class _Finder:
 
     def _existing(self, name: str, key: str) -> str:
         if name not in self.names:
-            raise TableError(
-                f"{self.source}: no column {show(name)}{suggest(name, self.names)}; set {key}= "
-                f"to one of {quoted(self.names, 12)}"
-            )
+            missing = f"no column {show(name)}{suggest(name, self.names)}"
+            raise self._ask(missing, f"{key}=COLUMN", self.names)
         return name
 
     def _ask(self, question: str, key: str, columns: Iterable[str]) -> TableError:
@@ -418,9 +405,8 @@ class _Finder:
                 groups.setdefault(match[1], []).append(name)
         for names in groups.values():
             ordered = in_order(names)
-            first = int(_NUMBERED.sub(r"\2", ordered[0]))
             numbers = [int(_NUMBERED.sub(r"\2", name)) for name in ordered]
-            if first < 2 and numbers == [*range(first, first + size)]:
+            if numbers in ([*range(size)], [*range(1, size + 1)]):
                 return tuple(ordered)
         return ()
 

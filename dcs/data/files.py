@@ -9,18 +9,17 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dcs.data.arrow import frame_of, open_parquet, reading_arrow
 from dcs.data.checks import MOST_VALUES, checked_classes, checked_shape, refuse_too_large
 from dcs.data.columns import PREFIX, Reading
-from dcs.data.table import ProbabilityTable, Provenance
+from dcs.data.table import ProbabilityTable, Provenance, open_parquet, reading_arrow
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, read_json, read_text
 
@@ -33,13 +32,7 @@ TEXT_BYTES: Final = 2**32
 SUFFIXES: Final = (".parquet", ".npz", ".csv", ".tsv", ".jsonl", ".feather")
 """Suffixes of the files of a folder that are read, perhaps before that of a compression."""
 
-PARTS: Final = {
-    "optimization": "optimization",
-    "opt": "optimization",
-    "train": "optimization",
-    "dev": "development",
-    "test": "test",
-}
+PARTS: Final = dict.fromkeys(("optimization", "opt", "train"), "optimization") | {"test": "test"}
 _DECIMAL: Final = re.compile(r"[+-]?\d+(?:[.,]\d*)?(?:e-?\d+)?%?", re.I)
 _LOG: Final = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
 
@@ -147,7 +140,8 @@ def _from_inspect(path: Path, given: Reading, source: str) -> Records:
             each.filename: parse(archive.read(each).decode(), source=f"{source}: {each.filename}")
             for each in files
         }
-    about = contents.get("header.json", {}).get("eval", {})
+    header = contents.get("header.json")
+    about = header.get("eval", {}) if isinstance(header, dict) else {}
     rows = [row for name, row in contents.items() if name.startswith("samples/")]
     origin = Provenance(
         model=about.get("model"), task=about.get("task"), scorer="inspect", source=path.name
@@ -168,7 +162,62 @@ def _from_arrow(path: Path, given: Reading, source: str) -> Records:
             rows = feather.read_table(target)
         refuse_too_large(rows.num_rows, rows.num_columns, source=source)
     own = ProbabilityTable.read(path) if b"dcs" in (rows.schema.metadata or {}) else None
-    return Records(frame_of(rows, source), {}, Provenance(source=path.name), table=own)
+    return Records(_frame_of(rows, source), {}, Provenance(source=path.name), table=own)
+
+
+def _frame_of(table: Any, source: str) -> pd.DataFrame:
+    """Return the frame of a `pyarrow.Table`: numbers, text, and nested values as plain Python.
+
+    Raises
+    ------
+    TableError
+        If a column cannot be converted; names it and its type.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    columns: list[pd.Series[Any]] = []
+    faults = (pa.ArrowException, ValueError, OverflowError, TypeError, LookupError, RuntimeError)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            columns.append(_series(column))
+        except faults as error:
+            raise TableError(
+                f"{source}: column {show(name)} of type {column.type} cannot be converted: "
+                f"{reason(error)}; drop it, or cast it to text or numbers"
+            ) from None
+    if not columns:
+        return pd.DataFrame(index=range(table.num_rows))
+    return pd.concat(columns, axis=1).set_axis([*table.column_names], axis=1)
+
+
+def _series(column: Any) -> pd.Series[Any]:
+    """Return a column of Arrow as one of pandas."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, kind = pa.types, column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        column = pa.chunked_array([each.storage for each in column.chunks], kind.storage_type)
+    if types.is_run_end_encoded(kind):
+        column = pa.chunked_array([*map(pc.run_end_decode, column.chunks)], kind.value_type)
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if types.is_nested(kind) or types.is_null(kind) or types.is_interval(kind):
+        return pd.Series(column.to_pylist(maps_as_pydicts="strict"), dtype=object)
+    if types.is_float16(kind) or types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    elif types.is_temporal(kind):
+        column.to_pylist()  # fails if Python cannot represent one of them
+    elif not (types.is_primitive(kind) or types.is_boolean(kind)):
+        # Strings, binary and views of them.
+        try:
+            column = column.cast(pa.large_string())
+        except pa.ArrowInvalid:  # pictures, say
+            return pd.Series(column.to_pylist(), dtype=object)
+    return pd.Series(pd.arrays.ArrowExtensionArray(column))
 
 
 def _separated(
@@ -373,13 +422,12 @@ def _arrays(path: Path, source: str) -> dict[str, Any]:
 
 def _index_entry(path: Path) -> dict[str, Any]:
     """Return the entry of the file in ``index.json``, if it exists and lists the file."""
-    try:
+    # Many programs write an index.json; ignore one that is not a list of files.
+    with suppress(TableError, LookupError, TypeError, StopIteration):
         entries = read_json(path.parent / "index.json", error=TableError)
         entry = next(entry for entry in entries if entry["file"] == path.name)
-    except (TableError, LookupError, TypeError, StopIteration):
-        # Many programs write an index.json; ignore one that is not a list of files.
-        return {}
-    return {key: entry[key] for key in ("model", "task", "classes") if entry.get(key)}
+        return {key: entry[key] for key in ("model", "task", "classes") if entry.get(key)}
+    return {}
 
 
 def _from_vectors(path: Path, text: str) -> Records:
@@ -403,22 +451,16 @@ def _from_vectors(path: Path, text: str) -> Records:
 
 def _log_origin(path: Path) -> Provenance:
     """Return the origin that the name of a sample log and the results file of its run tell."""
-    match = _LOG.fullmatch(path.stem)
-    if match is None:
-        return Provenance(source=path.name)
-    model = shots = None
-    try:
-        results = read_json(path.with_name(f"results_{match['date']}.json"), error=TableError)
-        model, shots = str(results["model_name"]), int(results["n-shot"][match["task"]])
-    except (TableError, LookupError, TypeError, ValueError):
-        pass  # The results file is optional, and can be of another program.
-    return Provenance(
-        model=model,
-        task=match["task"],
-        shots=shots,
-        scorer="lm-evaluation-harness",
-        source=path.name,
-    )
+    origin = Provenance(source=path.name)
+    if match := _LOG.fullmatch(path.stem):
+        task, name = match["task"], f"results_{match['date']}.json"
+        origin = replace(origin, task=task, scorer="lm-evaluation-harness")
+        # The results file is optional, and can be of another program.
+        with suppress(TableError, LookupError, TypeError, ValueError):
+            results = read_json(path.with_name(name), error=TableError)
+            model, shots = str(results["model_name"]), int(results["n-shot"][task])
+            origin = replace(origin, model=model, shots=shots)
+    return origin
 
 
 _BINARY: Final[Mapping[str, Callable[[Path, Reading, str], Records]]] = {

@@ -144,9 +144,8 @@ def read_labels(
         inside = {text for text, k in positions.items() if k < size and counting != "names"}
         odd = distinct - {*named} - inside or distinct - {*named}
         wrong = np.array([text in odd for text in texts])
-        rule = (
-            f"must be one of {quoted(names.classes)}, or all in 0..{size - 1}; empty if unlabelled"
-        )
+        allowed = f"one of {quoted(names.classes)}, or all in 0..{size - 1}"
+        rule = f"must be {allowed}; empty if unlabelled"
         if not (positions or named) and option:
             rule += "; name the classes in the order of the columns with --read classes=A,B,..."
         names.refuse(wrong, [*cells], rule, what="label")
@@ -154,12 +153,11 @@ def read_labels(
     found = np.array([positions[text] - start if text in distinct else -1 for text in texts])
     if counting is None:
         if named and not documented:
-            ask(
-                f"labels such as {quoted(sorted(named), 3)} are names of classes, but "
-                f"{quoted(sorted(distinct - {*named}), 3)} are not: are all of them names, or "
-                f"positions from {start}",
-                ("names", f"from-{start}"),
+            both = f"{quoted(sorted(named), 3)} but not {quoted(sorted(distinct - {*named}), 3)}"
+            question = (
+                f"labels such as {both} are classes: are all names, or positions from {start}"
             )
+            ask(question, ("names", f"from-{start}"))
         if size == 2 and {*positions.values()} == {1} and -1 in found:
             question = "labels are -1 and 1: is -1 the first class, or an unlabelled row"
             ask(question, ("from-0",), "classes=-1,1")
@@ -218,11 +216,10 @@ def _check(
     if not sure:
         meant = {"names": "are names", "from-0": "count from 0", "from-1": "count from 1"}
         first, second = (meant[way] for way in ways)
-        ask(
-            f"labels of {own} rows are predicted if they {first}, of {other} if they {second}: "
-            "which is it",
-            sorted(ways),
+        question = (
+            f"labels of {own} rows are predicted if they {first}, of {other} if they {second}"
         )
+        ask(f"{question}: which is it", sorted(ways))
 
 
 def _ask(names: Named, option: bool, question: str, ways: Sequence[str], more: str = "") -> None:

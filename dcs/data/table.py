@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import InitVar, asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel
 
-from dcs.data.arrow import open_parquet
 from dcs.data.checks import (
     Named,
     checked_classes,
@@ -28,7 +29,7 @@ from dcs.data.checks import (
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
 from dcs.errors import TableError, escaped, quoted, reason
-from dcs.io import atomic_path, parse_json, validated
+from dcs.io import atomic_path, existing_file, parse_json, validated
 
 COUNT_PREFIX: Final = "n:"
 """Prefix of the columns that hold votes."""
@@ -453,3 +454,33 @@ class _Header(BaseModel):
     version: Literal[1] = 1
     classes: list[str]
     provenance: Provenance = Provenance()
+
+
+@contextmanager
+def reading_arrow(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Raise errors of pyarrow inside the block as a :class:`TableError` about the file."""
+    import pyarrow as pa
+
+    target = existing_file(path, error=TableError)
+    try:
+        yield target
+    except TableError:
+        raise
+    except (pa.ArrowException, OSError, TypeError, ValueError, LookupError, MemoryError) as error:
+        raise TableError(
+            f"{escaped(path)}: not a {target.suffix[1:]} file, or corrupt: {reason(error)}; "
+            "give another file, or write it again"
+        ) from error
+
+
+@contextmanager
+def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`; see :func:`reading_arrow`."""
+    import pyarrow.parquet as pq
+
+    # A zstd page with one flipped bit can still decompress; only the checksum detects it.
+    with (
+        reading_arrow(path) as target,
+        pq.ParquetFile(target, page_checksum_verification=True) as file,
+    ):
+        yield file

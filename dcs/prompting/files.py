@@ -26,10 +26,10 @@ from pydantic import (
     model_validator,
 )
 
-from dcs.data.arrow import open_parquet
 from dcs.data.files import TEXT_BYTES
 from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
+from dcs.data.table import open_parquet
 from dcs.errors import HUB_ADVICE, ConfigError, check_choice, escaped, named, reason, show, unknown
 from dcs.io import Strict, existing_file, parse_json, read_text, read_yaml, validated
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
@@ -331,13 +331,9 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     if base not in DESCRIBED and file.hub is None and (data is None or base in PACKAGED):
         data = path.parent  # The texts are in the folder of the task file.
     prompt = file.variant(variant) if variant else file
-    return _task(
-        prompt,
-        name="@".join(filter(None, (file.name, variant))),
-        examples=partial(
-            read_examples, prompt, data=None if data is None else os.path.abspath(data)
-        ),
-    )
+    folder = None if data is None else os.path.abspath(data)
+    examples = partial(read_examples, prompt, data=folder)
+    return _task(prompt, name="@".join(filter(None, (file.name, variant))), examples=examples)
 
 
 def described_task(described: Mapping[str, Any], *, source: str) -> tuple[Task, TaskFile]:
@@ -419,8 +415,8 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     if file.disjoint is not False and split == "optimization":
         test = [example.text for example in _load(file, "test", data, stamp)]
         if file.disjoint:
-            shown = set(test)
-            examples = [example for example in examples if example.text not in shown]
+            shown = {*test}
+            examples = [each for each in examples if each.text not in shown]
         else:
             fitted = [example.text for example in examples]
             advice = "disjoint: true in the task excludes them, disjoint: false keeps them"
@@ -443,10 +439,8 @@ def _divide(examples: list[Example], seed: int, held_out: float) -> dict[str, li
     divided = [each for each in first.values() if each.label >= 0] or [*first.values()]
     labels = [max(example.label, 0) for example in divided]
     held = {divided[row].text for row in stratified_split(labels, shares, seed=seed)["test"]}
-    return {
-        "optimization": [example for example in examples if example.text not in held],
-        "test": [example for example in examples if example.text in held],
-    }
+    parts = {part: part == "test" for part in SPLITS}
+    return {part: [e for e in examples if (e.text in held) == own] for part, own in parts.items()}
 
 
 def _read(
@@ -658,6 +652,7 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
         # datasets would open it instead of the dataset on the hub.
         path = f"hub dataset {place.dataset!r} is also a local path"
         raise ConfigError(f"task {file.name!r}: {path}; run the command in another folder")
+    where = f"task {file.name!r}: dataset {place.dataset!r}"
     try:
         builder = datasets.load_dataset_builder(
             place.dataset, place.config or None, revision=revision
@@ -665,19 +660,15 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
         # A dataset may refer to files anywhere, also on this machine.
         files = [str(each) for part in (builder.config.data_files or {}).values() for each in part]
         home = re.compile(rf"(.*::)?hf://datasets/{re.escape(place.dataset)}[@/].*")
-        outside = [each for each in files if not home.fullmatch(each)]
-        if not outside:
-            builder.download_and_prepare()
-            table: Iterable[Any] = builder.as_dataset(split=name)
+        if outside := [each for each in files if not home.fullmatch(each)]:
+            fault = f"refers to {show(outside[0])}, which is not one of its files on the hub"
+            raise ConfigError(f"{where} {fault}; use --data DIR")
+        builder.download_and_prepare()
+        table: Iterable[Any] = builder.as_dataset(split=name)
+    except ConfigError:
+        raise
     except Exception as error:
         # datasets and its dependencies raise errors of many unrelated classes.
-        raise ConfigError(
-            f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
-            f"({named(error)}); {HUB_ADVICE}, or use --data DIR"
-        ) from error
-    if outside:
-        raise ConfigError(
-            f"task {file.name!r}: dataset {place.dataset!r} refers to {show(outside[0])}, which "
-            "is not one of its files on the hub; use --data DIR"
-        )
+        fault = f"({name}) cannot be loaded ({named(error)})"
+        raise ConfigError(f"{where} {fault}; {HUB_ADVICE}, or use --data DIR") from error
     return table

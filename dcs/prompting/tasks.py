@@ -264,14 +264,9 @@ def render_prefix(task: Task, demonstrations: Demonstrations) -> PromptPrefix:
     demonstrations : Demonstrations
         The demonstrations in order; may be empty (0-shot).
     """
-    return PromptPrefix(
-        instruction=task.instruction,
-        turns=tuple(
-            (render_query(task, example.text), task.label_words[example.label])
-            for example in demonstrations.examples
-        ),
-        separator=task.separator,
-    )
+    shown = ((render_query(task, e.text), e.label) for e in demonstrations.examples)
+    turns = tuple((query, task.label_words[label]) for query, label in shown)
+    return PromptPrefix(instruction=task.instruction, turns=turns, separator=task.separator)
 
 
 def render_query(task: Task, text: str) -> str:

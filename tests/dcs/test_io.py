@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import os
-import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-import dcs.io
-import dcs_tracking
-import dcs_workflows
 from dcs.errors import ConfigError
 from dcs.io import (
     atomic_path,
@@ -61,28 +55,6 @@ def test_files_are_written_together_or_not_at_all(tmp_path: Path) -> None:
     write_together({a: "new", b: lambda path: atomic_write_text(path, "new"), c: None})
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new"}
     assert b.stat().st_mode & 0o777 == 0o600
-
-
-def test_all_files_are_written_by_one_module() -> None:
-    # What is appended line by line or cut, and files of temporary folders that MLflow uploads.
-    allowed = {"archive.py": 1, "storage.py": 1, "client.py": 1, "serving.py": 1}
-    found = Counter[str]()
-    for package in (dcs, dcs_tracking, dcs_workflows):
-        for path in Path(package.__path__[0]).rglob("*.py"):
-            calls = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            written = sum(isinstance(call, ast.Call) and _writes(call) for call in calls)
-            if written and path != Path(dcs.io.__file__):
-                found[path.name] += written
-    assert found == allowed
-
-
-def _writes(call: ast.Call) -> bool:
-    """Whether a call writes a file by its name."""
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    values = [*call.args, *(keyword.value for keyword in call.keywords)]
-    modes = [each.value for each in values if isinstance(each, ast.Constant)]
-    opened = name == "open" and any(re.fullmatch(r"[rbt]*[wax+][bt+]*", str(m)) for m in modes)
-    return opened or name in {"write_text", "write_bytes", "touch"}
 
 
 def test_no_file_takes_the_place_of_a_device() -> None:

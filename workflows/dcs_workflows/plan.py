@@ -611,13 +611,11 @@ def plan_tuning(
     """
     if test and len(test) != len(tables):
         raise ConfigError(f"--test: {len(test)} for {len(tables)} tables; give one for each")
-    choices: dict[str, Any] = {name: str(table) for name, table in tables.items()}
-    if test:
-        pairs = zip(tables.items(), test, strict=True)
-        choices = {name: (str(table), str(own)) for (name, table), own in pairs}
+    paths = [*map(str, tables.values())]
+    given: list[Any] = [*zip(paths, map(str, test), strict=True)] if test else paths
     content = {
         "name": "tune",
-        "tables": [choices] if len(choices) > 1 else [*choices.values()],
+        "tables": [dict(zip(tables, given, strict=True))] if len(given) > 1 else given,
         "methods": [*dict.fromkeys(("icl", *methods))],
         "seeds": [seed],
         "reading": reading or Reading(),
@@ -628,6 +626,7 @@ def plan_tuning(
     (key,) = plan.cells
     rows: dict[str, Rows] = {**plan.tables[key].read()}
     if test and not rows["test"].labelled.any():
-        paths = ", ".join(map(str, test))
-        raise ConfigError(f"--test {paths}: no row has a label; give others or none")
+        raise ConfigError(
+            f"--test {', '.join(map(str, test))}: no row has a label; give others or none"
+        )
     return plan, rows

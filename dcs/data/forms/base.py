@@ -84,15 +84,10 @@ def parsed_cells(frame: pd.DataFrame, name: str) -> list[Any]:
 
 def structured(frame: pd.DataFrame) -> list[str]:
     """Return the columns whose first cell that is not empty is a list or an object."""
-    found = []
+    found, kinds = [], str | list | dict | np.ndarray
     for name in frame.columns:
-        column = frame[name]
-        filled = (
-            cell
-            for cell in column
-            if isinstance(cell, str | list | dict | np.ndarray) and len(cell)
-        )
-        if column.dtype.kind == "O" and isinstance(parsed(next(filled, None)), list | dict):
+        filled = (cell for cell in frame[name] if isinstance(cell, kinds) and len(cell))
+        if frame[name].dtype.kind == "O" and isinstance(parsed(next(filled, None)), list | dict):
             found.append(name)
     return found
 
@@ -130,6 +125,11 @@ def with_found(
     rest = frame.iloc[kept].reset_index(drop=True)
     rows = with_scores(rest, [scores[row] for row in kept], [*scores[kept[0]]])
     return Rows(rows, {**told, "values": "scores", "columns": None}, remark)
+
+
+def label_of(frame: pd.DataFrame, given: Reading, but: Sequence[str | None]) -> str | None:
+    """Return the label column: the given one, or the first that is named as one."""
+    return given.label if given.label in frame else next(iter(label_columns(frame, but)), None)
 
 
 def label_columns(frame: pd.DataFrame, but: Sequence[str | None] = ()) -> list[str]:

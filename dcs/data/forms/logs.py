@@ -368,11 +368,7 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     spelled = dict(zip(letters, given.classes or names, strict=False))
     rows = pd.DataFrame({"id": [*map(as_text, frame["id"])]})
     rows["label"] = [spelled.get(text, text) for text in map(as_text, targets)]
-    told = {
-        "label": "label",
-        "id": "id",
-        "classes": tuple(spelled.values()) or None,
-    }
+    told = {"label": "label", "id": "id", "classes": tuple(spelled.values()) or None}
     plain = plain_of(letters)
     places = [likely_tokens(output, letters) for output in frame["output"]]
     known = {*map(plain, letters)}

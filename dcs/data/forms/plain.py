@@ -26,6 +26,7 @@ from dcs.data.forms.base import (
     Rows,
     is_number,
     label_columns,
+    label_of,
     natural,
     parsed_cells,
     structured,
@@ -174,12 +175,12 @@ def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | 
     values = [n for n in frame.columns if _VALUE.fullmatch(n) and to_number(frame[n]).plausible]
     named = _CLASS if values else _ANSWER
     found = [n for n in frame.columns if n not in keys and named.fullmatch(n)]
-    if not values:
+    if values:
+        found = [n for n in found if not frame.duplicated([keys[0], n]).any()]
+        found = [n for n in found if not _constant(frame, keys[0], n)]
+    else:
         found += [n for n in frame.columns if names_predictions(n) and n not in found]
-        known = [n for n in found if given.classes or label_columns(frame, [n])]
-        found = known[:1]
-    found = [n for n in found if not values or not frame.duplicated([keys[0], n]).any()]
-    found = [n for n in found if not values or not _constant(frame, keys[0], n)]
+        found = [n for n in found if given.classes or label_columns(frame, [n])][:1]
     if len(found) != 1 or len(values) > 1:
         return None
     return keys[0], found[0], next(iter(values), None)
@@ -198,9 +199,8 @@ def _long_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     first = first[[key, *[n for n in kept if n != key]]]
     cells = [as_text(cell) for cell in cells_of(frame[name])]
     if value is None:
-        labels = [given.label] if given.label in kept else label_columns(frame, (name, key))
         answers = [[cells[row] for row in rows] for rows in groups.values()]
-        found = with_votes(first, answers, next(iter(labels), None), given)
+        found = with_votes(first, answers, label_of(first, given, (name, key)), given)
         return replace(found, told={"id": key, **found.told})
     numbers = cells_of(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
@@ -240,9 +240,9 @@ def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
 
 def _run_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     runs = _runs(frame, given)
-    labels = [given.label] if given.label in frame else label_columns(frame, runs)
     answers = [*zip(*(cells_of(frame[name]) for name in runs), strict=True)]
-    return with_votes(frame.drop(columns=runs), answers, next(iter(labels), None), given)
+    label = label_of(frame, given, runs)
+    return with_votes(frame.drop(columns=runs), answers, label, given)
 
 
 def _has_runs(frame: pd.DataFrame, given: Reading) -> bool:
@@ -327,9 +327,8 @@ def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     remark = f"{show(score)} is {remark}"
     values = np.where(second == 1, values, 1.0 - values)
     scores = [dict(zip(classes, (1.0 - value, value), strict=True)) for value in values.tolist()]
-    rest = frame.drop(columns=score).rename(
-        columns={"label": "predicted"} if guess == "label" else {}
-    )
+    names = {"label": "predicted"} if guess == "label" else {}
+    rest = frame.drop(columns=score).rename(columns=names)
     told = {"columns": None, "classes": classes} | ({"label": label} if label and guess else {})
     return Rows(with_scores(rest, scores, classes), told, remark)
 

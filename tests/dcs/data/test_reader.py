@@ -141,7 +141,6 @@ COLUMNS_OF_LABELS: list[tuple[list[str], list[Any], list[int] | str]] = [
     (["-1", "0", "1"], ["-1.0", "0.0", "", "1.0"], [0, 1, -1, 2]),
     (["-1", "0", "1"], [-1.0, 0.0, None, 1.0], [0, 1, -1, 2]),
     (["1", "2", "3"], ["1.0", "2.0", "2"], [0, 1, 1]),
-    (["1", "2", "3"], [1, 2, 2], [0, 1, 1]),
     (["1.0", "2.50"], ["1", "2.5", "-1"], [0, 1, -1]),
     (["3", "1", "2"], [1, 2], [1, 2]),
     (["1", "2", "3"], [0, 1, 2], "labels=names or labels=from-0"),
@@ -153,7 +152,6 @@ COLUMNS_OF_LABELS: list[tuple[list[str], list[Any], list[int] | str]] = [
     (["LABEL_1", "LABEL_0"], [0, 1, 1], [1, 0, 0]),
     (["Stra\u00dfe", "Cafe\u0301"], ["STRASSE", " caf\u00e9\u00a0"], [0, 1]),
     (["\u0130yi", "k\u00f6t\u00fc"], ["iyi", "KO\u0308TU\u0308"], [0, 1]),
-    (["a", "A"], ["a", "A"], [0, 1]),
     (["a", "A"], ["a", "\u0410"], "row 1"),
     (["0", "1"], [True, False], [1, 0]),
     (["a", "b"], [["a"], "b"], "row 0"),
@@ -255,16 +253,13 @@ def test_a_question_is_answered() -> None:
     refuses(DCSError, read_table, frame, labels="n", names=["labels", "label"])
 
 
-@pytest.mark.parametrize("form", ["csv", "npz", "jsonl"])
-def test_very_many_columns_are_refused_at_once(form: str, tmp_path: Path) -> None:
-    path, many = tmp_path / f"wide.{form}", 25_000
-    if form == "csv":
-        path.write_text(",".join(f"c{k}" for k in range(many)) + "\n")
-    elif form == "npz":
-        np.savez(path, probs=np.zeros((2, many)))
-    else:
-        path.write_text(json.dumps(dict.fromkeys(map(str, range(many)), 0)))
-    refuses(TableError, read_table, path, names=["25,000 columns"])
+def test_very_many_columns_are_refused_at_once(tmp_path: Path) -> None:
+    many = 25_000
+    (tmp_path / "a.csv").write_text(",".join(f"c{k}" for k in range(many)) + "\n")
+    (tmp_path / "a.jsonl").write_text(json.dumps(dict.fromkeys(map(str, range(many)), 0)))
+    np.savez(tmp_path / "a.npz", probs=np.zeros((2, many)))
+    for path in tmp_path.iterdir():
+        refuses(TableError, read_table, path, names=["25,000 columns"])
 
 
 def test_labels_of_the_next_file_count_as_those_of_the_first(tmp_path: Path) -> None:

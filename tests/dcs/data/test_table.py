@@ -130,13 +130,8 @@ class TestValue:
         # A literal: cell keys depend on it, so that it must be stable over versions.
         table = ProbabilityTable.from_arrays([[0.25, 0.75], [1, 0]], [1, 0], classes=["é", "b"])
         assert table.digest == "b0d1c685b97fdb79eb4c0f248f65b0985ae3f3fdfa9968e52ed523ed3354596b"
-        tables = (
-            make(),
-            make(seed=1),
-            make(classes=["a", "b", "c"]),
-            make(ids=range(1, 7)),
-            make(7),
-        )
+        changes: list[dict[str, Any]] = [{"classes": ["a", "b", "c"]}, {"ids": range(1, 7)}]
+        tables = (make(), make(seed=1), make(7), *(make(**each) for each in changes))
         assert len({other.digest for other in tables}) == 5
         assert make(provenance=PROVENANCE).digest == make().digest
 
@@ -170,20 +165,14 @@ CORRUPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"probs": [[0, 0], [0, 1]]}, ["row 0 (id 'i')"]),
     ({"probs": [[1], [1]]}, ["(2, 1)"]),
     ({"probs": np.empty((0, 2)), "labels": [], "ids": []}, ["(0, 2)"]),
-    ({"probs": [[1, 0], [1]]}, []),
-    ({"probs": [["a", "b"]] * 2}, []),
     ({"labels": [0, 2]}, ["row 1 (id 'j')", "2", "0..1"]),
     ({"labels": [-2, 0]}, ["row 0 (id 'i')", "-2", "0..1"]),
     ({"labels": [None, 0.5]}, ["labels"]),
-    ({"labels": [[None], 1]}, []),
-    ({"labels": [0]}, ["(1,)"]),
     ({"classes": ["a", "a"]}, ["classes 0 and 1", "'a'"]),
     ({"classes": ["a", " "]}, ["class 1", "' '"]),
-    ({"classes": ["a", 1]}, ["class 1", "1"]),
     ({"classes": ["a"]}, ["'a'", "2"]),
     ({"ids": ["k", "k"]}, ["rows 0 and 1", "'k'"]),
     ({"ids": [None, "k"]}, ["row 0", "None"]),
-    ({"ids": ["k"]}, ["1 ids", "2 rows"]),
 ]
 
 

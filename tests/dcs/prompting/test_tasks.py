@@ -50,11 +50,6 @@ def test_texts_stay_as_published() -> None:
     assert digest.hexdigest()[:16] == "801cf55737b4e086"
 
 
-def test_names_that_are_unknown() -> None:
-    refuses(ConfigError, get_task, "helpdeks", names=["'helpdeks'", "'helpdesk'"])
-    refuses(ConfigError, get_task, "helpdesk@published", names=["'published'"])
-
-
 def test_shots() -> None:
     read = {"1": 1, "5": 5, "N": "N", "n": "N", 0: 0, " 12 ": 12}
     assert {value: parse_shots(value) for value in read} == read

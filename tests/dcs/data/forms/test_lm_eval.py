@@ -148,11 +148,8 @@ def test_targets_that_are_refused(targets: Any, choices: Any, says: str, tmp_pat
     [
         [sample(0, "0", [-1, -2]), sample(5, "2", [-1, -2]), sample(6, "2", [-1, -2, -3])],
         [sample(3, "0", [-1, -2]), sample(3, "0", [-1, -2])],
-        [sample(0, "0", [-1])],
         [sample(7, "0", [-1, -2, -3, -4], acc_mutual_info=1.0)],
-        [sample(7, "0", [-1, -2, -3, -4], metrics=["acc_mutual_info"])],
         [sample(0, "0", ["low", -1])],
-        [sample(0, "0", ["-inf", "-inf"])],
         [sample(0, "0", [], filtered_resps=["some answer"])],
         [{"doc_id": 0, "target": "0"}],
     ],
