@@ -132,7 +132,7 @@ def measure_vllm(prompts: int, repeats: int) -> None:
     )
     table = TableScoring("k", request)
     own = in_flight(settings)
-    shards = [table.prompts.prompts(shard.start, shard.stop) for shard in table.left]
+    shards = [table.prompts.prompts(shard) for shard in table.left]
     with closing(settings.load("tiny_lm")) as scorer, tempfile.TemporaryDirectory() as folder:
 
         def in_turn() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,15 @@ SCORING_VERSION = 1
 
 Prompt = str | list[dict[str, str]]
 """A prompt as it is sent to a model: a text, or the messages of a chat."""
+
+
+class Prompts(NamedTuple):
+    """Arguments of :meth:`Scorer.score`: M prompts with the same prefix and label words."""
+
+    prefix: str | PromptPrefix
+    queries: Sequence[str]
+    label_words: Sequence[str]
+
 
 Progress = Callable[[int], None]
 """Callback that receives the number of queries just finished."""
@@ -272,16 +281,10 @@ class Scorer(Protocol):
         """Free the model's memory. The scorer cannot be used afterwards."""
 
 
-def score_rows(
-    scorer: Scorer,
-    prefix: str | PromptPrefix,
-    queries: Sequence[str],
-    label_words: Sequence[str],
-    progress: Progress | None = None,
-) -> Scores:
+def score_rows(scorer: Scorer, prompts: Prompts, progress: Progress | None = None) -> Scores:
     """Return the scores of prompts, and why some have none; see :meth:`Scorer.score`."""
     try:
-        return scorer.score(prefix, queries, label_words, progress=progress), {}
+        return scorer.score(*prompts, progress=progress), {}
     except RowsError as error:
         return error.probs, error.reasons
 
@@ -427,8 +430,9 @@ class Engine(ABC):
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
+        prompts = Prompts(prefix, queries, label_words)
         with self._scoring():
-            scored = self._score(prefix, queries, label_words, progress or (lambda count: None))
+            scored = self._score(prompts, progress or (lambda count: None))
         if self._rendering() != self._rendered:
             raise ScoringError(
                 f"model {self.model!r}: its chat template renders another prompt than when the "
@@ -452,13 +456,7 @@ class Engine(ABC):
             self._free()
 
     @abstractmethod
-    def _score(
-        self,
-        prefix: str | PromptPrefix,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        progress: Progress,
-    ) -> Scores:
+    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         """Return the class probabilities of one or more prompts, and why rows of NaN failed."""
 
     def _free(self) -> None:  # noqa: B027
@@ -487,36 +485,31 @@ class TokenEngine(Engine):
     def _rendering(self) -> str:
         return self._tokenizer.settings["prompt"]
 
-    def _score(
-        self,
-        prefix: str | PromptPrefix,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        progress: Progress,
-    ) -> Scores:
-        prompts, space = self._tokenizer.render(prefix, queries)
+    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
+        prefix, queries, label_words = prompts
+        texts, space = self._tokenizer.render(prefix, queries)
         token_ids: tuple[tuple[int, ...], ...] = ()
         more = 1
         if self.votes is None:
             words = [space + word.strip() for word in label_words]
             token_ids, rule = read_label_words(
-                self._tokenizer, prompts[0], words, self._asked.label_rule
+                self._tokenizer, texts[0], words, self._asked.label_rule
             )
             # The joint rule also runs all tokens of the word except the last.
             more = max(map(len, token_ids)) - 1 if rule == "joint" else 0
         # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.
-        tokens = self._tokenizer.encode(prompts)
+        tokens = self._tokenizer.encode(texts)
         reasons = self._unfit(tokens, more)
         if reasons:
             progress(len(reasons))
-        probs = np.full((len(prompts), len(label_words)), np.nan)
-        rows = [row for row in range(len(prompts)) if row not in reasons]
+        probs = np.full((len(texts), len(label_words)), np.nan)
+        rows = [row for row in range(len(texts)) if row not in reasons]
         if not rows:
             return probs, reasons
         fitting = [tokens[row] for row in rows]
         self.tokens_read += sum(map(len, fitting))
         if self.votes is not None:
-            asked = [prompts[row] for row in rows]
+            asked = [texts[row] for row in rows]
             probs[rows], silent = self._count_votes(asked, fitting, label_words, progress)
             lost = self._lost({rows[k]: why for k, why in silent.items()}, len(rows))
             probs[[*lost]] = np.nan

@@ -31,6 +31,7 @@ from dcs.scoring.base import (
     Engine,
     Progress,
     Prompt,
+    Prompts,
     Scorer,
     score_rows,
     scored_rows,
@@ -235,7 +236,8 @@ class StoredScorer:
             if absent:
                 texts = [by_hash[key] for key in absent]
                 with self._turn:
-                    probs, failed = score_rows(self._scorer, prefix, texts, label_words, report)
+                    asked = Prompts(prefix, texts, label_words)
+                    probs, failed = score_rows(self._scorer, asked, report)
                 scored = [row for row in range(len(absent)) if row not in failed]
                 if scored:
                     group.write([absent[row] for row in scored], probs[scored])

@@ -26,7 +26,7 @@ from dcs.prompting.tasks import (
 from dcs.schemes.apply import normalised
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring import Progress, Scorer, StoredScorer, load_scorer
-from dcs.scoring.base import Scores, score_rows, scored_rows
+from dcs.scoring.base import Prompts, Scores, score_rows, scored_rows
 
 Text = str | Mapping[str, Any]
 """A text, or a row with the fields of the task."""
@@ -190,9 +190,8 @@ class Classifier(AbstractContextManager["Classifier"]):
             except ValueError as error:
                 reasons[row] = str(error)
         places = np.array([*queries], dtype=np.intp)
-        found, failed = score_rows(
-            self.scorer, by.prefix, [*queries.values()], by.task.label_words, progress
-        )
+        prompts = Prompts(by.prefix, [*queries.values()], by.task.label_words)
+        found, failed = score_rows(self.scorer, prompts, progress)
         reasons |= {int(places[row]): why for row, why in failed.items()}
         done = ~np.isnan(found).any(axis=1)
         if "votes" in self.scorer.settings and done.any():

@@ -71,8 +71,7 @@ class ServedEngine(Engine):
                     answer: Any = await client.post(
                         path, cast_to=object, body={**body, name: limit}
                     )
-                if name == other:
-                    self._limit_name = other
+                self._limit_name = name
                 break
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if name == other or other not in str(error):

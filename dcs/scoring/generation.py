@@ -16,7 +16,6 @@ from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
     Example,
-    PromptPrefix,
     Shots,
     Split,
     Task,
@@ -25,7 +24,7 @@ from dcs.prompting.tasks import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring.base import Progress, Scorer, score_rows
+from dcs.scoring.base import Progress, Prompts, Scorer, score_rows
 
 _log = logging.getLogger(__name__)
 
@@ -109,12 +108,11 @@ class PromptSet:
         rows = (example.text for split in SPLITS for example in examples[split])
         return cls(task, shown, examples, tuple(dict.fromkeys(rows)))
 
-    def prompts(
-        self, start: int = 0, stop: int | None = None
-    ) -> tuple[PromptPrefix, list[str], tuple[str, ...]]:
-        """Return the arguments of :meth:`dcs.scoring.Scorer.score` for ``texts[start:stop]``."""
-        queries = [render_query(self.task, text) for text in self.texts[start:stop]]
-        return render_prefix(self.task, self.demonstrations), queries, self.task.label_words
+    def prompts(self, part: slice = slice(None)) -> Prompts:
+        """Return the arguments of :meth:`dcs.scoring.Scorer.score` for ``texts[part]``."""
+        queries = [render_query(self.task, text) for text in self.texts[part]]
+        prefix = render_prefix(self.task, self.demonstrations)
+        return Prompts(prefix, queries, self.task.label_words)
 
     def tables(
         self, probs: NDArray[np.float64], scorer: ScorerInfo, reasons: Mapping[int, str]
@@ -226,7 +224,7 @@ def generate_tables(
         If the model cannot score the prompts, or none of a split.
     """
     chosen = PromptSet.select(task, shots=shots, seed=seed, limit=limit)
-    probs, reasons = score_rows(scorer, *chosen.prompts(), progress)
+    probs, reasons = score_rows(scorer, chosen.prompts(), progress)
     for name, reason in chosen.missing(reasons).items():
         _log.warning("%s is missing from the tables: %s", name, reason)
     return chosen.tables(probs, ScorerInfo.of(scorer), reasons)

@@ -28,7 +28,7 @@ from dcs.errors import (
 )
 from dcs.io import content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
-from dcs.scoring.base import OpenAIOptions, Progress, Prompt, Scores
+from dcs.scoring.base import OpenAIOptions, Progress, Prompt, Prompts, Scores
 from dcs.scoring.chat import PromptStyle, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, is_chat, run
 from dcs.scoring.labels import (
@@ -137,17 +137,12 @@ class OpenAIScorer(ServedEngine):
             lines.append(f"{self.base_url} rejected {self.refused} requests temporarily")
         return lines
 
-    def _score(
-        self,
-        prefix: str | PromptPrefix,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        progress: Progress,
-    ) -> Scores:
-        prompts = [self._render(prefix, query) for query in queries]
+    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
+        prefix, queries, label_words = prompts
         if "log-probabilities" in self.settings and self._top is not None:
             _check_prefixes(label_words)
-        return run(self._score_all(prompts, label_words, progress))
+        sent = [self._render(prefix, query) for query in queries]
+        return run(self._score_all(sent, label_words, progress))
 
     def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
         if self._chat:

@@ -275,35 +275,37 @@ class TestFaults:
             ask(server, 20, top_logprobs=2000, retries=0, concurrency=1)
         assert not isinstance(other.value, RowsError)
 
-    @pytest.mark.parametrize("api", ["completions", "chat"])
-    @pytest.mark.parametrize(
-        "body",
-        ["<html>", '{"choices": [{"logprobs": null}]}', '{"choices": ' + "[" * 10**5],
-        ids=["no JSON", "nothing", "deep"],
-    )
-    def test_no_log_probabilities(self, server: ModelServer, body: str, api: str) -> None:
-        server.faults = [(200, {}, body)]
-        refuses(ScoringError, ask, server, api=api, retries=0, names=["query 0"])
+
+def returned(shown: dict[str, float], *, choices: int = 1, tokens: int = 3) -> str:
+    """Return the answer of a server to either API."""
+    entries = [{"token": token, "logprob": logprob} for token, logprob in shown.items()]
+    logprobs = {"top_logprobs": [shown], "content": [{"top_logprobs": entries}]}
+    usage = {"prompt_tokens": tokens}
+    return json.dumps({"choices": [{"logprobs": logprobs}] * choices, "usage": usage})
+
+
+def logs(value: float) -> dict[str, float]:
+    return {"a": -9.0} | {f" {word}": value for word in TASK.label_words}
+
+
+WRONG = {
+    "no JSON": "<html>",
+    "nothing": '{"choices": [{"logprobs": null}]}',
+    "deep": '{"choices": ' + "[" * 10**5,
+    "+500": returned(logs(500.0)),
+    "above 0": returned(logs(0.1)),
+    "sum above 1": returned(logs(-0.1)),
+    "NaN": returned(logs(math.nan)),
+    "all 0": returned({" good": -9999.0}),
+    "1,000 choices": returned(logs(-2.0), choices=1000),
+    "negative count": returned(logs(-2.0), tokens=-3),
+}
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])
-@pytest.mark.parametrize(
-    ("value", "choices", "tokens"),
-    [
-        *((500.0, 1, 3), (0.1, 1, 3), (-0.1, 1, 3), (math.nan, 1, 3), (-9999.0, 1, 3)),
-        *((-2.0, 1000, 3), (-2.0, 1, -3)),
-    ],
-    ids=["+500", "above 0", "sum above 1", "NaN", "all 0", "1,000 choices", "negative count"],
-)
-def test_an_answer_that_cannot_be_true(
-    server: ModelServer, api: str, value: float, choices: int, tokens: int
-) -> None:
-    first = {} if value < -9000 else {"a": -9.0}
-    shown = first | {f" {word}": value for word in TASK.label_words}
-    entries = [{"token": token, "logprob": logprob} for token, logprob in shown.items()]
-    logprobs = {"top_logprobs": [shown], "content": [{"top_logprobs": entries}]}
-    answer = {"choices": [{"logprobs": logprobs}] * choices, "usage": {"prompt_tokens": tokens}}
-    server.faults = [(200, {}, json.dumps(answer))]
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
+def test_an_answer_that_cannot_be_true(server: ModelServer, api: str, body: str) -> None:
+    server.faults = [(200, {}, body)]
     refuses(ScoringError, ask, server, api=api, retries=0, names=["query 0"])
 
 
@@ -385,8 +387,7 @@ class TestMissing:
     @pytest.mark.parametrize("rule", ["spread", "bound"])
     def test_rules(self, server: ModelServer, rule: MissingRule) -> None:
         shown = {" good": -1.0, "the": -2.0}
-        choice = {"index": 0, "logprobs": {"top_logprobs": [shown]}}
-        server.faults = [(200, {}, json.dumps({"choices": [choice]}))]
+        server.faults = [(200, {}, returned(shown))]
         scorer = make(server, missing=rule)
         (row,) = scorer.score("", ["Is it?"], ("good", "bad"))
         tokens = [*shown.items()]

@@ -67,7 +67,7 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
         assert len(table.left) == 3
         for number, shard in enumerate([*table.left][::order]):
             assert not table.complete
-            prefix, queries, words = table.prompts.prompts(shard.start, shard.stop)
+            prefix, queries, words = table.prompts.prompts(shard)
             probs = Clerk.probs(prefix, queries, len(words))
             # What an actor says is of all that it has done.
             done = 10 * (number // 2 + 1)

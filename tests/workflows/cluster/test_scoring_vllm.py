@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dcs.scoring.base import Prompts
 from dcs_workflows.cluster.placement import place
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
 from dcs_workflows.config.scoring import ScoringSettings
@@ -50,8 +51,8 @@ def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
     assert vllm.__version__.partition("+")[0] in SCORING.identity("tiny_lm")["versions"]["vllm"]
     prefix, queries, words = TableScoring("k", REQUEST).prompts.prompts()
     # At the same time: they are batched together.
-    halves = [queries[:50], queries[50:]]
-    results = cluster.get([actor.score.remote(prefix, half, words) for half in halves])
+    halves = [Prompts(prefix, half, words) for half in (queries[:50], queries[50:])]
+    results = cluster.get([actor.score.remote(half) for half in halves])
     assert max(result.scored for result in results) == len(queries)
 
     with closing(ScoringSettings(device="cpu").load("tiny_lm")) as plain:

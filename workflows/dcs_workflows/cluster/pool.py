@@ -134,7 +134,7 @@ class ScoringPool:
         assert actor.table is not None
         shard = actor.table.left.popleft()
         reference = actor.handle.score.remote(
-            *actor.table.prompts.prompts(shard.start, shard.stop), actor.table.sampled(shard)
+            actor.table.prompts.prompts(shard), actor.table.sampled(shard)
         )
         actor.calls += 1
         self.running[reference] = _Call(actor, actor.table, shard)

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import Progress, StoredScorer, engine_trait
-from dcs.scoring.base import Prompt, score_rows
+from dcs.scoring.base import Prompt, Prompts, score_rows
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import PromptSet, ScorerInfo
 from dcs_tracking.records import PromptRecord
@@ -113,9 +112,7 @@ class ScoringActor:
     @one_thread()
     def score(
         self,
-        prefix: str | PromptPrefix,
-        queries: Sequence[str],
-        label_words: Sequence[str],
+        prompts: Prompts,
         sampled: Sequence[int] = (),
         progress: Progress | None = None,
     ) -> ScoredShard:
@@ -124,7 +121,7 @@ class ScoringActor:
         Those of the indices `sampled` are returned as they are sent to the model.
         """
         scorer, started_ms, clock = self._scorer, time.time_ns() // 1_000_000, time.perf_counter()
-        probs, reasons = score_rows(scorer, prefix, queries, label_words, progress)
+        probs, reasons = score_rows(scorer, prompts, progress)
         return ScoredShard(
             probs,
             scorer.scored,
@@ -132,7 +129,7 @@ class ScoringActor:
             scorer.report(),
             started_ms=started_ms,
             seconds=time.perf_counter() - clock,
-            sent=[scorer.sent(prefix, queries[row]) for row in sampled],
+            sent=[scorer.sent(prompts.prefix, prompts.queries[row]) for row in sampled],
             reasons=reasons,
         )
 
@@ -302,8 +299,7 @@ def score_here(
         work.info = actor.load()
 
     def score(shard: slice) -> ScoredShard:
-        prompts = table.prompts.prompts(shard.start, shard.stop)
-        return actor.score(*prompts, table.sampled(shard), progress)
+        return actor.score(table.prompts.prompts(shard), table.sampled(shard), progress)
 
     with ThreadPoolExecutor(in_flight(table.request.scoring)) as threads:
         for shard, result in zip(table.left, threads.map(score, table.left), strict=True):
