@@ -128,9 +128,7 @@ def runs(
         str | None,
         typer.Option(metavar="METRIC", help="Sort by a metric, best first, e.g. test/cobias."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON with all recorded metrics, not in percent.")
-    ] = False,
+    as_json: options.AsJson = False,
     studies: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Copy their studies to a journal for optuna-dashboard."),
@@ -140,12 +138,15 @@ def runs(
 ) -> None:
     """List the recorded cells: key, name, results, and link to MLflow.
 
+    `--json` has all recorded metrics, as fractions.
+
     Example: `dcs runs quickstart --sort test/cobias`
     """
     from dcs_tracking import Archive
     from dcs_tracking.store import queries
     from dcs_tracking.store.client import run_link
 
+    direct_output(as_json=as_json, quiet=False)
     uri = options.store_of(output, tracking_uri)
     with console.status("reading the runs"):
         found = queries.cells(uri, sweep, archive=Archive(output))
@@ -158,9 +159,7 @@ def runs(
         console.print(f"{number:,} stud{'y' if number == 1 else 'ies'} written to {studies}")
     found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
     if as_json:
-        console.print(
-            found.to_json(orient="records", indent=2, date_format="iso", double_precision=15)
-        )
+        typer.echo(found.to_json(orient="records", date_format="iso", double_precision=15))
         return
     metrics = dict.fromkeys([*queries.FIGURES, *([sort] if sort else [])])
     names = ["name"] if sweep else ["sweep", "name"]
