@@ -286,10 +286,7 @@ def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
 
 def register(
     run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="Key, run id or name of a cell, or a scheme.json file."
-        ),
+        str, typer.Argument(metavar="RUN", help="Key or run id of a cell, or a scheme.json file.")
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="New or existing registered model.")],
     alias: Annotated[
