@@ -81,14 +81,8 @@ def report(
                 atomic_write_bytes(files / Path(name).name, content)
     for run in filter(None, logged):
         console.print(f"sweep {run.info.run_name}: {link(run.info)}")
-    also = "" if files is None else f", tables and figures in {files}"
-    console.print(
-        f"{len(cells.records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}"
-    )
-    console.print(
-        f"next: open it in a browser; its links need {options.ui_command(runs, tracking_uri)}",
-        style="bold",
-    )
+    links = f"its links need {options.ui_command(runs, tracking_uri)}"
+    console.print(f"{len(cells.records)} cells reported in {output}; {links}", style="bold")
 
 
 def ui(
