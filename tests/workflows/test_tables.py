@@ -165,7 +165,7 @@ def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
     uri = default_tracking_uri(folder)
     found = queries.cells(uri, "named")
     assert {*Counter(zip(found["model"], found["task"], strict=True)).values()} == {6}
-    parent = queries.sweep_run(uri, "named")
+    parent = queries.log_report(uri, "named", "")
     assert parent.data.metrics == {"cells/finished": len(found), "cells/failed": 0}
     dcs("report", "named", "--runs", folder, "-o", folder / "report.html", "--files", folder / "r")
     text = (folder / "r" / "main_results.md").read_text(encoding="utf-8")
