@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -177,10 +176,9 @@ def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> Non
     for row in found.to_dict("records"):
         failed = row["status"] != "FINISHED"
         row["name"] += f" ({row['status'].lower()})" if failed else ""
-        figures = {m: "" if isnan(row[m]) else f"{row[m]:.4g}" for m in metrics}
-        figures |= {m: percent(row[m]) for m in known}
+        figures = [percent(row[m]) if m in known else f"{row[m]:.4g}" for m in metrics]
         key = Text(row["cell_key"][:8], Style(link=row["link"]))
-        cells = (*(row[name] for name in names), *figures.values(), *(row[name] for name in link))
+        cells = (*(row[name] for name in names), *figures, *(row[name] for name in link))
         shown.add_row(key, *cells, style="red" if failed else "")
     console.print(shown)
 
