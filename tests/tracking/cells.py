@@ -60,7 +60,7 @@ def make_cell(number: int = 0, *, trials: int = 2, **changes: Any) -> CellRecord
         "trace": tuple((1.0 / (i + 1), 0.5, 0.4, 0.3) for i in range(5)),
         "started_ms": started,
         "finished_ms": started + 900,
-        "provenance": {"git_commit": None, "seeds": {"annealing": 7}},
+        "provenance": {"seeds": {"annealing": 7}},
     }
     return CellRecord(**(values | changes))
 

@@ -17,13 +17,15 @@ from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
 from dcs.methods.calibrations.free import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking import queries
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.sweep_tables import all_tables
+from dcs_tracking.store.client import default_tracking_uri
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, paths_by_name, variants_of
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.tables import GivenTable, given_tables
-from tests.workflows.conftest import biased_table, refused
+from tests.workflows.conftest import UNDRAWN, biased_table, refused
 
 
 def config(*tables: object, **settings: object) -> SweepConfig:
@@ -75,6 +77,14 @@ def test_every_kind_of_source_is_taken(tmp_path):
     plain = [(name, name, None, seed) for name in ("one", "two") for seed in (0, 1)]
     assert [who(each) for each in given] == [*plain[:2], ("toy", "trec", 1, 3), *plain[2:]]
     assert [table.n_rows for table in given[2].read().values()] == [12, 9]
+
+
+def _write_named(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        path = folder / name
+        path.mkdir(parents=True)
+        for part, rows in (("optimization", 90), ("test", 60)):
+            write(path / f"{part}.parquet", n_rows=rows, seed=2 * number + (part == "test"))
 
 
 _word = st.from_regex(r"[a-z1-9][-.@a-z0-9]{0,5}", fullmatch=True)
@@ -129,6 +139,31 @@ def test_a_pattern_that_is_wrong_is_refused_in_one_line(tmp_path, pattern, said)
     file = tmp_path / "sweep.yaml"
     file.write_text(f"name: x\ntables: '{tmp_path}/{pattern}'\n")
     refused("sweep", file, "--dry-run", says=[said, pattern, "{model}, {task}, {shots}"])
+
+
+def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
+    folder = new_output()
+    names = [f"{task}_m{model}_{seed}" for task in "ab" for model in "xy" for seed in (0, 1, 2)]
+    _write_named(folder / "v", *names)
+    file = folder / "sweep.yaml"
+    pattern = folder / "v" / "{task}_m{model}_{seed}"
+    file.write_text(f"name: named\ntables: {pattern}\nmethods: [icl, batch]\n")
+    only = ("--only", "model=x", "--only", "seeds=2,0", "--only", "method=batch")
+    part = dcs("sweep", file, *only, "--dry-run", "-o", folder)
+    assert "named: 4 tables, 4 cells" in part.out
+    refused("sweep", file, "--only", "tasks=c", "-o", folder, says=["'c'", "tasks", "a, b"])
+    out = dcs("sweep", file, *UNDRAWN, "-o", folder).out
+    assert "4 tasks and models: % of test rows, mean over these and seeds" in out
+    assert len((folder / "results" / "named.csv").read_text().splitlines()) == 1 + 24
+    uri = default_tracking_uri(folder)
+    found = queries.cells(uri, "named")
+    assert {*Counter(zip(found["model"], found["task"], strict=True)).values()} == {6}
+    parent = queries.log_report(uri, "named", "")
+    assert parent.data.metrics == {"cells/finished": len(found), "cells/failed": 0}
+    dcs("report", "named", "--runs", folder, "-o", folder / "report.html", "--files", folder / "r")
+    text = (folder / "r" / "main_results.md").read_text(encoding="utf-8")
+    assert "Mean ± standard deviation over seeds." in text
+    assert len([line for line in text.splitlines() if line.startswith("| x")]) == 2
 
 
 def test_tables_with_the_same_file_name_are_named_after_their_paths(tmp_path):

@@ -1,10 +1,9 @@
-"""Provenance of results: source revision, package versions, platform."""
+"""Provenance of results: sources, package versions, platform."""
 
 from __future__ import annotations
 
 import getpass
 import platform
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -46,12 +45,10 @@ def collect_provenance(**extra: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``git_commit`` (None outside a checkout), ``sources`` (hash of the source files, which
-        includes uncommitted changes), ``python``, ``platform``, ``cpu``, ``packages`` (versions
-        of those installed that may affect results), and `extra`.
+        ``sources`` (hash of the source files), ``python``, ``platform``, ``cpu``, ``packages``
+        (versions of those installed that may affect results), and `extra`.
     """
     return {
-        "git_commit": git_commit(),
         "sources": source_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -86,20 +83,6 @@ def _versions() -> Mapping[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-@cache
-def git_commit() -> str | None:
-    """Return the git commit of the checkout of this package, or None."""
-    root = import_folders()[0].parent
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip() or None
 
 
 @cache

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics
 from dcs.methods.parameters import Hyperparameters
@@ -15,10 +14,8 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Preference
-from dcs_tracking import Cells
 from dcs_workflows.cli.views import (
     progress_line,
-    results_table,
     show_front,
     show_judgement,
     show_results,
@@ -26,13 +23,6 @@ from dcs_workflows.cli.views import (
 from dcs_workflows.plan import Progress
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
-
-
-def _printed(shown: object) -> str:
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(shown)
-    return capture.get()
 
 
 def test_schemes_are_judged_side_by_side(capsys):
@@ -103,10 +93,3 @@ def test_what_is_printed_of_a_sweep_does_not_grow_with_its_cells(tmp_path, capsy
     accuracies = [r.metrics["test/accuracy"] for r in records if r.identity["method"] == "dcs"]
     assert f"{100 * np.mean(accuracies):.1f}" in said
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(records) - 9
-
-
-def test_results_have_a_row_for_each_method():
-    records = paper_cells(tasks=("trec",), seeds=(0,))
-    shown = _printed(results_table(Cells.of(records)))
-    for record in records:
-        assert f"{100 * record.metrics['test/accuracy']:.1f}" in shown

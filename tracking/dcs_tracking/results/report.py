@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError, last_line
@@ -75,11 +74,8 @@ def render_report(
         lstrip_blocks=True,
     )
     main = {record.key for record in cells.main.records}
-    static = files("dcs_tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
-        style=static.joinpath("report.css").read_text(encoding="utf-8"),
-        script=static.joinpath("report.js").read_text(encoding="utf-8"),
         facts=_collect_facts(cells),
         main=sweep_tables.main_results(cells),
         result_figures=[_embed_figure(*each) for each in figures.values()],

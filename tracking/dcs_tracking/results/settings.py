@@ -173,8 +173,11 @@ def objective_label(record: CellRecord) -> str | None:
 
     None if nothing was searched, since no objective was used.
     """
-    objective = _get_objective(record)
-    return None if objective is None else objective_name(objective)
+    tuner = record.identity.get("tuner") or {}
+    found = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
+    if found is None and not (tuner or record.trials):
+        return None
+    return objective_name("full" if found is None else found)
 
 
 def objective_name(objective: str | Mapping[str, float]) -> str:
@@ -183,14 +186,6 @@ def objective_name(objective: str | Mapping[str, float]) -> str:
         return str(objective)
     beta, tau = (float(objective.get(name, 0.0)) for name in ("beta", "tau"))
     return f"beta={beta:g} tau={tau:g}" if beta or tau else "err"
-
-
-def _get_objective(record: CellRecord) -> str | Mapping[str, float] | None:
-    tuner = record.identity.get("tuner") or {}
-    found: str | Mapping[str, float] | None = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
-    if found is None and (tuner or record.trials):
-        return "full"
-    return found
 
 
 def _get_group(record: CellRecord) -> tuple[Any, ...]:
@@ -227,12 +222,8 @@ def _order_values(name: str, counts: Mapping[Any, int]) -> tuple[Any, ...]:
 
 
 def _get_rank(value: Any) -> tuple[int, float, str]:
-    if _is_number(value):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return 0, float(value), ""
     if value in _OBJECTIVES:
         return 1, float(_OBJECTIVES.index(value)), ""
     return (3, 0.0, "") if value is None else (2, 0.0, str(value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

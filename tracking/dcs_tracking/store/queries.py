@@ -209,20 +209,15 @@ def _is(run: Run, name: str) -> bool:
     return run.info.run_name == name or any(each.startswith(name) for each in ids)
 
 
-def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
-    """Return the newest parent run of a sweep, or None."""
+def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
+    """Log a report to the newest parent run of its sweep and return that run, or None."""
     client, experiment_id = open_experiment(tracking_uri, experiment)
     where = schema.tagged({schema.KIND: schema.KIND_SWEEP})
     runs = list(search_runs(client, experiment_id, where))
-    return runs[-1] if runs else None
-
-
-def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
-    """Log a report to the newest parent run of its sweep and return that run, or None."""
-    run = sweep_run(tracking_uri, experiment)
-    if run is not None:
-        open_store(tracking_uri).log_text(run.info.run_id, page, schema.REPORT_FILE)
-    return run
+    if not runs:
+        return None
+    client.log_text(runs[-1].info.run_id, page, schema.REPORT_FILE)
+    return runs[-1]
 
 
 def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str) -> int:

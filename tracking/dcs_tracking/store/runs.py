@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
-from dcs_tracking.environment import git_commit, user_name
+from dcs_tracking.environment import user_name
 from dcs_tracking.records import (
     CellRecord,
     ScoringRecord,
@@ -436,9 +436,7 @@ def _varied(params: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _author_tags() -> dict[str, str]:
-    tags = {"mlflow.user": user_name(), "mlflow.source.name": "dcs", "mlflow.source.type": "LOCAL"}
-    commit = git_commit()
-    return tags | ({"mlflow.source.git.commit": commit} if commit else {})
+    return {"mlflow.user": user_name(), "mlflow.source.name": "dcs", "mlflow.source.type": "LOCAL"}
 
 
 def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:

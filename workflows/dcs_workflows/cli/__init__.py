@@ -57,11 +57,7 @@ def _root(
         False, "--debug", help="Show the traceback of a user error; accepted anywhere."
     ),
     version: bool = typer.Option(
-        False,
-        "--version",
-        help="Show the version.",
-        callback=_show_version,
-        is_eager=True,
+        False, "--version", help="Show the version.", callback=_show_version, is_eager=True
     ),
 ) -> None:
     pass

@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -81,14 +80,8 @@ def report(
                 atomic_write_bytes(files / Path(name).name, content)
     for run in filter(None, logged):
         console.print(f"sweep {run.info.run_name}: {link(run.info)}")
-    also = "" if files is None else f", tables and figures in {files}"
-    console.print(
-        f"{len(cells.records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}"
-    )
-    console.print(
-        f"next: open it in a browser; its links need {options.ui_command(runs, tracking_uri)}",
-        style="bold",
-    )
+    links = f"its links need {options.ui_command(runs, tracking_uri)}"
+    console.print(f"{len(cells.records)} cells reported in {output}; {links}", style="bold")
 
 
 def ui(
@@ -128,9 +121,7 @@ def runs(
         str | None,
         typer.Option(metavar="METRIC", help="Sort by a metric, best first, e.g. test/cobias."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON with all recorded metrics, not in percent.")
-    ] = False,
+    as_json: options.AsJson = False,
     studies: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Copy their studies to a journal for optuna-dashboard."),
@@ -140,12 +131,15 @@ def runs(
 ) -> None:
     """List the recorded cells: key, name, results, and link to MLflow.
 
+    `--json` has all recorded metrics, as fractions.
+
     Example: `dcs runs quickstart --sort test/cobias`
     """
     from dcs_tracking import Archive
     from dcs_tracking.store import queries
     from dcs_tracking.store.client import run_link
 
+    direct_output(as_json=as_json, quiet=False)
     uri = options.store_of(output, tracking_uri)
     with console.status("reading the runs"):
         found = queries.cells(uri, sweep, archive=Archive(output))
@@ -158,9 +152,7 @@ def runs(
         console.print(f"{number:,} stud{'y' if number == 1 else 'ies'} written to {studies}")
     found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
     if as_json:
-        console.print(
-            found.to_json(orient="records", indent=2, date_format="iso", double_precision=15)
-        )
+        typer.echo(found.to_json(orient="records", date_format="iso", double_precision=15))
         return
     metrics = dict.fromkeys([*queries.FIGURES, *([sort] if sort else [])])
     names = ["name"] if sweep else ["sweep", "name"]
@@ -184,10 +176,9 @@ def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> Non
     for row in found.to_dict("records"):
         failed = row["status"] != "FINISHED"
         row["name"] += f" ({row['status'].lower()})" if failed else ""
-        figures = {m: "" if isnan(row[m]) else f"{row[m]:.4g}" for m in metrics}
-        figures |= {m: percent(row[m]) for m in known}
+        figures = [percent(row[m]) if m in known else f"{row[m]:.4g}" for m in metrics]
         key = Text(row["cell_key"][:8], Style(link=row["link"]))
-        cells = (*(row[name] for name in names), *figures.values(), *(row[name] for name in link))
+        cells = (*(row[name] for name in names), *figures, *(row[name] for name in link))
         shown.add_row(key, *cells, style="red" if failed else "")
     console.print(shown)
 
@@ -287,10 +278,7 @@ def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
 
 def register(
     run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="Key, run id or name of a cell, or a scheme.json file."
-        ),
+        str, typer.Argument(metavar="RUN", help="Key or run id of a cell, or a scheme.json file.")
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="New or existing registered model.")],
     alias: Annotated[

@@ -57,8 +57,7 @@ def sweep(
     limit: options.Limit = None,
     settings: options.Settings = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Only print the axes and the remaining work."),
+        bool, typer.Option("--dry-run", help="Only print the axes and the remaining work.")
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Compute failed cells again.")

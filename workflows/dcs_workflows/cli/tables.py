@@ -78,10 +78,7 @@ def tune(
     ],
     test: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="TABLE",
-            help="Table for the final evaluation; by default 30 % of TABLE is held out.",
-        ),
+        typer.Option(metavar="TABLE", help="Held-out table; by default 30 % of the rows."),
     ] = None,
     earlier: Annotated[
         Path | None,
@@ -102,11 +99,7 @@ def tune(
     ] = "dcs",
     trials: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="Number of Optuna trials, of which the standard settings are the first.",
-            show_default="48",
-        ),
+        typer.Option(min=0, help="Number of Optuna trials.", show_default="48"),
     ] = None,
     prefer: Prefer = None,
     margin: Margin = None,
@@ -115,20 +108,12 @@ def tune(
     max_cobias: MaxCobias = None,
     compare: Annotated[
         Any,
-        typer.Option(
-            parser=options.names,
-            metavar="NAME,...",
-            help="Methods to compare with on the same rows, e.g. logistic-balanced,batch.",
-        ),
+        typer.Option(parser=options.names, metavar="NAME,...", help="Methods to compare with."),
     ] = None,
     settings: options.Settings = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root random seed.")] = 0,
     replace_: Annotated[
-        bool,
-        typer.Option(
-            "--replace",
-            help="Overwrite a scheme.json of other rows or options, instead of failing.",
-        ),
+        bool, typer.Option("--replace", help="Overwrite a scheme.json of other rows or options.")
     ] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
