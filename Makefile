@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install lock demo findings calibration docs package check audit clean
-.PHONY: fuzz soak mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu on-gpu
+.PHONY: fuzz soak mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu transformers-on-gpu on-gpu
 .PHONY: test-minimum test-latest test-python on-python test-base coverage
 
 help:  ## list the targets
@@ -130,17 +130,18 @@ $(GPU)/.installed: pyproject.toml
 	$(GPU)/bin/python $(PIP) --editable '.[vllm]' hypothesis pytest
 	@touch $@
 
-test-gpu:  ## run the tests of both engines in .venv-gpu; skipped without an NVIDIA GPU
+test-gpu:  ## run the tests of both engines, vLLM in .venv-gpu; skipped without an NVIDIA GPU
 	@if nvidia-smi --list-gpus 2>/dev/null; then $(MAKE) --no-print-directory on-gpu; \
 	else echo "test-gpu: skipped, nvidia-smi finds no NVIDIA GPU on this machine"; fi
 
+# Transformers needs no vLLM, and is tested before vLLM is installed.
+transformers-on-gpu: $(INSTALLED)
+	$(BIN)/python -m pytest -m gpu -W ignore tests/dcs/scoring/test_gpu.py
+
 # One process each: vLLM occupies the GPU until its process ends.
-on-gpu: $(GPU)/.installed
-	$(GPU)/bin/python -m pytest -m gpu -W ignore tests/dcs/scoring/test_gpu.py
-	VLLM_ENABLE_V1_MULTIPROCESSING=0 $(GPU)/bin/python -m pytest -m vllm -W ignore \
-		tests/dcs/scoring/test_vllm.py
-	VLLM_ENABLE_V1_MULTIPROCESSING=0 $(GPU)/bin/python -m pytest -m vllm -W ignore \
-		tests/workflows/cluster/test_scoring_vllm.py
+on-gpu: transformers-on-gpu $(GPU)/.installed
+	$(GPU)/bin/python -m pytest -m vllm -W ignore tests/dcs/scoring/test_vllm.py
+	$(GPU)/bin/python -m pytest -m vllm -W ignore tests/workflows/cluster/test_scoring_vllm.py
 
 docs: $(INSTALLED)  ## build the API reference in docs/reference
 	$(BIN)/pdoc --docformat numpy --no-show-source --output-directory docs/reference \

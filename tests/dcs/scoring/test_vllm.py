@@ -27,7 +27,8 @@ from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContrac
 from tests.dcs.scoring.test_votes import VotesContract
 from tests.servers import free_port, running
 
-HAS_GPU = shutil.which("nvidia-smi") is not None
+# Of a GPU a part is enough: up to four engines of one process and its server share it.
+MEMORY = 0.2 if shutil.which("nvidia-smi") else None
 
 
 def agrees(
@@ -52,8 +53,8 @@ def engine() -> Iterator[VLLMScorer]:
     pytest.importorskip("vllm")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    # What is compared is computed in float32, and a part of a GPU is enough.
-    scorer = VLLMScorer("tiny_lm", dtype="float32", memory=0.3 if HAS_GPU else None)
+    # What is compared is computed in float32.
+    scorer = VLLMScorer("tiny_lm", dtype="float32", memory=MEMORY)
     yield scorer
     scorer.close()
     with pytest.raises(ScoringError, match="closed"):
@@ -123,8 +124,7 @@ class TestVotes(VotesContract):
     @pytest.fixture(scope="class")
     @classmethod
     def voter(cls) -> Iterator[Scorer]:
-        memory = 0.3 if HAS_GPU else None
-        scorer = VLLMScorer("tiny_lm", dtype="float32", memory=memory, votes=40, max_tokens=4)
+        scorer = VLLMScorer("tiny_lm", dtype="float32", memory=MEMORY, votes=40, max_tokens=4)
         yield scorer
         scorer.close()
 
@@ -134,7 +134,7 @@ def test_chat(tmp_path: Path) -> None:
     shutil.copytree(resolve_model("tiny_lm").location, tmp_path, dirs_exist_ok=True)
     (tmp_path / "chat_template.jinja").write_text(TEMPLATES["no system"])
     options: dict[str, Any] = {"label_rule": "joint"}
-    scorer = VLLMScorer(tmp_path, dtype="float32", memory=0.3 if HAS_GPU else None, **options)
+    scorer = VLLMScorer(tmp_path, dtype="float32", memory=MEMORY, **options)
     expected = load_scorer(tmp_path, device="cpu", **options)
     probs = scorer.score(PREFIX, QUERIES, WORDS)
     scorer.close()
@@ -154,9 +154,12 @@ def served() -> Iterator[str]:
     port = free_port()
     options = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny_lm"]
     options += ["--dtype", "float32", "--enforce-eager"]
+    if MEMORY:
+        options += ["--gpu-memory-utilization", str(MEMORY)]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options]
     command += ["--model", resolve_model("tiny_lm").location]
-    with running(command, f"http://127.0.0.1:{port}/health"):
+    env = {**os.environ, "TRITON_F32_DEFAULT": "ieee"}  # float32 on a GPU too
+    with running(command, f"http://127.0.0.1:{port}/health", env=env):
         yield f"http://127.0.0.1:{port}/v1"
 
 
