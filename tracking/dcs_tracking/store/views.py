@@ -77,7 +77,8 @@ def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
     own = [key for key in (*forms, *settings) if key in varied and key in words]
     if own:
         begin = " ".join(_shortened([short[key] for key in own]))
-        name = f"{begin} ({', '.join(words[key] for key in own)})"
+        full = [words[key] for key in own]
+        name = begin if begin == " ".join(full) else f"{begin} ({', '.join(full)})"
     return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
 
 
