@@ -98,13 +98,6 @@ def test_what_is_wrong_with_a_plugin_is_named(
     refuses(ConfigError, doors[group], names=["'pairs'", what])
 
 
-def test_two_packages_of_one_name_are_refused(site: Path) -> None:
-    _install(site, "first", "dcs.methods", pairs="plugged:PAIRS")
-    _install(site, "second", "dcs.methods", pairs="plugged:PAIRS")
-    assert plugin_names("dcs.methods") == ("pairs",)
-    refuses(ConfigError, get_method, "pairs", names=["package 'first' and package 'second'"])
-
-
 def test_an_edited_plugin_is_computed_again(site: Path) -> None:
     _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
     cells = []

@@ -25,6 +25,7 @@ from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, paths_by_name, variants_of
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.tables import GivenTable, given_tables
+from tests.dcs.refusals import refuses
 from tests.workflows.conftest import UNDRAWN, biased_table, refused
 
 
@@ -125,20 +126,11 @@ def test_what_a_pattern_does_not_name_is_read_from_the_table_or_is_the_folder(tm
     assert found[0].digests != found[1].digests
 
 
-@pytest.mark.parametrize(
-    ("pattern", "said"),
-    [
-        ("{taks}_seed{seed}", "{taks}"),
-        ("{}.npz", "unknown field"),
-        ("{task}_seed{seed}.npz", "matches no file"),
-        ("{task}_shot{shots}", "a number or N"),
-    ],
-)
-def test_a_pattern_that_is_wrong_is_refused_in_one_line(tmp_path, pattern, said):
+def test_a_pattern_that_is_wrong_is_refused(tmp_path):
     (tmp_path / "rte_shotX").mkdir()
-    file = tmp_path / "sweep.yaml"
-    file.write_text(f"name: x\ntables: '{tmp_path}/{pattern}'\n")
-    refused("sweep", file, "--dry-run", says=[said, pattern, "{model}, {task}, {shots}"])
+    for pattern in ("{taks}_seed{seed}", "{}.npz", "{task}_seed{seed}.npz", "{task}_shot{shots}"):
+        wrong = config(str(tmp_path / pattern))
+        refuses(ConfigError, given_tables, wrong, names=[pattern, "{model}, {task}, {shots}"])
 
 
 def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):

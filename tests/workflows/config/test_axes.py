@@ -80,7 +80,7 @@ def _config(**values: Any) -> SweepConfig:
 
 
 def _cells(config: SweepConfig) -> list[Cell]:
-    return cells_of(TABLE, variants_of(config), DIGESTS)
+    return cells_of([TABLE], variants_of(config), DIGESTS)
 
 
 def _narrowed(config: SweepConfig, *only: str) -> SweepConfig:
