@@ -141,21 +141,22 @@ def results_table(cells: Cells, *, means: bool = False) -> Table:
     some twenty rows are shown.
     """
     axes = cells.axes
-    by = [*([] if means else ["shots"]), "method", *(axis.name for axis in axes)]
-    rows = cells.estimates(by)
+    several = not means or cells.frame["shots"].nunique() > 1
+    shots = ["shots"] if several else []
+    rows = cells.estimates([*shots, "method", *(axis.name for axis in axes)])
     if means:
         others = [name for name in MEASURE_COLUMNS if not name.endswith("mean")]
-        rows = rows.assign(shots=None, **dict.fromkeys(others, math.nan))
+        rows = rows.assign(**dict.fromkeys(others, math.nan))
     settings = (f"{axis.title} " for axis in axes)
     heads = (METRICS[measure].head for measure in MEASURES)
-    table = new_table("shots", "method ", *settings, *heads)
+    table = new_table(*shots, "method ", *settings, *heads)
     for row in rows.to_dict("records")[:_MOST_ROWS]:
         method = row["method"]
         settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
         metrics = (Estimate.of(row, measure).marked() for measure in MEASURES)
-        shots = "" if row["shots"] is None else str(row["shots"])
+        named = [str(row[name]) for name in shots]
         style = "" if method == UNCORRECTED else "bold"
-        table.add_row(shots, method_title(method), *settings, *metrics, style=style)
+        table.add_row(*named, method_title(method), *settings, *metrics, style=style)
     if (more := len(rows) - _MOST_ROWS) > 0:
         table.caption = f"{more:,} more rows"
     return table
