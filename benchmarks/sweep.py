@@ -25,7 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.recording import finished_cell
-from dcs.data.columns import Reading, to_shares
+from dcs.data.columns import to_shares
+from dcs.data.reader import read_table
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics, Objective
@@ -37,7 +38,7 @@ from dcs_workflows.cluster.sweep import run_sweep
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
-from dcs_workflows.tables import StoredTables, TableRequest, split_rows
+from dcs_workflows.tables import StoredTables, TableRequest
 
 
 @contextmanager
@@ -257,7 +258,7 @@ def _glued(path: Path, folder: Path, *, trials: int, tuner: TunerSettings) -> in
     from ray.air.integrations.mlflow import MLflowLoggerCallback
     from ray.tune.search.optuna import OptunaSearch
 
-    table = split_rows({"": (path,)}, seed=0, held_out=0.3, reading=Reading())["optimization"]
+    table = read_table(path)
     parts = stratified_split(table.labels, {"rows": 0.7, "held_out": 0.3}, seed=0)
     rows, held_out = table.subset(parts["rows"]), table.subset(parts["held_out"])
 

@@ -20,14 +20,13 @@ from typing import Any, Final
 import pandas as pd
 
 from benchmarks.results import clustered_error, differences, markdown_table
-from dcs.data.columns import Reading
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.selection.methods import get_method
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.study.storage import StoredStudy
 from dcs_workflows.study.study import Tuning, study_scheme
-from dcs_workflows.tables import source_name, split_rows
+from dcs_workflows.tables import GivenTable, source_name
 
 #: Numbers of trials; 0 stands for the standard settings alone.
 TRIALS: Final = (0, 64, 256)
@@ -38,8 +37,17 @@ _HELD_OUT: Final = 0.3
 @one_thread()
 def judge(path: Path, seed: int) -> Iterator[dict[str, Any]]:
     """Yield the test figures of one split by number of trials and preference, in points."""
-    rows = split_rows({"": (path,)}, seed=seed, held_out=_HELD_OUT, reading=Reading())
-    test, name = rows["test"], source_name(path)
+    name = source_name(path)
+    rows = GivenTable(
+        model=name,
+        task=name,
+        shots=None,
+        seed=seed,
+        members={"": (path,)},
+        held_out=_HELD_OUT,
+        digests={},
+    ).rows()
+    test = rows["test"]
     model, _, task = name.partition("__")
     texts = task.partition("_")[0].rstrip("0123456789")
     with tempfile.TemporaryDirectory(prefix="dcs-bench-") as folder:
