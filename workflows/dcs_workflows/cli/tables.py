@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dcs import CorrectionScheme, FittedScheme
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
-    from dcs_workflows.tables import Rows
+    from dcs_workflows.held_out import Rows
 
 #: Files beside a scheme, with its rows: its front, and the page of the result.
 FRONT, RESULT = "front.json", "result.html"
@@ -250,7 +250,7 @@ def _write_result(
     Those that there are none of now, but were of an earlier scheme, are removed.
     """
     from dcs.io import write_together
-    from dcs_workflows.tables import FITTED, HELD_OUT
+    from dcs_workflows.held_out import FITTED, HELD_OUT
 
     page = None
     if front is not None:
@@ -290,8 +290,8 @@ def pick(
     """
     from dcs.evaluation.drift import repredicted
     from dcs_workflows.cli.views import show_front
+    from dcs_workflows.held_out import HELD_OUT
     from dcs_workflows.study.cell import evidence
-    from dcs_workflows.tables import HELD_OUT
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)

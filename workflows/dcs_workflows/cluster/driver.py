@@ -30,11 +30,11 @@ from dcs_workflows.cluster.connect import (
     look,
 )
 from dcs_workflows.cluster.pool import ScoringPool
+from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import RayMapper
 from dcs_workflows.plan import Cell, Progress, SweepPlan, sharing
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.storage import Studies, StudyStorageError
-from dcs_workflows.tables import Rows
 
 #: Maximum number of retries of cells whose worker died (out of memory, lost node).
 _RETRIES = 3

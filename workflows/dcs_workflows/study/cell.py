@@ -24,11 +24,11 @@ from dcs.selection.fitting import Mapper
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
+from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import in_process, one_thread
 from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import Studies
 from dcs_workflows.study.study import Tuning, study_scheme
-from dcs_workflows.tables import Rows
 
 Labels: TypeAlias = NDArray[np.int64]
 
