@@ -142,6 +142,12 @@ def figure_bytes(figure: Figure, form: _Form) -> bytes:
     # The date and the version of the program would make files differ.
     metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
     with styled():
+        # The layout is exact to some 15 digits only, and names of SVG elements depend on it.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for axes in figure.axes:
+            left, bottom, width, height = (round(x, 5) for x in axes.get_position().bounds)
+            axes.set_position((left, bottom, width, height))
         figure.savefig(buffer, format=form, metadata=metadata)
     return buffer.getvalue()
 
@@ -154,7 +160,7 @@ class _Point(NamedTuple):
 
 
 @styled()
-def class_accuracy_figure(cells: Cells) -> Figure:
+def class_accuracy_figure(cells: Cells, *, columns: int = 3) -> Figure:
     """Draw the class accuracies before and after DCS, one panel per model and task.
 
     Averages are over the seeds of the largest number of shots.
@@ -168,7 +174,7 @@ def class_accuracy_figure(cells: Cells) -> Figure:
     panels = _split(fullest(_require(own.classes, "class accuracies of DCS")))
     frame = own.frame
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
-    figure, axes = grid_of(len(panels), width=4.6, height=heights)
+    figure, axes = grid_of(len(panels), width=4.6, height=heights, columns=columns)
     for panel, group in zip(axes, panels, strict=True):
         _draw_changes(panel, group, frame[frame["key"].isin(group["key"])])
     add_legend(figure)
@@ -204,7 +210,7 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
 
 
 @styled()
-def tradeoff_figure(cells: Cells) -> Figure:
+def tradeoff_figure(cells: Cells, *, columns: int = 3) -> Figure:
     """Draw every method in the plane of COBias and accuracy, with the Pareto front.
 
     A panel per model and task, a point per method and number of shots: the mean over seeds with
@@ -220,12 +226,12 @@ def tradeoff_figure(cells: Cells) -> Figure:
     found = cells.main.estimates(("model", "task", "method", "shots"))
     found = _require(found.dropna(subset="cobias_mean"), "accuracy and COBias")
     panels = _split(found)
-    figure, axes = grid_of(len(panels), width=4.4, height=3.7)
+    figure, axes = grid_of(len(panels), width=4.4, height=3.7, columns=columns)
     looks = looks_of(cells.frame["method"])
     for panel, group in zip(axes, panels, strict=True):
         _draw_plane(panel, group.to_dict("records"), looks)
         panel.set_title(_panel_title(group, with_shots=False))
-    add_legend(figure)
+    add_legend(figure, columns=5 if columns > 1 else 3)
     return figure
 
 
@@ -281,7 +287,7 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     return fill(f"{task} ({', '.join(about)})" if about else task, _MAX_TITLE_WIDTH)
 
 
-_FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
+_FIGURES: Final[dict[str, tuple[str, Callable[..., Figure]]]] = {
     "class_accuracies": (
         "Class accuracies before and after correction by DCS, mean over seeds: predictions are "
         "fairer if the filled dots of a panel are closer to a vertical line",
@@ -296,15 +302,17 @@ _FIGURES: Final[dict[str, tuple[str, Callable[[Cells], Figure]]]] = {
 }
 
 
-def overview_figures(cells: Cells) -> dict[str, tuple[str, Figure]]:
+def overview_figures(cells: Cells, *, columns: int = 3) -> dict[str, tuple[str, Figure]]:
     """Return the figures of a sweep that have data, by name and with their captions.
+
+    They have at most a number of panels side by side.
 
     A figure that cannot be drawn is left out with a warning, so that no results are lost.
     """
     found = {}
     for name, (caption, draw) in _FIGURES.items():
         try:
-            found[name] = caption, draw(cells)
+            found[name] = caption, draw(cells, columns=columns)
         except InvalidInputError:
             continue
         except Exception as error:

@@ -18,7 +18,7 @@ from dcs_tracking.results.cells import (
     shots_rank,
     text_of,
 )
-from dcs_tracking.results.figures import figure_bytes
+from dcs_tracking.results.figures import figure_bytes, overview_figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,11 +74,18 @@ def render_report(
         lstrip_blocks=True,
     )
     main = {record.key for record in cells.main.records}
+    # On a telephone, panels stand below each other.
+    narrow = overview_figures(cells, columns=1)
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
         facts=_collect_facts(cells),
         main=sweep_tables.main_results(cells),
-        result_figures=[_embed_figure(*each) for each in figures.values()],
+        result_figures=[
+            (caption, round(96 * figure.get_size_inches()[0]), _embed(figure), _embed(small))
+            for (caption, figure), (_, small) in zip(
+                figures.values(), narrow.values(), strict=True
+            )
+        ],
         ablations=sweep_tables.ablation_tables(cells),
         schemes=_build_schemes([each for each in stored if each.record.key in main], link),
         classes=sweep_tables.class_accuracies(cells),
@@ -132,10 +139,9 @@ def _build_schemes(
     return schemes
 
 
-def _embed_figure(caption: str, figure: Figure) -> tuple[str, str, int]:
-    """Return a caption, its figure as a data URL, and the width in pixels."""
-    data = b64encode(figure_bytes(figure, "svg")).decode()
-    return caption, f"data:image/svg+xml;base64,{data}", round(96 * figure.get_size_inches()[0])
+def _embed(figure: Figure) -> str:
+    """Return a figure as a data URL."""
+    return f"data:image/svg+xml;base64,{b64encode(figure_bytes(figure, 'svg')).decode()}"
 
 
 def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
