@@ -50,6 +50,14 @@ def test_an_average_is_over_the_tasks_that_all_rows_have() -> None:
     assert ours["Acc agnews"] == less["Acc agnews"] == "80.0 ± 10.0"
 
 
+def test_tasks_may_be_called_as_their_average() -> None:
+    names = ("all", "average", "trec")
+    table = tables.main_results(Cells.of(paper_cells(tasks=names)))
+    assert len({*table.columns}) == len(table.columns) == 3 + 2 * 4
+    assert table.frame["task"].nunique() == 4
+    assert table.contents()
+
+
 def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     cells = paper_cells(tasks=("trec",), methods=("dcs",), optimization_size=100)
     cells += [*paper_cells(tasks=("trec",), optimization_size=None), failed_cell(9)]

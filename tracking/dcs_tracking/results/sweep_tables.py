@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -266,8 +266,9 @@ def _build_task_table(
     tasks = list(tidy["task"].unique())
     heads = {task: text_of(task) for task in tasks}
     if len(tasks) > 1:
-        tidy = pd.concat([tidy, _average(tidy, by, tasks)], ignore_index=True)
-        heads = {_AVERAGE: "all", **heads}
+        average = _unlike(_AVERAGE, tasks)
+        tidy = pd.concat([tidy, _average(tidy, by, tasks, average)], ignore_index=True)
+        heads = {average: _unlike("all", heads.values()), **heads}
     order = {
         "model": list(tidy["model"].unique()),
         "shots": sorted(tidy["shots"].unique(), key=shots_rank),
@@ -298,12 +299,21 @@ def _build_task_table(
     )
 
 
-def _average(tidy: pd.DataFrame, by: Sequence[str], tasks: Sequence[Any]) -> pd.DataFrame:
+def _unlike(name: str, others: Collection[Any]) -> str:
+    """Return a name that none of the others is: a task may be called so."""
+    while name in others:
+        name += " tasks"
+    return name
+
+
+def _average(
+    tidy: pd.DataFrame, by: Sequence[str], tasks: Sequence[Any], name: str
+) -> pd.DataFrame:
     """Return the averages over tasks, for the rows that have all of them."""
     means, groups = grouped(tidy, by)
     means["seeds"] = groups["seeds"].min()
     means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
-    return means[groups.size() == len(tasks)].assign(task=_AVERAGE)
+    return means[groups.size() == len(tasks)].assign(task=name)
 
 
 def _texts(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
