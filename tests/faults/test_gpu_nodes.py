@@ -33,12 +33,12 @@ def _noting_actor(notes: Path) -> type[ScoringActor]:
     class NotingActor(ScoringActor):
         """Says where it scores; the second table waits for a cell of the first."""
 
-        def score(self, prefix, *more):
-            table = hashlib.sha256(str(prefix).encode()).hexdigest()
+        def score(self, prompts, *more):
+            table = hashlib.sha256(str(prompts.prefix).encode()).hexdigest()
             (notes / f"table-{table}-{_node_id()}").touch()
             if len(list(notes.glob("table-*"))) > 1:
                 wait_for(lambda: list(notes.glob("cell-*")), "a cell beside the scoring")
-            return super().score(prefix, *more)
+            return super().score(prompts, *more)
 
     return NotingActor
 
