@@ -189,7 +189,7 @@ def read_text(
     *,
     error: type[DCSError],
     limit: int = JSON_BYTES,
-    advice: str = "save it as UTF-8",
+    advice: str = "save it as UTF-8, unpacked",
 ) -> str:
     """Return the content of a UTF-8 file of at most `limit` bytes, without a byte order mark.
 

@@ -252,7 +252,7 @@ class TableScoring:
             },
             demonstrations=[example.id for example in self.prompts.demonstrations.examples],
             remarks=[
-                *filter(None, [self.prompts.unlabelled]),
+                *([self.prompts.unlabelled] if self.prompts.unlabelled else []),
                 *(line for lines in self._remarks.values() for line in lines),
             ],
             missing=self.prompts.missing(self._reasons),
