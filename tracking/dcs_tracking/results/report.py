@@ -81,10 +81,9 @@ def render_report(
         facts=_collect_facts(cells),
         main=sweep_tables.main_results(cells),
         result_figures=[
-            (caption, round(96 * figure.get_size_inches()[0]), _embed(figure), _embed(small))
-            for (caption, figure), (_, small) in zip(
-                figures.values(), narrow.values(), strict=True
-            )
+            (caption, round(96 * figure.get_size_inches()[0]), *map(_embed, (figure, small)))
+            for name, (caption, figure) in figures.items()
+            for _, small in [narrow.get(name, (caption, figure))]
         ],
         ablations=sweep_tables.ablation_tables(cells),
         schemes=_build_schemes([each for each in stored if each.record.key in main], link),
