@@ -406,7 +406,10 @@ class Recorder:
 
     def _write_figures(self, runs: SweepRuns, cells: Cells) -> None:
         self.stage = "figures"
-        runs.write_figures(figure_files(overview_figures(cells)))
+        self._progress = math.inf  # nothing is asked of the store
+        files = figure_files(overview_figures(cells))
+        self._progress = time.monotonic()
+        runs.write_figures(files)
 
     def _save_status(self, status: SweepStatus) -> None:
         scorings = tuple(self._scorings.copy().values())  # Other threads may be adding.
