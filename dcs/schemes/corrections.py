@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
@@ -21,15 +22,15 @@ _MIN_WIDTH: Final = 1e-6
 LARGEST_WEIGHT: Final = 1e6
 
 
-class _CorrectionFunction:
+class _CorrectionFunction(ABC):
     """Base class of corrections: the minimum of two lines, clipped at 0."""
 
     __slots__ = ()
 
     @property
+    @abstractmethod
     def coefficients(self) -> tuple[float, float, float, float]:
         """The coefficients ``(left, rise, right, fall)`` of the common formula."""
-        raise NotImplementedError
 
     def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
         """Correct the probabilities `p` (any shape, values 0..1)."""
