@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import (
     checked_rows,
@@ -203,10 +204,11 @@ def fit_rows(
     fitting = Fitting(probs, labels, **settings.judge, seed=seed)
     warn_of_absent_classes(fitting.labels, classes)
     warn_of_predictions(labels, probs)
-    fits = fitting.judge(
-        standard_settings(settings, fitting.n_classes), mapper=mapper, progress=progress
-    )
-    return front_of(fitting, fits, settings=settings, classes=classes, reference=reference)
+    standard = standard_settings(settings, fitting.n_classes)
+    # The matrices are small, so that multi-threaded linear algebra would only add overhead.
+    with threadpool_limits(limits=1):
+        fits = fitting.judge(standard, mapper=mapper, progress=progress)
+        return front_of(fitting, fits, settings=settings, classes=classes, reference=reference)
 
 
 def standard_settings(settings: SelectionSettings, n_classes: int) -> list[Hyperparameters]:

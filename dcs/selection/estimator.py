@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
-from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import checked_rows, classes_of, column_names, column_order
 from dcs.data.labels import as_text
@@ -147,14 +146,12 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if known.sum() < FEWEST_LABELS:
             self.result_, self.scheme_ = None, label_free_scheme(probs, indices, classes=classes)
             return self
-        # The matrices are small, so that multi-threaded linear algebra would only add overhead.
-        with threadpool_limits(limits=1):
-            self.result_ = fit_rows(
-                *checked_rows(probs, indices, classes, missing=True),
-                settings=replace(self.settings or SelectionSettings(), preference=preference),
-                seed=self._draw_seed(),
-                mapper=Threads(effective_n_jobs(self.n_jobs)),
-            )
+        self.result_ = fit_rows(
+            *checked_rows(probs, indices, classes, missing=True),
+            settings=replace(self.settings or SelectionSettings(), preference=preference),
+            seed=self._draw_seed(),
+            mapper=Threads(effective_n_jobs(self.n_jobs)),
+        )
         self.scheme_ = self.result_.scheme
         return self
 

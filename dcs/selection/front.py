@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -165,13 +165,14 @@ class FittedScheme:
             HTML of one file, without network.
         """
         front = {id(point) for point in self.front}
+        named = {f"--prefer {each}": self.pick(Preference(each)).chosen for each in get_args(Prefer)}
         points = [
             {
                 "accuracy": point.accuracy,
                 "cobias": point.lasting_cobias,
                 "classes": [None if a != a else a for a in point.estimate.class_accuracies],
                 "front": id(point) in front,
-                "pick": self._command(point, name),
+                "pick": self._command(point, name, named),
             }
             for point in self.points
         ]
@@ -188,16 +189,19 @@ class FittedScheme:
             }
         )
 
-    def _command(self, point: FrontPoint, name: str) -> str:
+    def _command(self, point: FrontPoint, name: str, named: Mapping[str, FrontPoint]) -> str:
         """Return the command that picks a point, or an empty text if no option does."""
+        for text, chosen in named.items():
+            if chosen is point:
+                return f"dcs pick {name} {text}"
         best = max(each.accuracy for each in self.points)
         bias = math.ceil(1000 * point.lasting_cobias) / 10
         loss = math.ceil(1000 * (best - point.accuracy)) / 10
-        options = {f"--prefer {each}": Preference(each) for each in get_args(Prefer)}
-        options[f"--max-cobias {bias:g}"] = Preference(max_cobias=bias)
-        options[f"--max-accuracy-loss {loss:g}"] = Preference(max_accuracy_loss=loss)
-        both = Preference("accuracy", max_cobias=bias)
-        options[f"--prefer accuracy --max-cobias {bias:g}"] = both
+        options = {
+            f"--max-cobias {bias:g}": Preference(max_cobias=bias),
+            f"--max-accuracy-loss {loss:g}": Preference(max_accuracy_loss=loss),
+            f"--prefer accuracy --max-cobias {bias:g}": Preference("accuracy", max_cobias=bias),
+        }
         found = (text for text, each in options.items() if self.pick(each).chosen is point)
         text = next(found, "")
         return text and f"dcs pick {name} {text}"

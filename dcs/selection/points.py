@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -76,7 +77,7 @@ def _read_scheme(data: Any) -> CorrectionScheme:
     return data if isinstance(data, CorrectionScheme) else CorrectionScheme.from_dict(data)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FrontPoint:
     """One point of the trade-off between accuracy and COBias.
 
@@ -123,7 +124,7 @@ class FrontPoint:
         # Raises if the confusion matrix is invalid.
         ClassificationMetrics.from_confusion(np.array(self.confusion))
 
-    @property
+    @cached_property
     def estimate(self) -> ClassificationMetrics:
         """All cross-validated metrics."""
         counted = ClassificationMetrics.from_confusion(np.array(self.confusion))

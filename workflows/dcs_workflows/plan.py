@@ -125,6 +125,9 @@ class Cell(Variant):
         own = _values(Cell, self)
         if self.tuner is not None:
             own["tuner"] = self.tuner.model_dump(mode="json", exclude_defaults=True)
+            own["tuner"]["trials"] = self.tuner.trials
+            if self.tuner.trials == _FORMER_TRIALS:
+                del own["tuner"]["trials"]
         return content_key(own | {"versions": self._versions, "version": _IDENTITY_VERSION})
 
     @property
@@ -150,6 +153,9 @@ _CELL: Final = TypeAdapter(Cell)
 #: To be raised if a default of the tuner or of a sweep changes. Knobs, calibrations and methods
 #: have their own versions.
 _IDENTITY_VERSION: Final = 1
+
+#: The default number of trials when keys were first made: cells that have it keep their keys.
+_FORMER_TRIALS: Final = 48
 
 STORAGE_VARIABLE: Final = "DCS_OPTUNA_STORAGE"
 """Environment variable with the storage of studies, used if the configuration has none."""

@@ -33,7 +33,7 @@ FIXED = FixedObjective(beta=0.5, tau=0.1)
 OBJECTIVES = ["full", "err", "err+pmi", "err+cobias", FIXED]
 VALUES: dict[str, list[Any]] = {
     "development": [None, 0.2],
-    "trials": [3, 48],
+    "trials": [3, 24],
     "budget": [None, 2000],
     "weight_scale": [None, 10, 30],
     "lambda1": [None, 1.0, [0.5, 2.0]],
@@ -60,7 +60,7 @@ def configs(draw: st.DrawFn) -> SweepConfig:
     if combine == "one_at_a_time":
         # Where the others vary, each is as in the tuner.
         objectives = list(dict.fromkeys(["full", *objectives]))
-        usual = {"trials": 48, "prefer": "no-harm"}
+        usual = {"trials": 24, "prefer": "no-harm"}
         axes = {
             name: [usual.get(name), *(v for v in axes[name] if v != usual.get(name))]
             for name in axes

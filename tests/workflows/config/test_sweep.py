@@ -91,7 +91,7 @@ def test_a_wrong_setting_is_named(text, named):
             "weight_scale",
         ),
         (
-            {"axes": {"trials": [48, 5]}, "optimization_sizes": [50], **ONE_AT_A_TIME},
+            {"axes": {"trials": [24, 5]}, "optimization_sizes": [50], **ONE_AT_A_TIME},
             "optimization_sizes",
         ),
         ({"seeds": [*range(1000)], "shots": [*range(150)]}, "100,000"),

@@ -98,6 +98,8 @@ class Recorder:
         default the line is logged.
     writers : int, optional
         Number of threads that write cells; by default one for SQLite, several for other stores.
+    at_end : bool
+        Whether the store is only opened by `finish`, so that results can be shown before.
     **sweep
         Fields of `dcs_tracking.records.Sweep`: ``experiment`` and ``sweep_key`` are required,
         ``sweep_params``, ``run_name``, ``trials`` and ``figures`` are optional.
@@ -126,6 +128,7 @@ class Recorder:
         output: Path | str,
         warn: Callable[[str], None] = _log.warning,
         writers: int | None = None,
+        at_end: bool = False,
         **sweep: Any,
     ) -> None:
         self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
@@ -133,8 +136,6 @@ class Recorder:
         default = self.tracking_uri == default_tracking_uri(output)
         values = {"tracking_uri": None if default else redact(self.tracking_uri), **sweep}
         self._sweep = validated(Sweep, values, source="tracking", error=ConfigError)
-        # An import in the writing thread would race with imports of other threads.
-        load_client_class()
         self.recorded = 0
         self.idle = False
         self.stage = "cells"
@@ -156,6 +157,12 @@ class Recorder:
         self._report: RecorderReport | None = None
         self._progress = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
+        if not at_end:
+            self._start()
+
+    def _start(self) -> None:
+        # An import in the writing thread would race with imports of other threads.
+        load_client_class()
         self._thread.start()
 
     def record(self, record: CellRecord) -> None:
@@ -255,6 +262,8 @@ class Recorder:
 
     def _stop_thread(self, status: SweepStatus, seconds: float) -> RecorderReport:
         if self._report is None:
+            if self._thread.ident is None:
+                self._start()
             # A later call takes precedence: Ctrl-C while `finish` waits.
             self._stop = status, time.monotonic() + seconds
             self._queue.put(None)

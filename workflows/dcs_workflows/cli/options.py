@@ -160,7 +160,7 @@ def reading(choices: Sequence[str] | None) -> Reading:
 
 
 def recording(
-    tracking_uri: str | None, *, output: Path, tracking: TrackingSettings, **sweep: Any
+    tracking_uri: str | None, *, output: Path, tracking: TrackingSettings, **options: Any
 ) -> Recorder:
     """Return a recorder configured by `tracking`, with warnings printed on the terminal."""
     from dcs_tracking import Recorder
@@ -170,7 +170,7 @@ def recording(
         output=output,
         **tracking.model_dump(),
         warn=lambda line: typer.secho(line, fg="yellow", err=True),
-        **sweep,
+        **options,
     )
 
 

@@ -99,7 +99,7 @@ def tune(
     ] = "dcs",
     trials: Annotated[
         int | None,
-        typer.Option(min=0, help="Number of Optuna trials.", show_default="48"),
+        typer.Option(min=0, help="Number of Optuna trials.", show_default="24"),
     ] = None,
     prefer: Prefer = None,
     margin: Margin = None,
@@ -191,39 +191,40 @@ def tune(
             **plan.config.model_dump(mode="json", exclude={"models", "tasks", "shots"}),
         },
         run_name=name,
+        at_end=True,
     ) as recorder:
         with progress_bar(f"tuning {method}") as progress:
             cells = run_here(plan, recorder, lambda share: progress(completed=share))
+        records = [recorder.archive.read(cell.key) for cell in cells]
+        found = {record.identity["method"]: record for record in records}
+        schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}
+        record, scheme = found[method], schemes[method]
+        front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
+        console.print()
+        plain = schemes.pop("icl")
+        known = {} if before is None else {"earlier": before}
+        views.show_tuned(name, rows, {"uncorrected": plain} | schemes | known)
+        if front is not None:
+            views.show_front(front, scheme=scheme)
+        words = scheme.explain()
+        _print_paragraph(words)
+        applied = f"dcs apply {shlex.quote(str(path))} ROWS"
+        said = ""
+        if rows["test"].labelled.any():
+            test_rows = rows["test"].only_labelled()
+            first, last = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
+            said = verdict(test_rows.labels, first, last, test_rows.classes)
+            console.print(said, style="bold")
+        _write_result(path, scheme, front, rows, verdict=said, apply=applied)
+        console.print(f"scheme written to {path}")
+        if front is not None:
+            console.print(f"result on one page: {path.with_name(RESULT)}")
+        # Last, since opening the store takes longer than most results.
         with console.status("recording in MLflow"):
             report = recorder.finish()
-
-    records = [recorder.archive.read(cell.key) for cell in cells]
-    found = {record.identity["method"]: record for record in records}
-    schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}
-    record, scheme = found[method], schemes[method]
-    front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
-    console.print()
-    plain = schemes.pop("icl")
-    known = {} if before is None else {"earlier": before}
-    views.show_tuned(name, rows, {"uncorrected": plain} | schemes | known)
-    if front is not None:
-        views.show_front(front, scheme=scheme)
-    words = scheme.explain()
-    _print_paragraph(words)
-    applied = f"dcs apply {shlex.quote(str(path))} ROWS"
-    said = ""
-    if rows["test"].labelled.any():
-        test_rows = rows["test"].only_labelled()
-        first, last = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
-        said = verdict(test_rows.labels, first, last, test_rows.classes)
-        console.print(said, style="bold")
-    _write_result(path, scheme, front, rows, verdict=said, apply=applied)
-    if front is not None:
-        console.print(f"result on one page: {path.with_name(RESULT)}")
     console.print(report.message)
     if report.address is not None:
         console.print(f"cell {record.key[:8]} in {report.address}")
-    console.print(f"scheme written to {path}")
     console.print(
         f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
         style="bold",

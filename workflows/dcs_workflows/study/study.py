@@ -48,7 +48,7 @@ from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
 #: Minimum number of trials for meaningful importances, and the share that counts as good.
-_MIN_TRIALS: Final = 10
+_MIN_TRIALS: Final = 30
 _GOOD_SHARE: Final = 0.25
 #: Number of random trials of TPE, unless the study is short.
 _STARTUP: Final = 10
@@ -432,7 +432,7 @@ def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        Importances of the hyperparameters that vary, with sum 1; empty for fewer than 10 trials,
+        Importances of the hyperparameters that vary, with sum 1; empty for fewer than 30 trials,
         or if all trials have the same value.
     """
     # Loads scikit-learn and pandas, which most processes do not need.
