@@ -34,8 +34,12 @@ from scipy.stats import beta
 
 import dcs
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance
-from dcs.evaluation.noninferiority import accuracy_difference
-from dcs.evaluation.uncertainty import Interval, compare_predictions, metric_intervals
+from dcs.evaluation.uncertainty import (
+    Interval,
+    accuracy_difference,
+    compare_predictions,
+    metric_intervals,
+)
 
 FRESH_ROWS: Final = 40_000
 

@@ -147,21 +147,6 @@ class Averaged:
         """The settings with their weights."""
         return tuple(zip(self.settings, self.shares, strict=True))
 
-    @property
-    def main(self) -> Hyperparameters | None:
-        """The setting with the largest weight; the first of several."""
-        return max(self.parts, key=lambda part: part[1])[0]
-
-    @property
-    def is_linear(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def adds_offsets(self) -> bool:
-        """Whether schemes of the setting only add offsets to the log-probabilities."""
-        return all(each is None or each.adds_offsets for each in self.settings)
-
     def follows(self, n_rows: int, n_classes: int) -> float:
         """Return the largest value of the settings; see :class:`Hyperparameters`."""
         return max(

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
 
-from dcs.evaluation.noninferiority import NonInferiority, accuracy_difference
+from dcs.evaluation.uncertainty import NonInferiority, accuracy_difference
 
 
 @pytest.mark.parametrize("n_rows", [200, 1000, 5000])

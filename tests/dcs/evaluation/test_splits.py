@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.splits import compare_over_splits
+from dcs.evaluation.uncertainty import compare_over_splits
 
 
 def test_without_overlap_it_is_student_s_test() -> None:

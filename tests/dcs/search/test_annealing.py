@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.annealing import anneal
-from dcs.search.problem import AnnealingResult
+from dcs.search.annealing import AnnealingResult, anneal
 from dcs.search.schedule import Schedule
 from tests.dcs.solutions import SETS, coarse_problem, judge
 

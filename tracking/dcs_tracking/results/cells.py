@@ -41,7 +41,6 @@ _NUMBERS: Final = (
 )
 _QUALITY: Final = ("accuracy", "cobias", "score")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high")
-_CORRECTION: Final = ("value", "a", "b", "c")
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,6 @@ class Cells:
     def where(self, chosen: Callable[[CellRecord], bool]) -> Cells:
         """Return the cells whose record satisfies a condition."""
         return Cells(tuple(filter(chosen, self.records)))
-
-    def of_method(self, method: str) -> Cells:
-        """Return the cells of one method."""
-        return self.where(lambda record: record.identity.get("method") == method)
 
     @cached_property
     def axes(self) -> list[Axis]:
@@ -141,20 +136,6 @@ class Cells:
             return [dict(zip(columns, row, strict=True)) for row in transposed]
 
         return self._build(rows, _ACCURACIES, "class")[[*_CELL, "class", *_ACCURACIES]]
-
-    @cached_property
-    def corrections(self) -> pd.DataFrame:
-        """One row per cell and class: its correction function.
-
-        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
-        ``kind`` (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
-        ``name`` (of a membership function).
-        """
-        return self._build(
-            lambda cell: (cell.scheme or {}).get("corrections", []),
-            _CORRECTION,
-            *("class", "kind", "name"),
-        )
 
     def _build(
         self,
@@ -335,12 +316,6 @@ def sorted_by(frame: pd.DataFrame, orders: Mapping[str, Sequence[Any]]) -> pd.Da
     """Sort rows by the given order of the values of each column, the first column first."""
     places = [[values.index(value) for value in frame[name]] for name, values in orders.items()]
     return frame.iloc[np.lexsort(places[::-1])].reset_index(drop=True)
-
-
-def changes_nothing(corrections: pd.DataFrame) -> pd.Series[bool]:
-    """Return whether each correction of `Cells.corrections` is weight 1 or Don't Change."""
-    same = (corrections[["a", "b", "c"]] == [0.0, 1.0, 1.0]).all(axis=1)
-    return same | (corrections["value"] == 1.0)
 
 
 def fullest(frame: pd.DataFrame) -> pd.DataFrame:

@@ -170,7 +170,7 @@ def class_accuracy_figure(cells: Cells, *, columns: int = 3) -> Figure:
     InvalidInputError
         Raised if there is no finished cell of DCS.
     """
-    own = cells.main.of_method("dcs")
+    own = cells.main.where(lambda record: record.identity.get("method") == "dcs")
     panels = _split(fullest(_require(own.classes, "class accuracies of DCS")))
     frame = own.frame
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]

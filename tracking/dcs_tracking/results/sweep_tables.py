@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import METRICS
-from dcs.evaluation.splits import compare_over_splits
-from dcs.evaluation.uncertainty import chance, percent
+from dcs.evaluation.uncertainty import chance, compare_over_splits, percent
 from dcs.io import atomic_write_text
 from dcs_tracking import schema
 from dcs_tracking.results.cells import (
