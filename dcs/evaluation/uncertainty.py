@@ -619,8 +619,6 @@ class SplitComparison:
     ----------
     mean : float
         Mean of the differences, in their units.
-    standard_error : float
-        Corrected standard error of the mean; NaN for a single split.
     low, high : float
         95 % confidence interval; NaN for a single split.
     p : float
@@ -630,7 +628,6 @@ class SplitComparison:
     """
 
     mean: float
-    standard_error: float
     low: float
     high: float
     p: float
@@ -671,11 +668,11 @@ def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> SplitCo
     ratio = finite_number(test_ratio, "test_ratio", positive=True)
     mean, n = float(values.mean()), values.size
     if n == 1:
-        return SplitComparison(mean, math.nan, math.nan, math.nan, math.nan, 1)
+        return SplitComparison(mean, math.nan, math.nan, math.nan, 1)
     error = math.sqrt((1.0 / n + ratio) * float(values.var(ddof=1)))
     reach = float(stdtrit(n - 1, 0.975)) * error
     p = 2.0 * float(stdtr(n - 1, -abs(mean) / error)) if error > 0.0 else float(mean == 0.0)
-    return SplitComparison(mean, error, mean - reach, mean + reach, p, n)
+    return SplitComparison(mean, mean - reach, mean + reach, p, n)
 
 
 def percent(

@@ -225,16 +225,13 @@ class Hyperparameters:
     stream: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("calibration", CALIBRATION_NAMES),
-            ("corrections", get_args(CorrectionFamily)),
-            ("spacing", get_args(WeightSpacing)),
-        ):
-            check_choice(name, getattr(self, name), allowed)
         for row in PARAMETERS:
-            if row.schedule or isinstance(row.values[0], str):
+            if row.schedule:
                 continue
             value = getattr(self, row.name)
+            if isinstance(row.values[0], str):
+                check_choice(row.name, value, row.choices or row.values)
+                continue
             if row.integer:
                 most_whole = None if row.most is None else int(row.most)
                 least = int(row.least or 0)

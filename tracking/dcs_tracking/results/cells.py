@@ -361,20 +361,15 @@ def text_of(value: object) -> str:
     return "" if is_missing(value) else str(value)
 
 
-def words_of(cell: Mapping[Any, Any], *names: str) -> list[str]:
-    """Return descriptions of the given identity fields of a cell, without missing ones."""
+def name_of(cell: Mapping[Any, Any], *names: str) -> str:
+    """Return the given identity fields of a cell in one line: ``trec, 1-shot, seed 0, DCS``."""
     forms = {"shots": "{}-shot", "seed": "seed {}"}
     texts = {name: text_of(cell.get(name)) for name in names}
-    return [
+    return ", ".join(
         method_title(text) if name == "method" else forms.get(name, "{}").format(text)
         for name, text in texts.items()
         if text
-    ]
-
-
-def name_of(cell: Mapping[Any, Any], *names: str) -> str:
-    """Return the given identity fields of a cell in one line: ``trec, 1-shot, seed 0, DCS``."""
-    return ", ".join(words_of(cell, *names))
+    )
 
 
 def method_title(name: object) -> str:
