@@ -74,8 +74,8 @@ class MetricIntervals:
 
     Attributes
     ----------
-    accuracy, cobias, score : Interval
-        Accuracy, COBias, and accuracy minus COBias, as fractions.
+    accuracy, cobias : Interval
+        Accuracy and COBias, as fractions.
     balanced_accuracy, macro_f1, weakest_class : Interval
         As in :class:`ClassificationMetrics`. The interval of the weakest class is for the lowest
         of the true class accuracies, whichever class has it.
@@ -88,7 +88,6 @@ class MetricIntervals:
 
     accuracy: Interval
     cobias: Interval
-    score: Interval
     balanced_accuracy: Interval
     macro_f1: Interval
     weakest_class: Interval
@@ -130,8 +129,7 @@ def metric_intervals(
 
     By chance alone class accuracies differ, so that COBias is overestimated. Its interval contains
     the values at which the observed one is not unlikely, simulated for the most likely class
-    accuracies of each value; that of accuracy minus COBias combines it with the exact interval
-    of accuracy (Zou and Donner 2008). `benchmarks/calibration.py` simulates the coverage.
+    accuracies of each value. `benchmarks/calibration.py` simulates the coverage.
 
     Parameters
     ----------
@@ -162,25 +160,10 @@ def metric_intervals(
     )
     accuracy = _bootstrap(estimate.accuracy, accuracies)
     curve = _CobiasCurve.of(right, rows)
-    low, high = curve.ends(_LEVEL)
-    _, accuracies_there, biases_there = _metrics(
-        curve.draw(curve.truth(curve.centre), seed), curve.rows
-    )
-    least, most = _exact_ends(right.sum(keepdims=True), rows.sum(keepdims=True), _LEVEL)
-    score = _difference(
-        (estimate.accuracy, float(least[0]), float(most[0])),
-        (curve.centre, low, high),
-        _correlation(accuracies_there, biases_there),
-    )
-    if low <= _ROUNDING:
-        # COBias may be 0, and the difference as large as the accuracy.
-        score = score[0], max(score[1], float(most[0]))
-    plain = estimate.accuracy - estimate.cobias
     weakest = _weakest(right, rows)
     return MetricIntervals(
         accuracy=accuracy,
-        cobias=_around(estimate.cobias, (low, high), biases),
-        score=_around(plain, score, accuracies - biases),
+        cobias=_around(estimate.cobias, curve.ends(_LEVEL), biases),
         balanced_accuracy=_bootstrap(estimate.balanced_accuracy, np.nanmean(shares, axis=1)),
         macro_f1=_bootstrap(estimate.macro_f1, _resample_f1(counts, resamples, seed)),
         weakest_class=_around(estimate.weakest_class, weakest, np.nanmin(shares, axis=1)),
@@ -338,9 +321,8 @@ class _CobiasCurve:
     observed: float
     right: NDArray[np.int64]
     rows: NDArray[np.int64]
-    #: True values, ascending, and the position of their class accuracies on the path.
+    #: True values, ascending.
     values: Array
-    positions: Array
     #: Normal quantiles of the probabilities of a COBias at least, and at most, as large as the
     #: observed one: smoother than the probabilities themselves, between which they interpolate.
     above: Array
@@ -352,7 +334,7 @@ class _CobiasCurve:
         right, rows = right[known], rows[known]
         observed = float(mean_distance(right / rows))
         empty = np.zeros(1)
-        curve = cls(observed, right, rows, empty, empty, np.ones(1), np.ones(1))
+        curve = cls(observed, right, rows, empty, np.ones(1), np.ones(1))
         if rows.size < 2:
             return curve
         end = 1.0
@@ -369,11 +351,11 @@ class _CobiasCurve:
             found.append((float(mean_distance(curve._at(position))), position, above, below))
             if position < 0.0 and below < _ROUNDING:
                 break
-        values, positions, above, below = np.array(sorted(found)).T
+        values, _, above, below = np.array(sorted(found)).T
         # The moments are simulated; the probabilities are monotone.
         rising, falling = np.maximum.accumulate(above), np.minimum.accumulate(below)
         quantiles = (ndtri(np.clip(each, _LEAST_P, 1.0 - _LEAST_P)) for each in (rising, falling))
-        return cls(observed, right, rows, values, positions, *quantiles)
+        return cls(observed, right, rows, values, *quantiles)
 
     def _at(self, position: float) -> Array:
         """Return the class accuracies at a position: 0 for the observed ones, above 0 fairer."""
@@ -391,17 +373,11 @@ class _CobiasCurve:
         accuracies[order] = np.clip(fitted, 0.0, 1.0)
         return accuracies
 
-    def truth(self, value: float) -> Array:
-        """Return the most likely class accuracies with a COBias of `value`."""
-        return self._at(float(np.interp(value, self.values, self.positions)))
-
-    def draw(self, accuracies: Array, seed: int = 0) -> NDArray[np.int64]:
-        """Draw numbers of correct rows [R, N]."""
-        size = (_SIMULATED, self.rows.size)
-        return np.random.default_rng(seed).binomial(self.rows, accuracies, size=size)
-
     def _sample(self, position: float) -> Array:
-        return mean_distance(self.draw(self._at(position)) / self.rows)
+        """Draw COBias at a position, with numbers of correct rows [R, N]."""
+        size = (_SIMULATED, self.rows.size)
+        drawn = np.random.default_rng(0).binomial(self.rows, self._at(position), size=size)
+        return mean_distance(drawn / self.rows)
 
     @property
     def centre(self) -> float:
