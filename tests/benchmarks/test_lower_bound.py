@@ -8,7 +8,7 @@ import pytest
 from benchmarks.exact import exact_search
 from benchmarks.lower_bound import count_lost, lower_bound, tighten
 from dcs.evaluation.metrics import Objective
-from dcs.search.problem import Problem
+from dcs.search.annealing import Problem
 from tests.dcs.solutions import SETS, coarse_problem
 
 _OBJECTIVES = {
