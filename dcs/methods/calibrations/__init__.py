@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dcs.methods.calibrations.base import BATCH, NONE, FittedCalibration
-from dcs.methods.calibrations.maps import DROPS, LINEAR, OFFSETS, PRODUCTS, SURROGATE
+from dcs.methods.calibrations.base import FREE, FittedCalibration
+from dcs.methods.calibrations.maps import MAPS
 
 #: Every calibration of a setting but the mixture, which is made of these; in the order of pages.
-CALIBRATIONS: Final[dict[str, FittedCalibration]] = {
-    each.name: each for each in (NONE, BATCH, OFFSETS, LINEAR, PRODUCTS, SURROGATE, DROPS)
-}
+CALIBRATIONS: Final[dict[str, FittedCalibration]] = {each.name: each for each in (*FREE, *MAPS)}

@@ -126,3 +126,6 @@ _FREE: Final = {"needs_labels": False, "adds_offsets": True}
 NONE: Final = LabelFree("none", **_FREE, make=lambda probs: None)
 #: Division by the mean probability of each class over all rows.
 BATCH: Final = LabelFree("batch", **_FREE, make=batch_calibration)
+
+FREE: Final = (NONE, BATCH)
+"""Those that need no labels, in the order of pages."""

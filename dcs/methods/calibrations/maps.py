@@ -148,6 +148,9 @@ SURROGATE: Final = LinearMap("surrogate", terms="products", loss="surrogate")
 #: Distributionally robust post-hoc classifiers, Wei et al. 2023, arXiv 2309.08825.
 DROPS: Final = LinearMap("drops", loss="worst-class")
 
+MAPS: Final = (OFFSETS, LINEAR, PRODUCTS, SURROGATE, DROPS)
+"""The maps, in the order of pages."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
