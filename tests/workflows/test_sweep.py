@@ -15,7 +15,7 @@ from dcs.evaluation.metrics import METRICS
 from dcs_tracking import CellRecord, Recorder
 from dcs_tracking.store import queries
 from dcs_tracking.store.client import open_experiment, search_runs
-from dcs_workflows.cluster.placement import place
+from dcs_workflows.cluster.connect import place
 from dcs_workflows.cluster.sweep import run_here, run_sweep
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings

@@ -21,8 +21,8 @@ from ray.exceptions import (
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from dcs_tracking import CellRecord
+from dcs_workflows.cluster.connect import place
 from dcs_workflows.cluster.driver import run_cell
-from dcs_workflows.cluster.placement import place
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
 from dcs_workflows.config.sweep import TunerSettings
 from dcs_workflows.parallel import RayMapper, one_thread

@@ -263,14 +263,10 @@ class SweepConfig(PromptsConfig, TuneConfig):
     combine : "all" or "one_at_a_time"
         Whether to combine all objectives, axes and sizes, or to vary one at a time with the
         others set as in `tuner` and all rows.
-    cell_time_limit : float or None
-        Seconds after its submission at which a cell that has not ended is cancelled and recorded
-        as failed; None is no limit. Set it well above the time of a cell, including the wait for
-        a CPU, to end cells of workers that hang.
     optuna_storage : str or None
-        Folder of journals, URL of a database, or ``grpc://host:port`` for the Optuna studies, one
-        per cell; by default the folder ``studies`` in the output folder. Never displayed or
-        recorded, because a URL may contain a password.
+        Folder of journals, or URL of a database, for the Optuna studies, one per cell; by default
+        the folder ``studies`` in the output folder. Never displayed or recorded, because a URL may
+        contain a password.
     """
 
     tasks: Distinct[str] = ()
@@ -285,7 +281,6 @@ class SweepConfig(PromptsConfig, TuneConfig):
     axes: AxisValues = Field(default_factory=dict)
     optimization_sizes: Axis[SizeChoice] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
-    cell_time_limit: float | None = Field(default=None, gt=0.0)
     optuna_storage: SecretStr | None = Field(default=None, exclude=True)
 
     @field_validator("methods")
