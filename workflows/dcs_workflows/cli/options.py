@@ -135,28 +135,17 @@ def names(text: str) -> list[str]:
     return [name.strip() for row in rows for name in row]
 
 
-def values_of(choices: Sequence[str] | None) -> dict[str, Any]:
-    """Return the values of `Read` by key.
+def reading(choices: Sequence[str] | None) -> Reading:
+    """Return the reading of the values of `Read`."""
+    from dcs.data.reader import as_reading
 
-    Raises
-    ------
-    dcs.errors.ConfigError
-        If one is not KEY=VALUE.
-    """
     found: dict[str, Any] = {}
     for choice in choices or ():
         key, equals, value = choice.partition("=")
         if not equals:
             raise ConfigError(f"--read {show(choice)}: must be KEY=VALUE, such as label=gold")
         found[key] = names(value) if key in ("columns", "classes") else value
-    return found
-
-
-def reading(choices: Sequence[str] | None) -> Reading:
-    """Return the reading of the values of `Read`."""
-    from dcs.data.reader import as_reading
-
-    return as_reading(values_of(choices), source="--read")
+    return as_reading(found, source="--read")
 
 
 def recording(
@@ -200,17 +189,15 @@ def store_of(folder: Path, tracking_uri: str | None) -> str:
 
 def cells_of(name: str, folder: Path, tracking_uri: str | None) -> list[StoredCell]:
     """Return the recorded cells of a sweep, ordered as in tables."""
-    from dcs_tracking import Archive
-    from dcs_tracking.store.queries import stored_cells
+    from dcs_tracking import Archive, queries
 
     with console.status("reading the runs"):
-        return stored_cells(store_of(folder, tracking_uri), name, archive=Archive(folder))
+        return queries.stored_cells(store_of(folder, tracking_uri), name, archive=Archive(folder))
 
 
 def cell_of(name: str, folder: Path, tracking_uri: str | None) -> StoredCell:
     """Return a recorded cell by a name of :func:`find_cell`."""
-    from dcs_tracking import Archive
-    from dcs_tracking.store.queries import find_cell
+    from dcs_tracking import Archive, queries
 
     with console.status("reading the runs"):
-        return find_cell(store_of(folder, tracking_uri), name, archive=Archive(folder))
+        return queries.find_cell(store_of(folder, tracking_uri), name, archive=Archive(folder))

@@ -18,7 +18,14 @@ import dcs
 from dcs.errors import ConfigError, SchemeError, show
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import console, new_table, progress_bar
-from dcs_workflows.cli.tables import FRONT, Scheme, open_rows, target_of, write_rows
+from dcs_workflows.cli.tables import (
+    FRONT,
+    Scheme,
+    Written,
+    open_rows,
+    target_of,
+    write_corrected,
+)
 
 #: Number of rows, or classes, that are listed.
 _LISTED = 10
@@ -47,16 +54,7 @@ def predict(
             "or JSON lines from standard input.",
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
-            show_default="TEXTS-predicted, in the format of TEXTS",
-        ),
-    ] = None,
+    output: Written = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Model to use.", show_default="that of the fit"),
@@ -75,7 +73,7 @@ def predict(
     """
     import pandas as pd
 
-    from dcs.data.columns import CORRECTED, PREFIX, Reading
+    from dcs.data.columns import PREFIX, Reading
     from dcs.prompting.files import read_texts
     from dcs.scoring.classifier import Classifier, ScoredBy
     from dcs_workflows.config.sweep import ScoringConfig, configured
@@ -88,7 +86,7 @@ def predict(
     values: dict[str, Any] = {"engine": chosen.scoring.engine, **chosen.scoring.options}
     known = scored_by.scoring
     replaced = {name: value for name, value in values.items() if value != known.get(name)}
-    target = target_of(texts, "predicted") if output is None else output
+    target = target_of(texts, output, "predicted")
     rows = read_texts(texts, text=sys.stdin.read() if str(texts) == "-" else None)
     if model is not None:
         replaced["model"] = model
@@ -112,11 +110,8 @@ def predict(
         raise ConfigError(f"{texts}: no row could be scored")
     probs = probs[kept]
     frame = pd.DataFrame([rows[row] for row in kept])
-    for prefix, table in ((PREFIX, probs), (CORRECTED, correction.apply(probs))):
-        for k, name in enumerate(correction.classes):
-            frame[prefix + name] = table[:, k]
-    frame["predicted"] = [correction.classes[k] for k in correction.predict(probs)]
-    write_rows(frame, target, Reading(), "predicted")
+    frame[[PREFIX + name for name in correction.classes]] = probs
+    write_corrected(frame, target, Reading(), correction, probs)
     missing = f", {len(reasons)} rows left out; the same command tries them again"
     for line in (*remarks, f"{target}: {len(kept)} rows{missing if reasons else ''}"):
         tell(line)

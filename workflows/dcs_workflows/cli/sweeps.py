@@ -240,11 +240,9 @@ def show(
     (ids,) = tokenizer.encode([prompt])
     typer.echo(prompt)
     console.print()
-    kind = "plain text" if tokenizer.template is None else "chat, by the template of the model"
     for line in (
-        f"prompt: {kind}",
+        f"prompt: {'plain text' if tokenizer.template is None else 'chat'}",
         f"label words: {', '.join(task.label_words)}",
-        f"gold label: {task.classes[text.label] if text.label >= 0 else 'none'}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
         f"number of tokens: {len(ids)}",
         _describe_labels(tokenizer, prompt, [space + word for word in task.label_words], asked),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 FRONT, RESULT = "front.json", "result.html"
 
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
+Written = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
+        show_default="beside the given one, in its format",
+    ),
+]
 Prefer = Annotated[
     str | None,
     typer.Option(
@@ -423,16 +434,7 @@ def apply(
             "order of tuning.",
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
-            show_default="ROWS-corrected, in the format of ROWS",
-        ),
-    ] = None,
+    output: Written = None,
     read: options.Read = None,
 ) -> None:
     """Write the corrected probabilities of rows, labelled or not.
@@ -445,12 +447,11 @@ def apply(
     """
     import pandas as pd
 
-    from dcs.data.columns import CORRECTED
     from dcs.io import content_key
     from dcs.selection.ensemble import TableEnsemble, mean_of
 
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
-    target = target_of(rows) if output is None else output
+    target = target_of(rows, output, "corrected")
     sources = open_rows(files, options.reading(read), correction, quiet=str(target) == "-")
     table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
     name = f"scheme {content_key(correction.to_dict())[:8]}"
@@ -463,37 +464,28 @@ def apply(
         correction = replace(correction, combination=None, inputs=())
         columns = tuple(f"p:{each}" for each in table.classes)
         frame = pd.DataFrame({"id": list(table.ids)})
-    probs = correction.apply(table.probs)
-    predicted = correction.predict(table.probs)
     is_table = before is not None or rows.suffix == ".npz" or not sources[0].remark
     if is_table and target.suffix == ".parquet":
         if share := correction.share_fitted(table):
             name += f", with about {100 * share:.0f} % of the rows that it was fitted on"
         provenance = replace(table.provenance, corrected_by=name)
-        replace(table.with_probs(probs), provenance=provenance).write(target)
+        corrected = table.with_probs(correction.apply(table.probs))
+        replace(corrected, provenance=provenance).write(target)
     else:
         others = frame.drop(columns=[each for each in columns if each in frame])
-        added = pd.DataFrame(
-            probs, columns=[CORRECTED + each for each in table.classes], index=others.index
-        )
-        written = pd.concat([others, added], axis=1)
-        head = "predicted"
-        while head in written:
-            head += "_corrected"
-        written[head] = [correction.classes[k] for k in predicted]
-        write_rows(written, target, sources[0].reading, head)
+        write_corrected(others, target, sources[0].reading, correction, table.probs)
     if str(target) != "-":
         first = (table.probs if before is None else before).argmax(axis=1)
-        changed = int((predicted != first).sum())
+        changed = int((correction.predict(table.probs) != first).sum())
         console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
         if table.labelled.any():
             console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
 
 
-def target_of(rows: Path, what: str = "corrected") -> Path:
-    """Return the default output: a file beside the rows, in their format."""
-    if str(rows) == "-":
-        return rows
+def target_of(rows: Path, output: Path | None, what: str) -> Path:
+    """Return the output, by default a file beside the rows, in their format."""
+    if output is not None or str(rows) == "-":
+        return output or rows
     suffix = rows.suffix if rows.suffix in (".csv", ".tsv", ".jsonl") else ".parquet"
     target = rows.with_name(f"{rows.stem}-{what}{suffix}")
     if target.exists():
@@ -501,12 +493,27 @@ def target_of(rows: Path, what: str = "corrected") -> Path:
     return target
 
 
-def write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: str) -> None:
-    """Write rows in the format of a path; `predicted` is the column of the classes."""
+def write_corrected(
+    rows: pd.DataFrame,
+    path: Path,
+    reading: Reading,
+    scheme: CorrectionScheme,
+    probs: NDArray[np.float64],
+) -> None:
+    """Write rows with corrected probabilities and predicted classes, in the format of a path."""
+    import pandas as pd
     import pyarrow as pa
 
+    from dcs.data.columns import CORRECTED
     from dcs.io import atomic_write_bytes, atomic_write_text
 
+    names = [CORRECTED + each for each in scheme.classes]
+    corrected = pd.DataFrame(scheme.apply(probs), columns=names, index=rows.index)
+    frame = pd.concat([rows, corrected], axis=1)
+    predicted = "predicted"
+    while predicted in frame:
+        predicted += "_corrected"
+    frame[predicted] = [scheme.classes[k] for k in scheme.predict(probs)]
     if path.suffix == ".parquet":
         try:
             data = frame.to_parquet()
@@ -517,8 +524,8 @@ def write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: str
         atomic_write_bytes(path, data)
     elif path.suffix == ".jsonl":
         # pandas would round to 15 digits. Missing values (NaN) do not equal themselves.
-        rows = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
-        atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in rows))
+        each = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
+        atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in each))
     elif path.suffix in (".csv", ".tsv") or str(path) == "-":
         # A spreadsheet would run a class named =1+1 as a formula.
         frame[predicted] = frame[predicted].str.replace(r"^(?=[=+@\t\r]|-(?!\d))", "'", regex=True)

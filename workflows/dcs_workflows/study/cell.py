@@ -118,7 +118,6 @@ def compute_cell(
         scheme=scheme.to_dict(),
         class_accuracies=class_accuracies,
         trials=fitted.trials,
-        importances=fitted.importances,
         front=None if fitted.front is None else fitted.front.to_dict(),
         status="FINISHED",
         error=None,
