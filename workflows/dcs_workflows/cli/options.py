@@ -20,17 +20,24 @@ if TYPE_CHECKING:
     from dcs_tracking.records import StoredCell
     from dcs_workflows.config.tuner import TrackingSettings
 
+
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Return an option with the name of its value in the help, and its text there."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """Return an argument with its name in the help, and its text there."""
+    return typer.Argument(metavar=metavar, help=text, **more)
+
+
 Models = Annotated[
-    list[str] | None,
-    typer.Option("--model", metavar="MODEL", help="Folder, hub id or served name; repeatable."),
+    list[str] | None, option("MODEL", "Folder, hub id or served name; repeatable.", "--model")
 ]
 Engine = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Scoring engine: transformers, vllm, openai or a plug-in."),
+    str | None, option("NAME", "Scoring engine: transformers, vllm, openai or a plug-in.")
 ]
-Limit = Annotated[
-    int | None, typer.Option(metavar="ROWS", min=1, help="Maximum number of texts per split.")
-]
+Limit = Annotated[int | None, option("ROWS", "Maximum number of texts per split.", min=1)]
 
 
 def _output(value: Path) -> Path:
@@ -42,15 +49,9 @@ def _output(value: Path) -> Path:
     return value
 
 
-Output = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="FOLDER", callback=_output, help="Output folder."),
-]
+Output = Annotated[Path, option("FOLDER", "Output folder.", "--output", "-o", callback=_output)]
 #: The folder option of commands that only read results.
-Runs = Annotated[
-    Path,
-    typer.Option("--runs", "--output", "-o", metavar="FOLDER", help="Output folder of the runs."),
-]
+Runs = Annotated[Path, option("FOLDER", "Output folder of the runs.", "--runs", "--output", "-o")]
 
 
 def _tracking_uri(
@@ -94,37 +95,27 @@ def _warn_of_password(address: str, place: str) -> None:
 _PASSWORD = re.compile(r"[^/]+://[^/@:]*:[^/@]+@")
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set a configuration key: tuner.trials=10",
-        callback=_settings,
-    ),
+    option("KEY=VALUE", "Set a configuration key: tuner.trials=10", "--set", callback=_settings),
 ]
 _STORE = "MLflow store, or @FILE that contains its URI; by default FOLDER/mlflow.db."
 TrackingUri = Annotated[
-    str | None,
-    typer.Option(metavar="URI", help=_STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri),
+    str | None, option("URI", _STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri)
 ]
 #: Of a command that moves sweeps to a store: not from the environment.
-NewTrackingUri = Annotated[
-    str | None, typer.Option(metavar="URI", help=_STORE, callback=_tracking_uri)
-]
-Data = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Folder with task texts: FOLDER/TASK/...")
-]
+NewTrackingUri = Annotated[str | None, option("URI", _STORE, callback=_tracking_uri)]
+Data = Annotated[Path | None, option("FOLDER", "Folder with task texts: FOLDER/TASK/...")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print a summary in JSON; all else goes to stderr.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
 Read = Annotated[
     list[str] | None,
-    typer.Option(
-        "--read",
-        metavar="KEY=VALUE",
-        help="How columns are read, where it cannot be inferred; repeatable. Keys: label and id "
+    option(
+        "KEY=VALUE",
+        "How columns are read, where it cannot be inferred; repeatable. Keys: label and id "
         "(a column), columns (A,B,... or prob_*), classes (A,B,...), values (probabilities, "
         "percent, votes, scores, log-probabilities, log2, log10, logits).",
+        "--read",
     ),
 ]
 

@@ -18,6 +18,7 @@ import dcs
 from dcs.errors import ConfigError, SchemeError, show
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import console, new_table, progress_bar
+from dcs_workflows.cli.options import argument, option
 from dcs_workflows.cli.tables import (
     FRONT,
     Scheme,
@@ -37,10 +38,7 @@ _ALPHA, _CONFIDENCE, _ALARM = 0.05, 0.95, 3
 _LEAST_OFFSET = 1e-9
 
 Rows = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TABLE", help="Class probabilities in any form of dcs tune, labelled or not."
-    ),
+    Path, argument("TABLE", "Class probabilities in any form of dcs tune, labelled or not.")
 ]
 
 
@@ -48,16 +46,15 @@ def predict(
     scheme: Scheme,
     texts: Annotated[
         Path,
-        typer.Argument(
-            metavar="TEXTS",
-            help="Texts in the columns of the task: .csv, .tsv, .jsonl or .parquet; - reads CSV "
+        argument(
+            "TEXTS",
+            "Texts in the columns of the task: .csv, .tsv, .jsonl or .parquet; - reads CSV "
             "or JSON lines from standard input.",
         ),
     ],
     output: Written = None,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Model to use.", show_default="that of the fit"),
+        str | None, option("MODEL", "Model to use.", show_default="that of the fit")
     ] = None,
     settings: options.Settings = None,
 ) -> None:
@@ -198,7 +195,7 @@ def shares(
     scheme: Scheme,
     file: Rows,
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="adjusted (counts), or likelihood (by EM).")
+        str, option("NAME", "adjusted (counts), or likelihood (by EM).")
     ] = "adjusted",
     read: options.Read = None,
 ) -> None:
@@ -251,22 +248,19 @@ def _kept(path: Path, scheme: dcs.CorrectionScheme, name: str) -> dict[str, Any]
 
 def export(
     scheme: Scheme,
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model with a local tokenizer.")
-    ] = None,
+    model: Annotated[str | None, option("MODEL", "Model with a local tokenizer.")] = None,
     encoding: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Encoding of tiktoken, such as o200k_base.")
+        str | None, option("NAME", "Encoding of tiktoken, such as o200k_base.")
     ] = None,
     tokens: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='JSON of first tokens: {"CLASS": [ID, ...], ...}.'),
+        Path | None, option("FILE", 'JSON of first tokens: {"CLASS": [ID, ...], ...}.')
     ] = None,
     label_words: Annotated[
         Any,
-        typer.Option(
+        option(
+            "A,B,...",
+            "Label word of each class, in the order of the scheme.",
             parser=options.names,
-            metavar="A,B,...",
-            help="Label word of each class, in the order of the scheme.",
             show_default="the class names",
         ),
     ] = None,

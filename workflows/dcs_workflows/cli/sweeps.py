@@ -25,6 +25,7 @@ from dcs_workflows.cli.console import (
     new_table,
     progress_bar,
 )
+from dcs_workflows.cli.options import argument, option
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
@@ -39,15 +40,12 @@ tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_com
 
 def generate(
     task: Annotated[
-        list[str],
-        typer.Option("--task", metavar="TASK", help="Name (see dcs tasks) or YAML; repeatable."),
+        list[str], option("TASK", "Name (see dcs tasks) or YAML; repeatable.", "--task")
     ],
     model: options.Models = None,
     data: options.Data = None,
-    shots: Annotated[
-        str, typer.Option(metavar="K,...", help="Demonstrations: 0, 1, 5 or N (one per class).")
-    ] = "1",
-    seeds: Annotated[str, typer.Option(metavar="S,...", help="Demonstration seeds.")] = "0",
+    shots: Annotated[str, option("K,...", "Demonstrations: 0, 1, 5 or N (one per class).")] = "1",
+    seeds: Annotated[str, option("S,...", "Demonstration seeds.")] = "0",
     output: options.Output = Path("dcs-runs"),
     limit: options.Limit = None,
     engine: options.Engine = None,
@@ -197,18 +195,11 @@ def list_tasks(context: typer.Context) -> None:
 
 @tasks.command()
 def show(
-    name: Annotated[
-        str, typer.Argument(metavar="TASK", help="Name of a task (see dcs tasks), or a YAML file.")
-    ],
-    shots: Annotated[
-        str, typer.Option(metavar="K", help="Demonstrations: 0, 1, 5, ... or N, one per class.")
-    ] = "1",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Demonstration seed.")] = 0,
+    name: Annotated[str, argument("TASK", "Name of a task (see dcs tasks), or a YAML file.")],
+    shots: Annotated[str, option("K", "Demonstrations: 0, 1, 5, ... or N, one per class.")] = "1",
+    seed: Annotated[int, option("N", "Demonstration seed.", min=0)] = 0,
     data: options.Data = None,
-    model: Annotated[
-        str,
-        typer.Option(metavar="MODEL", help="Model that reads the prompt."),
-    ] = "tiny_lm",
+    model: Annotated[str, option("MODEL", "Model that reads the prompt.")] = "tiny_lm",
     settings: options.Settings = None,
 ) -> None:
     """Print a prompt exactly as the model reads it, its tokens and the tokens of the labels.
@@ -287,18 +278,15 @@ def quickstart(
 
 def sweep(
     config: Annotated[
-        Path,
-        typer.Argument(metavar="CONFIG.yaml", help="Sweep file, or a packaged sweep: quickstart"),
+        Path, argument("CONFIG.yaml", "Sweep file, or a packaged sweep: quickstart")
     ],
     tables: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="Tables to use instead of prompts; repeatable."),
+        list[str] | None, option("PATH", "Tables to use instead of prompts; repeatable.")
     ] = None,
     model: options.Models = None,
     data: options.Data = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="AXIS=VALUE,...", help="Restrict the cells: tasks=trec,rte"),
+        list[str] | None, option("AXIS=VALUE,...", "Restrict the cells: tasks=trec,rte")
     ] = None,
     limit: options.Limit = None,
     settings: options.Settings = None,
@@ -309,8 +297,7 @@ def sweep(
         bool, typer.Option("--retry-failed", help="Compute failed cells again.")
     ] = False,
     address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Ray cluster to join: auto, 10.0.0.5:6379"),
+        str | None, option("ADDRESS", "Ray cluster to join: auto, 10.0.0.5:6379")
     ] = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,

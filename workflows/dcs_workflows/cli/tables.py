@@ -17,6 +17,7 @@ import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
+from dcs_workflows.cli.options import argument, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,22 +30,22 @@ if TYPE_CHECKING:
 #: Files beside a scheme, with its rows: its front, and the page of the result.
 FRONT, RESULT = "front.json", "result.html"
 
-Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
+Scheme = Annotated[Path, argument("SCHEME", "scheme.json of dcs tune.")]
 Written = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "FILE",
+        "File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
         "--output",
         "-o",
-        metavar="FILE",
-        help="File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
         show_default="beside the given one, in its format",
     ),
 ]
 Prefer = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Point of the front: no-harm is the choice of balance if it is shown to cost no more "
+    option(
+        "NAME",
+        "Point of the front: no-harm is the choice of balance if it is shown to cost no more "
         "accuracy than its margin, or the best that is; balance maximizes accuracy minus COBias; "
         "accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric; offsets is "
         "balance among schemes that `dcs export` can turn into token biases.",
@@ -53,58 +54,53 @@ Prefer = Annotated[
 ]
 Margin = Annotated[
     float | None,
-    typer.Option(
-        metavar="POINTS",
-        help="Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
+    option(
+        "POINTS",
+        "Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
         show_default="--rate times the COBias removed, 0.5 to 2",
     ),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option(
-        metavar="RATE",
-        help="Points of accuracy that no-harm accepts for a point of COBias.",
+    option(
+        "RATE",
+        "Points of accuracy that no-harm accepts for a point of COBias.",
         show_default="0.1",
     ),
 ]
 MaxAccuracyLoss = Annotated[
-    float | None,
-    typer.Option(metavar="POINTS", help="Fairest scheme at most this far below best accuracy."),
+    float | None, option("POINTS", "Fairest scheme at most this far below best accuracy.")
 ]
-MaxCobias = Annotated[
-    float | None,
-    typer.Option(metavar="POINTS", help="Only schemes with at most this COBias."),
-]
+MaxCobias = Annotated[float | None, option("POINTS", "Only schemes with at most this COBias.")]
 
 
 def tune(
     tables: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="TABLE...",
-            help="Class probabilities and labels: .csv, .tsv, .jsonl, .parquet, .npz, or a folder "
+        argument(
+            "TABLE...",
+            "Class probabilities and labels: .csv, .tsv, .jsonl, .parquet, .npz, or a folder "
             "of dcs generate. Several tables of the same rows, matched by id, get one joint "
             "scheme.",
         ),
     ],
     test: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="TABLE", help="Held-out table; by default 30 % of the rows."),
+        list[Path] | None, option("TABLE", "Held-out table; by default 30 % of the rows.")
     ] = None,
     earlier: Annotated[
         Path | None,
-        typer.Option(
-            metavar="SCHEME",
-            help="scheme.json of some of the rows: they stay fitted or held out as they were, "
+        option(
+            "SCHEME",
+            "scheme.json of some of the rows: they stay fitted or held out as they were, "
             "only new rows are divided, and it is evaluated as well.",
         ),
     ] = None,
     read: options.Read = None,
     method: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="dcs, dnip (weights only), furud (memberships only), a baseline such as "
+        option(
+            "NAME",
+            "dcs, dnip (weights only), furud (memberships only), a baseline such as "
             "logistic-balanced, or a plug-in.",
         ),
     ] = "dcs",
@@ -118,11 +114,10 @@ def tune(
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
     compare: Annotated[
-        Any,
-        typer.Option(parser=options.names, metavar="NAME,...", help="Methods to compare with."),
+        Any, option("NAME,...", "Methods to compare with.", parser=options.names)
     ] = None,
     settings: options.Settings = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root random seed.")] = 0,
+    seed: Annotated[int, option("N", "Root random seed.", min=0)] = 0,
     replace_: Annotated[
         bool, typer.Option("--replace", help="Overwrite a scheme.json of other rows or options.")
     ] = False,
@@ -285,10 +280,7 @@ def _print_paragraph(sentences: Sequence[str]) -> None:
 
 def pick(
     scheme: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCHEME", help="scheme.json of dcs tune, or its folder; is overwritten."
-        ),
+        Path, argument("SCHEME", "scheme.json of dcs tune, or its folder; is overwritten.")
     ],
     prefer: Prefer = None,
     margin: Margin = None,
@@ -340,12 +332,9 @@ def pick(
 
 
 def evaluate(
-    table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="Class probabilities and labels; see dcs tune.")
-    ],
+    table: Annotated[Path, argument("TABLE", "Class probabilities and labels; see dcs tune.")],
     scheme: Annotated[
-        list[Path] | None,
-        typer.Option("--scheme", "-s", metavar="SCHEME", help="Scheme to evaluate; repeatable."),
+        list[Path] | None, option("SCHEME", "Scheme to evaluate; repeatable.", "--scheme", "-s")
     ] = None,
     read: options.Read = None,
 ) -> None:
@@ -427,9 +416,9 @@ def apply(
     scheme: Scheme,
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="ROWS...",
-            help="Class probabilities in any form of dcs tune, labelled or not; - reads CSV or "
+        argument(
+            "ROWS...",
+            "Class probabilities in any form of dcs tune, labelled or not; - reads CSV or "
             "JSON lines from standard input. A scheme of several tables requires as many, in the "
             "order of tuning.",
         ),
