@@ -40,7 +40,7 @@ from dcs.selection.methods import Method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.parallel import in_process
+from dcs_workflows.parallel import IN_PROCESS
 from dcs_workflows.study.space import SearchSpace
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
 
@@ -84,7 +84,7 @@ class Tuning:
     settings: TunerSettings | None
     seed: int
     progress: Callable[[float], None] = lambda share: None
-    mapper: Mapper = in_process
+    mapper: Mapper = IN_PROCESS
     stored: StoredStudy | None = None
     known: dict[Any, Any] = field(default_factory=dict)
     reference: NDArray[np.int64] | None = None
@@ -102,8 +102,6 @@ class Tuned:
         All trials, in order.
     params, metrics : mapping
         Those of the selected setting.
-    importances : dict of str to float
-        See :func:`importances`.
     front : FittedScheme or None
         The front that the scheme was picked from, if any.
     """
@@ -270,10 +268,6 @@ class _Study:
         self.fits: list[Fit] = []
         self.records: list[TrialRecord] = []
 
-    @property
-    def trials(self) -> list[FrozenTrial]:
-        return self._study.get_trials(deepcopy=False)
-
     def run(self) -> None:
         """Judge the standard settings together, then those of the sampler in a window."""
         for trial in self._first:
@@ -338,13 +332,8 @@ class _Study:
             attrs = self._earlier[number].user_attrs
             seconds, started_ms = attrs["seconds"], attrs["started_ms"]
         values = {name: float(getattr(fit, name)) for name in OBJECTIVES}
-        score = fit.accuracy - fit.cobias
-        for name, value in {
-            **values,
-            "score": score,
-            "seconds": seconds,
-            "started_ms": started_ms,
-        }.items():
+        about = {"score": fit.accuracy - fit.cobias, "seconds": seconds, "started_ms": started_ms}
+        for name, value in (values | about).items():
             trial.set_user_attr(name, value)
         self.fits.append(fit)
         self._constrain(trial, fit)
@@ -352,7 +341,7 @@ class _Study:
         stored = self._tuning.stored
         if stored is not None and self._copy is not None and number >= len(self._earlier):
             with stored.storage_errors():
-                self._copy.add_trial(self.trials[number])
+                self._copy.add_trial(self._study.get_trials(deepcopy=False)[number])
         self.records.append(_record(number, fit, seconds, started_ms))
 
     def _constrain(self, trial: optuna.Trial, fit: Fit) -> None:
