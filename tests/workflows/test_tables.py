@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -26,6 +25,7 @@ from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, paths_by_name, variants_of
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.tables import GivenTable, given_tables
+from tests.dcs.refusals import refuses
 from tests.workflows.conftest import UNDRAWN, biased_table, refused
 
 
@@ -92,26 +92,54 @@ _word = st.from_regex(r"[a-z1-9][-.@a-z0-9]{0,5}", fullmatch=True)
 _named = st.tuples(_word, _word, st.sampled_from(["N", "0", "16"]), st.integers(0, 99))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @drawn(st.lists(_named, min_size=1, max_size=4, unique=True))
-def test_names_of_files_tell_their_origin(origins):
-    table = dataclasses.replace(biased_table(40), provenance=Provenance())
+def test_the_fields_of_a_pattern_are_read_as_they_were_written(origins):
+    table = biased_table(40)
     with tempfile.TemporaryDirectory() as folder:
         names = ["{}_{}_shot{}_seed{}.parquet".format(*origin) for origin in origins]
         for name in (*names, "other.parquet", "a_b_shotM_seed0.parquet"):
-            table.write(Path(folder, name))
-        told = {who(each) for each in given_tables(config(folder, seeds=[7]))}
+            dataclasses.replace(table, provenance=Provenance()).write(Path(folder, name))
+        pattern = f"{folder}/{{task}}_{{model}}_shot{{shots}}_seed{{seed}}.parquet"
+        given = given_tables(config(pattern, seeds=[7, 8]))
+        by_name = given_tables(config(folder, seeds=[7]))
     shots = [each[2] if each[2] == "N" else int(each[2]) for each in origins]
     expected = {(o[1], o[0], k, o[3]) for o, k in zip(origins, shots, strict=True)}
+    # All are the same rows, so that tables are told apart by nothing but their fields.
+    assert {who(each) for each in given} == expected
+    assert all(each.own_seed for each in given)
+    told = {who(each) for each in by_name}
     assert told == expected | {(name, name, None, 7) for name in ("other", "a_b_shotM_seed0")}
+
+
+def test_what_a_pattern_does_not_name_is_read_from_the_table_or_is_the_folder(tmp_path):
+    for name in ("trec", "rte"):
+        for number in (3, 4):
+            path = tmp_path / "vectors" / name / f"run{number}x.parquet"
+            write(path, seed=number, **({"model": "toy"} if name == "rte" else {}))
+    found = given_tables(config(str(tmp_path / "vectors" / "{task}" / "run{seed}?.*")))
+    assert [who(each) for each in found] == [
+        *(("toy", "rte", None, seed) for seed in (3, 4)),
+        *(("vectors", "trec", None, seed) for seed in (3, 4)),
+    ]
+    # The rows that a table holds out are drawn with its own seed.
+    assert found[0].digests != found[1].digests
+
+
+def test_a_pattern_that_is_wrong_is_refused(tmp_path):
+    (tmp_path / "rte_shotX").mkdir()
+    for pattern in ("{taks}_seed{seed}", "{}.npz", "{task}_seed{seed}.npz", "{task}_shot{shots}"):
+        wrong = config(str(tmp_path / pattern))
+        refuses(ConfigError, given_tables, wrong, names=[pattern, "{model}, {task}, {shots}"])
 
 
 def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
     folder = new_output()
-    origins = itertools.product("ab", "xy", (0, 2))
-    _write_named(folder / "v", *("{}_{}_shot1_seed{}".format(*origin) for origin in origins))
+    names = [f"{task}_m{model}_{seed}" for task in "ab" for model in "xy" for seed in (0, 2)]
+    _write_named(folder / "v", *names)
     file = folder / "sweep.yaml"
-    file.write_text(f"name: named\ntables: {folder / 'v'}\nmethods: [icl, batch]\n")
+    pattern = folder / "v" / "{task}_m{model}_{seed}"
+    file.write_text(f"name: named\ntables: {pattern}\nmethods: [icl, batch]\n")
     only = ("--only", "model=x", "--only", "seeds=2,0", "--only", "method=batch")
     part = dcs("sweep", file, *only, "--dry-run", "-o", folder)
     assert "named: 4 tables, 4 cells" in part.out

@@ -6,6 +6,7 @@ are recognised on any machine.
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import itertools
 import json
@@ -59,6 +60,10 @@ class Source:
 
 
 S = TypeVar("S", bound=Source)
+
+#: Fields of a pattern of tables, by name: the form of their values.
+_FIELDS: Final = {"model": "[^/]+?", "task": "[^/]+?", "shots": r"N|\d+", "seed": r"\d+"}
+_FIELD: Final = re.compile(r"{(.*?)}")
 
 #: Names of files and folders that specify an origin.
 _ORIGIN: Final = re.compile(
@@ -211,8 +216,8 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     """Return the given tables of a sweep, one for each seed.
 
     A folder with optimization and test rows and a known demonstration seed, and a table whose
-    name tells a seed, are only used with that seed; all others are used with each seed of the
-    sweep.
+    seed is named by a pattern, are only used with that seed; all others are used with each seed
+    of the sweep.
 
     Parameters
     ----------
@@ -222,22 +227,22 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     Raises
     ------
     ConfigError
-        If a pattern matches nothing.
+        If a pattern matches nothing or has an unknown field.
     TableError
         If a source cannot be read.
     """
     found: list[GivenTable] = []
-    for members in _expand_sources(config.tables):
-        paths, name = next(iter(members.values())), " + ".join(members)
-        read = {part: _read_member(each, config.reading) for part, each in members.items()}
-        tables = matched_tables({part: own for part, (own, _) in read.items()})
+    for members, named in _expand_sources(config.tables):
+        paths = next(iter(members.values()))
+        read = {name: _read_member(each, config.reading) for name, each in members.items()}
+        tables = matched_tables({name: own for name, (own, _) in read.items()})
         origin = tables["optimization"].provenance
-        by_name = _ORIGIN.fullmatch(name)
+        by_name = _ORIGIN.fullmatch(named["name"])
         told: Mapping[str, str] = by_name.groupdict() if by_name else {}
         own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
-        if own is None and told:
-            own = int(told["seed"])
-        shots = told.get("shots") if origin.shots is None else origin.shots
+        if seed_named := named.get("seed", told.get("seed") if own is None else None):
+            own = int(seed_named)
+        shots = named.get("shots", told.get("shots") if origin.shots is None else origin.shots)
         for seed in config.seeds if own is None else (own,):
             split, said = hold_out(
                 tables, seed=seed, share=config.held_out, earlier=config.earlier
@@ -245,8 +250,8 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
             found.append(
                 GivenTable(
                     members=members,
-                    model=origin.model or told.get("model", name),
-                    task=origin.task or told.get("task", name),
+                    model=named.get("model") or origin.model or told.get("model", named["name"]),
+                    task=named.get("task") or origin.task or told.get("task", named["name"]),
                     shots=None if shots is None else parse_shots(str(shots)),
                     seed=seed,
                     held_out=config.held_out,
@@ -337,28 +342,61 @@ def source_name(path: Path) -> str:
     return Path(os.path.abspath(path)).name if path.is_dir() else path.stem
 
 
-def _expand_sources(choices: Sequence[TableChoice]) -> list[dict[str, Paths]]:
-    """Return the members of each source by name, without duplicates."""
-    found: list[dict[str, Paths]] = []
+def _expand_sources(
+    choices: Sequence[TableChoice],
+) -> Iterator[tuple[dict[str, Paths], dict[str, str]]]:
+    """Yield the members of each source, and what names it, without duplicates.
+
+    That is ``name``, for what nothing else names, and the fields of its pattern.
+    """
+    seen: list[dict[str, Paths]] = []
+    sources: list[tuple[dict[str, Paths], dict[str, str]]]
     for choice in choices:
         if isinstance(choice, str):
-            files = (one for path in _matching(choice) for one in source_files(path))
-            found += ({source_name(one): (one,)} for one in files)
-            continue
-        named = choice if isinstance(choice, dict) else {source_name(Path(choice[0])): choice}
-        pairs = {k: (each,) if isinstance(each, str) else each for k, each in named.items()}
-        found.append({k: tuple(Path(p).expanduser() for p in pair) for k, pair in pairs.items()})
-    return [members for k, members in enumerate(found) if members not in found[:k]]
+            sources = [
+                ({source_name(one): (one,)}, {"name": source_name(one), **fields})
+                for path, fields in _matching(choice).items()
+                for one in source_files(path)
+            ]
+        else:
+            named = choice if isinstance(choice, dict) else {source_name(Path(choice[0])): choice}
+            pairs = {k: (each,) if isinstance(each, str) else each for k, each in named.items()}
+            members: dict[str, Paths] = {
+                k: tuple(Path(p).expanduser() for p in pair) for k, pair in pairs.items()
+            }
+            sources = [(members, {"name": " + ".join(members)})]
+        for members, about in sources:
+            if members not in seen:
+                seen.append(members)
+                yield members, about
 
 
-def _matching(choice: str) -> list[str]:
-    """Return the path, or the paths that match a pattern."""
+def _matching(choice: str) -> dict[str, dict[str, str]]:
+    """Return the paths that match a pattern, each with the values of the fields of the pattern.
+
+    If there are fields, ``name`` is the folder before the first of them, so that tables which
+    differ in their fields alone have the same name.
+    """
     pattern = os.path.expanduser(choice)
-    if Path(pattern).exists() or not glob.has_magic(pattern):
-        return [pattern]
-    if not (found := sorted(glob.glob(pattern))):
-        raise ConfigError(f"tables: {choice} matches no file or folder")
-    return found
+    fields = dict.fromkeys(_FIELD.findall(pattern))
+    if Path(pattern).exists() or not (fields or glob.has_magic(pattern)):
+        return {pattern: {}}
+    allowed = "fields are {model}, {task}, {shots} (a number or N) and {seed} (a number)"
+    if not fields.keys() <= _FIELDS.keys():
+        raise ConfigError(f"tables: {choice}: has an unknown field; {allowed}")
+    form = fnmatch.translate(pattern)
+    for name in fields:
+        field = re.escape(f"{{{name}}}")
+        form = form.replace(field, f"(?P<{name}>{_FIELDS[name]})", 1)
+        form = form.replace(field, f"(?P={name})")
+    folder = os.path.dirname(re.split(r"[{*?[]", pattern)[0])
+    common = {"name": source_name(Path(folder))} if fields else {}
+    found = {path: re.match(form, path) for path in sorted(glob.glob(_FIELD.sub("*", pattern)))}
+    matching = {path: common | each.groupdict() for path, each in found.items() if each}
+    if not matching:
+        more = f"; {allowed}" if fields else ""
+        raise ConfigError(f"tables: {choice} matches no file or folder{more}")
+    return matching
 
 
 def table_requests(config: PromptsConfig) -> list[TableRequest]:

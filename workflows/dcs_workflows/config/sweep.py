@@ -239,8 +239,8 @@ class SweepConfig(PromptsConfig, TuneConfig):
         Probability tables to use instead of prompts, in any format of
         :func:`dcs.read_table`: paths, folders, patterns, pairs of the
         optimization and test rows, or named tables of the same rows to be tuned jointly. If given,
-        no model is loaded; model, task and shots are taken from the tables, or from names such as
-        ``rte_gpt2_shot1_seed0.npz``.
+        no model is loaded; model, task and shots are taken from the fields of a pattern, such as
+        ``{task}_seed{seed}.npz``, or from the tables.
     reading : Reading
         How the columns of `tables` are read, where it is not inferred.
     ensemble : tuple of "prompts", "seeds", "models" or "all"
