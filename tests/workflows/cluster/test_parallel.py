@@ -179,5 +179,5 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
         score_here(
             TableScoring("k", request), actor, Work(), store, lambda count: seen.append(_threads())
         )
-    assert len(seen) >= 4
+    assert len(seen) >= 3
     assert set.union(*seen) == {1}

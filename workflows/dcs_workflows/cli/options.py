@@ -66,22 +66,14 @@ def _tracking_uri(
         return read_text(Path(value[1:]), error=ConfigError).strip()
     source = context.get_parameter_source(str(parameter.name))
     if source is not None and source.name == "COMMANDLINE":
-        _warn_of_password(
-            value,
-            "--tracking-uri; set MLFLOW_TRACKING_URI, or give --tracking-uri @FILE, a file that "
-            "contains the URI",
-        )
+        _warn_of_password(value, "--tracking-uri; set MLFLOW_TRACKING_URI, or give it in @FILE")
     return value
 
 
 def _settings(values: list[str] | None) -> list[str] | None:
     for value in values or ():
         key, _, address = value.partition("=")
-        _warn_of_password(
-            address,
-            f"--set {key}; give it in the file of the sweep, or optuna_storage in "
-            "DCS_OPTUNA_STORAGE",
-        )
+        _warn_of_password(address, f"--set {key}; give it in the file, or set DCS_OPTUNA_STORAGE")
     return values
 
 
