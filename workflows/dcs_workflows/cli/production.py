@@ -19,14 +19,7 @@ from dcs.errors import ConfigError, SchemeError, show
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import console, new_table, progress_bar
 from dcs_workflows.cli.options import argument, option
-from dcs_workflows.cli.tables import (
-    FRONT,
-    Scheme,
-    Written,
-    open_rows,
-    target_of,
-    write_corrected,
-)
+from dcs_workflows.cli.tables import FRONT, Scheme, Written, open_rows, target_of, write_corrected
 
 #: Number of rows, or classes, that are listed.
 _LISTED = 10
@@ -307,10 +300,6 @@ def export(
     typer.echo(json.dumps({"logit_bias": biases}))
 
 
-def _is_token(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
 def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
     """Return the first tokens of each class that a file lists."""
     from dcs.io import read_json
@@ -319,8 +308,8 @@ def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
     found = []
     for name in classes:
         ids = given.get(name) if isinstance(given, dict) else None
-        ids = [ids] if isinstance(ids, int) else ids
-        if not isinstance(ids, list) or not ids or not all(_is_token(each) for each in ids):
+        ids = ids if isinstance(ids, list) else [ids]
+        if not ids or not all(type(each) is int and each >= 0 for each in ids):
             raise ConfigError(
                 f"{file}: key {show(name)}: must be a token id, 0 or above, or a list of them"
             )

@@ -352,20 +352,17 @@ def _run(
 
     console.print(headline(plan))
     announce(plan.missing_tables.values())
+    # A sweep of tables has no prompts.
+    unused = {"models", "tasks", "shots"} if whole.tables else None
+    # Server addresses may contain a password.
+    params = json.loads(redact(whole.model_dump_json(exclude=unused)))
     with options.recording(
         uri,
         output=plan.output,
         tracking=whole.tracking,
         experiment=whole.name,
         sweep_key=sweep_key(whole),
-        # Server addresses may contain a password. A sweep of tables has no prompts.
-        sweep_params=json.loads(
-            redact(
-                whole.model_dump_json(
-                    exclude={"models", "tasks", "shots"} if whole.tables else None
-                )
-            )
-        ),
+        sweep_params=params,
         varies=plan.varies,
         run_name=whole.name,
     ) as recorder:

@@ -105,8 +105,7 @@ def tune(
         ),
     ] = "dcs",
     trials: Annotated[
-        int | None,
-        typer.Option(min=0, help="Number of Optuna trials.", show_default="24"),
+        int | None, option("N", "Number of Optuna trials.", min=0, show_default="24")
     ] = None,
     prefer: Prefer = None,
     margin: Margin = None,
@@ -231,10 +230,7 @@ def tune(
     console.print(report.message)
     if report.address is not None:
         console.print(f"cell {record.key[:8]} in {report.address}")
-    console.print(
-        f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
-        style="bold",
-    )
+    console.print(f"next: {options.ui_command(output, tracking_uri)}, or {applied}", style="bold")
     summary = {
         "scheme": path.absolute(),
         "cell": record.key,
@@ -269,8 +265,7 @@ def _write_result(
     }
     if rows is not None:
         for name, split in ((FITTED, "optimization"), (HELD_OUT, "test")):
-            own = rows[split]
-            files[path.with_name(name)] = getattr(own, "write", None)
+            files[path.with_name(name)] = getattr(rows[split], "write", None)
     write_together(files)
 
 
@@ -305,11 +300,10 @@ def pick(
             "settings by cross-validation or development rows, such as dcs"
         )
     before = dcs.FittedScheme.load(front)
-    wanted: Any = prefer or "no-harm"
-    given = {"margin": margin, "rate": rate}
+    given = {"prefer": prefer, "margin": margin, "rate": rate}
     tested: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
-    preference = dcs.Preference(wanted, max_accuracy_loss, max_cobias, **tested)
-    picked = before.pick(preference)
+    limits: dict[str, Any] = {"max_accuracy_loss": max_accuracy_loss, "max_cobias": max_cobias}
+    picked = before.pick(dcs.Preference(**tested, **limits))
     new = picked.scheme
     # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}

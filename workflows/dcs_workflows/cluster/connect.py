@@ -188,10 +188,7 @@ def connected(address: str | None = None, *, shared: Path | None = None) -> Iter
     if address is None and ray.is_initialized():
         yield
         return
-    options: dict[str, Any] = {
-        "logging_level": logging.ERROR,
-        "log_to_driver": False,
-    }
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     folder = os.getcwd()
     # Otherwise it is the installation itself.
     if Path(folder) not in [package.parent for package in import_folders()]:

@@ -27,11 +27,7 @@ def check_plan(plan: SweepPlan) -> None:
     Studies(plan.output, plan.study_storage).check()
 
 
-def run_sweep(
-    plan: SweepPlan,
-    recorder: Recorder,
-    progress: Progress,
-) -> list[CellRecord]:
+def run_sweep(plan: SweepPlan, recorder: Recorder, progress: Progress) -> list[CellRecord]:
     """Run the missing work of a plan. Ray must be running if the plan has work.
 
     Parameters
