@@ -83,7 +83,7 @@ test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each
 		--ignore tests/workflows/test_lifecycle.py
 
 # Separate run: examples of the documents set process-wide state, such as the MLflow address.
-test-docs: $(INSTALLED)  ## run the commands and examples of the documents (requires nginx)
+test-docs: $(INSTALLED)  ## run the commands and examples of the documents
 	$(BIN)/python -m pytest -m slow tests/docs
 
 test-browser: $(INSTALLED)  ## run the tests of the report and of MLflow in Chromium (requires chromium)

@@ -78,15 +78,11 @@ def test_the_scorer_keeps_the_contract_of_scorers(tmp_path: Path) -> None:
     (model / "config.json").write_text(json.dumps({"words": words}))
     scorer = load_scorer(model, engine="unigram", smoothing=0.5)
     assert isinstance(scorer, Scorer)
-    done: list[int] = []
     queries = ["Review: great, fine\nRating:", "Review: broken\nRating:", "Review: it\nRating:"]
-    probs = scorer.score("", queries, ["good", "bad"], progress=done.append)
-    assert done == [3]
+    probs = scorer.score("", queries, ["good", "bad"])
     assert probs.shape == (3, 2)
     np.testing.assert_allclose(probs.sum(axis=1), 1.0)
     assert probs.argmax(axis=1)[:2].tolist() == [0, 1]
-    np.testing.assert_array_equal(scorer.score("", queries[1:2], ["good", "bad"]), probs[1:2])
-    assert scorer.score("", [], ["good", "bad"]).shape == (0, 2)
     with pytest.raises(ScoringError, match="does not know okay"):
         scorer.score("", queries, ["good", "okay"])
     revision = scorer.revision

@@ -66,8 +66,8 @@ def find_worker(root: int, name: str) -> int | None:
     return next(iter(find_workers(root, name)), None)
 
 
-def kill_worker(root: int, name: str, *, after: float = 0.2, number: int = signal.SIGKILL) -> int:
-    """Send a signal to a Ray worker once it has been doing `name` for some time."""
+def kill_worker(root: int, name: str, *, after: float = 0.2) -> int:
+    """Kill a Ray worker once it has been doing `name` for some time."""
 
     def at_it() -> int | None:
         pid = find_worker(root, name)
@@ -77,7 +77,7 @@ def kill_worker(root: int, name: str, *, after: float = 0.2, number: int = signa
         return pid if title(pid).startswith(f"ray::{name}") else None
 
     pid = wait_for(at_it, f"a worker that runs {name}")
-    os.kill(pid, number)
+    os.kill(pid, signal.SIGKILL)
     return int(pid)
 
 

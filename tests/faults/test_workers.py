@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 
 from dcs_tracking.store import queries
 from dcs_tracking.store.queries import stored_cells
-from dcs_workflows.cluster.placement import CELLS
+from dcs_workflows.cluster.connect import CELLS
 
 from .processes import add_node, kill_worker, lose_first, remove_node
 from .sweeps import (
@@ -26,19 +25,6 @@ from .sweeps import (
 def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, output):
     disturbed_sweep(lambda: kill_worker(os.getpid(), "ScoringActor.score"), output, SCORING)
     check_complete(output, of_scoring(undisturbed[1]))
-
-
-def test_a_cell_that_hangs_is_ended_by_its_time_limit(cluster, undisturbed, scored):
-    """Its worker is stopped: its node is alive, and Ray would wait for it for ever."""
-    config = CONFIG.model_copy(update={"cell_time_limit": 60.0})
-    records, report = disturbed_sweep(
-        lambda: kill_worker(os.getpid(), "run_cell", number=signal.SIGSTOP), scored, config
-    )
-    assert report.pending == 0
-    (failed,) = [record for record in records if not record.finished]
-    assert "cell_time_limit" in failed.error
-    records, _ = sweep(scored, config, retry=True)
-    assert results(records) == same_cells(records, undisturbed[1])
 
 
 def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, scored):

@@ -18,7 +18,7 @@ import pytest
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs_workflows.cli import main
-from dcs_workflows.cluster.placement import CELLS
+from dcs_workflows.cluster.connect import CELLS
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ _word = st.from_regex(r"[a-z1-9][-.@a-z0-9]{0,5}", fullmatch=True)
 _named = st.tuples(_word, _word, st.sampled_from(["N", "0", "16"]), st.integers(0, 99))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @drawn(st.lists(_named, min_size=1, max_size=4, unique=True))
 def test_the_fields_of_a_pattern_are_read_as_they_were_written(origins):
     table = biased_table(40)
@@ -135,7 +135,7 @@ def test_a_pattern_that_is_wrong_is_refused(tmp_path):
 
 def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
     folder = new_output()
-    names = [f"{task}_m{model}_{seed}" for task in "ab" for model in "xy" for seed in (0, 1, 2)]
+    names = [f"{task}_m{model}_{seed}" for task in "ab" for model in "xy" for seed in (0, 2)]
     _write_named(folder / "v", *names)
     file = folder / "sweep.yaml"
     pattern = folder / "v" / "{task}_m{model}_{seed}"
@@ -146,10 +146,10 @@ def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
     refused("sweep", file, "--only", "tasks=c", "-o", folder, says=["'c'", "tasks", "a, b"])
     out = dcs("sweep", file, *UNDRAWN, "-o", folder).out
     assert "4 tasks and models: % of test rows, mean over these and seeds" in out
-    assert len((folder / "results" / "named.csv").read_text().splitlines()) == 1 + 24
+    assert len((folder / "results" / "named.csv").read_text().splitlines()) == 1 + 16
     uri = default_tracking_uri(folder)
     found = queries.cells(uri, "named")
-    assert {*Counter(zip(found["model"], found["task"], strict=True)).values()} == {6}
+    assert {*Counter(zip(found["model"], found["task"], strict=True)).values()} == {4}
     parent = queries.log_report(uri, "named", "")
     assert parent.data.metrics == {"cells/finished": len(found), "cells/failed": 0}
     dcs("report", "named", "--runs", folder, "-o", folder / "report.html", "--files", folder / "r")

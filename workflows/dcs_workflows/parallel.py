@@ -67,13 +67,6 @@ def repeating(work: Callable[[], object], seconds: float) -> Iterator[None]:
         stopped.set()
 
 
-def in_process(
-    function: Callable[[T], R], items: Iterable[T], /, *, ahead: int | None = None
-) -> Iterator[R]:
-    """Compute the items one after the other in this process."""
-    return map(function, items)
-
-
 @dataclass(frozen=True, slots=True)
 class RayMapper:
     """Compute items as Ray tasks, from a driver or from inside another task.
@@ -104,12 +97,12 @@ class RayMapper:
 
         The function and the tables that it holds are put into Ray's object store once.
         """
-        import ray
-        from ray.exceptions import RayTaskError
-
         if self.width == 1:
             yield from map(function, items)
             return
+        import ray
+        from ray.exceptions import RayTaskError
+
         limit = _AHEAD * self.width if ahead is None else ahead
         shared = ray.put(function)
         task: Any = ray.remote(max_retries=_RETRIES)(_apply).options(**self.options)
@@ -136,6 +129,10 @@ class RayMapper:
             # The caller stopped iterating, or an item failed: the other results are not needed.
             for reference in running:
                 ray.cancel(reference, force=False)
+
+
+#: Computes items one after the other in this process.
+IN_PROCESS = RayMapper(1)
 
 
 def _apply(function: Callable[[T], R], item: T) -> R:

@@ -89,7 +89,7 @@ def test_a_local_model_with_the_biases_answers_as_corrected_probabilities(
     from transformers import AutoModelForCausalLM
 
     task = get_task("reviews")
-    texts = [example.text for example in task.examples("test")[:60]]
+    texts = [example.text for example in task.examples("test")[:40]]
     prefix = render_prefix(task, select_demonstrations(task, 1, seed=0))
     queries = [render_query(task, text) for text in texts]
     scorer = load_scorer("tiny_lm", device="cpu", label_rule="first")

@@ -10,7 +10,7 @@ import pytest
 from dcs.data.table import ProbabilityTable
 from dcs.scoring.base import TokenEngine
 from dcs.scoring.models import load_tokenizer
-from dcs_workflows.cli.scoring import table_name
+from dcs_workflows.cli.sweeps import table_name
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.tables import TableRequest
 from tests.packages import install_editable

@@ -14,8 +14,14 @@ import pytest
 
 from dcs_tracking.environment import source_digest
 from dcs_workflows.cluster import connect
-from dcs_workflows.cluster.connect import ClusterError, ClusterWatch, check_nodes, connected
-from dcs_workflows.cluster.placement import Placement, place
+from dcs_workflows.cluster.connect import (
+    ClusterError,
+    ClusterWatch,
+    Placement,
+    check_nodes,
+    connected,
+    place,
+)
 from tests.faults.processes import wait_for
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dcs_workflows.cluster.placement import CELLS, MAX_CPUS, MAX_GPUS, MAX_GPUS_PER_NODE, place
+from dcs_workflows.cluster.connect import CELLS, MAX_CPUS, MAX_GPUS, MAX_GPUS_PER_NODE, place
 from dcs_workflows.config.sweep import load_config, packaged_config
 
 ROOT = Path(__file__).parents[3]

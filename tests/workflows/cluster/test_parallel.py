@@ -21,8 +21,8 @@ from ray.exceptions import (
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from dcs_tracking import CellRecord
+from dcs_workflows.cluster.connect import place
 from dcs_workflows.cluster.driver import run_cell
-from dcs_workflows.cluster.placement import place
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
 from dcs_workflows.config.sweep import TunerSettings
 from dcs_workflows.parallel import RayMapper, one_thread
@@ -50,8 +50,7 @@ def _refuse(number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("width", [1, 2, 8])
-@pytest.mark.parametrize("ahead", [1, 3])
+@pytest.mark.parametrize(("width", "ahead"), [(1, 3), (2, 1), (8, 3)])
 def test_results_come_in_order_and_items_no_further_ahead_than_allowed(cluster, width, ahead):
     results: list[int] = []
     left: list[int] = []
@@ -174,11 +173,11 @@ def test_one_thread_ends_with_its_block_however_that_ends(several_threads):
 def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
     seen = []
     compute_cell(CELL, TABLE, TABLE, sweep="x", progress=lambda share: seen.append(_threads()))
-    request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=20)
+    request = TableRequest(model="tiny_lm", task="helpdesk", shots=0, seed=0, limit=5)
     actor, store = ScoringActor("tiny_lm", tmp_path / "shards"), StoredTables(tmp_path / "k")
     with closing(actor):
         score_here(
             TableScoring("k", request), actor, Work(), store, lambda count: seen.append(_threads())
         )
-    assert len(seen) >= 4
+    assert len(seen) >= 3
     assert set.union(*seen) == {1}

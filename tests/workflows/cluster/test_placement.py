@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dcs.errors import DCSError
-from dcs_workflows.cluster.placement import (
+from dcs_workflows.cluster.connect import (
     CELLS,
     MAX_CPUS,
     MAX_GPUS,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dcs.scoring.base import Prompts
-from dcs_workflows.cluster.placement import place
+from dcs_workflows.cluster.connect import place
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.tables import TableRequest

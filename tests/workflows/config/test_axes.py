@@ -87,7 +87,7 @@ def _narrowed(config: SweepConfig, *only: str) -> SweepConfig:
     return config.restricted(selected(config.axis_values, only))
 
 
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=30, deadline=None)
 
 
 @quick

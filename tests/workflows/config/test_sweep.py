@@ -77,7 +77,7 @@ def test_a_wrong_setting_is_named(text, named):
         ({"tasks": ["revews"]}, "'reviews'"),
         ({"sheds": [1]}, "'seeds'"),
         ({"methods": ["dsc"]}, "'dcs'"),
-        ({"shots": ["many"]}, "'shots'"),
+        ({"shots": ["many"]}, "'shots.0'"),
         ({"seeds": [0, 0]}, "'seeds'"),
         ({"objectives": ["eror"]}, "'objectives.0'"),
         ({"objectives": [{"beta": 1}]}, "'objectives.0.tau'"),

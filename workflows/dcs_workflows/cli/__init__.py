@@ -8,7 +8,7 @@ import sys
 import typer
 
 from dcs.plugins import start_safely
-from dcs_workflows.cli import console, production, results, scoring, sweeps, tables
+from dcs_workflows.cli import console, production, results, sweeps, tables
 
 __all__ = ["app", "main"]
 
@@ -30,7 +30,7 @@ _PANELS = {
         *(tables.tune, tables.pick, tables.evaluate, tables.apply),
         *(production.check, production.shares, production.export),
     ),
-    "Models and sweeps": (scoring.generate, production.predict, sweeps.sweep),
+    "Models and sweeps": (sweeps.generate, production.predict, sweeps.sweep),
     "Results": (
         *(results.runs, results.ui, results.report, results.compare),
         *(results.rm, results.register, sweeps.sync),
@@ -39,7 +39,7 @@ _PANELS = {
 for panel, commands in _PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
-app.add_typer(scoring.tasks, name="tasks", rich_help_panel="Models and sweeps")
+app.add_typer(sweeps.tasks, name="tasks", rich_help_panel="Models and sweeps")
 
 
 def _show_version(requested: bool) -> None:

@@ -20,17 +20,24 @@ if TYPE_CHECKING:
     from dcs_tracking.records import StoredCell
     from dcs_workflows.config.tuner import TrackingSettings
 
+
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Return an option with the name of its value in the help, and its text there."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """Return an argument with its name in the help, and its text there."""
+    return typer.Argument(metavar=metavar, help=text, **more)
+
+
 Models = Annotated[
-    list[str] | None,
-    typer.Option("--model", metavar="MODEL", help="Folder, hub id or served name; repeatable."),
+    list[str] | None, option("MODEL", "Folder, hub id or served name; repeatable.", "--model")
 ]
 Engine = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Scoring engine: transformers, vllm, openai or a plug-in."),
+    str | None, option("NAME", "Scoring engine: transformers, vllm, openai or a plug-in.")
 ]
-Limit = Annotated[
-    int | None, typer.Option(metavar="ROWS", min=1, help="Maximum number of texts per split.")
-]
+Limit = Annotated[int | None, option("ROWS", "Maximum number of texts per split.", min=1)]
 
 
 def _output(value: Path) -> Path:
@@ -42,15 +49,9 @@ def _output(value: Path) -> Path:
     return value
 
 
-Output = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="FOLDER", callback=_output, help="Output folder."),
-]
+Output = Annotated[Path, option("FOLDER", "Output folder.", "--output", "-o", callback=_output)]
 #: The folder option of commands that only read results.
-Runs = Annotated[
-    Path,
-    typer.Option("--runs", "--output", "-o", metavar="FOLDER", help="Output folder of the runs."),
-]
+Runs = Annotated[Path, option("FOLDER", "Output folder of the runs.", "--runs", "--output", "-o")]
 
 
 def _tracking_uri(
@@ -65,22 +66,14 @@ def _tracking_uri(
         return read_text(Path(value[1:]), error=ConfigError).strip()
     source = context.get_parameter_source(str(parameter.name))
     if source is not None and source.name == "COMMANDLINE":
-        _warn_of_password(
-            value,
-            "--tracking-uri; set MLFLOW_TRACKING_URI, or give --tracking-uri @FILE, a file that "
-            "contains the URI",
-        )
+        _warn_of_password(value, "--tracking-uri; set MLFLOW_TRACKING_URI, or give it in @FILE")
     return value
 
 
 def _settings(values: list[str] | None) -> list[str] | None:
     for value in values or ():
         key, _, address = value.partition("=")
-        _warn_of_password(
-            address,
-            f"--set {key}; give it in the file of the sweep, or optuna_storage in "
-            "DCS_OPTUNA_STORAGE",
-        )
+        _warn_of_password(address, f"--set {key}; give it in the file, or set DCS_OPTUNA_STORAGE")
     return values
 
 
@@ -94,37 +87,27 @@ def _warn_of_password(address: str, place: str) -> None:
 _PASSWORD = re.compile(r"[^/]+://[^/@:]*:[^/@]+@")
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set a configuration key: tuner.trials=10",
-        callback=_settings,
-    ),
+    option("KEY=VALUE", "Set a configuration key: tuner.trials=10", "--set", callback=_settings),
 ]
 _STORE = "MLflow store, or @FILE that contains its URI; by default FOLDER/mlflow.db."
 TrackingUri = Annotated[
-    str | None,
-    typer.Option(metavar="URI", help=_STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri),
+    str | None, option("URI", _STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri)
 ]
 #: Of a command that moves sweeps to a store: not from the environment.
-NewTrackingUri = Annotated[
-    str | None, typer.Option(metavar="URI", help=_STORE, callback=_tracking_uri)
-]
-Data = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Folder with task texts: FOLDER/TASK/...")
-]
+NewTrackingUri = Annotated[str | None, option("URI", _STORE, callback=_tracking_uri)]
+Data = Annotated[Path | None, option("FOLDER", "Folder with task texts: FOLDER/TASK/...")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print a summary in JSON; all else goes to stderr.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
 Read = Annotated[
     list[str] | None,
-    typer.Option(
-        "--read",
-        metavar="KEY=VALUE",
-        help="How columns are read, where it cannot be inferred; repeatable. Keys: label and id "
+    option(
+        "KEY=VALUE",
+        "How columns are read, where it cannot be inferred; repeatable. Keys: label and id "
         "(a column), columns (A,B,... or prob_*), classes (A,B,...), values (probabilities, "
         "percent, votes, scores, log-probabilities, log2, log10, logits).",
+        "--read",
     ),
 ]
 
@@ -135,28 +118,17 @@ def names(text: str) -> list[str]:
     return [name.strip() for row in rows for name in row]
 
 
-def values_of(choices: Sequence[str] | None) -> dict[str, Any]:
-    """Return the values of `Read` by key.
+def reading(choices: Sequence[str] | None) -> Reading:
+    """Return the reading of the values of `Read`."""
+    from dcs.data.reader import as_reading
 
-    Raises
-    ------
-    dcs.errors.ConfigError
-        If one is not KEY=VALUE.
-    """
     found: dict[str, Any] = {}
     for choice in choices or ():
         key, equals, value = choice.partition("=")
         if not equals:
             raise ConfigError(f"--read {show(choice)}: must be KEY=VALUE, such as label=gold")
         found[key] = names(value) if key in ("columns", "classes") else value
-    return found
-
-
-def reading(choices: Sequence[str] | None) -> Reading:
-    """Return the reading of the values of `Read`."""
-    from dcs.data.reader import as_reading
-
-    return as_reading(values_of(choices), source="--read")
+    return as_reading(found, source="--read")
 
 
 def recording(
@@ -200,17 +172,15 @@ def store_of(folder: Path, tracking_uri: str | None) -> str:
 
 def cells_of(name: str, folder: Path, tracking_uri: str | None) -> list[StoredCell]:
     """Return the recorded cells of a sweep, ordered as in tables."""
-    from dcs_tracking import Archive
-    from dcs_tracking.store.queries import stored_cells
+    from dcs_tracking import Archive, queries
 
     with console.status("reading the runs"):
-        return stored_cells(store_of(folder, tracking_uri), name, archive=Archive(folder))
+        return queries.stored_cells(store_of(folder, tracking_uri), name, archive=Archive(folder))
 
 
 def cell_of(name: str, folder: Path, tracking_uri: str | None) -> StoredCell:
     """Return a recorded cell by a name of :func:`find_cell`."""
-    from dcs_tracking import Archive
-    from dcs_tracking.store.queries import find_cell
+    from dcs_tracking import Archive, queries
 
     with console.status("reading the runs"):
-        return find_cell(store_of(folder, tracking_uri), name, archive=Archive(folder))
+        return queries.find_cell(store_of(folder, tracking_uri), name, archive=Archive(folder))

@@ -18,7 +18,8 @@ import dcs
 from dcs.errors import ConfigError, SchemeError, show
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import console, new_table, progress_bar
-from dcs_workflows.cli.tables import FRONT, Scheme, open_rows, target_of, write_rows
+from dcs_workflows.cli.options import argument, option
+from dcs_workflows.cli.tables import FRONT, Scheme, Written, open_rows, target_of, write_corrected
 
 #: Number of rows, or classes, that are listed.
 _LISTED = 10
@@ -30,10 +31,7 @@ _ALPHA, _CONFIDENCE, _ALARM = 0.05, 0.95, 3
 _LEAST_OFFSET = 1e-9
 
 Rows = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TABLE", help="Class probabilities in any form of dcs tune, labelled or not."
-    ),
+    Path, argument("TABLE", "Class probabilities in any form of dcs tune, labelled or not.")
 ]
 
 
@@ -41,25 +39,15 @@ def predict(
     scheme: Scheme,
     texts: Annotated[
         Path,
-        typer.Argument(
-            metavar="TEXTS",
-            help="Texts in the columns of the task: .csv, .tsv, .jsonl or .parquet; - reads CSV "
+        argument(
+            "TEXTS",
+            "Texts in the columns of the task: .csv, .tsv, .jsonl or .parquet; - reads CSV "
             "or JSON lines from standard input.",
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
-            show_default="TEXTS-predicted, in the format of TEXTS",
-        ),
-    ] = None,
+    output: Written = None,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Model to use.", show_default="that of the fit"),
+        str | None, option("MODEL", "Model to use.", show_default="that of the fit")
     ] = None,
     settings: options.Settings = None,
 ) -> None:
@@ -75,7 +63,7 @@ def predict(
     """
     import pandas as pd
 
-    from dcs.data.columns import CORRECTED, PREFIX, Reading
+    from dcs.data.columns import PREFIX, Reading
     from dcs.prompting.files import read_texts
     from dcs.scoring.classifier import Classifier, ScoredBy
     from dcs_workflows.config.sweep import ScoringConfig, configured
@@ -88,7 +76,7 @@ def predict(
     values: dict[str, Any] = {"engine": chosen.scoring.engine, **chosen.scoring.options}
     known = scored_by.scoring
     replaced = {name: value for name, value in values.items() if value != known.get(name)}
-    target = target_of(texts, "predicted") if output is None else output
+    target = target_of(texts, output, "predicted")
     rows = read_texts(texts, text=sys.stdin.read() if str(texts) == "-" else None)
     if model is not None:
         replaced["model"] = model
@@ -112,11 +100,8 @@ def predict(
         raise ConfigError(f"{texts}: no row could be scored")
     probs = probs[kept]
     frame = pd.DataFrame([rows[row] for row in kept])
-    for prefix, table in ((PREFIX, probs), (CORRECTED, correction.apply(probs))):
-        for k, name in enumerate(correction.classes):
-            frame[prefix + name] = table[:, k]
-    frame["predicted"] = [correction.classes[k] for k in correction.predict(probs)]
-    write_rows(frame, target, Reading(), "predicted")
+    frame[[PREFIX + name for name in correction.classes]] = probs
+    write_corrected(frame, target, Reading(), correction, probs)
     missing = f", {len(reasons)} rows left out; the same command tries them again"
     for line in (*remarks, f"{target}: {len(kept)} rows{missing if reasons else ''}"):
         tell(line)
@@ -208,7 +193,7 @@ def shares(
     scheme: Scheme,
     file: Rows,
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="adjusted (counts), or likelihood (by EM).")
+        str, option("NAME", "adjusted (counts), or likelihood (by EM).")
     ] = "adjusted",
     read: options.Read = None,
 ) -> None:
@@ -261,22 +246,19 @@ def _kept(path: Path, scheme: dcs.CorrectionScheme, name: str) -> dict[str, Any]
 
 def export(
     scheme: Scheme,
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model with a local tokenizer.")
-    ] = None,
+    model: Annotated[str | None, option("MODEL", "Model with a local tokenizer.")] = None,
     encoding: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Encoding of tiktoken, such as o200k_base.")
+        str | None, option("NAME", "Encoding of tiktoken, such as o200k_base.")
     ] = None,
     tokens: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='JSON of first tokens: {"CLASS": [ID, ...], ...}.'),
+        Path | None, option("FILE", 'JSON of first tokens: {"CLASS": [ID, ...], ...}.')
     ] = None,
     label_words: Annotated[
         Any,
-        typer.Option(
+        option(
+            "A,B,...",
+            "Label word of each class, in the order of the scheme.",
             parser=options.names,
-            metavar="A,B,...",
-            help="Label word of each class, in the order of the scheme.",
             show_default="the class names",
         ),
     ] = None,
@@ -323,10 +305,6 @@ def export(
     typer.echo(json.dumps({"logit_bias": biases}))
 
 
-def _is_token(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
 def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
     """Return the first tokens of each class that a file lists."""
     from dcs.io import read_json
@@ -335,8 +313,8 @@ def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
     found = []
     for name in classes:
         ids = given.get(name) if isinstance(given, dict) else None
-        ids = [ids] if isinstance(ids, int) else ids
-        if not isinstance(ids, list) or not ids or not all(_is_token(each) for each in ids):
+        ids = ids if isinstance(ids, list) else [ids]
+        if not ids or not all(type(each) is int and each >= 0 for each in ids):
             raise ConfigError(
                 f"{file}: key {show(name)}: must be a token id, 0 or above, or a list of them"
             )

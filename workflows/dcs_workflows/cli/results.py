@@ -20,6 +20,7 @@ from rich.text import Text
 from dcs.errors import ConfigError
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, new_table
+from dcs_workflows.cli.options import argument, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,19 +29,16 @@ if TYPE_CHECKING:
 
 
 def report(
-    experiments: Annotated[
-        list[str], typer.Argument(metavar="SWEEP...", help="Names of sweeps, e.g. tune.")
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
-    ] = Path("report.html"),
-    runs: Annotated[
-        Path, typer.Option("--runs", metavar="FOLDER", help="Output folder of the runs.")
-    ] = Path("dcs-runs"),
+    experiments: Annotated[list[str], argument("SWEEP...", "Names of sweeps, e.g. tune.")],
+    output: Annotated[Path, option("FILE", "HTML file to write.", "--output", "-o")] = Path(
+        "report.html"
+    ),
+    runs: Annotated[Path, option("FOLDER", "Output folder of the runs.", "--runs")] = Path(
+        "dcs-runs"
+    ),
     tracking_uri: options.TrackingUri = None,
     files: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Also write all tables and figures to this folder."),
+        Path | None, option("FOLDER", "Also write all tables and figures to this folder.")
     ] = None,
 ) -> None:
     """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
@@ -87,7 +85,7 @@ def report(
 def ui(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
-    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="Local port.")] = 5000,
+    port: Annotated[int, option("N", "Local port.", min=1, max=65535)] = 5000,
 ) -> None:
     """Start the MLflow UI on the recorded runs, on this machine only. Ctrl-C stops it.
 
@@ -114,17 +112,14 @@ def ui(
 
 def runs(
     sweep: Annotated[
-        str | None,
-        typer.Argument(metavar="[SWEEP]", help="Name of a sweep, e.g. tune; all by default."),
+        str | None, argument("[SWEEP]", "Name of a sweep, e.g. tune; all by default.")
     ] = None,
     sort: Annotated[
-        str | None,
-        typer.Option(metavar="METRIC", help="Sort by a metric, best first, e.g. test/cobias."),
+        str | None, option("METRIC", "Sort by a metric, best first, e.g. test/cobias.")
     ] = None,
     as_json: options.AsJson = False,
     studies: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Copy their studies to a journal for optuna-dashboard."),
+        Path | None, option("FILE", "Copy their studies to a journal for optuna-dashboard.")
     ] = None,
     output: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
@@ -184,8 +179,8 @@ def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> Non
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a sweep.")],
-    second: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of another sweep.")],
+    first: Annotated[str, argument("SWEEP", "Name of a sweep.")],
+    second: Annotated[str, argument("SWEEP", "Name of another sweep.")],
     as_json: options.AsJson = False,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
@@ -214,9 +209,7 @@ def compare(
 
 
 def rm(
-    name: Annotated[
-        str, typer.Argument(metavar="SWEEP|RUN", help="Name of a sweep, or a run as in register.")
-    ],
+    name: Annotated[str, argument("SWEEP|RUN", "Name of a sweep, or a run as in register.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
@@ -277,13 +270,9 @@ def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
 
 
 def register(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Key or run id of a cell, or a scheme.json file.")
-    ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="New or existing registered model.")],
-    alias: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Alias of this version, e.g. champion.")
-    ] = None,
+    run: Annotated[str, argument("RUN", "Key or run id of a cell, or a scheme.json file.")],
+    name: Annotated[str, option("NAME", "New or existing registered model.")],
+    alias: Annotated[str | None, option("NAME", "Alias of this version, e.g. champion.")] = None,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:

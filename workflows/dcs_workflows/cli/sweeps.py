@@ -1,23 +1,260 @@
-"""``dcs quickstart``, ``sweep`` and ``sync``: compute and record grids of cells."""
+"""``dcs generate``, ``tasks``, ``quickstart``, ``sweep`` and ``sync``: models and sweeps."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcs.errors import last_line, redact
+from dcs.errors import last_line, origin, redact
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import STOP, conclude, console, direct_output
+from dcs_workflows.cli.console import (
+    STOP,
+    conclude,
+    console,
+    direct_output,
+    new_table,
+    progress_bar,
+)
+from dcs_workflows.cli.options import argument, option
 
 if TYPE_CHECKING:
+    from dcs import ProbabilityTable
+    from dcs.scoring.base import ReadingOptions
+    from dcs.scoring.chat import Tokenizer
     from dcs_workflows.config.sweep import SweepConfig
     from dcs_workflows.plan import Budget, SweepPlan
+    from dcs_workflows.tables import TableRequest
+
+tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
+
+
+def generate(
+    task: Annotated[
+        list[str], option("TASK", "Name (see dcs tasks) or YAML; repeatable.", "--task")
+    ],
+    model: options.Models = None,
+    data: options.Data = None,
+    shots: Annotated[str, option("K,...", "Demonstrations: 0, 1, 5 or N (one per class).")] = "1",
+    seeds: Annotated[str, option("S,...", "Demonstration seeds.")] = "0",
+    output: options.Output = Path("dcs-runs"),
+    limit: options.Limit = None,
+    engine: options.Engine = None,
+    settings: options.Settings = None,
+) -> None:
+    """Score prompts with a model and write an optimization and a test table per prompt.
+
+    Every prompt is scored once: a stopped run continues where it stopped, and existing tables,
+    including those of sweeps, are reused. The API key of a server is read from OPENAI_API_KEY.
+
+    Example: `dcs generate --task helpdesk --model tiny_lm --shots 1,N --limit 100`
+    """
+    from dcs_workflows.config.sweep import PromptsConfig, configured
+    from dcs_workflows.tables import StoredTables, request_key, table_requests
+
+    config = configured(
+        PromptsConfig,
+        {},
+        source="command line",
+        sets=settings or (),
+        models=model,
+        tasks=task,
+        shots=shots.split(","),
+        seeds=seeds.split(","),
+        data=None if data is None else str(data.absolute()),
+        limit=limit,
+        scoring__engine=engine,
+    )
+    clock = time.perf_counter()
+    folders = {each: output / "tables" / table_name(each) for each in table_requests(config)}
+    stored = {each: StoredTables.under(output, request_key(each)) for each in folders}
+    missing = {own.key: each for each, own in stored.items() if not own.complete}
+    announce(missing.values())
+    scored = sum(
+        score(name, {key: each for key, each in missing.items() if each.model == name}, output)
+        for name in dict.fromkeys(request.model for request in missing.values())
+    )
+    for request, own in stored.items():
+        tables = own.read()
+        if _holds_others(folders[request], tables):
+            # Tables of other settings stay, and are not replaced.
+            folders[request] = folders[request].with_name(f"{folders[request].name}-{own.key[:8]}")
+        for split, table in tables.items():
+            table.write(folders[request] / f"{split}.parquet")
+        earlier = "" if own.key in missing else " (scored earlier)"
+        console.print(f"{folders[request]}{earlier}")
+        for line in own.scoring.shortfall if own.scoring else ():
+            console.print(line, style="yellow")
+    console.print(
+        f"{2 * len(stored)} tables written in {time.perf_counter() - clock:.1f} s, "
+        f"{scored} prompts scored"
+    )
+    console.print(f"next: dcs tune {quote(str(next(iter(folders.values()))))}", style="bold")
+
+
+def _holds_others(folder: Path, tables: Mapping[str, ProbabilityTable]) -> bool:
+    """Return whether a folder has tables with other numbers, of which no row is missing."""
+    from dcs import ProbabilityTable
+
+    files = {folder / f"{split}.parquet": table.digest for split, table in tables.items()}
+    old = {file: ProbabilityTable.read(file) for file in files if file.exists()}
+    return any(table.digest != files[file] for file, table in old.items()) and not any(
+        table.provenance.missing_rows for table in old.values()
+    )
+
+
+def table_name(request: TableRequest) -> str:
+    """Return a readable folder name for the tables of a request."""
+    from dcs.prompting.files import get_task
+
+    model = Path(request.model).name if Path(request.model).exists() else request.model
+    task = get_task(request.task, request.data).name
+    safe = re.sub(r"[^\w.-]+", "-", model)
+    return f"{task}_{safe}_shot{request.shots}_seed{request.seed}"
+
+
+def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
+    """Score requests, by key, with one model; return the number of prompts not in the cache."""
+    from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
+    from dcs_workflows.tables import StoredTables
+
+    tables = [TableScoring(key, request) for key, request in missing.items()]
+    actor = ScoringActor(model, output / "shards", tables[0].request.scoring)
+    work, total = Work(), sum(table.n_prompts for table in tables)
+    with closing(actor):
+        with console.status("loading the model"):
+            work.info = actor.load()
+        with progress_bar("scoring prompts", total) as progress:
+            for table in tables:
+                stored = StoredTables.under(output, table.key)
+                note = score_here(table, actor, work, stored, lambda n: progress(advance=n))
+    for line in note.remarks:
+        console.print(line)
+    return work.scored
+
+
+def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
+    """Print the maximum number of requests to each server before the first prompt is scored.
+
+    Parameters
+    ----------
+    requests : iterable of TableRequest
+        Tables to score.
+    local : bool
+        Whether to print those to engines that run locally, too.
+    """
+    from dcs.scoring import engine_trait
+    from dcs.scoring.generation import PromptSet
+
+    counts: Counter[tuple[str, str]] = Counter()
+    for request in requests:
+        if local or engine_trait(request.scoring.engine, "served"):
+            address = request.scoring.base_url
+            address = origin(address) if address else request.scoring.engine
+            # A server may return one sample per request.
+            samples = request.scoring.votes or 1
+            prompts = len(PromptSet.select(**request.prompted).texts)
+            counts[request.model, address] += samples * prompts
+    for (model, address), number in counts.items():
+        console.print(f"{model} at {address}: at most {number:,} requests")
+
+
+@tasks.callback()
+def list_tasks(context: typer.Context) -> None:
+    """List the tasks."""
+    if context.invoked_subcommand is not None:
+        return
+    from dcs.prompting.files import DESCRIBED, PACKAGED, get_task
+    from dcs.prompting.tasks import SPLITS
+
+    table = new_table("task ", "classes ", "optimization", "test", "about ")
+    for name in (*PACKAGED, *DESCRIBED):
+        task = get_task(name)
+        sizes = dict(task.sizes)
+        if name in PACKAGED:
+            sizes = {str(split): len(task.examples(split)) for split in SPLITS}
+        counts = (str(sizes.get(split, "?")) for split in SPLITS)
+        table.add_row(name, ", ".join(task.classes), *counts, task.title)
+    console.print(table)
+    console.print(
+        f"{', '.join(DESCRIBED)} have no texts included: set their folder with "
+        "--data FOLDER; NAME@published selects the prompt as the published code renders it; "
+        "for your own task, use the path of its YAML file"
+    )
+    console.print("next: dcs tasks show NAME --shots N prints a prompt", style="bold")
+
+
+@tasks.command()
+def show(
+    name: Annotated[str, argument("TASK", "Name of a task (see dcs tasks), or a YAML file.")],
+    shots: Annotated[str, option("K", "Demonstrations: 0, 1, 5, ... or N, one per class.")] = "1",
+    seed: Annotated[int, option("N", "Demonstration seed.", min=0)] = 0,
+    data: options.Data = None,
+    model: Annotated[str, option("MODEL", "Model that reads the prompt.")] = "tiny_lm",
+    settings: options.Settings = None,
+) -> None:
+    """Print a prompt exactly as the model reads it, its tokens and the tokens of the labels.
+
+    A model with a chat template receives the turns of a conversation; --set
+    scoring.prompt=completion shows the plain text. Only the tokenizer of the model is loaded.
+
+    Example: `dcs tasks show reviews --shots N --model gpt2`
+    """
+    from dcs.prompting.files import get_task
+    from dcs.prompting.tasks import parse_shots, render_prefix, render_query, select_demonstrations
+    from dcs.scoring.base import ReadingOptions
+    from dcs.scoring.models import load_tokenizer
+    from dcs_workflows.config.sweep import PromptsConfig, configured
+
+    config = configured(
+        PromptsConfig, {}, source="command line", sets=settings or (), models=[model], tasks=[name]
+    )
+    task = get_task(name, data)
+    demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
+    text = task.examples("test")[0]
+    prefix = render_prefix(task, demonstrations)
+    query = render_query(task, text.text)
+    scoring = config.scoring
+    known = ReadingOptions.model_fields
+    asked = ReadingOptions(**{k: v for k, v in scoring.options.items() if k in known})
+    tokenizer = load_tokenizer(model, asked)
+    (prompt,), space = tokenizer.render(prefix, [query])
+    (ids,) = tokenizer.encode([prompt])
+    typer.echo(prompt)
+    console.print()
+    for line in (
+        f"prompt: {'plain text' if tokenizer.template is None else 'chat'}",
+        f"label words: {', '.join(task.label_words)}",
+        f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
+        f"number of tokens: {len(ids)}",
+        _describe_labels(tokenizer, prompt, [space + word for word in task.label_words], asked),
+    ):
+        console.print(line)
+    pieces = (tokenizer.describe(token).replace("\n", "\\n") for token in ids)
+    typer.echo(f"tokens of {model}:\n{'|'.join(pieces)}")
+
+
+def _describe_labels(
+    tokenizer: Tokenizer, prompt: str, words: list[str], asked: ReadingOptions
+) -> str:
+    from dcs.errors import ScoringError
+    from dcs.scoring.labels import read_label_words
+
+    try:
+        found, rule = read_label_words(tokenizer, prompt, words, asked.label_rule)
+    except ScoringError as error:
+        return f"label tokens: no rule applies: {error}"
+    shown = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
+    return f"label tokens ({rule}): {', '.join(shown)}"
 
 
 def quickstart(
@@ -41,18 +278,15 @@ def quickstart(
 
 def sweep(
     config: Annotated[
-        Path,
-        typer.Argument(metavar="CONFIG.yaml", help="Sweep file, or a packaged sweep: quickstart"),
+        Path, argument("CONFIG.yaml", "Sweep file, or a packaged sweep: quickstart")
     ],
     tables: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="Tables to use instead of prompts; repeatable."),
+        list[str] | None, option("PATH", "Tables to use instead of prompts; repeatable.")
     ] = None,
     model: options.Models = None,
     data: options.Data = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="AXIS=VALUE,...", help="Restrict the cells: tasks=trec,rte"),
+        list[str] | None, option("AXIS=VALUE,...", "Restrict the cells: tasks=trec,rte")
     ] = None,
     limit: options.Limit = None,
     settings: options.Settings = None,
@@ -63,15 +297,11 @@ def sweep(
         bool, typer.Option("--retry-failed", help="Compute failed cells again.")
     ] = False,
     address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Ray cluster to join: auto, 10.0.0.5:6379"),
+        str | None, option("ADDRESS", "Ray cluster to join: auto, 10.0.0.5:6379")
     ] = None,
     budget: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=NUMBER",
-            help="Stop after hours=, requests= or tokens= (to models); repeatable.",
-        ),
+        option("KEY=NUMBER", "Stop after hours=, requests= or tokens= (to models); repeatable."),
     ] = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -125,7 +355,6 @@ def _run(
     as_json: bool,
 ) -> None:
     """Compute the missing part of a plan of the sweep `whole`; print results and next steps."""
-    from dcs_workflows.cli.scoring import announce
     from dcs_workflows.cli.views import headline, show_results, sweep_progress
     from dcs_workflows.cluster.connect import connected
     from dcs_workflows.cluster.sweep import run_sweep
@@ -134,20 +363,17 @@ def _run(
 
     console.print(headline(plan))
     announce(plan.missing_tables.values())
+    # A sweep of tables has no prompts.
+    unused = {"models", "tasks", "shots"} if whole.tables else None
+    # Server addresses may contain a password.
+    params = json.loads(redact(whole.model_dump_json(exclude=unused)))
     with options.recording(
         uri,
         output=plan.output,
         tracking=whole.tracking,
         experiment=whole.name,
         sweep_key=sweep_key(whole),
-        # Server addresses may contain a password. A sweep of tables has no prompts.
-        sweep_params=json.loads(
-            redact(
-                whole.model_dump_json(
-                    exclude={"models", "tasks", "shots"} if whole.tables else None
-                )
-            )
-        ),
+        sweep_params=params,
         varies=plan.varies,
         run_name=whole.name,
     ) as recorder:

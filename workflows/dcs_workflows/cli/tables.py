@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
+from dcs_workflows.cli.options import argument, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,12 +30,22 @@ if TYPE_CHECKING:
 #: Files beside a scheme, with its rows: its front, and the page of the result.
 FRONT, RESULT = "front.json", "result.html"
 
-Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
+Scheme = Annotated[Path, argument("SCHEME", "scheme.json of dcs tune.")]
+Written = Annotated[
+    Path | None,
+    option(
+        "FILE",
+        "File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
+        "--output",
+        "-o",
+        show_default="beside the given one, in its format",
+    ),
+]
 Prefer = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Point of the front: no-harm is the choice of balance if it is shown to cost no more "
+    option(
+        "NAME",
+        "Point of the front: no-harm is the choice of balance if it is shown to cost no more "
         "accuracy than its margin, or the best that is; balance maximizes accuracy minus COBias; "
         "accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric; offsets is "
         "balance among schemes that `dcs export` can turn into token biases.",
@@ -42,64 +54,58 @@ Prefer = Annotated[
 ]
 Margin = Annotated[
     float | None,
-    typer.Option(
-        metavar="POINTS",
-        help="Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
+    option(
+        "POINTS",
+        "Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
         show_default="--rate times the COBias removed, 0.5 to 2",
     ),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option(
-        metavar="RATE",
-        help="Points of accuracy that no-harm accepts for a point of COBias.",
+    option(
+        "RATE",
+        "Points of accuracy that no-harm accepts for a point of COBias.",
         show_default="0.1",
     ),
 ]
 MaxAccuracyLoss = Annotated[
-    float | None,
-    typer.Option(metavar="POINTS", help="Fairest scheme at most this far below best accuracy."),
+    float | None, option("POINTS", "Fairest scheme at most this far below best accuracy.")
 ]
-MaxCobias = Annotated[
-    float | None,
-    typer.Option(metavar="POINTS", help="Only schemes with at most this COBias."),
-]
+MaxCobias = Annotated[float | None, option("POINTS", "Only schemes with at most this COBias.")]
 
 
 def tune(
     tables: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="TABLE...",
-            help="Class probabilities and labels: .csv, .tsv, .jsonl, .parquet, .npz, or a folder "
+        argument(
+            "TABLE...",
+            "Class probabilities and labels: .csv, .tsv, .jsonl, .parquet, .npz, or a folder "
             "of dcs generate. Several tables of the same rows, matched by id, get one joint "
             "scheme.",
         ),
     ],
     test: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="TABLE", help="Held-out table; by default 30 % of the rows."),
+        list[Path] | None, option("TABLE", "Held-out table; by default 30 % of the rows.")
     ] = None,
     earlier: Annotated[
         Path | None,
-        typer.Option(
-            metavar="SCHEME",
-            help="scheme.json of some of the rows: they stay fitted or held out as they were, "
+        option(
+            "SCHEME",
+            "scheme.json of some of the rows: they stay fitted or held out as they were, "
             "only new rows are divided, and it is evaluated as well.",
         ),
     ] = None,
     read: options.Read = None,
     method: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="dcs, dnip (weights only), furud (memberships only), a baseline such as "
+        option(
+            "NAME",
+            "dcs, dnip (weights only), furud (memberships only), a baseline such as "
             "logistic-balanced, or a plug-in.",
         ),
     ] = "dcs",
     trials: Annotated[
-        int | None,
-        typer.Option(min=0, help="Number of Optuna trials.", show_default="24"),
+        int | None, option("N", "Number of Optuna trials.", min=0, show_default="24")
     ] = None,
     prefer: Prefer = None,
     margin: Margin = None,
@@ -107,11 +113,10 @@ def tune(
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
     compare: Annotated[
-        Any,
-        typer.Option(parser=options.names, metavar="NAME,...", help="Methods to compare with."),
+        Any, option("NAME,...", "Methods to compare with.", parser=options.names)
     ] = None,
     settings: options.Settings = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root random seed.")] = 0,
+    seed: Annotated[int, option("N", "Root random seed.", min=0)] = 0,
     replace_: Annotated[
         bool, typer.Option("--replace", help="Overwrite a scheme.json of other rows or options.")
     ] = False,
@@ -225,10 +230,7 @@ def tune(
     console.print(report.message)
     if report.address is not None:
         console.print(f"cell {record.key[:8]} in {report.address}")
-    console.print(
-        f"next: {options.ui_command(output, tracking_uri)}, or {applied}",
-        style="bold",
-    )
+    console.print(f"next: {options.ui_command(output, tracking_uri)}, or {applied}", style="bold")
     summary = {
         "scheme": path.absolute(),
         "cell": record.key,
@@ -263,8 +265,7 @@ def _write_result(
     }
     if rows is not None:
         for name, split in ((FITTED, "optimization"), (HELD_OUT, "test")):
-            own = rows[split]
-            files[path.with_name(name)] = getattr(own, "write", None)
+            files[path.with_name(name)] = getattr(rows[split], "write", None)
     write_together(files)
 
 
@@ -274,10 +275,7 @@ def _print_paragraph(sentences: Sequence[str]) -> None:
 
 def pick(
     scheme: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCHEME", help="scheme.json of dcs tune, or its folder; is overwritten."
-        ),
+        Path, argument("SCHEME", "scheme.json of dcs tune, or its folder; is overwritten.")
     ],
     prefer: Prefer = None,
     margin: Margin = None,
@@ -302,11 +300,10 @@ def pick(
             "settings by cross-validation or development rows, such as dcs"
         )
     before = dcs.FittedScheme.load(front)
-    wanted: Any = prefer or "no-harm"
-    given = {"margin": margin, "rate": rate}
+    given = {"prefer": prefer, "margin": margin, "rate": rate}
     tested: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
-    preference = dcs.Preference(wanted, max_accuracy_loss, max_cobias, **tested)
-    picked = before.pick(preference)
+    limits: dict[str, Any] = {"max_accuracy_loss": max_accuracy_loss, "max_cobias": max_cobias}
+    picked = before.pick(dcs.Preference(**tested, **limits))
     new = picked.scheme
     # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}
@@ -329,12 +326,9 @@ def pick(
 
 
 def evaluate(
-    table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="Class probabilities and labels; see dcs tune.")
-    ],
+    table: Annotated[Path, argument("TABLE", "Class probabilities and labels; see dcs tune.")],
     scheme: Annotated[
-        list[Path] | None,
-        typer.Option("--scheme", "-s", metavar="SCHEME", help="Scheme to evaluate; repeatable."),
+        list[Path] | None, option("SCHEME", "Scheme to evaluate; repeatable.", "--scheme", "-s")
     ] = None,
     read: options.Read = None,
 ) -> None:
@@ -416,23 +410,14 @@ def apply(
     scheme: Scheme,
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="ROWS...",
-            help="Class probabilities in any form of dcs tune, labelled or not; - reads CSV or "
+        argument(
+            "ROWS...",
+            "Class probabilities in any form of dcs tune, labelled or not; - reads CSV or "
             "JSON lines from standard input. A scheme of several tables requires as many, in the "
             "order of tuning.",
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File to write: .parquet, .csv, .tsv or .jsonl; - prints CSV.",
-            show_default="ROWS-corrected, in the format of ROWS",
-        ),
-    ] = None,
+    output: Written = None,
     read: options.Read = None,
 ) -> None:
     """Write the corrected probabilities of rows, labelled or not.
@@ -445,12 +430,11 @@ def apply(
     """
     import pandas as pd
 
-    from dcs.data.columns import CORRECTED
     from dcs.io import content_key
     from dcs.selection.ensemble import TableEnsemble, mean_of
 
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
-    target = target_of(rows) if output is None else output
+    target = target_of(rows, output, "corrected")
     sources = open_rows(files, options.reading(read), correction, quiet=str(target) == "-")
     table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
     name = f"scheme {content_key(correction.to_dict())[:8]}"
@@ -463,37 +447,28 @@ def apply(
         correction = replace(correction, combination=None, inputs=())
         columns = tuple(f"p:{each}" for each in table.classes)
         frame = pd.DataFrame({"id": list(table.ids)})
-    probs = correction.apply(table.probs)
-    predicted = correction.predict(table.probs)
     is_table = before is not None or rows.suffix == ".npz" or not sources[0].remark
     if is_table and target.suffix == ".parquet":
         if share := correction.share_fitted(table):
             name += f", with about {100 * share:.0f} % of the rows that it was fitted on"
         provenance = replace(table.provenance, corrected_by=name)
-        replace(table.with_probs(probs), provenance=provenance).write(target)
+        corrected = table.with_probs(correction.apply(table.probs))
+        replace(corrected, provenance=provenance).write(target)
     else:
         others = frame.drop(columns=[each for each in columns if each in frame])
-        added = pd.DataFrame(
-            probs, columns=[CORRECTED + each for each in table.classes], index=others.index
-        )
-        written = pd.concat([others, added], axis=1)
-        head = "predicted"
-        while head in written:
-            head += "_corrected"
-        written[head] = [correction.classes[k] for k in predicted]
-        write_rows(written, target, sources[0].reading, head)
+        write_corrected(others, target, sources[0].reading, correction, table.probs)
     if str(target) != "-":
         first = (table.probs if before is None else before).argmax(axis=1)
-        changed = int((predicted != first).sum())
+        changed = int((correction.predict(table.probs) != first).sum())
         console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
         if table.labelled.any():
             console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
 
 
-def target_of(rows: Path, what: str = "corrected") -> Path:
-    """Return the default output: a file beside the rows, in their format."""
-    if str(rows) == "-":
-        return rows
+def target_of(rows: Path, output: Path | None, what: str) -> Path:
+    """Return the output, by default a file beside the rows, in their format."""
+    if output is not None or str(rows) == "-":
+        return output or rows
     suffix = rows.suffix if rows.suffix in (".csv", ".tsv", ".jsonl") else ".parquet"
     target = rows.with_name(f"{rows.stem}-{what}{suffix}")
     if target.exists():
@@ -501,12 +476,27 @@ def target_of(rows: Path, what: str = "corrected") -> Path:
     return target
 
 
-def write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: str) -> None:
-    """Write rows in the format of a path; `predicted` is the column of the classes."""
+def write_corrected(
+    rows: pd.DataFrame,
+    path: Path,
+    reading: Reading,
+    scheme: CorrectionScheme,
+    probs: NDArray[np.float64],
+) -> None:
+    """Write rows with corrected probabilities and predicted classes, in the format of a path."""
+    import pandas as pd
     import pyarrow as pa
 
+    from dcs.data.columns import CORRECTED
     from dcs.io import atomic_write_bytes, atomic_write_text
 
+    names = [CORRECTED + each for each in scheme.classes]
+    corrected = pd.DataFrame(scheme.apply(probs), columns=names, index=rows.index)
+    frame = pd.concat([rows, corrected], axis=1)
+    predicted = "predicted"
+    while predicted in frame:
+        predicted += "_corrected"
+    frame[predicted] = [scheme.classes[k] for k in scheme.predict(probs)]
     if path.suffix == ".parquet":
         try:
             data = frame.to_parquet()
@@ -517,8 +507,8 @@ def write_rows(frame: pd.DataFrame, path: Path, reading: Reading, predicted: str
         atomic_write_bytes(path, data)
     elif path.suffix == ".jsonl":
         # pandas would round to 15 digits. Missing values (NaN) do not equal themselves.
-        rows = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
-        atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in rows))
+        each = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
+        atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in each))
     elif path.suffix in (".csv", ".tsv") or str(path) == "-":
         # A spreadsheet would run a class named =1+1 as a formula.
         frame[predicted] = frame[predicted].str.replace(r"^(?=[=+@\t\r]|-(?!\d))", "'", regex=True)

@@ -35,7 +35,7 @@ from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, Estimate, method_title
 from dcs_tracking.store.views import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
-from dcs_workflows.cli.scoring import announce
+from dcs_workflows.cli.sweeps import announce
 from dcs_workflows.config.sweep import value_label
 from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import repeating

@@ -10,25 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import (
-    OutOfMemoryError,
-    RayError,
-    RayTaskError,
-    WorkerCrashedError,
-)
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
 
 from dcs.errors import ScoringError, last_line
 from dcs.search.annealing import compile_search
 from dcs.selection.fitting import Mapper
 from dcs.selection.methods import get_method
 from dcs_tracking import Archive, CellRecord
-from dcs_workflows.cluster.connect import (
-    ClusterWatch,
-    check_alive,
-    check_processes,
-    gone,
-    look,
-)
+from dcs_workflows.cluster.connect import ClusterWatch, check_alive, check_processes, gone, look
 from dcs_workflows.cluster.pool import ScoringPool
 from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import RayMapper
@@ -163,10 +152,6 @@ class Driver:
                 else:
                     yield from self._end_scoring(done)
             self._start_scoring()
-            for late in self._overdue():
-                # Kills the worker, which may hang in compiled code or be stopped.
-                ray.cancel(late, force=True)
-                yield from self._end_late(self._tuning.pop(late))
             self._update_progress()
             self._spend()
 
@@ -183,22 +168,6 @@ class Driver:
         if reached == "hours":
             self._left[1] += sum(len(group) for each in self._waiting for group in each.cells)
             self._waiting.clear()
-
-    def _overdue(self) -> list[Any]:
-        """Return the cells that have exceeded the time limit of the sweep."""
-        limit = self._plan.config.cell_time_limit
-        if limit is None:
-            return []
-        oldest = time.time_ns() // 1_000_000 - round(1000 * limit)
-        return [key for key, tuning in self._tuning.items() if tuning.started_ms < oldest]
-
-    def _end_late(self, ended: _Tuning) -> Iterator[CellRecord]:
-        limit, name = self._plan.config.cell_time_limit, self._plan.config.name
-        error = TimeoutError(f"the cell did not end within cell_time_limit {limit:g} s")
-        for cell in ended.cells:
-            self._progress.cells_done += 1
-            self._progress.cells_failed += 1
-            yield failed_record(cell, error, sweep=name, started_ms=ended.started_ms)
 
     def _wait(self) -> list[Any]:
         """Return completed work, or nothing after a timeout so that the cluster is checked."""
@@ -295,11 +264,8 @@ class Driver:
             if _is_cluster_error(error.cause if isinstance(error, RayTaskError) else error):
                 # Lost in each of Ray's retries.
                 raise
-            name, started_ms = self._plan.config.name, ended.started_ms
-            records = [
-                failed_record(cell, error, sweep=name, started_ms=started_ms)
-                for cell in ended.cells
-            ]
+            about: Any = {"sweep": self._plan.config.name, "started_ms": ended.started_ms}
+            records = [failed_record(cell, error, **about) for cell in ended.cells]
         for record in records:
             self._progress.cells_done += 1
             self._progress.cells_failed += not record.finished

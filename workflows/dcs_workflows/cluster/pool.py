@@ -143,7 +143,7 @@ class ScoringPool:
             texts, sampled = self._plan.texts.get(key), self._plan.config.tracking.traces
             self._open.append(TableScoring(key, request, texts, sampled=sampled))
         except DCSError as error:
-            self._skip(request, error, error)
+            self._skip(request, error)
 
     def _give(self, actor: _Actor) -> None:
         """Give an actor its next shard."""
@@ -203,7 +203,7 @@ class ScoringPool:
             if isinstance(error, RayTaskError):
                 # The actor is still usable.
                 actor.calls -= table is not None
-                self._fail(call, error.cause, error)
+                self._fail(call, error)
             else:
                 check_alive()
                 self._lose(call, error)
@@ -220,7 +220,7 @@ class ScoringPool:
         try:
             table.store(stored, self._infos[actor.model])
         except ScoringError as error:
-            self._skip(table.request, error, error)  # no row is left
+            self._skip(table.request, error)  # no row is left
             return len(result.probs), None
         return len(result.probs), table.key
 
@@ -235,7 +235,7 @@ class ScoringPool:
             f"{known.revision}, {dict(known.settings)}, and {info.version}, revision "
             f"{info.revision}, {dict(info.settings)}; install the same on both"
         )
-        self._fail(_Call(actor), different, different)
+        self._fail(_Call(actor), different)
 
     def _lose(self, call: _Call, error: RayError) -> None:
         """Give the shard of an actor that died to another one."""
@@ -245,11 +245,11 @@ class ScoringPool:
         place = (actor.model, -1) if table is None else (table.key, call.shard.start)
         self._deaths[place] += 1
         if self._deaths[place] > _DEATHS:
-            self._fail(call, error, error)
+            self._fail(call, error)
         elif table is not None:
             table.left.appendleft(call.shard)
 
-    def _fail(self, call: _Call, cause: BaseException | None, error: BaseException) -> None:
+    def _fail(self, call: _Call, error: Exception) -> None:
         """Give up the table of a call, or all tables of a model that cannot be loaded twice."""
         if call.table is not None:
             lost = [call.table] if call.table in self._open else []
@@ -258,7 +258,8 @@ class ScoringPool:
             model = call.actor.model
             if call.actor in self.actors:
                 self.actors.remove(call.actor)
-            if call.actor.gpus and cause is not error and not self._deaths[model, -2]:
+            raised = isinstance(error, RayTaskError)
+            if call.actor.gpus and raised and not self._deaths[model, -2]:
                 # Once more, by a new process: the GPU may not have been free yet.
                 self._deaths[model, -2] += 1
                 return
@@ -268,12 +269,11 @@ class ScoringPool:
             self._waiting = deque(item for item in self._waiting if item[1].model != model)
         self._open = [table for table in self._open if table not in lost]
         for request in requests:
-            self._skip(request, cause, error)
+            self._skip(request, error)
 
-    def _skip(
-        self, request: TableRequest, cause: BaseException | None, error: BaseException
-    ) -> None:
+    def _skip(self, request: TableRequest, error: Exception) -> None:
         """Note why a table is not scored; reported when all other work is done."""
+        cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, OSError):
             # A full disk, for example, affects the other tables too: stop.
             raise cause from error

@@ -149,6 +149,10 @@ TableChoice = Annotated[
 ]
 
 
+def _known_method(name: str) -> str:
+    return str(as_value_error(get_method, name).name)
+
+
 def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
@@ -191,7 +195,7 @@ class PromptsConfig(ScoringConfig):
 
     models: Axis[str] = ("tiny_lm",)
     tasks: Axis[str]
-    shots: Axis[int | Literal["N"]] = (1,)
+    shots: Axis[Annotated[int | Literal["N"], BeforeValidator(parse_shots)]] = (1,)
     seeds: Axis[Annotated[int, Field(ge=0)]] = (0,)
     data: str | None = None
     limit: int | None = Field(default=None, ge=1)
@@ -202,11 +206,6 @@ class PromptsConfig(ScoringConfig):
         # Results identify a task by its name and not by its file name.
         _distinct(tuple(as_value_error(get_task, value).name for value in values))
         return values
-
-    @field_validator("shots", mode="before")
-    @classmethod
-    def _parse_shots(cls, values: Any) -> Any:
-        return [*map(parse_shots, values)] if isinstance(values, (list, tuple)) else values
 
 
 class TuneConfig(Strict):
@@ -263,14 +262,10 @@ class SweepConfig(PromptsConfig, TuneConfig):
     combine : "all" or "one_at_a_time"
         Whether to combine all objectives, axes and sizes, or to vary one at a time with the
         others set as in `tuner` and all rows.
-    cell_time_limit : float or None
-        Seconds after its submission at which a cell that has not ended is cancelled and recorded
-        as failed; None is no limit. Set it well above the time of a cell, including the wait for
-        a CPU, to end cells of workers that hang.
     optuna_storage : str or None
-        Folder of journals, URL of a database, or ``grpc://host:port`` for the Optuna studies, one
-        per cell; by default the folder ``studies`` in the output folder. Never displayed or
-        recorded, because a URL may contain a password.
+        Folder of journals, or URL of a database, for the Optuna studies, one per cell; by default
+        the folder ``studies`` in the output folder. Never displayed or recorded, because a URL may
+        contain a password.
     """
 
     tasks: Distinct[str] = ()
@@ -279,21 +274,13 @@ class SweepConfig(PromptsConfig, TuneConfig):
     ensemble: Annotated[Distinct[Grouping], BeforeValidator(_as_tuple)] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    methods: Axis[str] = method_names()
+    methods: Axis[Annotated[str, AfterValidator(_known_method)]] = method_names()
     limit: int | None = Field(default=None, ge=20)
     objectives: Distinct[ObjectiveChoice] = ()
     axes: AxisValues = Field(default_factory=dict)
     optimization_sizes: Axis[SizeChoice] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
-    cell_time_limit: float | None = Field(default=None, gt=0.0)
     optuna_storage: SecretStr | None = Field(default=None, exclude=True)
-
-    @field_validator("methods")
-    @classmethod
-    def _known_methods(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        for value in values:
-            as_value_error(get_method, value)
-        return values
 
     @model_validator(mode="before")
     @classmethod

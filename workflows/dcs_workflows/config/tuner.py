@@ -32,8 +32,6 @@ _TERMS: Final[dict[str, frozenset[str]]] = {
     "err+cobias": frozenset({"beta"}),
 }
 
-OBJECTIVE_NAMES: Final = tuple(_TERMS)
-
 
 class FixedObjective(Strict):
     """An objective whose weights are not tuned.
@@ -56,7 +54,7 @@ def _check_objective(value: Any) -> str | FixedObjective:
     if isinstance(value, str) and value in _TERMS:
         return value
     weights = ", or fixed weights such as {beta: 0.5, tau: 0.1}"
-    raise unknown("objective", value, OBJECTIVE_NAMES, weights)
+    raise unknown("objective", value, tuple(_TERMS), weights)
 
 
 def _serialize(value: str | FixedObjective) -> Any:

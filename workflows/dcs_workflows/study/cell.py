@@ -25,7 +25,7 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
 from dcs_workflows.held_out import Rows
-from dcs_workflows.parallel import in_process, one_thread
+from dcs_workflows.parallel import IN_PROCESS, one_thread
 from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import Studies
 from dcs_workflows.study.study import Tuning, study_scheme
@@ -41,7 +41,7 @@ def compute_cell(
     *,
     sweep: str,
     progress: Callable[[float], None] = lambda share: None,
-    mapper: Mapper = in_process,
+    mapper: Mapper = IN_PROCESS,
     studies: Studies | None = None,
     known: dict[Any, Any] | None = None,
 ) -> CellRecord:
@@ -118,7 +118,6 @@ def compute_cell(
         scheme=scheme.to_dict(),
         class_accuracies=class_accuracies,
         trials=fitted.trials,
-        importances=fitted.importances,
         front=None if fitted.front is None else fitted.front.to_dict(),
         status="FINISHED",
         error=None,

@@ -20,12 +20,8 @@ from typing import Any, Final, Literal
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage
-from optuna.storages.journal import (
-    BaseJournalBackend,
-    JournalFileBackend,
-    JournalFileSymlinkLock,
-)
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileSymlinkLock
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -64,7 +60,7 @@ class StoredStudy:
     file : pathlib.Path
         Its journal, or a file to lock if it is in a database.
     address : str or None
-        URL of a database, or ``grpc://host:port``; None for a journal.
+        URL of a database; None for a journal.
     """
 
     name: str
@@ -179,7 +175,7 @@ class Studies:
     output : pathlib.Path
         The output folder.
     storage : str or None
-        Another folder of the journals, URL of a database, or ``grpc://host:port``.
+        Another folder of the journals, or URL of a database.
     """
 
     output: Path
@@ -198,18 +194,14 @@ class Studies:
         if self.storage is not None and "://" in self.storage:
             stored = StoredStudy("", self.output, self.storage)
             with stored.storage_errors():
+                make_url(self.storage).get_dialect().import_dbapi()
                 if connect:
                     _ = stored.storage
-                elif not self.storage.startswith("grpc://"):
-                    make_url(self.storage).get_dialect().import_dbapi()
 
 
 @lru_cache(maxsize=4)
 def _open_database(address: str) -> BaseStorage:
     """Open a database; each process opens it once."""
-    if address.startswith("grpc://"):
-        host, _, port = address.removeprefix("grpc://").rpartition(":")
-        return GrpcStorageProxy(host=host, port=int(port))
     # A study uses the database seldom: no connection stays open between.
     return RDBStorage(address, engine_kwargs={"poolclass": NullPool})
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -41,15 +40,12 @@ from dcs.selection.methods import Method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.parallel import in_process
+from dcs_workflows.parallel import IN_PROCESS
 from dcs_workflows.study.space import SearchSpace
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
 
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
-#: Minimum number of trials for meaningful importances, and the share that counts as good.
-_MIN_TRIALS: Final = 30
-_GOOD_SHARE: Final = 0.25
 #: Number of random trials of TPE, unless the study is short.
 _STARTUP: Final = 10
 #: PMI weights of standard settings without COBias, as shares of the largest.
@@ -88,7 +84,7 @@ class Tuning:
     settings: TunerSettings | None
     seed: int
     progress: Callable[[float], None] = lambda share: None
-    mapper: Mapper = in_process
+    mapper: Mapper = IN_PROCESS
     stored: StoredStudy | None = None
     known: dict[Any, Any] = field(default_factory=dict)
     reference: NDArray[np.int64] | None = None
@@ -106,8 +102,6 @@ class Tuned:
         All trials, in order.
     params, metrics : mapping
         Those of the selected setting.
-    importances : dict of str to float
-        See :func:`importances`.
     front : FittedScheme or None
         The front that the scheme was picked from, if any.
     """
@@ -116,7 +110,6 @@ class Tuned:
     trials: tuple[TrialRecord, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    importances: dict[str, float] = field(default_factory=dict)
     front: FittedScheme | None = None
 
 
@@ -132,7 +125,7 @@ def study_scheme(tuning: Tuning) -> Tuned:
     selection = _selection(method.settings(n_labelled), settings)
     if _FRONT not in tuning.known:
         tuning.known[_FRONT] = _run(tuning, selection)
-    trials, shares, front, gain = tuning.known[_FRONT]
+    trials, front, gain = tuning.known[_FRONT]
     fitted = front.pick(selection.preference)
     point = fitted.chosen
     params = _main_params(point)
@@ -146,7 +139,7 @@ def study_scheme(tuning: Tuning) -> Tuned:
     # Methods that share a search have their own names.
     named = {**fitted.scheme.provenance, "method": method.name}
     scheme = replace(fitted.scheme, provenance=named)
-    return Tuned(scheme, trials, params, metrics, shares, fitted)
+    return Tuned(scheme, trials, params, metrics, fitted)
 
 
 def point_metrics(point: FrontPoint) -> dict[str, float]:
@@ -189,8 +182,8 @@ def _selection(usual: SelectionSettings, settings: TunerSettings | None) -> Sele
 
 def _run(
     tuning: Tuning, selection: SelectionSettings
-) -> tuple[tuple[TrialRecord, ...], dict[str, float], FittedScheme, float]:
-    """Return trials, importances, front, and what the sampled trials gained, in score."""
+) -> tuple[tuple[TrialRecord, ...], FittedScheme, float]:
+    """Return trials, front, and what the sampled trials gained, in score."""
     table, settings = tuning.table, tuning.settings
     fitting = Fitting(table.probs, table.labels, **selection.judge, seed=tuning.seed)
     standard = standard_settings(selection, table.n_classes)
@@ -202,7 +195,7 @@ def _run(
         fits = fitting.judge(standard, mapper=tuning.mapper, progress=tuning.progress)
         seconds = (time.perf_counter() - clock) / len(fits)
         records = [_record(n, fit, seconds, started_ms) for n, fit in enumerate(fits)]
-        return tuple(records), {}, front(fits), 0.0
+        return tuple(records), front(fits), 0.0
     searched = [each for each in standard if each.corrections != "none"] or standard
     # Development rows do not take part in searches.
     n_rows = fitting.labels.size - (fitting.truth.size if fitting.n_folds == 1 else 0)
@@ -221,7 +214,7 @@ def _run(
         for each in (fits[: len(others) + study.n_first], fits)
     )
     gain = (after.accuracy - after.cobias) - (before.accuracy - before.cobias)
-    return tuple(study.records), importances(study.trials), front(fits), gain
+    return tuple(study.records), front(fits), gain
 
 
 def _record(number: int, fit: Fit, seconds: float, started_ms: int) -> TrialRecord:
@@ -274,10 +267,6 @@ class _Study:
         self._asked: list[tuple[optuna.Trial, Hyperparameters]] = []
         self.fits: list[Fit] = []
         self.records: list[TrialRecord] = []
-
-    @property
-    def trials(self) -> list[FrozenTrial]:
-        return self._study.get_trials(deepcopy=False)
 
     def run(self) -> None:
         """Judge the standard settings together, then those of the sampler in a window."""
@@ -343,13 +332,8 @@ class _Study:
             attrs = self._earlier[number].user_attrs
             seconds, started_ms = attrs["seconds"], attrs["started_ms"]
         values = {name: float(getattr(fit, name)) for name in OBJECTIVES}
-        score = fit.accuracy - fit.cobias
-        for name, value in {
-            **values,
-            "score": score,
-            "seconds": seconds,
-            "started_ms": started_ms,
-        }.items():
+        about = {"score": fit.accuracy - fit.cobias, "seconds": seconds, "started_ms": started_ms}
+        for name, value in (values | about).items():
             trial.set_user_attr(name, value)
         self.fits.append(fit)
         self._constrain(trial, fit)
@@ -357,7 +341,7 @@ class _Study:
         stored = self._tuning.stored
         if stored is not None and self._copy is not None and number >= len(self._earlier):
             with stored.storage_errors():
-                self._copy.add_trial(self.trials[number])
+                self._copy.add_trial(self._study.get_trials(deepcopy=False)[number])
         self.records.append(_record(number, fit, seconds, started_ms))
 
     def _constrain(self, trial: optuna.Trial, fit: Fit) -> None:
@@ -419,40 +403,6 @@ def make_sampler(name: str, *, seed: int, trials: int) -> BaseSampler:
         return sampler
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigError(f"tuner.sampler {name}: {last_line(error)}") from error
-
-
-def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
-    """Return the importance of each hyperparameter for accuracy minus COBias, by PED-ANOVA.
-
-    Parameters
-    ----------
-    trials : sequence of FrozenTrial
-        All judged trials of a study.
-
-    Returns
-    -------
-    dict of str to float
-        Importances of the hyperparameters that vary, with sum 1; empty for fewer than 30 trials,
-        or if all trials have the same value.
-    """
-    # Loads scikit-learn and pandas, which most processes do not need.
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    scores = [trial.user_attrs["score"] for trial in trials]
-    if len(trials) < _MIN_TRIALS or len({*scores}) == 1:
-        return {}
-    study = optuna.create_study(direction="maximize")
-    study.add_trials(
-        optuna.create_trial(params=t.params, distributions=t.distributions, value=score)
-        for t, score in zip(trials, scores, strict=True)
-    )
-    drawn = {name: each for trial in trials for name, each in trial.distributions.items()}
-    evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
-    with warnings.catch_warnings():
-        # Of conditional hyperparameters that few trials have.
-        warnings.simplefilter("ignore", UserWarning)
-        shares = get_param_importances(study, evaluator=evaluator)
-    return {name: float(share) for name, share in shares.items() if not drawn[name].single()}
 
 
 def _now_ms() -> int:
