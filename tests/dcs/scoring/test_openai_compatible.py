@@ -248,9 +248,12 @@ class TestFaults:
         assert len(server.requests) in requests
 
     @pytest.mark.parametrize(
-        "fault", [(500, SOON, "boom"), (400, {}, "filtered"), (0, {}, ""), (200, {}, "{}")]
+        ("fault", "exact"),
+        [
+            *(((500, SOON, "boom"), True), ((0, {}, ""), True)),
+            *(((400, {}, "filtered"), False), ((200, {}, "{}"), False)),
+        ],
     )
-    @pytest.mark.parametrize("exact", [True, False])
     def test_a_prompt_that_always_fails_costs_its_row(
         self, server: ModelServer, monkeypatch: pytest.MonkeyPatch, fault: Any, exact: bool
     ) -> None:

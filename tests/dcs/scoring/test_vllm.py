@@ -119,12 +119,6 @@ def test_chat(tmp_path: Path) -> None:
     np.testing.assert_allclose(probs, expected.score(PREFIX, QUERIES, WORDS), atol=1e-3)
 
 
-@pytest.mark.vllm
-def test_a_word_that_begins_another(engine: VLLMScorer) -> None:
-    with pytest.raises(ScoringError, match="'zebra"):
-        engine.score(PREFIX, QUERIES, (*WORDS, "zebra"))
-
-
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
     """Return the address of vLLM's own server with tiny_lm."""

@@ -77,7 +77,7 @@ def predict(
 
     from dcs.data.columns import CORRECTED, PREFIX, Reading
     from dcs.prompting.files import read_texts
-    from dcs.scoring.classifier import Classifier, ScoredBy
+    from dcs.scoring.generation import Classifier, ScoredBy
     from dcs_workflows.config.sweep import ScoringConfig, configured
     from dcs_workflows.parallel import one_thread
 
