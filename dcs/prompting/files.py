@@ -401,7 +401,7 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     if place is None:
         raise ConfigError(_missing_texts(file, data))
     if place.train:
-        examples = _divide(_read(file, place, "train", data), file.seed, place.held_out)[split]
+        examples = _part(_read(file, place, "train", data), split, file.seed, place.held_out)
     else:
         examples = _read(file, place, split, data)
     if file.disjoint is not False and split == "optimization":
@@ -421,8 +421,8 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     return tuple(examples)
 
 
-def _divide(examples: list[Example], seed: int, held_out: float) -> dict[str, list[Example]]:
-    """Divide texts into the splits, stratified by class; equal texts stay together."""
+def _part(examples: list[Example], split: Split, seed: int, held_out: float) -> list[Example]:
+    """Return a split of divided texts, stratified by class; equal texts stay together."""
     first: dict[str, Example] = {}
     for example in examples:
         first.setdefault(example.text, example)
@@ -431,8 +431,7 @@ def _divide(examples: list[Example], seed: int, held_out: float) -> dict[str, li
     divided = [each for each in first.values() if each.label >= 0] or [*first.values()]
     labels = [max(example.label, 0) for example in divided]
     held = {divided[row].text for row in stratified_split(labels, shares, seed=seed)["test"]}
-    parts = {part: part == "test" for part in SPLITS}
-    return {part: [e for e in examples if (e.text in held) == own] for part, own in parts.items()}
+    return [each for each in examples if (each.text in held) == (split == "test")]
 
 
 def _read(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.exact import exact_search
-from benchmarks.lower_bound import lower_bound, tighten
+from benchmarks.lower_bound import lower_bound
 from dcs.evaluation.metrics import Objective
 from tests.dcs.solutions import SETS, coarse_problem
 
@@ -49,17 +49,3 @@ def test_more_steps_never_lower_it_and_some_raise_it() -> None:
     bounds = [lower_bound(probs, labels, [30] * 5, steps=steps).bound for steps in (1, 5, 20)]
     assert bounds == sorted(bounds)
     assert bounds[0] < bounds[-1]
-
-
-def test_the_dual_is_below_every_sum_over_pairs() -> None:
-    rng = np.random.default_rng(3)
-    costs = rng.random((4, 4, 3, 3))
-    best = min(
-        sum(costs[i, j, choice[i], choice[j]] for i in range(4) for j in range(i))
-        for choice in np.ndindex(3, 3, 3, 3)
-    )
-    bounds = [tighten(costs, np.zeros((4, 4, 3)), sweeps) for sweeps in (0, 5, 50)]
-    assert bounds == sorted(bounds)
-    assert bounds[-1] <= best + 1e-12
-    # One pair is no relaxation.
-    assert tighten(costs[:2, :2], np.zeros((2, 2, 3)), 1) == pytest.approx(costs[1, 0].min())

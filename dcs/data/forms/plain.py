@@ -19,6 +19,7 @@ from dcs.data.columns import (
     is_id,
     is_label,
     names_predictions,
+    numbered,
     to_number,
 )
 from dcs.data.forms import (
@@ -95,11 +96,11 @@ def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
         raise TableError(
             f"row {short[0]} has scores of {number}; run the pipeline with top_k=None"
         )
-    numbered = all(re.fullmatch(r"LABEL_\d+", name) for name in classes)
-    if numbered and given.classes and {*given.classes} != {*classes}:
+    nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in classes)
+    if nameless and given.classes and {*given.classes} != {*classes}:
         names = {f"LABEL_{k}": name for k, name in enumerate(given.classes)}
         scores = [{names.get(k, k): v for k, v in row.items()} for row in scores]
-    elif numbered:
+    elif nameless:
         for name in label_columns(rest):
             texts = [text for text in map(as_text, cells_of(rest[name])) if text]
             if texts and not any(re.fullmatch(r"(LABEL_)?[\d.]+", text) for text in texts):
@@ -215,17 +216,15 @@ LONG = Form("several rows per text", _long_columns, _long_rows)
 
 
 _RUN: Final = re.compile(
-    r"(\w*(?:run|answer|vote|pred|prediction|response|sample|seed|draw|output))[ _.-]?\d+", re.I
+    r"(\w*(?:run|answer|vote|pred|prediction|response|sample|seed|draw|output))[ _.-]?(\d{1,18})",
+    re.I,
 )
 
 
 def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
     """Return the columns of answers: of one name with numbers, and not fractions."""
-    groups: dict[str, list[str]] = {}
-    for name in frame.columns:
-        if match := _RUN.fullmatch(name):
-            groups.setdefault(match[1], []).append(name)
-    found = [names for names in groups.values() if len(names) > 1]
+    groups = numbered(frame.columns, _RUN).values()
+    found = [[name for _, name in own] for own in groups if len(own) > 1]
     if len(found) != 1 or not (given.classes or label_columns(frame, found[0])):
         return []
     numbers = [to_number(frame[name]) for name in found[0]]

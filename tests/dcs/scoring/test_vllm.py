@@ -60,8 +60,9 @@ def engine() -> Iterator[VLLMScorer]:
 
 @pytest.mark.vllm
 class TestContract(ScorerContract):
-    @pytest.fixture
-    def scorer(self, engine: VLLMScorer) -> Scorer:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def scorer(cls, engine: VLLMScorer) -> Scorer:
         return engine
 
 
