@@ -34,8 +34,12 @@ from scipy.stats import beta
 
 import dcs
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance
-from dcs.evaluation.noninferiority import accuracy_difference
-from dcs.evaluation.uncertainty import Interval, compare_predictions, metric_intervals
+from dcs.evaluation.uncertainty import (
+    Interval,
+    accuracy_difference,
+    compare_predictions,
+    metric_intervals,
+)
 
 FRESH_ROWS: Final = 40_000
 
@@ -175,7 +179,7 @@ def draw_intervals(number: int) -> list[dict[str, Any]]:
     truth = [SHAPES[name](n_classes)]
     truth.append(truth[0] - DROPS[shape])
     cobias = float(mean_distance(truth[0]))
-    counts = dict.fromkeys(("rejected", "difference", "cobias", "score", "weakest"), 0)
+    counts = dict.fromkeys(("rejected", "difference", "cobias", "weakest"), 0)
     for _ in range(BLOCK):
         labels = rng.integers(0, n_classes, n_rows)
         # One uniform number per row for both: what the better one has wrong, the other has too.
@@ -187,7 +191,6 @@ def draw_intervals(number: int) -> list[dict[str, Any]]:
         for p, one in zip(truth, predicted, strict=True):
             found = metric_intervals(confusion_matrix(labels, one, n_classes), resamples=400)
             counts["cobias"] += _contains(found.cobias, cobias)
-            counts["score"] += _contains(found.score, float(p.mean()) - cobias)
             counts["weakest"] += _contains(found.weakest_class, float(p.min()))
     about = {"number": number, "shape": name, "classes": n_classes, "rows": n_rows, "draws": BLOCK}
     return [about | counts]
@@ -229,9 +232,8 @@ def accuracies_table(frame: pd.DataFrame) -> str:
 def intervals_table(frame: pd.DataFrame) -> str:
     """Return the level of the test and the coverage of the intervals, by part of the setting."""
     lines = [
-        "| settings | draws | p < 0.05 | COBias difference | COBias | accuracy − COBias "
-        "| weakest class |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| settings | draws | p < 0.05 | COBias difference | COBias | weakest class |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     parts = [(str(name), own) for name, own in frame.groupby("shape", sort=False)]
     parts += [(f"N = {number}", own) for number, own in frame.groupby("classes")]
@@ -240,7 +242,7 @@ def intervals_table(frame: pd.DataFrame) -> str:
         draws = int(own["draws"].sum())
         # All intervals but that of the difference are of both predictions of a draw.
         shares = [100.0 * own[each].sum() / draws for each in ("rejected", "difference")]
-        shares += [50.0 * own[each].sum() / draws for each in ("cobias", "score", "weakest")]
+        shares += [50.0 * own[each].sum() / draws for each in ("cobias", "weakest")]
         figures = " | ".join(f"{share:.1f}" for share in shares)
         lines.append(f"| {name} | {draws:,} | {figures} |")
     settings = frame.groupby(["shape", "classes", "rows"])[["draws", "rejected"]].sum()

@@ -13,10 +13,10 @@ from benchmarks.evaluator import add_class, clear
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
+from dcs.search.annealing import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
 from dcs.search.kernels.candidates import eval_class
 from dcs.search.kernels.chains import TOLERANCE
 from dcs.search.kernels.table import Room, Table, compiled, copy, make_room
-from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
 
 #: Maximum number of solutions: more would take most of an hour for 10,000 rows.
 MOST_SOLUTIONS: Final = 1_000_000_000

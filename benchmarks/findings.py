@@ -25,7 +25,6 @@ from dcs_tracking import Archive, CellRecord
 from dcs_tracking.results import figures
 from dcs_tracking.results.cells import (
     Cells,
-    changes_nothing,
     groups_of,
     is_missing,
     method_title,
@@ -83,8 +82,17 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
         Without settings that follow from the source.
     """
     cells = Cells.of(records)
-    axes, corrections, classes = cells.axes, cells.corrections, cells.classes
-    used = (corrections["kind"] == "membership") & ~changes_nothing(corrections)
+    axes, classes = cells.axes, cells.classes
+    corrections = pd.DataFrame(
+        [
+            {"key": record.key, **each}
+            for record in cells.records
+            for each in (record.scheme or {}).get("corrections", [])
+        ],
+        columns=["key", "class", "kind", "a", "b", "c"],
+    )
+    unchanged = (corrections[["a", "b", "c"]] == [0.0, 1.0, 1.0]).all(axis=1)
+    used = (corrections["kind"] == "membership") & ~unchanged
     rank = classes.groupby("key")["before"].rank(pct=True)
     weak = corrections.assign(used=used).merge(
         classes.assign(weak=rank <= 0.5)[["key", "class", "weak"]], on=["key", "class"]

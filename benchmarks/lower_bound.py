@@ -29,8 +29,8 @@ from dcs.data.checks import whole_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
+from dcs.search.annealing import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, Problem
 from dcs.search.kernels.table import Table, compiled, corrected
-from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, Problem
 
 #: Maximum size of the array of lost rows, one entry for each pair of corrections of two classes.
 _MAX_PAIRS: Final = 50_000_000

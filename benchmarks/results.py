@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.splits import compare_over_splits
-from dcs.evaluation.uncertainty import compare_predictions
+from dcs.evaluation.uncertainty import compare_over_splits, compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import Archive, CellRecord
 from dcs_tracking.results.cells import method_title

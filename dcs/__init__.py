@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dcs.schemes.corrections import Weight as Weight
     from dcs.schemes.scheme import CorrectionScheme as CorrectionScheme
     from dcs.scoring.generation import Classifier as Classifier
+    from dcs.search.annealing import AnnealingResult as AnnealingResult
     from dcs.search.annealing import anneal as anneal
-    from dcs.search.problem import AnnealingResult as AnnealingResult
     from dcs.search.schedule import Schedule as Schedule
     from dcs.selection.compare import SelectionSettings as SelectionSettings
     from dcs.selection.compare import fit_scheme as fit_scheme
@@ -41,8 +41,7 @@ _EXPORTS = {
     "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
     "dcs.schemes.scheme": ("CorrectionScheme",),
     "dcs.scoring.generation": ("Classifier",),
-    "dcs.search.annealing": ("anneal",),
-    "dcs.search.problem": ("AnnealingResult",),
+    "dcs.search.annealing": ("AnnealingResult", "anneal"),
     "dcs.search.schedule": ("Schedule",),
     "dcs.selection.estimator": ("DCSClassifier",),
     "dcs.selection.compare": ("SelectionSettings", "fit_scheme"),

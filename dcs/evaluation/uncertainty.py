@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
-from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri
+from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri, stdtr, stdtrit
 
-from dcs.data.checks import whole_number
+from dcs.data.checks import finite_number, whole_number
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance, rates
-from dcs.evaluation.noninferiority import accuracy_difference
 
 Array = NDArray[np.float64]
 
@@ -37,8 +37,9 @@ _LEVEL: Final = 0.95
 #: Smaller differences of class accuracies are rounding errors.
 _ROUNDING: Final = 1e-9
 
-#: Number of bisection steps of a p-value.
+#: Number of bisection steps of a p-value, and of the end of a score interval.
 _BISECTIONS: Final = 20
+_END_BISECTIONS: Final = 60
 
 #: Smaller probabilities are not distinguished.
 _LEAST_P: Final = 1e-9
@@ -73,8 +74,8 @@ class MetricIntervals:
 
     Attributes
     ----------
-    accuracy, cobias, score : Interval
-        Accuracy, COBias, and accuracy minus COBias, as fractions.
+    accuracy, cobias : Interval
+        Accuracy and COBias, as fractions.
     balanced_accuracy, macro_f1, weakest_class : Interval
         As in :class:`ClassificationMetrics`. The interval of the weakest class is for the lowest
         of the true class accuracies, whichever class has it.
@@ -87,7 +88,6 @@ class MetricIntervals:
 
     accuracy: Interval
     cobias: Interval
-    score: Interval
     balanced_accuracy: Interval
     macro_f1: Interval
     weakest_class: Interval
@@ -129,8 +129,7 @@ def metric_intervals(
 
     By chance alone class accuracies differ, so that COBias is overestimated. Its interval contains
     the values at which the observed one is not unlikely, simulated for the most likely class
-    accuracies of each value; that of accuracy minus COBias combines it with the exact interval
-    of accuracy (Zou and Donner 2008). `benchmarks/calibration.py` simulates the coverage.
+    accuracies of each value. `benchmarks/calibration.py` simulates the coverage.
 
     Parameters
     ----------
@@ -161,25 +160,10 @@ def metric_intervals(
     )
     accuracy = _bootstrap(estimate.accuracy, accuracies)
     curve = _CobiasCurve.of(right, rows)
-    low, high = curve.ends(_LEVEL)
-    _, accuracies_there, biases_there = _metrics(
-        curve.draw(curve.truth(curve.centre), seed), curve.rows
-    )
-    least, most = _exact_ends(right.sum(keepdims=True), rows.sum(keepdims=True), _LEVEL)
-    score = _difference(
-        (estimate.accuracy, float(least[0]), float(most[0])),
-        (curve.centre, low, high),
-        _correlation(accuracies_there, biases_there),
-    )
-    if low <= _ROUNDING:
-        # COBias may be 0, and the difference as large as the accuracy.
-        score = score[0], max(score[1], float(most[0]))
-    plain = estimate.accuracy - estimate.cobias
     weakest = _weakest(right, rows)
     return MetricIntervals(
         accuracy=accuracy,
-        cobias=_around(estimate.cobias, (low, high), biases),
-        score=_around(plain, score, accuracies - biases),
+        cobias=_around(estimate.cobias, curve.ends(_LEVEL), biases),
         balanced_accuracy=_bootstrap(estimate.balanced_accuracy, np.nanmean(shares, axis=1)),
         macro_f1=_bootstrap(estimate.macro_f1, _resample_f1(counts, resamples, seed)),
         weakest_class=_around(estimate.weakest_class, weakest, np.nanmin(shares, axis=1)),
@@ -337,9 +321,8 @@ class _CobiasCurve:
     observed: float
     right: NDArray[np.int64]
     rows: NDArray[np.int64]
-    #: True values, ascending, and the position of their class accuracies on the path.
+    #: True values, ascending.
     values: Array
-    positions: Array
     #: Normal quantiles of the probabilities of a COBias at least, and at most, as large as the
     #: observed one: smoother than the probabilities themselves, between which they interpolate.
     above: Array
@@ -351,7 +334,7 @@ class _CobiasCurve:
         right, rows = right[known], rows[known]
         observed = float(mean_distance(right / rows))
         empty = np.zeros(1)
-        curve = cls(observed, right, rows, empty, empty, np.ones(1), np.ones(1))
+        curve = cls(observed, right, rows, empty, np.ones(1), np.ones(1))
         if rows.size < 2:
             return curve
         end = 1.0
@@ -368,11 +351,11 @@ class _CobiasCurve:
             found.append((float(mean_distance(curve._at(position))), position, above, below))
             if position < 0.0 and below < _ROUNDING:
                 break
-        values, positions, above, below = np.array(sorted(found)).T
+        values, _, above, below = np.array(sorted(found)).T
         # The moments are simulated; the probabilities are monotone.
         rising, falling = np.maximum.accumulate(above), np.minimum.accumulate(below)
         quantiles = (ndtri(np.clip(each, _LEAST_P, 1.0 - _LEAST_P)) for each in (rising, falling))
-        return cls(observed, right, rows, values, positions, *quantiles)
+        return cls(observed, right, rows, values, *quantiles)
 
     def _at(self, position: float) -> Array:
         """Return the class accuracies at a position: 0 for the observed ones, above 0 fairer."""
@@ -390,17 +373,11 @@ class _CobiasCurve:
         accuracies[order] = np.clip(fitted, 0.0, 1.0)
         return accuracies
 
-    def truth(self, value: float) -> Array:
-        """Return the most likely class accuracies with a COBias of `value`."""
-        return self._at(float(np.interp(value, self.values, self.positions)))
-
-    def draw(self, accuracies: Array, seed: int = 0) -> NDArray[np.int64]:
-        """Draw numbers of correct rows [R, N]."""
-        size = (_SIMULATED, self.rows.size)
-        return np.random.default_rng(seed).binomial(self.rows, accuracies, size=size)
-
     def _sample(self, position: float) -> Array:
-        return mean_distance(self.draw(self._at(position)) / self.rows)
+        """Draw COBias at a position, with numbers of correct rows [R, N]."""
+        size = (_SIMULATED, self.rows.size)
+        drawn = np.random.default_rng(0).binomial(self.rows, self._at(position), size=size)
+        return mean_distance(drawn / self.rows)
 
     @property
     def centre(self) -> float:
@@ -514,6 +491,164 @@ def mcnemar_p(gained: int, lost: int) -> float:
         Numbers of rows that only the second or only the first set of predictions has right.
     """
     return min(1.0, 2.0 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
+
+
+@dataclass(frozen=True, slots=True)
+class NonInferiority:
+    """One-sided score test of paired accuracies on the same rows (Tango 1998).
+
+    The null hypothesis is that the true accuracy decreases by the margin or more. The variance is
+    estimated under this hypothesis, so that few or no differing rows prove nothing. The rows may
+    be cross-validated: for stable fits, the variance over all held-out rows is valid for the mean
+    of the folds (Bayle et al. 2020, arXiv 2007.12671). `benchmarks/calibration.py` simulates it.
+
+    Parameters
+    ----------
+    gained, lost : float
+        Numbers of rows that only the second or only the first set of predictions has right;
+        fractions where copies count together.
+    n_rows : float
+        Number of rows.
+    margin : float
+        Largest acceptable loss of accuracy, as a fraction.
+    confidence : float
+        One minus the level of the test.
+    """
+
+    gained: float
+    lost: float
+    n_rows: float
+    margin: float
+    confidence: float = 0.95
+
+    @property
+    def statistic(self) -> float:
+        """Standardised excess of the accuracy difference over minus the margin."""
+        n, loss = self.n_rows, self.margin
+        excess = self.gained - self.lost + n * loss
+        # Maximum likelihood estimate of the probability of a loss if the hypothesis is true.
+        b = -self.gained - self.lost - (2 * n - self.gained + self.lost) * loss
+        c = self.lost * loss * (1.0 + loss)
+        losses = (math.sqrt(max(0.0, b * b - 8.0 * n * c)) - b) / (4.0 * n)
+        variance = n * (2.0 * losses - loss * (1.0 + loss))
+        if variance <= 0.0:
+            return math.inf if excess > 0.0 else -math.inf
+        return excess / math.sqrt(variance)
+
+    @property
+    def critical(self) -> float:
+        """Value that the statistic must reach."""
+        return NormalDist().inv_cdf(self.confidence)
+
+    @property
+    def passed(self) -> bool:
+        """Whether a loss of the margin or more is rejected."""
+        return self.statistic >= self.critical
+
+    @property
+    def rows_needed(self) -> int | None:
+        """Number of rows at which the same rates pass; None if they lose the margin or more."""
+        statistic = self.statistic
+        if statistic <= 0.0:
+            return None
+        return math.ceil(self.n_rows * max(1.0, (self.critical / statistic) ** 2))
+
+
+def accuracy_difference(
+    gained: float, lost: float, n_rows: float, *, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the score interval of a difference of paired accuracies (Tango 1998).
+
+    Parameters
+    ----------
+    gained, lost : float
+        Numbers of rows that only the second or only the first set of predictions has right;
+        fractions where copies count together.
+    n_rows : float
+        Number of rows.
+    confidence : float, optional
+        Coverage of the interval.
+
+    Returns
+    -------
+    low, high : float
+        Ends of the interval of the second accuracy minus the first, -1..1.
+    """
+    critical = NormalDist().inv_cdf((1.0 + confidence) / 2.0)
+
+    def lower(gained: float, lost: float) -> float:
+        low, high = -1.0, (gained - lost) / n_rows
+        for _ in range(_END_BISECTIONS):
+            middle = (low + high) / 2.0
+            rejected = NonInferiority(gained, lost, n_rows, -middle).statistic > critical
+            low, high = (middle, high) if rejected else (low, middle)
+        return low
+
+    return lower(gained, lost), -lower(lost, gained)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitComparison:
+    """Mean difference of two methods over splits.
+
+    Attributes
+    ----------
+    mean : float
+        Mean of the differences, in their units.
+    low, high : float
+        95 % confidence interval; NaN for a single split.
+    p : float
+        Two-sided p-value of a mean of zero; NaN for a single split.
+    n_splits : int
+        Number of splits.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    n_splits: int
+
+
+def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> SplitComparison:
+    """Compare two methods by the corrected resampled t-test.
+
+    Splits of the same rows overlap, so that their results are correlated and the standard error
+    over splits is too small. The correction adds the ratio of test to fitted rows to the inverse
+    of the number of splits.
+
+    Parameters
+    ----------
+    differences : array of float, shape [S]
+        Differences of a metric between two methods, one per split.
+    test_ratio : float
+        Number of test rows divided by the number of fitted rows: 3 / 7 for 70/30 splits.
+
+    Returns
+    -------
+    SplitComparison
+        Mean, corrected standard error, interval and p-value.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no difference, or a value is not finite.
+
+    Notes
+    -----
+    Source: Nadeau and Bengio 2003, Inference for the generalization error, Machine Learning 52.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
+        raise InvalidInputError("differences: must be at least one finite number per split")
+    ratio = finite_number(test_ratio, "test_ratio", positive=True)
+    mean, n = float(values.mean()), values.size
+    if n == 1:
+        return SplitComparison(mean, math.nan, math.nan, math.nan, 1)
+    error = math.sqrt((1.0 / n + ratio) * float(values.var(ddof=1)))
+    reach = float(stdtrit(n - 1, 0.975)) * error
+    p = 2.0 * float(stdtr(n - 1, -abs(mean) / error)) if error > 0.0 else float(mean == 0.0)
+    return SplitComparison(mean, mean - reach, mean + reach, p, n)
 
 
 def percent(

@@ -56,8 +56,6 @@ class Parameter:
         How it is sampled.
     schedule : bool
         Whether it belongs to the annealing schedule.
-    meaning : str
-        One line for pages.
     version : int
         Raised if its meaning or default changes, so that tuned cells are computed again.
     """
@@ -70,65 +68,25 @@ class Parameter:
     integer: bool = False
     logarithmic: bool = False
     schedule: bool = False
-    meaning: str = ""
     version: int = 1
 
 
 PARAMETERS: Final = (
-    Parameter("calibration", CALIBRATION_NAMES, meaning="calibration before the corrections"),
+    Parameter("calibration", CALIBRATION_NAMES),
+    Parameter("ridge", (1.0, 300.0), least=1e-9, logarithmic=True),
+    Parameter("anchor", (0.0, 1.0), least=0.0, most=1.0),
     Parameter(
-        "ridge",
-        (1.0, 300.0),
-        least=1e-9,
-        logarithmic=True,
-        meaning="penalty of a single calibration, in rows",
+        "corrections", ("weights", "memberships", "both"), choices=get_args(CorrectionFamily)
     ),
-    Parameter(
-        "anchor",
-        (0.0, 1.0),
-        least=0.0,
-        most=1.0,
-        meaning="where the penalty pulls: 1 is batch calibration, 0 uniform probabilities",
-    ),
-    Parameter(
-        "corrections",
-        ("weights", "memberships", "both"),
-        choices=get_args(CorrectionFamily),
-        meaning="corrections from which a search chooses",
-    ),
-    Parameter("spacing", get_args(WeightSpacing), meaning="spacing of the weights"),
-    Parameter(
-        "weight_scale",
-        (10, 120),
-        least=2,
-        most=1000,
-        integer=True,
-        meaning="number of weights, D_W",
-    ),
-    Parameter("beta", (0.0, 2.0), least=0.0, meaning="weight of COBias in Z"),
-    Parameter("tau", (0.0, 0.5), least=0.0, meaning="weight of PMI in Z"),
-    Parameter("error_weight", (1.0,), least=0.0, meaning="weight of the error rate in Z"),
-    Parameter(
-        "pseudo_count",
-        (4000.0,),
-        least=1e-9,
-        logarithmic=True,
-        meaning="k of the published PMI term",
-    ),
-    Parameter(
-        "prior_rows",
-        (0.0, 200.0),
-        least=0.0,
-        meaning="evidence of the calibrated probabilities, in rows per class",
-    ),
-    Parameter(
-        "initial_temperature",
-        (0.002, 0.2),
-        least=1e-9,
-        logarithmic=True,
-        schedule=True,
-        meaning="first temperature, on the scale of Z",
-    ),
+    Parameter("spacing", get_args(WeightSpacing)),
+    Parameter("weight_scale", (10, 120), least=2, most=1000, integer=True),
+    Parameter("beta", (0.0, 2.0), least=0.0),
+    Parameter("tau", (0.0, 0.5), least=0.0),
+    Parameter("error_weight", (1.0,), least=0.0),
+    Parameter("pseudo_count", (4000.0,), least=1e-9, logarithmic=True),
+    Parameter("prior_rows", (0.0, 200.0), least=0.0),
+    # Of the schedule: temperatures are on the scale of Z, the last is a share of the first.
+    Parameter("initial_temperature", (0.002, 0.2), least=1e-9, logarithmic=True, schedule=True),
     Parameter(
         "temperature_ratio",
         (0.0001, 0.1),
@@ -136,34 +94,12 @@ PARAMETERS: Final = (
         most=1.0,
         logarithmic=True,
         schedule=True,
-        meaning="last temperature as a share of the first",
     ),
-    Parameter(
-        "cooling_rate",
-        (0.2, 0.8),
-        least=0.01,
-        most=0.999,
-        schedule=True,
-        meaning="factor from one temperature to the next",
-    ),
-    Parameter(
-        "lambda1",
-        (0.5, 4.0),
-        least=1e-9,
-        logarithmic=True,
-        schedule=True,
-        meaning="accepted moves per class that end a temperature",
-    ),
-    Parameter(
-        "lambda2",
-        (0.5, 4.0),
-        least=1e-9,
-        logarithmic=True,
-        schedule=True,
-        meaning="generated moves per class that end a temperature",
-    ),
+    Parameter("cooling_rate", (0.2, 0.8), least=0.01, most=0.999, schedule=True),
+    Parameter("lambda1", (0.5, 4.0), least=1e-9, logarithmic=True, schedule=True),
+    Parameter("lambda2", (0.5, 4.0), least=1e-9, logarithmic=True, schedule=True),
 )
-"""All hyperparameters of a trial, in the order of tables."""
+"""All hyperparameters of a trial, in the order of tables; see :class:`Hyperparameters`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,16 +161,13 @@ class Hyperparameters:
     stream: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("calibration", CALIBRATION_NAMES),
-            ("corrections", get_args(CorrectionFamily)),
-            ("spacing", get_args(WeightSpacing)),
-        ):
-            check_choice(name, getattr(self, name), allowed)
         for row in PARAMETERS:
-            if row.schedule or isinstance(row.values[0], str):
+            if row.schedule:
                 continue
             value = getattr(self, row.name)
+            if isinstance(row.values[0], str):
+                check_choice(row.name, value, row.choices or row.values)
+                continue
             if row.integer:
                 most_whole = None if row.most is None else int(row.most)
                 least = int(row.least or 0)

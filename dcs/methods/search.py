@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from dcs.methods.calibrations.base import Array, Labels
-from dcs.methods.calibrations.free import log_means, smooth_shares
+from dcs.methods.calibrations.base import Array, Labels, log_means, smooth_shares
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight
 
@@ -46,8 +45,7 @@ class CalibratedRows:
         towards those that need no search; see :attr:`Hyperparameters.prior_rows`.
         """
         # Import lazily: compiling the search should not delay reading a front or listing settings.
-        from dcs.search.annealing import cooled
-        from dcs.search.problem import Problem
+        from dcs.search.annealing import Problem, cooled
 
         n_rows, n = self.probs.shape
         if setting.corrections == "none":

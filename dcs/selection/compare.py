@@ -23,11 +23,10 @@ from dcs.data.checks import (
     whole_number,
 )
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
-from dcs.methods.calibrations.free import batch_calibration
+from dcs.methods.calibrations.base import batch_calibration
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.fitting import (
-    FEWEST_LABELS,
     Averaged,
     Fit,
     Fitting,
@@ -289,8 +288,7 @@ def _best(
     For each beta the mean of the best few searches that have one, and all Pareto-optimal others.
     """
     if settings.preference.prefer == "offsets":
-        own = [fit for fit in fits if fit.setting is not None and fit.setting.adds_offsets]
-        fits = own or fits
+        fits = [fit for fit in fits if _adds_offsets(fit)] or fits
     searched = [fit for fit in fits if _is_averaged(fit)]
     best: list[tuple[Fit, float]] = []
     for beta in settings.betas:
@@ -449,8 +447,11 @@ class _Front:
 
 def _has_mean(fit: Fit) -> bool:
     """Whether the scheme for new rows is the mean of those that were judged."""
-    setting = fit.setting
-    return not isinstance(setting, Hyperparameters) or setting.is_linear
+    return not isinstance(fit.setting, Hyperparameters) or fit.setting.is_linear
+
+
+def _adds_offsets(fit: Fit) -> bool:
+    return isinstance(fit.setting, Hyperparameters) and fit.setting.adds_offsets
 
 
 def _as_dicts(setting: Hyperparameters | Averaged | None) -> tuple[dict[str, Any], ...]:
@@ -499,15 +500,3 @@ def label_free_scheme(
     return CorrectionScheme.identity(
         names, provenance=origin, calibration=batch_calibration(values)
     )
-
-
-__all__ = [
-    "FEWEST_LABELS",
-    "SelectionSettings",
-    "fit_rows",
-    "fit_scheme",
-    "front_of",
-    "label_free_scheme",
-    "reference_of",
-    "standard_settings",
-]

@@ -16,13 +16,8 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from dcs.data.checks import checked_rows, classes_of, column_names, column_order
 from dcs.data.labels import as_text
 from dcs.errors import InvalidInputError, quoted, show
-from dcs.selection.compare import (
-    FEWEST_LABELS,
-    SelectionSettings,
-    fit_rows,
-    label_free_scheme,
-)
-from dcs.selection.fitting import Threads
+from dcs.selection.compare import SelectionSettings, fit_rows, label_free_scheme
+from dcs.selection.fitting import FEWEST_LABELS, Threads
 from dcs.selection.preference import Preference
 
 

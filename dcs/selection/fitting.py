@@ -123,14 +123,12 @@ class Averaged:
 
     Parameters
     ----------
-    settings : tuple of Hyperparameters or None
-        The settings; None stands for the uncorrected probabilities.
-    shares : tuple of float
-        Their weights, with sum 1.
+    parts : tuple of tuple
+        The settings with their weights, which have the sum 1; None stands for the uncorrected
+        probabilities.
     """
 
-    settings: tuple[Hyperparameters | None, ...]
-    shares: tuple[float, ...]
+    parts: tuple[tuple[Hyperparameters | None, float], ...]
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Setting | None, float]]) -> Averaged:
@@ -140,32 +138,12 @@ class Averaged:
             own = setting.parts if isinstance(setting, Averaged) else ((setting, 1.0),)
             for each, weight in own:
                 total[each] = total.get(each, 0.0) + share * weight
-        return cls(tuple(total), tuple(total.values()))
-
-    @property
-    def parts(self) -> tuple[tuple[Hyperparameters | None, float], ...]:
-        """The settings with their weights."""
-        return tuple(zip(self.settings, self.shares, strict=True))
-
-    @property
-    def main(self) -> Hyperparameters | None:
-        """The setting with the largest weight; the first of several."""
-        return max(self.parts, key=lambda part: part[1])[0]
-
-    @property
-    def is_linear(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def adds_offsets(self) -> bool:
-        """Whether schemes of the setting only add offsets to the log-probabilities."""
-        return all(each is None or each.adds_offsets for each in self.settings)
+        return cls(tuple(total.items()))
 
     def follows(self, n_rows: int, n_classes: int) -> float:
         """Return the largest value of the settings; see :class:`Hyperparameters`."""
         return max(
-            0.0 if each is None else each.follows(n_rows, n_classes) for each in self.settings
+            0.0 if each is None else each.follows(n_rows, n_classes) for each, _ in self.parts
         )
 
 

@@ -165,7 +165,9 @@ class FittedScheme:
             HTML of one file, without network.
         """
         front = {id(point) for point in self.front}
-        named = {f"--prefer {each}": self.pick(Preference(each)).chosen for each in get_args(Prefer)}
+        named = {
+            f"--prefer {each}": self.pick(Preference(each)).chosen for each in get_args(Prefer)
+        }
         points = [
             {
                 "accuracy": point.accuracy,

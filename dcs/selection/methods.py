@@ -18,19 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows
 from dcs.errors import InvalidInputError
-from dcs.methods.calibrations.free import batch_calibration, prior_reweighting
+from dcs.methods.calibrations.base import batch_calibration, prior_reweighting
 from dcs.methods.calibrations.maps import DROPS, SURROGATE, fit_map
 from dcs.methods.parameters import CorrectionFamily, Hyperparameters
 from dcs.plugins import find_named
 from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_arrays
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
-from dcs.selection.compare import (
-    FEWEST_LABELS,
-    SelectionSettings,
-    fit_rows,
-    label_free_scheme,
-)
+from dcs.selection.compare import SelectionSettings, fit_rows, label_free_scheme
+from dcs.selection.fitting import FEWEST_LABELS
 from dcs.selection.preference import Prefer, Preference
 
 _Probs: TypeAlias = NDArray[np.float64]

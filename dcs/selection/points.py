@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import PlainValidator
 
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.noninferiority import NonInferiority
+from dcs.evaluation.uncertainty import NonInferiority
 from dcs.schemes.scheme import CorrectionScheme
 
 _TIE: Final = 1e-12

@@ -12,7 +12,7 @@ from scipy.stats import sem
 
 from benchmarks import results
 from dcs.data.table import ProbabilityTable
-from dcs.evaluation.splits import compare_over_splits
+from dcs.evaluation.uncertainty import compare_over_splits
 
 
 def _cells(**accuracies: list[float]) -> pd.DataFrame:

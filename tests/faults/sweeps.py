@@ -13,7 +13,7 @@ from dcs_tracking import Archive, CellRecord, Recorder, RecorderReport
 from dcs_tracking.store import queries
 from dcs_workflows.cluster.sweep import run_here, run_sweep
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings
-from dcs_workflows.plan import Progress, plan_sweep, sweep_key
+from dcs_workflows.plan import Budget, Progress, plan_sweep, sweep_key
 
 CONFIG = SweepConfig(
     name="disturbed",
@@ -53,6 +53,7 @@ def sweep(
     retry: bool = False,
     progress: Progress | None = None,
     here: bool = False,
+    budget: Budget | None = None,
 ) -> tuple[list[CellRecord], RecorderReport]:
     """Run what is missing, recorded as ``dcs sweep`` records it.
 
@@ -71,7 +72,7 @@ def sweep(
         if here:
             records = run_here(plan, recorder, lambda share: None)
         else:
-            records = run_sweep(plan, recorder, progress or Progress())
+            records = run_sweep(plan, recorder, progress or Progress(), budget)
         return [recorder.archive.read(record.key) for record in records], recorder.finish()
 
 

@@ -57,7 +57,6 @@ def make_cell(number: int = 0, *, trials: int = 2, **changes: Any) -> CellRecord
             )
             for i in range(trials)
         ),
-        "trace": tuple((1.0 / (i + 1), 0.5, 0.4, 0.3) for i in range(5)),
         "started_ms": started,
         "finished_ms": started + 900,
         "provenance": {"seeds": {"annealing": 7}},
@@ -74,7 +73,6 @@ def failed_cell(number: int, error: str = "Traceback ...\nValueError: bad") -> C
         metrics={},
         scheme=None,
         class_accuracies={},
-        trace=(),
     )
 
 

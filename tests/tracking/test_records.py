@@ -163,15 +163,6 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
             write()
 
 
-def test_a_full_disk_names_the_list_of_a_sweep(tmp_path: Path) -> None:
-    (tmp_path / "sweeps").mkdir()
-    path = tmp_path / "sweeps" / "s1.cells"
-    path.symlink_to("/dev/full")
-    with pytest.raises(OSError) as raised:
-        Archive(tmp_path).add("s1", "k1")
-    assert raised.value.filename == str(path)
-
-
 @settings(max_examples=30, deadline=None)
 @given(cut=st.integers(0, 40))
 def test_a_list_of_cells_cut_anywhere_names_only_cells_that_are_there(

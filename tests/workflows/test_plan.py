@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from dcs.errors import ConfigError
 from dcs.io import content_key
 from dcs_tracking import Archive
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings
-from dcs_workflows.plan import SweepPlan, plan_sweep, sharing
+from dcs_workflows.plan import Budget, Progress, SweepPlan, plan_sweep, sharing
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.tables import StoredTables
 from tests.workflows.conftest import biased_table, refused, toy_cell
@@ -137,3 +139,20 @@ def test_cells_that_share_a_search_are_together():
     both = [dataclasses.replace(CELL, tuner=tuner) for tuner in tuners]
     # A limit is a constraint of the study.
     assert [len(group) for group in sharing(both)] == [2, 1]
+
+
+def test_a_budget_is_spent_when_one_of_its_limits_is_reached():
+    budget, progress = Budget.of(["hours=2", "requests=100"]), Progress()
+    assert budget.spent(progress) == ""
+    progress.work.update(requests=99, tokens=10**9)
+    assert budget.spent(progress) == ""
+    progress.work.update(requests=1)
+    assert budget.spent(progress) == "requests"
+    progress.started -= 7200.0
+    assert budget.spent(progress) == "hours"
+
+
+@pytest.mark.parametrize("limit", ["hours", "hours=0", "hours=-1", "days=1", "tokens=many", "="])
+def test_a_budget_that_limits_nothing_is_refused(limit):
+    with pytest.raises(ConfigError, match=re.escape(limit)):
+        Budget.of([limit])

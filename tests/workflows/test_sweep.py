@@ -19,7 +19,7 @@ from dcs_workflows.cluster.placement import place
 from dcs_workflows.cluster.sweep import run_here, run_sweep
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.plan import Progress, plan_sweep, sweep_key
+from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep, sweep_key
 from dcs_workflows.study.cell import failed_record
 from dcs_workflows.tables import StoredTables
 from tests.faults.sweeps import results, sweep
@@ -100,6 +100,20 @@ def test_what_is_finished_is_not_computed_again_also_in_a_wider_sweep(finished):
     assert sorted(plan.ended) == sorted(record.key for record in records)
     assert not plan.missing_tables
     assert {c.method for cells in plan.missing_cells.values() for c in cells} == {"dnip"}
+
+
+@pytest.mark.slow
+def test_a_spent_budget_leaves_the_rest_to_the_next_run(finished, output):
+    seen = Progress()
+    with pytest.raises(BudgetSpentError):
+        sweep(output, CONFIG, progress=seen, budget=Budget(requests=1))
+    assert 0 < seen.work["requests"] == seen.work["prompts"] < 4 * 120
+    assert seen.work["tokens"] > seen.work["requests"]
+    # Cells of complete tables are computed: only the models may do no more.
+    assert seen.cells_done == 2 * seen.tables_done < 8
+    with pytest.raises(BudgetSpentError):
+        sweep(output, CONFIG, budget=Budget(hours=1e-9))
+    assert results(_sweep(CONFIG, output)[0]) == results(finished[1])
 
 
 def test_finished_cells_are_found_again_after_their_tables_are_scored_again(finished):

@@ -45,14 +45,13 @@ def collect_provenance(**extra: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``sources`` (hash of the source files), ``python``, ``platform``, ``cpu``, ``packages``
+        ``sources`` (hash of the source files), ``python``, ``platform``, ``packages``
         (versions of those installed that may affect results), and `extra`.
     """
     return {
         "sources": source_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu_model(),
         "packages": {DISTRIBUTION: installed_version(), **_versions()},
         **extra,
     }
@@ -92,14 +91,3 @@ def user_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return "unknown"
-
-
-@cache
-def _cpu_model() -> str:
-    """Return the model of the processor, which determines the instructions of libraries."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

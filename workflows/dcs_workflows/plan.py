@@ -20,7 +20,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from dcs.data.columns import Reading
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, DCSError, show
 from dcs.io import content_key, first_fault, validated
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import MIXTURE, PARAMETERS
@@ -443,7 +443,8 @@ class Progress:
     running : int
         Number of submitted cells.
     work : collections.Counter of str
-        Work done in this run: ``cells``, ``trials``, ``prompts``.
+        Work done in this run: ``cells``, ``trials``, ``prompts``, and of the prompts those that
+        were not stored: ``requests`` to a model, with their ``tokens``.
     recording : callable
         Returns the numbers of cells recorded in this run and of those to be recorded, and what
         is recorded now: ``cells``, ``tables`` or ``figures``.
@@ -463,6 +464,56 @@ class Progress:
     recording: Callable[[], tuple[int, int, str]] = lambda: (0, 0, "cells")
     started: float = field(default_factory=time.monotonic)
     first_cell: float = math.nan
+
+
+class BudgetSpentError(DCSError):
+    """A run of a sweep has used its budget, and left work to the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one run of a sweep may use; what it has begun is finished.
+
+    Attributes
+    ----------
+    hours : float
+        Duration.
+    requests, tokens : float
+        Prompts that a model scores, and their tokens. Stored ones do not count. Without them no
+        more tables are scored; cells of complete tables are computed.
+    """
+
+    hours: float = math.inf
+    requests: float = math.inf
+    tokens: float = math.inf
+
+    @classmethod
+    def of(cls, limits: Sequence[str]) -> Budget:
+        """Return the budget of texts such as ``hours=2``.
+
+        Raises
+        ------
+        ConfigError
+            If one is not the name of a limit and a positive number.
+        """
+        found: dict[str, float] = {}
+        for limit in limits:
+            name, _, text = limit.partition("=")
+            try:
+                value = float(text)
+            except ValueError:
+                value = math.nan
+            if name not in cls.__dataclass_fields__ or not value > 0.0:
+                allowed = "hours=NUMBER, requests=NUMBER or tokens=NUMBER, above 0"
+                raise ConfigError(f"--budget {show(limit)}: must be {allowed}")
+            found[name] = value
+        return cls(**found)
+
+    def spent(self, progress: Progress) -> str:
+        """Return the name of a limit that is reached, or an empty text; ``hours`` goes first."""
+        used = {"hours": (time.monotonic() - progress.started) / 3600.0, **progress.work}
+        limits = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return next((name for name, most in limits.items() if used.get(name, 0.0) >= most), "")
 
 
 def sweep_key(config: SweepConfig) -> str:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dcs.methods.calibrations.base import FittedCalibration
-from dcs.methods.calibrations.free import BATCH, NONE
+from dcs.methods.calibrations.base import BATCH, NONE, FittedCalibration
 from dcs.methods.calibrations.maps import DROPS, LINEAR, OFFSETS, PRODUCTS, SURROGATE
 
 #: Every calibration of a setting but the mixture, which is made of these; in the order of pages.

@@ -1,15 +1,17 @@
-"""What all calibrations have in common."""
+"""What all calibrations have in common, and those that need no labels."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from dcs.schemes.calibration import Calibration
+from dcs.data.checks import checked_probabilities, checked_rows
+from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_offset
 
 Array: TypeAlias = NDArray[np.float64]
 Labels: TypeAlias = NDArray[np.int64]
@@ -62,3 +64,65 @@ class FittedCalibration(ABC):
             Share of the batch-calibrated log-probabilities towards which the penalty shrinks, 0
             for uniform probabilities.
         """
+
+
+def batch_calibration(probs: ArrayLike) -> Calibration:
+    """Divide by the mean probability of each class over the rows; labels are not needed.
+
+    Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
+    """
+    return from_offset("batch", -log_means(checked_probabilities(probs)))
+
+
+def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
+    """Multiply each class by its label frequency divided by its mean probability.
+
+    Adjusts the share of each class in the mean prediction to its share of the labels. One row is
+    added to each class, so that a class without rows has a positive weight. The mean prediction
+    includes unlabelled rows (-1).
+    """
+    values, indices, names = checked_rows(probs, labels, missing=True)
+    shares = smooth_shares(indices[indices >= 0], len(names))
+    return from_offset("prior", np.log(shares) - log_means(values))
+
+
+def smooth_shares(labels: Labels, n_classes: int) -> Array:
+    """Return the share of each class in the labels, with one row added to each."""
+    counts = np.bincount(labels, minlength=n_classes) + 1.0
+    return np.asarray(counts / counts.sum())
+
+
+def log_means(probs: Array) -> Array:
+    """Return the logarithms of the mean probabilities of the classes."""
+    return np.asarray(np.log(np.maximum(probs.mean(axis=0), DEFAULT_FLOOR)))
+
+
+@dataclass(frozen=True)
+class LabelFree(FittedCalibration):
+    """A calibration that labels do not determine.
+
+    Parameters
+    ----------
+    make : callable
+        Returns it for the probabilities of all rows.
+    """
+
+    make: Callable[[Array], Calibration | None] = field(kw_only=True)
+
+    def fit(
+        self,
+        probs: Array,
+        labels: Labels,
+        fitted: NDArray[np.bool_],
+        *,
+        ridge: float,
+        anchor: float,
+    ) -> Calibration | None:
+        """Fit the calibration to all rows; see :class:`FittedCalibration`."""
+        return self.make(probs)
+
+
+_FREE: Final = {"needs_labels": False, "adds_offsets": True}
+NONE: Final = LabelFree("none", **_FREE, make=lambda probs: None)
+#: Division by the mean probability of each class over all rows.
+BATCH: Final = LabelFree("batch", **_FREE, make=batch_calibration)

@@ -20,8 +20,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows
-from dcs.methods.calibrations.base import Array, FittedCalibration, Labels
-from dcs.methods.calibrations.free import log_means, smooth_shares
+from dcs.methods.calibrations.base import (
+    Array,
+    FittedCalibration,
+    Labels,
+    log_means,
+    smooth_shares,
+)
 from dcs.schemes.apply import softmax
 from dcs.schemes.calibration import (
     DEFAULT_FLOOR,

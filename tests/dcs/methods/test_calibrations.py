@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.calibrations import CALIBRATIONS
-from dcs.methods.calibrations.free import batch_calibration, prior_reweighting
+from dcs.methods.calibrations.base import batch_calibration, prior_reweighting
 from dcs.methods.calibrations.maps import DROPS, LINEAR, SURROGATE, LinearMap, fit_map
 from dcs.schemes.calibration import Calibration
 from tests.dcs.biased import biased_table

@@ -64,8 +64,13 @@ def test_without_evidence_weights_equalise_the_mean_probabilities() -> None:
     np.testing.assert_allclose(found, expected - expected.mean(), atol=1e-6)
 
 
-@pytest.mark.parametrize("corrections", ["none", "weights", "memberships", "both"])
-@pytest.mark.parametrize("calibration", ["mixture", "none", "batch", "offsets", "linear", "drops"])
+@pytest.mark.parametrize(
+    ("calibration", "corrections"),
+    [
+        *(("mixture", "weights"), ("none", "memberships"), ("batch", "both")),
+        *(("offsets", "none"), ("linear", "weights"), ("drops", "both")),
+    ],
+)
 def test_every_setting_fits_on_very_few_rows(calibration: Any, corrections: Any) -> None:
     probs, labels = biased_table(9, 3)
     setting = Hyperparameters(calibration=calibration, corrections=corrections)

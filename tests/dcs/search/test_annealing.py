@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.exact import exact_search
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.annealing import anneal
-from dcs.search.problem import AnnealingResult
+from dcs.search.annealing import AnnealingResult, anneal
 from dcs.search.schedule import Schedule
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
@@ -191,15 +190,6 @@ def test_default_reaches_the_proven_optimum(name: str, n_classes: int) -> None:
     assert found.initial_z == proven.initial_z
 
 
-@pytest.mark.parametrize("schedule", [_SHORT, _PLAIN, Schedule.published(200)])
-def test_result_is_what_its_scheme_does(schedule: Schedule) -> None:
-    probs, labels = coarse_problem(200, 4, decimals=3)
-    corrections = SETS["dcs"]
-    result = anneal(probs, labels, corrections=corrections, schedule=schedule, seed=2)
-    assert result.z == judge(probs, labels, corrections, Objective(), result.indices)
-    assert tuple(corrections[k] for k in result.indices) == result.scheme.corrections
-
-
 def test_budget_ends_the_search_between_coolings() -> None:
     probs, labels = coarse_problem(60, 3)
     arguments = {"corrections": SETS["dcs"], "seed": 3}
@@ -232,13 +222,6 @@ def test_row_order_and_memory_layout_do_not_matter() -> None:
     first = anneal(probs, labels, **options)
     turned = anneal(np.asfortranarray(probs)[::-1], labels[::-1].astype(np.int16), **options)
     assert first.indices == turned.indices
-
-
-def test_temperatures_fall_geometrically_to_the_last() -> None:
-    schedule = Schedule(initial_temperature=8, final_temperature=1, cooling_rate=0.5)
-    assert schedule.temperatures().tolist() == [8, 4, 2, 1]
-    level = Schedule(initial_temperature=0.1, final_temperature=0.1)
-    assert level.temperatures().tolist() == [0.1]
 
 
 def test_class_without_rows_is_left_out_with_a_warning() -> None:

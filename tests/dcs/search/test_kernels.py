@@ -8,6 +8,7 @@ import pytest
 
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Membership, Weight
+from dcs.search.annealing import Problem
 from dcs.search.kernels.candidates import eval_class
 from dcs.search.kernels.chains import descend
 from dcs.search.kernels.moves import (
@@ -19,7 +20,6 @@ from dcs.search.kernels.moves import (
     take_counts,
 )
 from dcs.search.kernels.table import BLOCK, make_room, make_table
-from dcs.search.problem import Problem
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
 _OBJECTIVE = Objective(pseudo_count=5.0)

@@ -50,9 +50,7 @@ def test_every_candidate_competes_at_every_number_of_classes(n_classes: int) -> 
     assert neighbour.lambda2 == pytest.approx(grid[-1].schedule.lambda2, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "n_classes"), [(999, 4), (1000, 4), (399, 4), (400, 4), (120, 12), (130, 13)]
-)
+@pytest.mark.parametrize(("n_rows", "n_classes"), [(399, 4), (130, 13)])
 def test_labels_are_used_on_both_sides_of_any_number(n_rows: int, n_classes: int) -> None:
     """Nothing changes from one row, or one class, to the next."""
     probs, labels = biased_table(5000, n_classes, seed=n_classes)
@@ -146,7 +144,7 @@ def test_the_front_has_small_steps_from_the_uncorrected_probabilities_on() -> No
 
 @pytest.mark.parametrize(
     ("n_rows", "n_classes", "bias", "least"),
-    [(40, 2, 0.0, -0.08), (40, 6, 0.0, -0.08), (10, 4, 0.7, -0.08), (50, 4, 0.7, 0.0)],
+    [(40, 2, 0.0, -0.08), (10, 4, 0.7, -0.08), (50, 4, 0.7, 0.0)],
 )
 def test_few_rows_do_no_harm(n_rows: int, n_classes: int, bias: float, least: float) -> None:
     gains = []
@@ -179,7 +177,7 @@ def _drawn(form: str) -> tuple[np.ndarray, np.ndarray]:
     return rounded / rounded.sum(axis=1, keepdims=True), labels
 
 
-@pytest.mark.parametrize("form", ["2", "3", "6", "votes"])
+@pytest.mark.parametrize("form", ["2", "votes"])
 def test_held_out_figures_are_those_of_new_rows_in_every_form(form: str) -> None:
     probs, labels = _drawn(form)
     fitted = fit_scheme(probs[:2000], labels[:2000], settings=_ONE_POINT)

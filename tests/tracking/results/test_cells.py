@@ -35,7 +35,7 @@ def _estimate(cells: list[CellRecord], measure: str = "accuracy") -> Estimate:
     return Estimate.of(row, measure)
 
 
-def test_a_row_per_cell_class_correction_and_trial() -> None:
+def test_a_row_per_cell_and_class() -> None:
     records = [make_cell(1), make_cell(0), failed_cell(2)]
     found = Cells.of(records)
     cells = found.frame
@@ -45,9 +45,6 @@ def test_a_row_per_cell_class_correction_and_trial() -> None:
     assert list(classes["class"]) == ["Sports", "World"] * 2
     assert classes["after"].iloc[0] == pytest.approx(0.8)
     assert math.isnan(classes["before"].iloc[1])
-    corrections = found.corrections
-    assert list(corrections["kind"]) == ["weight", "membership"] * 2
-    assert (corrections["value"].iloc[0], corrections["b"].iloc[1]) == (0.8, 0.25)
 
 
 def test_one_seed_has_an_interval_and_several_a_deviation() -> None:

@@ -49,8 +49,8 @@ def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixtu
             "after": [0.8, 0.5],
         },
     )
-    files = figures.figure_files(figures.overview_figures(Cells.of([drawn])))
-    assert b"$5 - $10" in files["figures/class_accuracies.svg"]
+    figure = figures.class_accuracy_figure(Cells.of([drawn]))
+    assert b"$5 - $10" in figure_bytes(figure, "svg")
     assert not caplog.records
 
 

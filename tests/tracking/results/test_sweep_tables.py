@@ -11,7 +11,7 @@ from io import StringIO
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs_tracking.results import sweep_tables as tables
@@ -157,7 +157,8 @@ def test_the_best_is_bold_in_latex() -> None:
     assert r"\textbf{15.0 $\pm$ 10.0}" in line and "75.0 &" in line
 
 
-@given(st.lists(st.text(max_size=300), unique=True, max_size=8))
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.text(max_size=300), unique=True, max_size=4))
 def test_any_name_becomes_one_that_mlflow_takes(names: list[str]) -> None:
     safe = safe_names(names)
     assert set(safe) == set(names)

@@ -1,14 +1,12 @@
 """The report and MLflow's own pages in a real browser, on a recorded sweep.
 
-Run with ``pytest -m browser``; needs Playwright and Chromium. With ``DCS_SCREENSHOTS=FOLDER`` the
-pages are photographed, and with ``DCS_RUNS=FOLDER`` those of a sweep of one's own are opened.
+Run with ``pytest -m browser``; needs Playwright and Chromium.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-EXPERIMENT = os.environ.get("DCS_EXPERIMENT", "quickstart")
+EXPERIMENT = "demo"
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 #: How long MLflow's pages may take, in milliseconds: they are slow where much else runs.
 _PATIENCE = 120_000
@@ -40,9 +38,6 @@ _EXPECTED = ("users/current", "ResizeObserver loop")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    given = os.environ.get("DCS_RUNS")
-    if given:
-        return Path(given)
     folder = tmp_path_factory.mktemp("browser")
     methods = ("icl", "dnip", "furud", "dcs")
     drawn = paper_cells(tasks=("trec",), methods=("dcs",), objective="err")
@@ -101,25 +96,7 @@ def _errors(message: ConsoleMessage) -> list[str]:
     return [f"{message.text} ({place})"] if message.type == "error" else []
 
 
-@pytest.fixture
-def photograph(page: Page) -> Callable[[str], None]:
-    def take(name: str) -> None:
-        folder = os.environ.get("DCS_SCREENSHOTS")
-        if folder:
-            # MLflow's assistant takes a third of the page.
-            close = page.locator("[aria-label='Close']")
-            if close.count():
-                close.first.click()
-            page.wait_for_timeout(1500)
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=str(Path(folder) / f"{name}.png"))
-
-    return take
-
-
-def test_the_report_draws_and_sorts(
-    page: Page, report: Path, photograph: Callable[[str], None]
-) -> None:
+def test_the_report_draws_and_sorts(page: Page, report: Path) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(report.as_uri())
@@ -130,8 +107,6 @@ def test_the_report_draws_and_sorts(
     too_wide = "(one) => one.scrollWidth > one.clientWidth"
     for part in ("html", ".scroll:has(#main-results)"):
         assert not page.locator(part).evaluate(too_wide)
-
-    photograph("report")
 
     head = page.locator("#main-results th:nth-child(4)")
     column = "#main-results tbody tr td:nth-child(4)"
@@ -157,11 +132,7 @@ def test_the_report_draws_and_sorts(
 
 
 def test_mlflow_compares_all_methods_on_its_first_page(
-    page: Page,
-    server: str,
-    runs: Path,
-    cells: list[StoredCell],
-    photograph: Callable[[str], None],
+    page: Page, server: str, runs: Path, cells: list[StoredCell]
 ) -> None:
     page.goto(newest_links(default_tracking_uri(runs), server)["methods"])
     groups = [f'text="Group: {name}"' for name in ("uncorrected", "dcs")]
@@ -169,4 +140,3 @@ def test_mlflow_compares_all_methods_on_its_first_page(
     listed = f"text={len(cells)} matching runs"
     for selector in (listed, *groups, ".js-plotly-plot svg", *metrics):
         page.locator(selector).first.wait_for(timeout=_PATIENCE)
-    photograph("mlflow_cells")

@@ -1,71 +1,61 @@
-"""A real MLflow server: records arrive over HTTP, also after it was gone."""
+"""A real MLflow server: records arrive over HTTP, also those that were made without it."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dcs_tracking import Recorder, sync
+from dcs_tracking import sync
 from dcs_tracking.store.queries import stored_cells
 from tests.servers import free_port, mlflow_server
-from tests.tracking.cells import content, make_cell, runs, table
+from tests.tracking.cells import content, make_cell, recorded, runs, table
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_server_that_goes_and_comes_back_has_every_cell_once(
-    output: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    warnings: list[str] = []
-    options: Any = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
-    with Recorder(address, output=output, warn=warnings.append, **options) as recorder:
-        with mlflow_server(output, port):
-            recorder.record(make_cell(1))
-            for _ in range(1200):
-                if recorder.recorded:
-                    break
-                time.sleep(0.1)
-        recorder.record(make_cell(2))
-        report = recorder.finish()
-    assert report.pending == 1
-    assert len(warnings) == 1
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log") / "access.log"
 
-    with mlflow_server(output, port):
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-        told = sync(output)
-        assert [(r.recorded, r.pending) for r in told] == [(1, 0)], told[0].message
-        cells = ("cell0001", "cell0002")
-        assert content() == (1, dict.fromkeys(cells, "FINISHED"), dict.fromkeys(cells, 2))
-        assert set(runs()["status"]) == {"FINISHED"}
-        sweep = runs(kind="sweep").iloc[0]
-        assert table("tables/main_results.json", sweep["run_id"])["seeds"].tolist() == [2]
-        # The server keeps the artifacts, and only the address says which server.
-        monkeypatch.delenv("MLFLOW_TRACKING_URI")
-        read = stored_cells(address, "demo")
-        assert [cell.record for cell in read] == [make_cell(1), make_cell(2)]
+
+@pytest.fixture(scope="module")
+def server(new_output: Callable[[], Path], log: Path) -> Iterator[str]:
+    with mlflow_server(new_output(), free_port(), access_log=log) as address:
+        yield address
+
+
+def test_a_server_that_was_away_has_every_cell_once(
+    output: Path, server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    warnings: list[str] = []
+    away = f"http://127.0.0.1:{free_port()}"
+    assert recorded(output, 1, 2, tracking_uri=away, warn=warnings.append).pending == 2
+    assert len(warnings) == 1
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    told = sync(output, tracking_uri=server)
+    assert [(r.recorded, r.pending) for r in told] == [(2, 0)], told[0].message
+    cells = ("cell0001", "cell0002")
+    assert content() == (1, dict.fromkeys(cells, "FINISHED"), dict.fromkeys(cells, 2))
+    assert set(runs()["status"]) == {"FINISHED"}
+    sweep = runs(kind="sweep").iloc[0]
+    assert table("tables/main_results.json", sweep["run_id"])["seeds"].tolist() == [2]
+    # The server keeps the artifacts, and only the address says which server.
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert [cell.record for cell in stored_cells(server, "demo")] == [make_cell(1), make_cell(2)]
     assert capfd.readouterr().out == ""
 
 
-def test_a_cell_costs_eight_requests(output: Path, tmp_path: Path) -> None:
-    port, log = free_port(), tmp_path / "access.log"
+def test_a_cell_costs_eight_requests(output: Path, server: str, log: Path) -> None:
     identity = {"model": "m", "task": "t", "method": "dcs", "optimization_digest": "ab" * 32}
     cells = [make_cell(number, identity=identity | {"seed": number}) for number in range(5)]
 
     def requests_for(count: int) -> int:
         before = len(log.read_text().splitlines())
-        options: Any = {"experiment": f"of {count}", "sweep_key": "s1", "figures": "none"}
-        with Recorder(address, output=output / str(count), writers=1, **options) as recorder:
-            for cell in cells[:count]:
-                recorder.record(cell)
+        options = {"experiment": f"of {count}", "tracking_uri": server, "writers": 1}
+        recorded(output / str(count), *cells[:count], **options)
         return len(log.read_text().splitlines()) - before
 
-    with mlflow_server(output, port, access_log=log) as address:
-        # The sweep itself costs as much with one cell as with five: one model in both.
-        assert requests_for(5) - requests_for(1) == 4 * 8
+    # The sweep itself costs as much with one cell as with five: one model in both.
+    assert requests_for(5) - requests_for(1) == 4 * 8

@@ -60,8 +60,14 @@ def _traces(output: Path) -> list[Trace]:
     return list(client.search_traces(locations=[experiment.experiment_id], max_results=100))
 
 
-def test_twenty_prompts_of_a_table_are_traces_of_its_run(output: Path, uri: str) -> None:
+def test_twenty_prompts_of_a_table_are_traces_of_its_run(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////elsewhere/mlflow.db")
+    before = mlflow.get_tracking_uri()
     _record(output, _scoring(output))
+    assert mlflow.get_tracking_uri() == before == os.environ["MLFLOW_TRACKING_URI"]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     found = _traces(output)
     assert len(found) == 20
     run_id = runs(kind="scoring").iloc[0]["run_id"]
@@ -89,17 +95,14 @@ def test_a_replaced_or_deleted_run_takes_its_traces_with_it(output: Path, uri: s
     assert _traces(output) == []
 
 
-@pytest.mark.parametrize("variable", [None, "sqlite:////elsewhere/mlflow.db"])
-def test_the_process_keeps_its_own_store(
-    output: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
+def test_a_process_without_a_store_has_none_afterwards(
+    output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    if variable is not None:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
     before = mlflow.get_tracking_uri()
     _record(output, _scoring(output, number=1))
     assert len(_traces(output)) == 1
-    assert os.environ.get("MLFLOW_TRACKING_URI") == variable
+    assert "MLFLOW_TRACKING_URI" not in os.environ
     assert mlflow.get_tracking_uri() == before
 
 

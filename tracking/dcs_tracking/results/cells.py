@@ -41,7 +41,6 @@ _NUMBERS: Final = (
 )
 _QUALITY: Final = ("accuracy", "cobias", "score")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high")
-_CORRECTION: Final = ("value", "a", "b", "c")
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,6 @@ class Cells:
     def where(self, chosen: Callable[[CellRecord], bool]) -> Cells:
         """Return the cells whose record satisfies a condition."""
         return Cells(tuple(filter(chosen, self.records)))
-
-    def of_method(self, method: str) -> Cells:
-        """Return the cells of one method."""
-        return self.where(lambda record: record.identity.get("method") == method)
 
     @cached_property
     def axes(self) -> list[Axis]:
@@ -141,20 +136,6 @@ class Cells:
             return [dict(zip(columns, row, strict=True)) for row in transposed]
 
         return self._build(rows, _ACCURACIES, "class")[[*_CELL, "class", *_ACCURACIES]]
-
-    @cached_property
-    def corrections(self) -> pd.DataFrame:
-        """One row per cell and class: its correction function.
-
-        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
-        ``kind`` (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
-        ``name`` (of a membership function).
-        """
-        return self._build(
-            lambda cell: (cell.scheme or {}).get("corrections", []),
-            _CORRECTION,
-            *("class", "kind", "name"),
-        )
 
     def _build(
         self,
@@ -337,12 +318,6 @@ def sorted_by(frame: pd.DataFrame, orders: Mapping[str, Sequence[Any]]) -> pd.Da
     return frame.iloc[np.lexsort(places[::-1])].reset_index(drop=True)
 
 
-def changes_nothing(corrections: pd.DataFrame) -> pd.Series[bool]:
-    """Return whether each correction of `Cells.corrections` is weight 1 or Don't Change."""
-    same = (corrections[["a", "b", "c"]] == [0.0, 1.0, 1.0]).all(axis=1)
-    return same | (corrections["value"] == 1.0)
-
-
 def fullest(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with the largest number of shots of each model and task."""
     rank = frame["shots"].map(shots_rank).astype(float)
@@ -386,20 +361,15 @@ def text_of(value: object) -> str:
     return "" if is_missing(value) else str(value)
 
 
-def words_of(cell: Mapping[Any, Any], *names: str) -> list[str]:
-    """Return descriptions of the given identity fields of a cell, without missing ones."""
+def name_of(cell: Mapping[Any, Any], *names: str) -> str:
+    """Return the given identity fields of a cell in one line: ``trec, 1-shot, seed 0, DCS``."""
     forms = {"shots": "{}-shot", "seed": "seed {}"}
     texts = {name: text_of(cell.get(name)) for name in names}
-    return [
+    return ", ".join(
         method_title(text) if name == "method" else forms.get(name, "{}").format(text)
         for name, text in texts.items()
         if text
-    ]
-
-
-def name_of(cell: Mapping[Any, Any], *names: str) -> str:
-    """Return the given identity fields of a cell in one line: ``trec, 1-shot, seed 0, DCS``."""
-    return ", ".join(words_of(cell, *names))
+    )
 
 
 def method_title(name: object) -> str:

@@ -29,7 +29,7 @@ from dcs_tracking.results.cells import (
     groups_of,
     is_missing,
     method_title,
-    words_of,
+    name_of,
 )
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def class_accuracy_figure(cells: Cells, *, columns: int = 3) -> Figure:
     InvalidInputError
         Raised if there is no finished cell of DCS.
     """
-    own = cells.main.of_method("dcs")
+    own = cells.main.where(lambda record: record.identity.get("method") == "dcs")
     panels = _split(fullest(_require(own.classes, "class accuracies of DCS")))
     frame = own.frame
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
@@ -282,9 +282,9 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     shots = group["shots"].unique()
     if with_shots and len(shots) == 1:
         common["shots"] = shots[0]
-    task, *about = words_of(common, *common)
+    task, about = name_of(common, "task"), name_of(common, "model", "shots")
     # The names of ensembles are long.
-    return fill(f"{task} ({', '.join(about)})" if about else task, _MAX_TITLE_WIDTH)
+    return fill(f"{task} ({about})" if task and about else task + about, _MAX_TITLE_WIDTH)
 
 
 _FIGURES: Final[dict[str, tuple[str, Callable[..., Figure]]]] = {

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import METRICS
-from dcs.evaluation.splits import compare_over_splits
-from dcs.evaluation.uncertainty import chance, percent
+from dcs.evaluation.uncertainty import chance, compare_over_splits, percent
 from dcs.io import atomic_write_text
 from dcs_tracking import schema
 from dcs_tracking.results.cells import (
@@ -131,11 +130,17 @@ class ResultTable:
         return text
 
     def contents(self) -> dict[str, str]:
-        """Return the table in every format by file name."""
+        """Return the table in every format by file name; the JSON is that of `mlflow.load_table`.
+
+        `MlflowClient.log_table` appends to an existing table; a file in the same format replaces
+        it, so that a sweep recorded twice has each row once.
+        """
+        # Fifteen digits are the maximum that pandas supports.
+        numbers = self.frame.to_json(orient="split", index=False, double_precision=15)
         return {
             f"{self.name}.md": self.to_markdown(),
             f"{self.name}.csv": self.to_csv(),
-            f"{self.name}.json": to_mlflow_json(self.frame),
+            f"{self.name}.json": numbers,
             f"{self.name}.tex": self.to_latex(),
         }
 
@@ -180,17 +185,6 @@ def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:
 def _mathematical(text: object) -> str:
     """Replace the signs that LaTeX has in formulas only."""
     return str(text).replace("±", r"$\pm$").replace("−", "$-$")
-
-
-def to_mlflow_json(frame: pd.DataFrame) -> str:
-    """Return a table in the format of `mlflow.load_table`.
-
-    `MlflowClient.log_table` appends to an existing table; a file in the same format replaces it,
-    so that a sweep recorded twice has each row once.
-    """
-    # Fifteen is the maximum that pandas supports.
-    text: str = frame.to_json(orient="split", index=False, double_precision=15)
-    return text
 
 
 def _escape_formula(value: Any) -> Any:

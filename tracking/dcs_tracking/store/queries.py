@@ -83,11 +83,10 @@ def _format_row(
     run: Run, archive: Archive | None, records: Mapping[str, CellRecord]
 ) -> dict[str, Any]:
     tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
-    key, metrics = tags.get(schema.CELL_KEY, ""), run.data.metrics
-    if archive and key in records and archive.digest(key) == tags.get(schema.RECORD_DIGEST):
-        metrics = {**metrics, **records[key].metrics}
+    record = _record_of(run, archive, records)
     return {
-        **metrics,
+        **run.data.metrics,
+        **(record.metrics if record else {}),
         **{f"params.{name}": value for name, value in run.data.params.items()},
         "run_id": run.info.run_id,
         "cell_key": tags.get(schema.CELL_KEY),
@@ -250,12 +249,18 @@ def newest_links(tracking_uri: str, ui: str) -> dict[str, str]:
 def _load_cell(
     client: MlflowClient, run: Run, archive: Archive | None, records: Mapping[str, CellRecord]
 ) -> StoredCell:
-    tags, run_id = run.data.tags, str(run.info.run_id)
-    key = tags.get(schema.CELL_KEY, "")
-    record = records.get(key)
-    if not (record and archive and archive.digest(key) == tags.get(schema.RECORD_DIGEST)):
-        record = _download_record(client, run_id)
+    run_id = str(run.info.run_id)
+    record = _record_of(run, archive, records) or _download_record(client, run_id)
     return StoredCell(record, run_id, str(run.info.experiment_id))
+
+
+def _record_of(
+    run: Run, archive: Archive | None, records: Mapping[str, CellRecord]
+) -> CellRecord | None:
+    """Return the record of a run on disk, if it is the one that the run was written from."""
+    key = run.data.tags.get(schema.CELL_KEY, "")
+    same = archive and archive.digest(key) == run.data.tags.get(schema.RECORD_DIGEST)
+    return records.get(key) if same else None
 
 
 def _download_record(client: MlflowClient, run_id: str) -> CellRecord:

@@ -231,11 +231,9 @@ class SweepRuns:
         """Write one run per scored table, replacing runs of older records."""
         # Listed as late as possible: another driver of the sweep may have written some.
         self._list_runs({schema.KIND: schema.KIND_SCORING})
-        missing = [
-            scoring for scoring in scorings if self.reconcile(scoring.key, scoring.digest) is None
-        ]
-        for scoring in missing:
-            self._write_scoring(scoring)
+        for scoring in scorings:
+            if self.reconcile(scoring.key, scoring.digest) is None:
+                self._write_scoring(scoring)
 
     def _write_scoring(self, scoring: ScoringRecord) -> None:
         who = scoring.identity

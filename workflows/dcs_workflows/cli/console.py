@@ -63,10 +63,18 @@ def direct_output(*, as_json: bool, quiet: bool) -> None:
 
 
 def conclude(
-    summary: Mapping[str, Any], *, as_json: bool, failed: object = None, pending: object = None
+    summary: Mapping[str, Any],
+    *,
+    as_json: bool,
+    failed: object = None,
+    pending: object = None,
+    stopped: object = None,
 ) -> None:
-    """Print the summary if it is wanted; exit with 1 if cells failed, 3 if some are pending."""
-    code = 1 if failed else 3 if pending else 0
+    """Print the summary if it is wanted, and exit.
+
+    The code is 1 if cells failed, 4 if work is left, 3 if some are not recorded.
+    """
+    code = 1 if failed else 4 if stopped else 3 if pending else 0
     if as_json:
         seconds = round(time.perf_counter() - console.started, 3)
         typer.echo(json.dumps({**summary, "seconds": seconds, "exit_code": code}, default=str))

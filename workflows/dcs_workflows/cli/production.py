@@ -143,8 +143,13 @@ def check(
     """
     from dcs.data.splits import copied_rows
     from dcs.evaluation.drift import compare_rows, describe_rows
-    from dcs.evaluation.noninferiority import NonInferiority, accuracy_difference
-    from dcs.evaluation.uncertainty import design_effect, percent, sentence_of_chance
+    from dcs.evaluation.uncertainty import (
+        NonInferiority,
+        accuracy_difference,
+        design_effect,
+        percent,
+        sentence_of_chance,
+    )
 
     correction, rows = _opened(scheme, file, read)
     reference, held_out = (_kept(scheme, correction, each) for each in ("reference", "held_out"))

@@ -17,7 +17,7 @@ from dcs_workflows.cli.console import STOP, conclude, console, direct_output
 
 if TYPE_CHECKING:
     from dcs_workflows.config.sweep import SweepConfig
-    from dcs_workflows.plan import SweepPlan
+    from dcs_workflows.plan import Budget, SweepPlan
 
 
 def quickstart(
@@ -66,6 +66,13 @@ def sweep(
         str | None,
         typer.Option(metavar="ADDRESS", help="Ray cluster to join: auto, 10.0.0.5:6379"),
     ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=NUMBER",
+            help="Stop after hours=, requests= or tokens= (to models); repeatable.",
+        ),
+    ] = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     output: options.Output = Path("dcs-runs"),
@@ -75,17 +82,18 @@ def sweep(
 
     Finished cells are not computed again when the command is repeated, even after it was stopped
     or the machine crashed. The command line overrides the file, the file overrides defaults. The
-    exit code is 0 if all cells are finished and recorded, 1 if some failed, and 3 if all are on
-    disk but not all in MLflow, which `dcs sync` mends.
+    exit code is 0 if all cells are finished and recorded, 1 if some failed, 3 if all are on disk
+    but not all in MLflow, which `dcs sync` mends, and 4 if the budget was spent before the end.
 
     Example: `dcs sweep quickstart --only methods=dcs --set tuner.trials=5 --dry-run`
     """
     from dcs_workflows.cli.views import show_plan
     from dcs_workflows.cluster.sweep import check_plan
     from dcs_workflows.config.sweep import load_config, packaged_config
-    from dcs_workflows.plan import plan_sweep
+    from dcs_workflows.plan import Budget, plan_sweep
 
     direct_output(as_json=as_json, quiet=quiet)
+    limits = Budget.of(budget or ())
     packaged = not config.suffix and not config.is_file()
     whole = load_config(
         packaged_config(str(config)) if packaged else config,
@@ -99,7 +107,7 @@ def sweep(
         plan = plan_sweep(whole, output, only=only or (), retry_failed=retry_failed)
         check_plan(plan)
     if not dry_run:
-        _run(plan, whole, uri=tracking_uri, address=address, as_json=as_json)
+        _run(plan, whole, limits, uri=tracking_uri, address=address, as_json=as_json)
         return
     show_plan(plan)
     missing = {"tables": len(plan.missing_tables), "cells": plan.n_cells - len(plan.ended)}
@@ -108,14 +116,20 @@ def sweep(
 
 
 def _run(
-    plan: SweepPlan, whole: SweepConfig, *, uri: str | None, address: str | None, as_json: bool
+    plan: SweepPlan,
+    whole: SweepConfig,
+    budget: Budget,
+    *,
+    uri: str | None,
+    address: str | None,
+    as_json: bool,
 ) -> None:
     """Compute the missing part of a plan of the sweep `whole`; print results and next steps."""
     from dcs_workflows.cli.scoring import announce
     from dcs_workflows.cli.views import headline, show_results, sweep_progress
     from dcs_workflows.cluster.connect import connected
     from dcs_workflows.cluster.sweep import run_sweep
-    from dcs_workflows.plan import Progress, sweep_key
+    from dcs_workflows.plan import BudgetSpentError, Progress, sweep_key
     from dcs_workflows.tables import StoredTables
 
     console.print(headline(plan))
@@ -146,14 +160,20 @@ def _run(
                     opened.enter_context(connected(address, shared=plan.shared_folder))
                 STOP.listen()  # Ray has installed its own signal handlers.
             opened.enter_context(sweep_progress(progress))
-            records = run_sweep(plan, recorder, progress)
+            try:
+                records, spent = run_sweep(plan, recorder, progress, budget), ""
+            except BudgetSpentError as error:
+                records, spent = [], str(error)
         with sweep_progress(progress):
-            report = recorder.finish()
+            report = recorder.finish("KILLED" if spent else "FINISHED")
     for key, request in plan.missing_tables.items():
         scoring = StoredTables.under(plan.output, key).scoring
         for remark in [*scoring.remarks, *scoring.shortfall] if scoring else ():
             console.print(f"{request.label}: {remark}")
-    show_results(records, plan.output / "results" / f"{whole.name}.csv")
+    if spent:
+        console.print(spent, style="yellow")
+    else:
+        show_results(records, plan.output / "results" / f"{whole.name}.csv")
     console.print(report.message)
     if report.address is not None:
         console.print(f"sweep {whole.name}: {report.address}")
@@ -167,13 +187,13 @@ def _run(
     summary = {
         "sweep": whole.name,
         "tables": plan.n_tables,
-        "cells": len(records),
+        "cells": plan.n_cells,
         "computed": progress.work["cells"],
         "failures": failures,
         **asdict(report),
         "output": plan.output.absolute(),
     }
-    conclude(summary, as_json=as_json, failed=failures, pending=not report.complete)
+    conclude(summary, as_json=as_json, failed=failures, pending=not report.complete, stopped=spent)
 
 
 def sync(

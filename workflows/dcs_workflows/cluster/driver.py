@@ -32,7 +32,14 @@ from dcs_workflows.cluster.connect import (
 from dcs_workflows.cluster.pool import ScoringPool
 from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import RayMapper
-from dcs_workflows.plan import Cell, Progress, SweepPlan, sharing
+from dcs_workflows.plan import (
+    Budget,
+    BudgetSpentError,
+    Cell,
+    Progress,
+    SweepPlan,
+    sharing,
+)
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.storage import Studies, StudyStorageError
 
@@ -43,6 +50,7 @@ _CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Timeout of a wait for results, after which the cluster is checked again: Ray ends this process
 #: silently soon after a node's daemon has died.
 _WAIT_SECONDS = 0.25
+_UNLIMITED = Budget()
 #: Delay before a cell is retried after its study storage failed.
 _STORAGE_SECONDS = 10.0
 
@@ -78,6 +86,8 @@ class Driver:
         The plan.
     progress : Progress
         Progress of the sweep, initialised with the results of earlier runs.
+    budget : Budget, optional
+        What the run may use; by default unlimited.
 
     Raises
     ------
@@ -85,8 +95,11 @@ class Driver:
         If the cluster cannot run the work, or the study storage is unavailable.
     """
 
-    def __init__(self, plan: SweepPlan, progress: Progress) -> None:
-        self._plan, self._progress = plan, progress
+    def __init__(self, plan: SweepPlan, progress: Progress, budget: Budget = _UNLIMITED) -> None:
+        self._plan, self._progress, self._budget = plan, progress, budget
+        # The limits that were reached, and the numbers of tables and cells that they left.
+        self._spent: set[str] = set()
+        self._left = [0, 0]
         self._archive = Archive(plan.output)
         self._studies = Studies(plan.output.absolute(), plan.study_storage)
         self._studies.check(connect=True)
@@ -114,6 +127,8 @@ class Driver:
         ------
         ScoringError
             If tables could not be scored; raised after all other work is done.
+        BudgetSpentError
+            If work is left because the budget is spent; raised when all that was begun is done.
         DCSError or OSError
             If results cannot be written, for example because the disk is full.
         """
@@ -122,6 +137,12 @@ class Driver:
                 yield from self._work()
         except RayError as error:
             raise gone(last_line(error)) from error
+        if any(self._left):
+            (tables, cells), names = self._left, " and ".join(sorted(self._spent))
+            raise BudgetSpentError(
+                f"the budget of {names} is spent; {tables} tables and {cells} cells of others are "
+                "left; run the same command again to go on"
+            )
         if self._pool.unscored:
             first, *others = self._pool.unscored
             more = f" (and {len(others)} more tables)" if others else ""
@@ -147,6 +168,21 @@ class Driver:
                 ray.cancel(late, force=True)
                 yield from self._end_late(self._tuning.pop(late))
             self._update_progress()
+            self._spend()
+
+    def _spend(self) -> None:
+        """Begin nothing more for which the budget is spent."""
+        self._progress.work.update(
+            {name: n - self._progress.work[name] for name, n in self._pool.used.items()}
+        )
+        reached = self._budget.spent(self._progress)
+        if not reached:
+            return
+        self._spent.add(reached)
+        self._left[0] += self._pool.stop()
+        if reached == "hours":
+            self._left[1] += sum(len(group) for each in self._waiting for group in each.cells)
+            self._waiting.clear()
 
     def _overdue(self) -> list[Any]:
         """Return the cells that have exceeded the time limit of the sweep."""

@@ -70,6 +70,9 @@ class ScoringPool:
         self._open: list[TableScoring] = []
         self.actors: list[_Actor] = []
         self.running: dict[Any, _Call] = {}
+        self._started: list[Work] = []
+        #: Number of tables that are left without any work.
+        self._left_out = 0
         self._infos: dict[str, ScorerInfo] = {}
         self._deaths: Counter[tuple[str, int]] = Counter()
         # Restarted by the pool, so that its shards need not wait for it.
@@ -78,7 +81,24 @@ class ScoringPool:
     @property
     def n_missing(self) -> int:
         """Number of tables that are not scored."""
-        return len(self._waiting) + len(self._open) + len(self.unscored)
+        return self._left_out + len(self._waiting) + len(self._open) + len(self.unscored)
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Numbers of prompts that models have scored, and of their tokens."""
+        return {
+            "requests": sum(work.scored for work in self._started),
+            "tokens": sum(work.tokens for work in self._started),
+        }
+
+    def stop(self) -> int:
+        """Give no more work; return the number of tables that are left."""
+        left = len(self._waiting) + sum(bool(table.left) for table in self._open)
+        self._left_out += len(self._waiting)
+        self._waiting.clear()
+        for table in self._open:
+            table.left.clear()
+        return left
 
     def fill(self, options: Mapping[str, Any], slots: int) -> None:
         """Give work to all actors, start those that are missing and release those without work.
@@ -114,6 +134,7 @@ class ScoringPool:
             handle: Any = actors.remote(model, folder, self._settings)
             actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
             self.actors.append(actor)
+            self._started.append(actor)
             self.running[handle.load.remote()] = _Call(actor)
 
     def _open_next(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from dcs_tracking import CellRecord, Recorder, ScoringRecord
-from dcs_workflows.plan import Progress, SweepPlan, sharing
+from dcs_workflows.plan import Budget, Progress, SweepPlan, sharing
 from dcs_workflows.tables import StoredTables, TableRequest
 
 
@@ -31,6 +31,7 @@ def run_sweep(
     plan: SweepPlan,
     recorder: Recorder,
     progress: Progress,
+    budget: Budget | None = None,
 ) -> list[CellRecord]:
     """Run the missing work of a plan. Ray must be running if the plan has work.
 
@@ -42,6 +43,8 @@ def run_sweep(
         Receives every record, including those of earlier runs, so that its tables are complete.
     progress : Progress
         Progress of the sweep, updated and shown.
+    budget : Budget, optional
+        What the run may use; by default unlimited.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def run_sweep(
     Raises
     ------
     DCSError
-        If a table cannot be scored. Computed cells are recorded.
+        If a table cannot be scored, or the budget is spent. Computed cells are recorded.
     """
     progress.tables_done, progress.tables_total = len(plan.cells), plan.n_tables
     progress.cells_done, progress.cells_total = len(plan.ended), plan.n_cells
@@ -64,7 +67,8 @@ def run_sweep(
             from dcs_workflows.cluster.driver import Driver  # imports Ray, which is slow to load
 
             # Closed here if recording fails: when the process exits, Ray's classes are gone.
-            ended = stack.enter_context(closing(Driver(plan, progress).run()))
+            driver = Driver(plan, progress, budget or Budget())
+            ended = stack.enter_context(closing(driver.run()))
         try:
             return _record_all(plan, recorder, ended)
         finally:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from dcs import AnnealingResult, CorrectionSet, Objective
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.problem import Problem
+from dcs.search.annealing import Problem
 from dcs.selection.methods import Method
 
 
