@@ -131,7 +131,6 @@ def measure_vllm(prompts: int, repeats: int) -> None:
         model="tiny_lm", task="helpdesk", shots="N", seed=0, limit=prompts // 2, scoring=settings
     )
     table = TableScoring("k", request)
-    own = in_flight(settings)
     shards = [table.prompts.prompts(shard) for shard in table.left]
     with closing(settings.load("tiny_lm")) as scorer, tempfile.TemporaryDirectory() as folder:
 
@@ -139,15 +138,14 @@ def measure_vllm(prompts: int, repeats: int) -> None:
             for shard in shards:
                 scorer.score(*shard)
 
-        def as_sweeps_do(depth: int) -> None:
+        def as_sweeps_do() -> None:
             stored = StoredScorer(scorer, tempfile.mkdtemp(dir=folder))
-            with ThreadPoolExecutor(depth) as threads:
+            with ThreadPoolExecutor(in_flight(settings)) as threads:
                 list(threads.map(lambda shard: stored.score(*shard), shards))
 
         ways: dict[str, Callable[[], object]] = {
             f"{len(shards)} shards, each after the other": in_turn,
-            "the same with 2 in flight, stored": lambda: as_sweeps_do(2),
-            f"the same with {own}, as sweeps do": lambda: as_sweeps_do(own),
+            "the same as sweeps do, stored": as_sweeps_do,
             "all at once": lambda: scorer.score(*table.prompts.prompts()),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dcs.schemes.corrections import Membership as Membership
     from dcs.schemes.corrections import Weight as Weight
     from dcs.schemes.scheme import CorrectionScheme as CorrectionScheme
-    from dcs.scoring.classifier import Classifier as Classifier
+    from dcs.scoring.generation import Classifier as Classifier
     from dcs.search.annealing import AnnealingResult as AnnealingResult
     from dcs.search.annealing import anneal as anneal
     from dcs.search.schedule import Schedule as Schedule
@@ -40,7 +40,7 @@ _EXPORTS = {
     "dcs.evaluation.metrics": ("ClassificationMetrics", "Objective", "by_class", "cobias_score"),
     "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
     "dcs.schemes.scheme": ("CorrectionScheme",),
-    "dcs.scoring.classifier": ("Classifier",),
+    "dcs.scoring.generation": ("Classifier",),
     "dcs.search.annealing": ("AnnealingResult", "anneal"),
     "dcs.search.schedule": ("Schedule",),
     "dcs.selection.estimator": ("DCSClassifier",),

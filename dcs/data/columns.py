@@ -352,7 +352,10 @@ class _Finder:
         if pattern in self.names:
             return [pattern]
         found = [name for name in self.names if fnmatchcase(name, pattern)]
-        return in_order(found) or [self._existing(pattern, "columns")]
+        ordered = [[name for _, name in own] for own in numbered(found).values()]
+        if len(ordered) == 1 and len(ordered[0]) == len(found):
+            return ordered[0]
+        return found or [self._existing(pattern, "columns")]
 
     def _guessed(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return class columns that the labels name, or that are a distribution."""
@@ -399,15 +402,9 @@ class _Finder:
 
     def _numbered(self, label: str | None, size: int) -> tuple[str, ...]:
         """Return as many columns as there are classes if one name with numbers has as many."""
-        groups: dict[str, list[str]] = {}
-        for name in self.names:
-            if name != label and (match := _NUMBERED.fullmatch(name)):
-                groups.setdefault(match[1], []).append(name)
-        for names in groups.values():
-            ordered = in_order(names)
-            numbers = [int(_NUMBERED.sub(r"\2", name)) for name in ordered]
-            if numbers in ([*range(size)], [*range(1, size + 1)]):
-                return tuple(ordered)
+        for own in numbered([name for name in self.names if name != label]).values():
+            if [number for number, _ in own] in ([*range(size)], [*range(1, size + 1)]):
+                return tuple(name for _, name in own)
         return ()
 
     def _settle_commas(self, columns: tuple[str, ...]) -> None:
@@ -519,12 +516,15 @@ def cells_of(column: pd.Series[Any]) -> list[Any]:
 _NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")
 
 
-def in_order(names: Sequence[str]) -> list[str]:
-    """Return names in the order of their numbers if all are one name with numbers."""
-    found = [_NUMBERED.fullmatch(name) for name in names]
-    if any(match is None for match in found) or len({match[1] for match in found if match}) > 1:
-        return [*names]
-    return sorted(names, key=lambda name: int(_NUMBERED.sub(r"\2", name)))
+def numbered(
+    names: Iterable[str], pattern: re.Pattern[str] = _NUMBERED
+) -> dict[str, list[tuple[int, str]]]:
+    """Return names that end in a number with it, in its order, by what precedes it."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        if match := pattern.fullmatch(name):
+            groups.setdefault(match[1], []).append((int(match[2]), name))
+    return {stem: sorted(own) for stem, own in groups.items()}
 
 
 def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequence[str]) -> bool:

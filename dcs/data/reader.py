@@ -21,7 +21,9 @@ from dcs.data.checks import (
 )
 from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_shares
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
-from dcs.data.forms import FORMS
+from dcs.data.forms import Form
+from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
+from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE
 from dcs.data.labels import TELLING, read_labels
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
@@ -29,6 +31,15 @@ from dcs.io import validated
 
 if TYPE_CHECKING:
     import pandas as pd
+
+FORMS: Final[tuple[Form, ...]] = (
+    *(LM_EVAL, LIGHTEVAL, INSPECT),
+    *(CHAT, CLASSIFY),
+    *(SCORES, NUMBERS),
+    *(RUNS, LONG, SINGLE),
+)
+"""Forms in the order in which they are tried: structures that no other program writes come first,
+those of plain columns last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,9 +245,9 @@ def _in_columns(
         update={key: value for key, value in earlier.items() if getattr(given, key) is None}
     )
     for form in FORMS:
-        if form.sniff(frame, hint):
+        if found := form.sniff(frame, hint):
             try:
-                rows = form.rows(frame, hint)
+                rows = form.rows(frame, hint, found)
             except TableError as fault:
                 raise TableError(f"{source}: {form.name}: {fault}") from None
             kept = [key for key in ("label", "id", "values") if getattr(given, key)]

@@ -71,7 +71,7 @@ class Provenance:
         Number of rows that could not be scored, if any.
     prompt : dict, optional
         How texts were scored: engine with its options, task and demonstrations; see
-        :class:`dcs.scoring.classifier.Classifier`.
+        :class:`dcs.scoring.generation.Classifier`.
     """
 
     model: str | None = None

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
@@ -128,14 +128,6 @@ class FileLocation(TextLocation):
 
     format: Literal["jsonl", "json", "csv", "lines"] = "jsonl"
     encoding: str = "utf-8"
-
-    @field_validator("optimization", "test", "train")
-    @classmethod
-    def _is_inside(cls, name: str) -> str:
-        # A third-party task must not send unrelated local files to a model server.
-        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-            raise ValueError("must be a file in the task folder; give the folder with --data")
-        return name
 
 
 _HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -409,7 +401,7 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     if place is None:
         raise ConfigError(_missing_texts(file, data))
     if place.train:
-        examples = _divide(_read(file, place, "train", data), file.seed, place.held_out)[split]
+        examples = _part(_read(file, place, "train", data), split, file.seed, place.held_out)
     else:
         examples = _read(file, place, split, data)
     if file.disjoint is not False and split == "optimization":
@@ -429,8 +421,8 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     return tuple(examples)
 
 
-def _divide(examples: list[Example], seed: int, held_out: float) -> dict[str, list[Example]]:
-    """Divide texts into the splits, stratified by class; equal texts stay together."""
+def _part(examples: list[Example], split: Split, seed: int, held_out: float) -> list[Example]:
+    """Return a split of divided texts, stratified by class; equal texts stay together."""
     first: dict[str, Example] = {}
     for example in examples:
         first.setdefault(example.text, example)
@@ -439,8 +431,7 @@ def _divide(examples: list[Example], seed: int, held_out: float) -> dict[str, li
     divided = [each for each in first.values() if each.label >= 0] or [*first.values()]
     labels = [max(example.label, 0) for example in divided]
     held = {divided[row].text for row in stratified_split(labels, shares, seed=seed)["test"]}
-    parts = {part: part == "test" for part in SPLITS}
-    return {part: [e for e in examples if (e.text in held) == own] for part, own in parts.items()}
+    return [each for each in examples if (each.text in held) == (split == "test")]
 
 
 def _read(
@@ -579,10 +570,11 @@ def _find_file(file: TaskFile, part: str, data: str) -> Path:
     path = next((each for each in paths if each.is_file()), None)
     if path is None:
         raise ConfigError(_missing_texts(file, data, [part]))
-    # As for the file name: a third-party task must not read unrelated files.
+    # A third-party task must not send unrelated local files to a model server.
     if not path.resolve().is_relative_to(Path(data).resolve()):
         raise ConfigError(
-            f"{escaped(path)}: links to a file outside of {escaped(data)}; copy it to that folder"
+            f"{escaped(path)}: is a file outside of {escaped(data)}; copy it to that folder, or "
+            "give another with --data"
         )
     return path
 

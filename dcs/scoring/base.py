@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,7 +14,7 @@ from dcs.data.checks import softmax
 from dcs.errors import ConfigError, ScoringError, origin, plain_address, show
 from dcs.io import Strict, validated
 from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
-from dcs.scoring.chat import PromptStyle, Tokenizer, opened_thought
+from dcs.scoring.chat import ChatTemplate, PromptStyle, Tokenizer, opened_thought
 from dcs.scoring.labels import (
     NO_DISTRIBUTION,
     UNUSABLE,
@@ -113,10 +112,23 @@ class ReadingOptions(Strict):
 
 
 def tokenizer_of(tokenizer: Any, model: str, asked: ReadingOptions) -> Tokenizer:
-    """Return a Transformers tokenizer that renders prompts as asked; see :class:`Tokenizer`."""
+    """Return a Transformers tokenizer that renders prompts as asked.
+
+    Raises
+    ------
+    ScoringError
+        If `prompt` is ``chat`` and the tokenizer has no chat template.
+    """
     sampled = asked.votes is not None or asked.answer is not None
-    style: dict[str, Any] = {"prompt": asked.prompt, "answer_prefix": asked.answer_prefix}
-    return Tokenizer.of(tokenizer, model, **style, thinking=sampled)
+    template = None
+    if asked.prompt != "completion" and getattr(tokenizer, "chat_template", None):
+        template = ChatTemplate(tokenizer, model, asked.answer_prefix, thinking=sampled)
+    elif asked.prompt == "chat":
+        raise ScoringError(
+            f"model {model!r} has no chat template; use prompt=completion, or a model trained "
+            "for chat"
+        )
+    return Tokenizer.of(tokenizer, template)
 
 
 class LocalOptions(ReadingOptions):
@@ -319,11 +331,9 @@ class Engine(ABC):
         The option with the number of GPUs that an actor reserves, 1 if it is not set; None if a
         model uses one GPU or none.
     in_flight : int
-        Number of shards given to an actor at a time: more than 2 only if the engine runs them
-        together. An actor that is lost costs all of them.
-    concurrent, repeatable : bool
-        Whether several threads may call `score` at the same time, and whether a prompt has the
-        same bits with any other prompts, so that resumed rows have.
+        Number of shards given to an actor at a time. An actor that is lost costs all of them.
+    repeatable : bool
+        Whether a prompt has the same bits with any other prompts, so that resumed rows have.
     votes : int or None
         Number of answers to sample for each prompt; None reads log-probabilities instead.
     answer : "distribution" or None
@@ -341,7 +351,6 @@ class Engine(ABC):
     indecisive: ClassVar[frozenset[str]] = frozenset()
     gpu_option: ClassVar[str | None] = None
     in_flight: ClassVar[int] = 2
-    concurrent: ClassVar[bool] = False
     repeatable: bool = True
 
     name: str
@@ -431,8 +440,7 @@ class Engine(ABC):
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
         prompts = Prompts(prefix, queries, label_words)
-        with self._scoring():
-            scored = self._score(prompts, progress or (lambda count: None))
+        scored = self._score(prompts, progress or (lambda count: None))
         if self._rendering() != self._rendered:
             raise ScoringError(
                 f"model {self.model!r}: its chat template renders another prompt than when the "
@@ -440,10 +448,6 @@ class Engine(ABC):
                 "prompt=completion"
             )
         return scored_rows(*scored)
-
-    def _scoring(self) -> AbstractContextManager[Any]:
-        """Return the context in which prompts are scored; an engine for several threads locks."""
-        return nullcontext()
 
     def _rendering(self) -> str:
         """Return a hash of how prompts are rendered now, which is checked after every call."""

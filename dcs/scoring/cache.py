@@ -14,7 +14,6 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -33,8 +32,8 @@ from dcs.scoring.base import (
     Prompt,
     Prompts,
     Scorer,
+    Scores,
     score_rows,
-    scored_rows,
 )
 
 _log = logging.getLogger(__name__)
@@ -163,14 +162,14 @@ def local_folder(store: str | os.PathLike[str]) -> str:
     return path
 
 
-class StoredScorer:
+class StoredScorer(Engine):
     """A scorer that caches the probabilities of another scorer on disk.
 
     Queries are scored in shards of consecutive queries; each shard is written atomically as soon
     as it is complete, without the prompts that could not be scored. A killed run resumes after its
     last complete shard, and the probabilities are bit-identical to those of an uninterrupted run
-    if the engine is `repeatable`. Several processes may share a store, and several threads; these
-    take turns with an engine that is not `concurrent`.
+    if the engine is `repeatable`. Several processes may share a store, and several threads, which
+    take turns with the engine.
 
     Parameters
     ----------
@@ -198,29 +197,10 @@ class StoredScorer:
         """Numbers of queries scored by the model so far, and of those found in the store."""
         self._scorer, self._shard_size = scorer, shard_size
         self._group: ShardGroup | None = None
-        self._counting = threading.Lock()
-        concurrent = getattr(scorer, "concurrent", Engine.concurrent)
-        self._turn: AbstractContextManager[object] = (
-            nullcontext() if concurrent else threading.Lock()
-        )
+        self._turn, self._counting = threading.Lock(), threading.Lock()
 
-    @property
-    def tokens_read(self) -> int:
-        """Number of prompt tokens scored by the model; 0 if its engine does not count them."""
-        return getattr(self._scorer, "tokens_read", 0)
-
-    def score(
-        self,
-        prefix: str | PromptPrefix,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        *,
-        progress: Progress | None = None,
-    ) -> NDArray[np.float64]:
-        """Return the class probabilities of prompts; see :meth:`dcs.scoring.Scorer.score`."""
-        if not queries:
-            return self._scorer.score(prefix, [], label_words)
-        report = progress or (lambda count: None)
+    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
+        prefix, queries, label_words = prompts
         group = self._open(score_settings(self._scorer, prefix, label_words))
         hashes = [query_hash(query) for query in queries]
         by_hash = dict(zip(hashes, queries, strict=True))
@@ -237,7 +217,8 @@ class StoredScorer:
                 texts = [by_hash[key] for key in absent]
                 with self._turn:
                     asked = Prompts(prefix, texts, label_words)
-                    probs, failed = score_rows(self._scorer, asked, report)
+                    probs, failed = score_rows(self._scorer, asked, progress)
+                    self.tokens_read = getattr(self._scorer, "tokens_read", 0)
                 scored = [row for row in range(len(absent)) if row not in failed]
                 if scored:
                     group.write([absent[row] for row in scored], probs[scored])
@@ -245,15 +226,15 @@ class StoredScorer:
                 with self._counting:
                     self.scored += len(scored)
             if restored := len(shard) - len(absent):
-                report(restored)
+                progress(restored)
                 with self._counting:
                     self.restored += restored
         if len(distinct) < len(hashes):
-            report(len(hashes) - len(distinct))
+            progress(len(hashes) - len(distinct))
         missing = np.full(len(label_words), np.nan)
         found = np.stack([missing if key in reasons else group.rows[key] for key in hashes])
         rows = enumerate(hashes)
-        return scored_rows(found, {row: reasons[key] for row, key in rows if key in reasons})
+        return found, {row: reasons[key] for row, key in rows if key in reasons}
 
     def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
         """Return a prompt as it is sent to the model, and its number of tokens, 0 if unknown."""
@@ -277,6 +258,5 @@ class StoredScorer:
             )
         return lines
 
-    def close(self) -> None:
-        """Free the model's memory. The scorer cannot be used afterwards."""
+    def _free(self) -> None:
         self._scorer.close()

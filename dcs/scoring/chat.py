@@ -32,6 +32,7 @@ _TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 _DATE = datetime.date(2024, 7, 26)
 
 
+@dataclass(frozen=True)
 class ChatTemplate:
     """The chat template of a tokenizer, ending where the answer begins.
 
@@ -51,19 +52,15 @@ class ChatTemplate:
         Whether the model may think before it answers, by the default of its template.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        model: str,
-        *,
-        answer_prefix: AnswerPrefix = "user",
-        thinking: bool = False,
-    ) -> None:
-        self._tokenizer, self._model, self.answer_prefix = tokenizer, model, answer_prefix
-        self._thinking = thinking
-        self._template = _TODAY.sub(
-            lambda call: json.dumps(_DATE.strftime(call[2])), tokenizer.get_chat_template()
-        )
+    tokenizer: Any
+    model: str
+    answer_prefix: AnswerPrefix = "user"
+    thinking: bool = False
+
+    @cached_property
+    def _template(self) -> str:
+        template = self.tokenizer.get_chat_template()
+        return _TODAY.sub(lambda call: json.dumps(_DATE.strftime(call[2])), template)
 
     @property
     def digest(self) -> str:
@@ -90,11 +87,11 @@ class ChatTemplate:
         except Exception as error:
             # Templates are programs: they raise errors of any class.
             raise ScoringError(
-                f"model {self._model!r}: its chat template cannot render the prompt "
+                f"model {self.model!r}: its chat template cannot render the prompt "
                 f"({named(error)}); use prompt=completion"
             ) from None
         thought = _OPEN_THOUGHT.search(texts[0])
-        if self._thinking:
+        if self.thinking:
             start = ""
         elif thought is not None:
             opening, name, closing = thought.groups()
@@ -121,9 +118,9 @@ class ChatTemplate:
         return text
 
     def _apply(self, conversations: list[list[dict[str, str]]], **options: Any) -> list[str]:
-        if not self._thinking:
+        if not self.thinking:
             options |= _NO_THINKING
-        texts: list[str] = self._tokenizer.apply_chat_template(
+        texts: list[str] = self.tokenizer.apply_chat_template(
             conversations, chat_template=self._template, tokenize=False, **options
         )
         return texts
@@ -151,32 +148,8 @@ class Tokenizer:
     appended: int = 0
 
     @classmethod
-    def of(
-        cls,
-        tokenizer: Any,
-        model: str,
-        *,
-        prompt: PromptStyle,
-        answer_prefix: AnswerPrefix,
-        thinking: bool = False,
-    ) -> Self:
-        """Return the functions of a Transformers tokenizer.
-
-        Raises
-        ------
-        ScoringError
-            If `prompt` is ``chat`` and the tokenizer has no chat template.
-        """
-        template = None
-        if prompt != "completion" and getattr(tokenizer, "chat_template", None):
-            template = ChatTemplate(
-                tokenizer, model, answer_prefix=answer_prefix, thinking=thinking
-            )
-        elif prompt == "chat":
-            raise ScoringError(
-                f"model {model!r} has no chat template; use prompt=completion, or a model trained "
-                "for chat"
-            )
+    def of(cls, tokenizer: Any, template: ChatTemplate | None) -> Self:
+        """Return the functions of a Transformers tokenizer."""
         # A chat template writes the special tokens itself.
         options = {"verbose": False, "add_special_tokens": template is None}
 

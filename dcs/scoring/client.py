@@ -42,13 +42,10 @@ class ServedEngine(Engine):
     ----------
     base_url : str
         Address of the server as it may be shown.
-    refused : int
-        Number of requests rejected by a busy or failing server so far.
     """
 
     served = True
     base_url: str
-    refused = 0
     _limit_name = "max_tokens"
 
     async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
@@ -109,7 +106,7 @@ class ServedEngine(Engine):
         return os.environ.get(self._asked.key_variable, "").strip()
 
     async def _limit_response(self, response: httpx2.Response) -> None:
-        """Limit the size of a response, and count requests that are rejected temporarily."""
+        """Limit the size of a response."""
         # A small compressed response may decompress to a very large one.
         if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
             raise ScoringError(
@@ -117,8 +114,6 @@ class ServedEngine(Engine):
                 "Accept-Encoding: identity; use a server that respects the header"
             )
         response.stream = _LimitedStream(response.stream, self.base_url)
-        if response.status_code in (408, 409, 429) or response.status_code >= 500:
-            self.refused += 1
 
     @contextmanager
     def _converted(self, where: str) -> Iterator[None]:

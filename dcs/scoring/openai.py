@@ -49,8 +49,9 @@ _ROUNDING = 1e-3  # by which servers' log-probabilities may exceed 0, and their 
 
 _TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server returns by default
 
-#: Numbers of most probable tokens that servers return, of which the first accepted one is used.
-_TOPS = (20, 5)
+#: Numbers of most probable tokens that servers return, of which the first accepted one is used;
+#: None if they return any tokens.
+_TOPS = (None, 20, 5)
 
 #: Prompts that fail one after another, after which the server is asked whether it answers any.
 _FAILURES = 4
@@ -125,17 +126,14 @@ class OpenAIScorer(ServedEngine):
         }
 
     def report(self) -> list[str]:
-        """Return lines on labels missing from responses, unparsed votes and rejected requests."""
+        """Return lines on labels missing from responses, and on unparsed votes."""
         rule = {"bound": "the lowest returned probability", "spread": "a share of the rest"}
         lines = [
             f"label word {word!r} was missing from {count} of {self.answered} responses; used "
             f"{rule[self._asked.missing]}"
             for word, count in self.missing.most_common()
         ]
-        lines += super().report()
-        if self.refused:
-            lines.append(f"{self.base_url} rejected {self.refused} requests temporarily")
-        return lines
+        return lines + super().report()
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         prefix, queries, label_words = prompts
@@ -229,17 +227,17 @@ class OpenAIScorer(ServedEngine):
         refusals = (openai.BadRequestError, openai.NotFoundError, openai.UnprocessableEntityError)
         async with self._connected() as client:
             with self._converted("first request"):
-                for top in (None, *_TOPS[:-1]):
+                for top in _TOPS:
                     try:
                         if top is None:
                             await self._token_logs(client, prompt, [0, 1])
                         else:
                             await self._top_tokens(client, prompt, top)
-                        return top
+                        break
                     except (*refusals, *UNREADABLE):
-                        continue
-                await self._top_tokens(client, prompt, _TOPS[-1])
-        return _TOPS[-1]
+                        if top == _TOPS[-1]:
+                            raise
+        return top
 
     async def _read_top(
         self, client: AsyncOpenAI, label_words: Sequence[str], prompt: Prompt

@@ -6,8 +6,7 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.scoring.base import Progress, TokenEngine, TransformersOptions
+from dcs.scoring.base import Progress, Prompts, Scores, TokenEngine, TransformersOptions
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -117,11 +116,10 @@ class TransformersScorer(TokenEngine):
         self._options = {"tokenizer": model.tokenizer, "pad_token_id": 0}
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
 
-    @contextmanager
-    def _scoring(self) -> Iterator[None]:
+    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         try:
             with self._torch.inference_mode():
-                yield
+                return super()._score(prompts, progress)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

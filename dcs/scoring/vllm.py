@@ -1,7 +1,6 @@
 """The vLLM engine: large models on one or several GPUs, with its prefix cache.
 
-Only the next-token log-probabilities of the label tokens are requested, by token id. Calls that
-wait while the engine is busy are run together, so that it does not run dry at the end of each.
+Only the next-token log-probabilities of the label tokens are requested, by token id.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,19 +19,6 @@ from dcs.scoring.base import Progress, TokenEngine, VLLMOptions
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
-
-#: Number of prompts up to which calls of several threads are run together.
-_TOGETHER = 256
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """Prompts of one thread and what it wants to know of them, until the engine has run them."""
-
-    prompts: Sequence[list[int]]
-    kind: object
-    sampling: Any
-    outputs: list[Any] | None = None
 
 
 class VLLMScorer(TokenEngine):
@@ -63,8 +47,6 @@ class VLLMScorer(TokenEngine):
     options = VLLMOptions
     indecisive = frozenset({"tensor_parallel", "memory", "max_length"})
     gpu_option = "tensor_parallel"
-    in_flight = 8
-    concurrent = True
 
     def __init__(
         self,
@@ -119,10 +101,6 @@ class VLLMScorer(TokenEngine):
                 f"({named(error)}); check its memory (tensor_parallel, memory, "
                 "max_length) and whether vllm supports its architecture"
             ) from error
-        # A thread takes turns except while it waits for the engine, which one at a time runs.
-        self._turn = threading.Lock()
-        self._running = threading.Lock()
-        self._waiting: list[_Call] = []
         config = self._engine.llm_engine.model_config
         self._limit = int(config.max_model_len) - 1  # one more token is generated
         self.model = reference.name
@@ -130,9 +108,6 @@ class VLLMScorer(TokenEngine):
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
         same = {"batch_invariant": "true"} if asked.batch_invariant else {}
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision, **same)
-
-    def _scoring(self) -> threading.Lock:
-        return self._turn
 
     def _next_scores(
         self,
@@ -142,7 +117,8 @@ class VLLMScorer(TokenEngine):
         *,
         normalised: bool = True,
     ) -> NDArray[np.float64]:
-        parts = [self._generate(prompts, part) for part in _chunks(wanted)]
+        starts = range(0, len(wanted), _MAX_TOKEN_IDS)
+        parts = [self._logs(prompts, wanted[k : k + _MAX_TOKEN_IDS]) for k in starts]
         progress(len(prompts))
         return np.concatenate(parts, axis=1)
 
@@ -159,11 +135,11 @@ class VLLMScorer(TokenEngine):
             )
             for ids in prompts
         ]
-        outputs = self._outputs(_Call(prompts, None, sampling))
+        outputs = self._run(prompts, sampling)
         progress(len(prompts))
         return [[answer.text for answer in output.outputs] for output in outputs]
 
-    def _generate(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
+    def _logs(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
         """Return the log-probabilities of at most 128 tokens after each prompt [M, K]."""
         sampling = self._vllm.SamplingParams(
             temperature=0,
@@ -172,41 +148,15 @@ class VLLMScorer(TokenEngine):
             logprobs=len(wanted),
             logprob_token_ids=wanted,
         )
-        outputs = self._outputs(_Call(prompts, tuple(wanted), sampling))
-        shown = [output.outputs[0].logprobs[0] for output in outputs]
+        # One object for all prompts: vLLM silently returns wrong values for a batch whose prompts
+        # ask for different tokens.
+        shown = [output.outputs[0].logprobs[0] for output in self._run(prompts, sampling)]
         return np.array([[found[token].logprob for token in wanted] for found in shown])
 
-    def _outputs(self, call: _Call) -> list[Any]:
-        """Return the outputs of a call; other threads prepare theirs meanwhile."""
-        self._waiting.append(call)
-        self._turn.release()
-        try:
-            with self._running:
-                if call.outputs is None:
-                    self._run(call)
-        finally:
-            self._turn.acquire()
-            self._waiting.remove(call)
-        assert call.outputs is not None
-        return call.outputs
-
-    def _run(self, first: _Call) -> None:
-        """Run a call and those of its kind that wait; if they fail, they are run alone."""
-        calls, n_prompts = [first], len(first.prompts)
-        for call in [*self._waiting]:
-            fits = n_prompts + len(call.prompts) <= _TOGETHER
-            if call is not first and call.outputs is None and call.kind == first.kind and fits:
-                calls.append(call)
-                n_prompts += len(call.prompts)
-        requests = [{"prompt_token_ids": ids} for call in calls for ids in call.prompts]
-        # One object for all prompts that ask for tokens: for batches that ask for different ones,
-        # vLLM silently returns wrong values.
-        sampling = first.sampling
-        if first.kind is None:
-            sampling = [each for call in calls for each in call.sampling]
-        outputs = iter(self._engine.generate(requests, sampling, use_tqdm=False))
-        for call in calls:
-            call.outputs = [next(outputs) for _ in call.prompts]
+    def _run(self, prompts: Sequence[list[int]], sampling: Any) -> list[Any]:
+        requests = [{"prompt_token_ids": ids} for ids in prompts]
+        outputs: list[Any] = self._engine.generate(requests, sampling, use_tqdm=False)
+        return outputs
 
     def _free(self) -> None:
         engine = self._engine
@@ -221,8 +171,3 @@ class VLLMScorer(TokenEngine):
         torch = importlib.import_module("torch")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def _chunks(tokens: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(tokens), _MAX_TOKEN_IDS):
-        yield tokens[start : start + _MAX_TOKEN_IDS]

@@ -21,13 +21,6 @@ def test_calibrated_worlds_are_and_can_be_repeated() -> None:
     np.testing.assert_array_equal(again[1], labels)
 
 
-def test_worlds_of_copies_repeat_their_rows() -> None:
-    kind, draw = calibration.world(5)
-    probs, _ = next(draw)
-    assert kind == "copies"
-    assert len(np.unique(probs, axis=0)) < 0.6 * len(probs)
-
-
 @pytest.mark.slow
 def test_the_level_and_the_coverage_hold_in_one_setting() -> None:
     # 14 close classes and 200 rows; the number of draws leaves much to chance.

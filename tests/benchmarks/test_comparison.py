@@ -115,18 +115,6 @@ def test_each_scheme_is_judged_on_the_tables_of_the_others() -> None:
     assert [row[0] for row in table.rows] == ["uncorrected", first, second, third]
 
 
-def test_tables_that_are_called_alike_are_identified_by_their_cells() -> None:
-    cells = [_scheme_cell(0.4, test_digest=str(number)) for number in range(2)]
-    (table,) = transfer_tables(cells, {cell.key: _table(0) for cell in cells})
-    names = [f"tiny_lm, 1-shot, seed 0, cell {cell.key[:8]}" for cell in cells]
-    assert table.columns == ("fitted on", *names)
-
-
-def test_one_table_has_nothing_to_transfer_to() -> None:
-    cells = [_scheme_cell(0.4), _scheme_cell(0.4, task="other")]
-    assert transfer_tables(cells, {cell.key: _table(0) for cell in cells}) == []
-
-
 def _labelled(methods: tuple[str, ...], size: int | None, kept: bool | None) -> list[CellRecord]:
     """Cells of two sources; accuracy is a tenth of the digits of the number of labels."""
     tuner = None if kept is None else {"keep_unlabelled": kept}

@@ -81,22 +81,6 @@ def test_a_cell_that_lacks_its_partner_is_not_compared(cells: list[CellRecord]) 
         assert compared.loc[("dcs", "tuned"), "change"] == pytest.approx(change, abs=1e-12)
 
 
-def test_the_legend_of_a_figure_knows_all_rows(cells: list[CellRecord]) -> None:
-    """Beside numbers pandas makes not-a-number of what stands for all of them."""
-    sized = [
-        replace(cell, key=f"{cell.key}{size}{weight}", identity=cell.identity | tried)
-        for cell in cells
-        if (cell.who["method"], cell.identity["tuner"]["search"]["schedule"])
-        == ("dcs", "published")
-        for size in (None, 300)
-        for weight in (10, 30, 90)
-        for tried in [{"optimization_size": size, "tuner": {"weight_scale": weight}}]
-    ]
-    (legend,) = finding_figure(sized).legends
-    said = {text.get_text() for text in legend.get_texts()}
-    assert said == {"DCS, optimization size all", "DCS, optimization size 300"}
-
-
 def test_settings_of_one_source_or_none_make_no_finding(cells: list[CellRecord]) -> None:
     of_one = [cell for cell in cells if cell.who["task"] == "a"]
     alike = [cell for cell in cells if cell.identity["tuner"]["search"]["schedule"] == "published"]

@@ -34,18 +34,3 @@ def test_both_ways_agree_and_are_timed(model, tmp_path):
         # Operations over seconds over a peak of 1 TFLOP/s: more than none, less than a CPU has.
         assert 0 < figures[way]["share_of_peak"] < 10
     assert f"{figures['parameters']}" in answer.stdout
-
-
-@pytest.mark.slow
-def test_operations_are_those_of_the_matrix_products():
-    code = """
-import sys
-sys.path.insert(0, "benchmarks")
-import scoring
-model, _ = scoring.load("llama2-toy", "cpu")
-h, i, layers, vocabulary = 64, 172, 2, 32_000
-per_token = layers * (4 * h * h + 3 * h * i)
-norms = (2 * layers + 1) * h
-assert scoring.operations(model) == (2 * (per_token + norms), 2 * h * vocabulary)
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=True)

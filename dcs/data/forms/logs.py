@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dcs.data.columns import PREFIX, Reading, cells_of
-from dcs.data.forms.base import (
+from dcs.data.forms import (
     Form,
     Rows,
     natural,
@@ -130,7 +130,7 @@ def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[st
 _KEYS: Final = ("response", "body", "choices", "output")
 
 
-def _logged(frame: pd.DataFrame) -> str | None:
+def _logged(frame: pd.DataFrame, given: Reading) -> str | None:
     """Return the column of responses, those with log-probabilities first."""
     there = [key for key in _KEYS if key in frame]
     for sign in ("logprob", "choices"):
@@ -140,8 +140,8 @@ def _logged(frame: pd.DataFrame) -> str | None:
     return None
 
 
-def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
-    name, classes = _logged(frame), given.classes or ()
+def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
+    classes = given.classes or ()
     answers = [likely_tokens(parsed(cell), classes) for cell in cells_of(frame[name])]
     # Some servers answer with a blank or a quotation mark first.
     first = [
@@ -163,10 +163,10 @@ def _chat_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     return with_found(rest, scores, {"id": "custom_id"} if "custom_id" in frame else {})
 
 
-CHAT = Form("answers of a chat model", lambda frame, given: _logged(frame) is not None, _chat_rows)
+CHAT = Form("answers of a chat model", _logged, _chat_rows)
 
 
-def _classify_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+def _classify_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     values = [cell if isinstance(cell, list) else [] for cell in parsed_cells(frame, "probs")]
     size = max(map(len, values))
     if wrong := [k for k, row in enumerate(values) if len(row) != size or None in row]:
@@ -301,7 +301,7 @@ def _questions(
     return found
 
 
-def _lm_eval_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+def _lm_eval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     filters = cells_of(frame["filter"]) if "filter" in frame else ["none"] * len(frame)
     names = [*dict.fromkeys(filters)]
     name = names[0] if given.filter is None and len(names) == 1 else given.filter
@@ -334,7 +334,7 @@ def _detail(record: tuple[Any, Any, Any]) -> Question:
     return Question(as_text(doc.get("id", row)), choices, scores, target)
 
 
-def _lighteval_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+def _lighteval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     both = (parsed_cells(frame, name) for name in ("doc", "model_response"))
     records = zip(frame.index, *both, strict=True)
     needs = "a logprob per choice and one gold_index, as in details of a multiple-choice task"
@@ -354,7 +354,7 @@ def _answer(scores: Any) -> str:
     return next((as_text(s["answer"]) for s in found if isinstance(s, dict) and "answer" in s), "")
 
 
-def _inspect_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     import pandas as pd
 
     choices = [parsed(c) for c in cells_of(frame["choices"])] if "choices" in frame else [None]
@@ -364,8 +364,11 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     names = [*map(as_text, choices[0] or given.classes or ())]
     if len(names) > len(ascii_uppercase):
         raise TableError(f"{len(names)} choices; at most {len(ascii_uppercase)} have letters")
+    classes = given.classes or names
+    if len(classes) != len(names):
+        raise TableError(f"{len(names)} choices, but the classes are {quoted(classes)}")
     letters = [*ascii_uppercase[: len(names)]] if choices[0] else names
-    spelled = dict(zip(letters, given.classes or names, strict=False))
+    spelled = dict(zip(letters, classes, strict=True))
     rows = pd.DataFrame({"id": [*map(as_text, frame["id"])]})
     rows["label"] = [spelled.get(text, text) for text in map(as_text, targets)]
     told = {"label": "label", "id": "id", "classes": tuple(spelled.values()) or None}
@@ -384,8 +387,8 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         raise TableError("epochs of a sample have different targets")
     first = groups.first().reset_index()[["id", "label"]]
     hint = given.model_copy(update={"classes": told["classes"]})
-    found = with_votes(first, [[*each] for _, each in groups["answer"]], "label", hint)
-    return replace(found, told={**told, **found.told})
+    voted = with_votes(first, [[*each] for _, each in groups["answer"]], "label", hint)
+    return replace(voted, told={**told, **voted.told})
 
 
 INSPECT = Form(

@@ -19,9 +19,10 @@ from dcs.data.columns import (
     is_id,
     is_label,
     names_predictions,
+    numbered,
     to_number,
 )
-from dcs.data.forms.base import (
+from dcs.data.forms import (
     Form,
     Rows,
     is_number,
@@ -63,7 +64,9 @@ def _pairs(cell: Any) -> list[tuple[str, Any]]:
     return [*zip(map(as_text, labels), scores, strict=True)]
 
 
-def _scored(frame: pd.DataFrame) -> tuple[list[str], list[list[tuple[str, Any]]]]:
+def _scored(
+    frame: pd.DataFrame, given: Reading
+) -> tuple[list[str], list[list[tuple[str, Any]]]] | None:
     """Return the columns that hold labels with scores, and the pairs of each row."""
     columns: dict[tuple[str, ...], list[Any]] = {}
     for name in structured(frame):
@@ -77,11 +80,11 @@ def _scored(frame: pd.DataFrame) -> tuple[list[str], list[list[tuple[str, Any]]]
         filled = zip(pairs, found, strict=True)
         if any(pairs) and all(each or cell is None for each, cell in filled):
             return [*names], pairs
-    return [], []
+    return None
 
 
-def _score_rows(frame: pd.DataFrame, given: Reading) -> Rows:
-    columns, pairs = _scored(frame)
+def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
+    columns, pairs = found
     for row, each in enumerate(pairs):
         if len(dict(each)) < len(each):
             raise TableError(f"row {row}: a label has two scores: {show([k for k, _ in each])}")
@@ -93,11 +96,11 @@ def _score_rows(frame: pd.DataFrame, given: Reading) -> Rows:
         raise TableError(
             f"row {short[0]} has scores of {number}; run the pipeline with top_k=None"
         )
-    numbered = all(re.fullmatch(r"LABEL_\d+", name) for name in classes)
-    if numbered and given.classes and {*given.classes} != {*classes}:
+    nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in classes)
+    if nameless and given.classes and {*given.classes} != {*classes}:
         names = {f"LABEL_{k}": name for k, name in enumerate(given.classes)}
         scores = [{names.get(k, k): v for k, v in row.items()} for row in scores]
-    elif numbered:
+    elif nameless:
         for name in label_columns(rest):
             texts = [text for text in map(as_text, cells_of(rest[name])) if text]
             if texts and not any(re.fullmatch(r"(LABEL_)?[\d.]+", text) for text in texts):
@@ -108,7 +111,7 @@ def _score_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     return Rows(with_scores(rest, scores))
 
 
-SCORES = Form("labels with scores", lambda frame, given: bool(_scored(frame)[0]), _score_rows)
+SCORES = Form("labels with scores", _scored, _score_rows)
 
 
 def _inner(cell: Any) -> dict[str, Any]:
@@ -130,11 +133,13 @@ def _number_columns(frame: pd.DataFrame, given: Reading) -> dict[str, list[dict[
     return found
 
 
-def _number_rows(frame: pd.DataFrame, given: Reading) -> Rows:
+def _number_rows(
+    frame: pd.DataFrame, given: Reading, found: dict[str, list[dict[str, Any]]]
+) -> Rows:
     import pandas as pd
 
     parts = {name: frame[[name]] for name in frame.columns}
-    for name, rows in _number_columns(frame, given).items():
+    for name, rows in found.items():
         keys = list(dict.fromkeys(key for row in rows for key in row))
         short = [k for k, row in enumerate(rows) if row and len(row) < len(keys)]
         if short and keys == [str(k) for k in range(len(keys))]:
@@ -147,11 +152,7 @@ def _number_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     return Rows(pd.concat([*parts.values()], axis=1))
 
 
-NUMBERS = Form(
-    "lists or objects of numbers",
-    lambda frame, given: bool(_number_columns(frame, given)),
-    _number_rows,
-)
+NUMBERS = Form("lists or objects of numbers", _number_columns, _number_rows)
 
 
 _CLASS: Final = re.compile(r"class(_name)?|category|label(_name)?|option|choice|candidate", re.I)
@@ -181,13 +182,13 @@ def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | 
     else:
         found += [n for n in frame.columns if names_predictions(n) and n not in found]
         found = [n for n in found if given.classes or label_columns(frame, [n])][:1]
-    if len(found) != 1 or len(values) > 1:
+    if len(found) != 1 or len(values) > 1 or has_class_columns(frame, given):
         return None
     return keys[0], found[0], next(iter(values), None)
 
 
-def _long_rows(frame: pd.DataFrame, given: Reading) -> Rows:
-    key, name, value = _long_columns(frame, given) or ("", "", None)
+def _long_rows(frame: pd.DataFrame, given: Reading, columns: tuple[str, str, str | None]) -> Rows:
+    key, name, value = columns
     groups: dict[Any, list[int]] = {}
     for row, cell in enumerate(cells_of(frame[key])):
         groups.setdefault(cell, []).append(row)
@@ -211,46 +212,36 @@ def _long_rows(frame: pd.DataFrame, given: Reading) -> Rows:
     return Rows(with_scores(first, scores), {"id": key})
 
 
-def _is_long(frame: pd.DataFrame, given: Reading) -> bool:
-    return _long_columns(frame, given) is not None and not has_class_columns(frame, given)
-
-
-LONG = Form("several rows per text", _is_long, _long_rows)
+LONG = Form("several rows per text", _long_columns, _long_rows)
 
 
 _RUN: Final = re.compile(
-    r"(\w*(?:run|answer|vote|pred|prediction|response|sample|seed|draw|output))[ _.-]?\d+", re.I
+    r"(\w*(?:run|answer|vote|pred|prediction|response|sample|seed|draw|output))[ _.-]?(\d{1,18})",
+    re.I,
 )
 
 
 def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
     """Return the columns of answers: of one name with numbers, and not fractions."""
-    groups: dict[str, list[str]] = {}
-    for name in frame.columns:
-        if match := _RUN.fullmatch(name):
-            groups.setdefault(match[1], []).append(name)
-    found = [names for names in groups.values() if len(names) > 1]
+    groups = numbered(frame.columns, _RUN).values()
+    found = [[name for _, name in own] for own in groups if len(own) > 1]
     if len(found) != 1 or not (given.classes or label_columns(frame, found[0])):
         return []
     numbers = [to_number(frame[name]) for name in found[0]]
     counts = re.search("vote|pred|output", found[0][0], re.I) and all(n.plausible for n in numbers)
     fractions = any(n.plausible and (n.values % 1 > 0).any() for n in numbers)
-    return [] if counts or fractions else found[0]
+    if counts or fractions or has_class_columns(frame.drop(columns=found[0]), given):
+        return []
+    return found[0]
 
 
-def _run_rows(frame: pd.DataFrame, given: Reading) -> Rows:
-    runs = _runs(frame, given)
+def _run_rows(frame: pd.DataFrame, given: Reading, runs: list[str]) -> Rows:
     answers = [*zip(*(cells_of(frame[name]) for name in runs), strict=True)]
     label = label_of(frame, given, runs)
     return with_votes(frame.drop(columns=runs), answers, label, given)
 
 
-def _has_runs(frame: pd.DataFrame, given: Reading) -> bool:
-    runs = _runs(frame, given)
-    return bool(runs) and not has_class_columns(frame.drop(columns=runs), given)
-
-
-RUNS = Form("a column per run", _has_runs, _run_rows)
+RUNS = Form("a column per run", _runs, _run_rows)
 
 
 _WORD: Final = "p|probs?|proba|probability|score|confidence|conf"
@@ -274,7 +265,10 @@ def _single_columns(
         guesses, labels = ["label"], [name for name in labels if name != "label"]
     guess, label = next(iter(guesses), None), next(iter(labels), None)
     two = len(_classes(frame, given, guess, label)) == 2
-    return (scores[0], guess, label) if two or guess else None
+    plain = given.model_copy(update={"columns": None})
+    if not (two or guess) or has_class_columns(frame, plain):
+        return None
+    return scores[0], guess, label
 
 
 def _classes(frame: pd.DataFrame, given: Reading, *columns: str | None) -> tuple[str, ...]:
@@ -283,8 +277,10 @@ def _classes(frame: pd.DataFrame, given: Reading, *columns: str | None) -> tuple
     return given.classes or tuple(sorted(texts - {""}, key=natural))
 
 
-def _single_rows(frame: pd.DataFrame, given: Reading) -> Rows:
-    score, guess, label = _single_columns(frame, given) or ("", None, None)
+def _single_rows(
+    frame: pd.DataFrame, given: Reading, columns: tuple[str, str | None, str | None]
+) -> Rows:
+    score, guess, label = columns
     values, classes = to_number(frame[score]).values, _classes(frame, given, guess, label)
     if wrong := [k for k, value in enumerate(values) if not 0.0 <= value <= 1.0]:
         shown = show(frame[score].iloc[wrong[0]])
@@ -354,9 +350,4 @@ def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
     return named.pop()
 
 
-def _is_single(frame: pd.DataFrame, given: Reading) -> bool:
-    plain = given.model_copy(update={"columns": None})
-    return _single_columns(frame, given) is not None and not has_class_columns(frame, plain)
-
-
-SINGLE = Form("one column for two classes", _is_single, _single_rows)
+SINGLE = Form("one column for two classes", _single_columns, _single_rows)

@@ -41,22 +41,6 @@ def save(form: str, folder: Path, header: bytes = b"", **changes: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"label,p:a,p:b\n0,1,0\n1,,\n",
-        b"label,p:a,p:b\n0,1,0,0\n",
-        b"label,p:a,p:a\n0,1,0\n",
-        b'label,p:a,p:b\n0,"1,0\n',
-        "label,p:a,p:b\n0,1,0\n".encode("utf-16"),
-        b"0,0.5,0.5\n",
-    ],
-)
-def test_text_that_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes(content)
-    refuses(TableError, read_table, tmp_path / "t.csv", names=["t.csv: "])
-
-
 def zoned(values: list[int], unit: str = "us", zone: str | None = None) -> Any:
     return pa.array(values, pa.timestamp(unit, tz=zone))
 
@@ -105,12 +89,6 @@ def test_types_of_arrow(name: str, tmp_path: Path) -> None:
             assert read_table(path).labels.tolist() == [0, 1, 1]
         else:
             refuses(TableError, read_table, path, names=["t.feather: ", [*columns][-1]])
-
-
-@pytest.mark.parametrize("values", [[0.75, None, 0.5], [[1], [1], [1]]])
-def test_columns_of_parquet_that_are_no_probabilities(values: Any, tmp_path: Path) -> None:
-    path = save("parquet", tmp_path, **{"p:no": values})
-    refuses(TableError, read_table, path, names=["t.parquet: "])
 
 
 LINES = "x1 0 1 0.25 0.75\nx2 1 1 0.5 0.5\n"
@@ -271,6 +249,9 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
         ),
         ("t.csv", "label,a,b\na,.1,.9,\nb,.8,.2\n", "line 2: 4 fields, the header has 3"),
         ("t.csv", "label,a,b\na,,.9\nb,.8,.2\n", "row 0, a is empty"),
+        ("t.csv", "label,a,a\n0,1,0\n", "not unique"),
+        ("t.csv", 'label,a,b\n0,"1,0\n', "columns="),
+        ("t.csv", "0,0.5,0.5\n", "column names"),
         ("t.json", '{"label": "a", "a": 0.5, "a": 0.1, "b": 0.5}', "twice"),
         ("t.json", '{"label": ["a", "b"], "a": [0.1, 1], "b": [0.9, 0]}', [[0.1, 0.9], [1, 0]]),
         ("t.json", '[[{"label": "a", "score": 1}, {"label": "b", "score": 0}]]', [[1, 0]]),

@@ -197,18 +197,3 @@ def test_rows_that_are_placed_stay_and_the_others_make_up_for_them(
         assert np.abs(counts - 0.3).max() < 2 / np.bincount(labels).min()
     else:
         assert not {*groups[after["fitted"]]} & {*groups[after["test"]]}
-
-
-def test_rounded_probabilities_and_votes_are_held_out_as_all_rows() -> None:
-    """Equal rows must not make the held-out part lopsided."""
-    labels = _RNG.choice(2, 3000, p=[0.97, 0.03])
-    score = 1.0 / (1.0 + np.exp(-_RNG.normal(4.0 * labels - 4.0, 1.5)))
-    probs = np.column_stack([1.0 - score, score])
-    accuracy = (probs.argmax(axis=1) == labels).mean()
-    for form in (probs, probs.round(2), probs.round(3), probs.round(6)):
-        parts = stratified_split(labels, {"a": 0.7, "b": 0.3}, seed=1, groups=copied_rows(form))
-        held_out = parts["b"]
-        assert held_out.size == pytest.approx(900, abs=30)
-        assert labels[held_out].mean() == pytest.approx(labels.mean(), abs=0.01)
-        right = (form[held_out].argmax(axis=1) == labels[held_out]).mean()
-        assert right == pytest.approx(accuracy, abs=2 * (accuracy * (1 - accuracy) / 900) ** 0.5)

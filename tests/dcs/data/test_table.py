@@ -54,7 +54,7 @@ def test_a_small_file_of_very_many_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     metadata = {"dcs": header(classes=["a", "b"])}
     schema = pa.schema([(name, pa.int8()) for name in ("id", "label", "p:a", "p:b")], metadata)
-    group = pa.table([pa.array(np.zeros(2 * 10**6, np.int8))] * 4, schema=schema)
+    group = pa.table([pa.nulls(2 * 10**6, pa.int8())] * 4, schema=schema)
     with pq.ParquetWriter(path, schema) as writer:
         for _ in range(17):
             writer.write_table(group)

@@ -228,6 +228,8 @@ class TestOwnTask:
         texts.symlink_to("../secret")
         for data in (None, tmp_path / "link"):
             refused(name, data, texts.name)
+        for secret in ("../secret", str(tmp_path / "secret")):
+            refused(write_own(folder, files=OWN["files"] | {"test": secret}), None, "outside")
 
     def test_disjoint(self, tmp_path: Path) -> None:
         assert len(get_task(write_own(tmp_path)).examples("optimization")) == 20
@@ -285,7 +287,6 @@ class TestOwnTask:
             ({"variants": {"a/b": {}}}, "variants"),
             ({"files": None}, "files"),
             ({"files": OWN["files"] | {"fields": {"txt": "text"}}}, "files.fields"),
-            ({"files": OWN["files"] | {"test": "../b.jsonl"}}, "files.test"),
             ({"files": OWN["files"] | {"train": "a.jsonl"}}, "files"),
         ],
     )

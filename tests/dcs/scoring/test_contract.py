@@ -23,7 +23,7 @@ QUERIES[9] = render_query(TASK, "Ünlikely wörds, such as quixotry — 字! " *
 
 
 class ScorerContract:
-    """Subclasses give the fixture `scorer`."""
+    """Subclasses give the fixture `scorer`, of a class."""
 
     def test_is_a_scorer(self, scorer: Scorer) -> None:
         assert isinstance(scorer, Scorer)
@@ -31,8 +31,9 @@ class ScorerContract:
             assert isinstance(value, str)
             assert value
 
-    @pytest.fixture
-    def probs(self, scorer: Scorer) -> NDArray[np.float64]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def probs(cls, scorer: Scorer) -> NDArray[np.float64]:
         return scorer.score(PREFIX, QUERIES, TASK.label_words)
 
     def test_rows_are_probabilities(self, probs: NDArray[np.float64]) -> None:
@@ -88,8 +89,9 @@ class ScorerContract:
 
 
 class TestTinyLM(ScorerContract):
-    @pytest.fixture
-    def scorer(self, tiny_scorer: Scorer) -> Scorer:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def scorer(cls, tiny_scorer: Scorer) -> Scorer:
         return tiny_scorer
 
 

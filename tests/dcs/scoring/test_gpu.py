@@ -33,8 +33,9 @@ def on_gpu(request: pytest.FixtureRequest, cuda: Any) -> Iterator[Scorer]:
 
 
 class TestContract(ScorerContract):
-    @pytest.fixture
-    def scorer(self, cuda: Any) -> Iterator[Scorer]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def scorer(cls, cuda: Any) -> Iterator[Scorer]:
         scorer = load_scorer("tiny_lm", device="cuda", dtype="float32")
         yield scorer
         scorer.close()

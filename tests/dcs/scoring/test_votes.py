@@ -18,7 +18,7 @@ from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK
 WORDS = TASK.label_words
 
 
-def votes_of(scorer: Scorer, queries: list[str] = QUERIES[:4]) -> list[list[int]]:
+def votes_of(scorer: Scorer, queries: list[str]) -> list[list[int]]:
     return scorer.score(PREFIX, queries, WORDS).astype(int).tolist()
 
 
@@ -40,10 +40,9 @@ class VotesContract:
         assert "label_rule" not in voter.settings
 
     def test_votes_of_a_prompt_are_its_own(self, voter: Scorer) -> None:
-        whole = votes_of(voter)
-        assert votes_of(voter) == whole
-        assert votes_of(voter, QUERIES[:4][::-1]) == whole[::-1]
-        assert votes_of(voter, QUERIES[2:3]) == whole[2:3]
+        whole = votes_of(voter, QUERIES[:2])
+        assert votes_of(voter, QUERIES[:2][::-1]) == whole[::-1]
+        assert votes_of(voter, QUERIES[1:2]) == whole[1:]
 
 
 class TestTransformers(VotesContract):

@@ -50,7 +50,7 @@ def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
     assert info.version.startswith(f"vllm {vllm.__version__}")
     assert vllm.__version__.partition("+")[0] in SCORING.identity("tiny_lm")["versions"]["vllm"]
     prefix, queries, words = TableScoring("k", REQUEST).prompts.prompts()
-    # At the same time: they are batched together.
+    # At the same time: they take turns.
     halves = [Prompts(prefix, half, words) for half in (queries[:50], queries[50:])]
     results = cluster.get([actor.score.remote(half) for half in halves])
     assert max(result.scored for result in results) == len(queries)

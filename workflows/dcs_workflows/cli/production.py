@@ -65,7 +65,7 @@ def predict(
 
     from dcs.data.columns import PREFIX, Reading
     from dcs.prompting.files import read_texts
-    from dcs.scoring.classifier import Classifier, ScoredBy
+    from dcs.scoring.generation import Classifier, ScoredBy
     from dcs_workflows.config.sweep import ScoringConfig, configured
     from dcs_workflows.parallel import one_thread
 

@@ -11,10 +11,10 @@ import pytest
 
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.files import read_records
-from dcs.data.forms import FORMS, Form
+from dcs.data.forms import Form
 from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
 from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE
-from dcs.data.reader import open_source
+from dcs.data.reader import FORMS, open_source
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
 from tests.dcs.data.test_round_trips import OTHERS, Truth
@@ -155,3 +155,9 @@ def test_what_is_refused(columns: Any, names: list[str]) -> None:
     from dcs import read_table
 
     refuses(TableError, read_table, pd.DataFrame(columns), names=names)
+
+
+def test_other_classes_than_the_choices_of_a_log(tmp_path: Path) -> None:
+    OTHERS["log.eval"](truth(3), tmp_path / "log.eval")
+    given, names = Reading(classes=("no", "yes")), ["3 choices", "'no', 'yes'"]
+    refuses(TableError, open_source, tmp_path / "log.eval", given, names=names)
