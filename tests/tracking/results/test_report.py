@@ -32,7 +32,8 @@ def records() -> list[CellRecord]:
     tasks = ("trec", "ddi", "rte")
     found = paper_cells(tasks=tasks, shots=(1, "N"))
     found += paper_cells(tasks=tasks[:2], objective="err", methods=("dcs",))
-    return [*found, failed_cell(900, "Traceback ...\nValueError: <b>bad</b> & worse")]
+    hostile = 'Traceback ...\nValueError: <img src="https://host/x"> & worse'
+    return [*found, failed_cell(900, hostile)]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_the_page_tells_every_part(report: str) -> None:
         "<paper> & more",
         "Ablation by objective",
         "World : only probabilities from 0 to 0.5 count, most of all near 0.25",
-        "ValueError: <b>bad</b> & worse",
+        'ValueError: <img src="https://host/x"> & worse',
     ):
         assert text in _said(report)
     links = {*re.findall(r'href="(http[^"]*/#/runs/[^"]*)"', report)}

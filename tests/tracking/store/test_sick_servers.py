@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from dcs_tracking import Archive
+from dcs_tracking.store.limits import AnswerLimits
 from tests.tracking.cells import recorded
 
 ROOT = Path(__file__).parents[3]
@@ -118,3 +120,10 @@ def test_a_sick_server_ends_nothing_but_the_recording(
     assert done.returncode in (2, 3), done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert len(Archive(output).load(["cell0001", "cell0002"])) == 2
+
+
+def test_no_answer_fills_the_memory() -> None:
+    """It comes at once, so that nothing but the limit of its size ends it."""
+    limits = AnswerLimits().get_auth()
+    with ill("compresses zeros", after=0) as address, pytest.raises(requests.RequestException):
+        requests.get(address, auth=limits, timeout=60)
