@@ -216,6 +216,11 @@ class TestNpz:
             archive.writestr("labels.npy", pickle.dumps(Trap()))
         with pytest.raises(TableError):
             read_table(tmp_path / "t.npz")
+        objects = np.array([[Trap(), Trap()]], dtype=object)
+        np.save(tmp_path / "t.npy", objects, allow_pickle=True)
+        for path in (saved(tmp_path, labels=objects[0]), tmp_path / "t.npy"):
+            with pytest.raises(TableError):
+                read_table(path)
 
     def test_an_index_names_classes_model_and_task(self, tmp_path: Path) -> None:
         entry = {"file": "t.npz", "classes": ["no", "yes"], "model": "m", "task": "t"}
