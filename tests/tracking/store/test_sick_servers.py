@@ -20,6 +20,7 @@ import pytest
 import requests
 
 from dcs_tracking import Archive
+from dcs_tracking.store.client import within
 from dcs_tracking.store.limits import AnswerLimits
 from tests.tracking.cells import recorded
 
@@ -127,3 +128,10 @@ def test_no_answer_fills_the_memory() -> None:
     limits = AnswerLimits().get_auth()
     with ill("compresses zeros", after=0) as address, pytest.raises(requests.RequestException):
         requests.get(address, auth=limits, timeout=60)
+
+
+def test_no_answer_takes_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "0.1")
+    limits = AnswerLimits().get_auth()
+    with ill("drips its body", after=0) as address, pytest.raises(requests.RequestException):
+        within(30, lambda: requests.get(address, auth=limits, timeout=60))
