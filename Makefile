@@ -17,7 +17,7 @@ PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo findings calibration docs package check audit clean
+.PHONY: help install lock demo findings calibration docs package check audit licences clean
 .PHONY: fuzz soak mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu transformers-on-gpu on-gpu
 .PHONY: test-minimum test-latest test-python on-python test-base coverage
 
@@ -220,6 +220,9 @@ check: $(INSTALLED)  ## check lint, types, imports, dependencies, unsafe code, v
 
 audit: $(INSTALLED)  ## check for known vulnerabilities; fail if PyPI is unreachable
 	$(BIN)/python scripts/audit.py constraints.txt
+
+licences: $(INSTALLED)  ## list the licences of the tested packages: reports/licences.md
+	$(BIN)/python scripts/licences.py constraints.txt
 
 clean:  ## remove the environments and the output of the demo
 	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) $(LATEST) .venv-python $(BASE) $(LOCK) $(MUTANTS) build dist dcs-runs docs/reference

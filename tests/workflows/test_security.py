@@ -9,22 +9,27 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dcs.errors import DCSError
 from dcs.prompting.files import get_task
-from dcs_tracking import Archive
+from dcs_tracking import Archive, Sweep
+from dcs_tracking.records import ScoringRecord
 from dcs_tracking.store.client import ui_arguments
 from dcs_workflows.cli.console import explained
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.study.cell import failed_record
 from tests.servers import free_port
+from tests.tracking.cells import make_cell
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, run_dcs, toy_cell
 
 PASSWORD = "hunter2/w0rd-of-Mine"
@@ -138,6 +143,17 @@ def test_a_message_holds_nothing_that_turns_or_hides_it(text: str) -> None:
     assert explained(DCSError(text)).isprintable()
 
 
+SCORING: dict[str, Any] = {
+    "key": "k1",
+    "identity": {},
+    "params": {},
+    "metrics": {},
+    "started_ms": 0,
+    "finished_ms": 0,
+    "prompts": "scored/k1/prompts.json",
+}
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", "", "a\0b", "~/x", "a\nb"])
 def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name"):
@@ -147,7 +163,20 @@ def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text(json.dumps(task))
     with pytest.raises(DCSError, match="key 'name'"):
         get_task(str(tmp_path / "task.yaml"))
-    assert Archive(tmp_path).load([name]) == {}
+    for use in (
+        lambda: replace(make_cell(), key=name),
+        lambda: Sweep(experiment="s", sweep_key=name),
+        lambda: ScoringRecord(**SCORING | {"key": name}),
+    ):
+        with pytest.raises(ValidationError):
+            use()
+
+
+def test_a_record_of_prompts_names_no_other_files() -> None:
+    assert ScoringRecord(**SCORING).prompts
+    for path in ("../prompts.json", "/etc/prompts.json", "a/../../prompts.json"):
+        with pytest.raises(ValidationError):
+            ScoringRecord(**SCORING | {"prompts": path})
 
 
 def test_the_pages_of_mlflow_are_for_this_machine() -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -286,6 +286,14 @@ class ScoringRecord:
     started_ms: int
     finished_ms: int
     prompts: str = ""
+
+    @field_validator("prompts")
+    @classmethod
+    def _is_inside(cls, path: str) -> str:
+        # A record from elsewhere must not send other files of this machine to a server.
+        if PurePath(path).is_absolute() or ".." in PurePath(path).parts:
+            raise ValueError("must be a path in the output folder")
+        return path
 
     @property
     def digest(self) -> str:

@@ -182,11 +182,23 @@ class TestNpz:
         with pytest.raises(TableError, match="t.npz: "):
             read_table(path)
 
+    def test_arrays_that_are_too_large_are_not_unpacked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = saved(tmp_path)
+        monkeypatch.setattr("dcs.data.files.MOST_VALUES", 16)
+        refuses(TableError, read_table, path, names=["too large"])
+
     def test_no_pickle_is_loaded(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(saved(tmp_path, labels=None), "a") as archive:
             archive.writestr("labels.npy", pickle.dumps(Trap()))
         with pytest.raises(TableError):
             read_table(tmp_path / "t.npz")
+        objects = np.array([[Trap(), Trap()]], dtype=object)
+        np.save(tmp_path / "t.npy", objects, allow_pickle=True)
+        for path in (saved(tmp_path, labels=objects[0]), tmp_path / "t.npy"):
+            with pytest.raises(TableError):
+                read_table(path)
 
     def test_an_index_names_classes_model_and_task(self, tmp_path: Path) -> None:
         entry = {"file": "t.npz", "classes": ["no", "yes"], "model": "m", "task": "t"}

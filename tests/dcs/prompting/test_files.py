@@ -319,6 +319,14 @@ class TestOwnTask:
         assert [e.label for e in task.examples("test")] == [0, 1]
 
 
+HUB: dict[str, Any] = {
+    "dataset": "owner/name",
+    "optimization": "train",
+    "test": "test",
+    "fields": {"text": "text"},
+    "label": "label",
+}
+
 # What the hub's datasets call the columns, and a label of each class in the task's order.
 COLUMNS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
     "trec": (("text",), "coarse_label", (5, 4, 3, 2, 1, 0)),
@@ -381,7 +389,8 @@ class TestHub:
     @pytest.mark.parametrize("name", ["/etc", "a/../../b", "~/texts", "a/b/c", "", "csv"])
     def test_a_local_path_is_refused(self, name: str) -> None:
         with pytest.raises(ValidationError):
-            HubLocation(dataset=name, optimization="train", test="test")
+            HubLocation(**HUB | {"dataset": name})
+        assert HubLocation(**HUB).dataset == "owner/name"
 
     def test_a_folder_of_the_same_name_is_not_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -394,7 +403,10 @@ class TestHub:
         with pytest.raises(ConfigError, match="local path"):
             read_examples(file, "test")
 
-    @pytest.mark.parametrize("where", ["", "hf://datasets/other/trec@0", "https://host"])
+    @pytest.mark.parametrize(
+        "where",
+        ["", "hf://datasets/other/trec@0", "hf://datasets/CogComp/trec2@0", "https://host"],
+    )
     def test_files_outside_of_the_dataset_are_not_read(
         self, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

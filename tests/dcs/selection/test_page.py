@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
-from dcs.selection.page import verdict, worse_classes
+from dcs.selection.page import result_page, verdict, worse_classes
 from tests.dcs.biased import biased_table
 
 CHROMIUM = shutil.which("chromium")
@@ -56,6 +57,15 @@ def test_the_verdict_names_the_classes_that_lose() -> None:
     assert worse == ["a (100.0 to 25.0)"]  # Two rows of b prove nothing, and c gains.
     assert worse_classes(labels, before, before, ["a", "b", "c"]) == []
     assert "a (100.0 to 25.0)" in verdict(labels, before, after, ["a", "b", "c"])
+
+
+def test_the_page_refers_to_nothing_outside_itself() -> None:
+    page = result_page({"name": '</script><img src="https://host/x"><!--'})
+    assert page.count("</script>") == result_page({}).count("</script>")
+    others = re.findall(r'<[^>]*\s(?:src|href)="([^"]*)"', page)
+    assert others and all(to.startswith("data:") for to in others)
+    assert "default-src 'none'" in page
+    assert "@import" not in page and "url(" not in page
 
 
 @pytest.mark.browser

@@ -28,12 +28,17 @@ def _render(records: list[CellRecord], title: str = "demo") -> str:
 
 
 @pytest.fixture(scope="module")
-def report() -> str:
+def records() -> list[CellRecord]:
     tasks = ("trec", "ddi")
     found = paper_cells(tasks=tasks, shots=(1, "N"), seeds=(0,))
     found += paper_cells(tasks=tasks, objective="err", methods=("dcs",), seeds=(0,))
-    failed = failed_cell(900, "Traceback ...\nValueError: <b>bad</b> & worse")
-    return _render([*found, failed], "<paper> & more")
+    hostile = 'Traceback ...\nValueError: <img src="https://host/x"> & worse'
+    return [*found, failed_cell(900, hostile)]
+
+
+@pytest.fixture(scope="module")
+def report(records: list[CellRecord]) -> str:
+    return _render(records, "<paper> & more")
 
 
 def _said(page: str) -> str:
@@ -56,7 +61,7 @@ def test_the_page_tells_every_part(report: str) -> None:
         "<paper> & more",
         "Ablation by objective",
         "World : only probabilities from 0 to 0.5 count, most of all near 0.25",
-        "ValueError: <b>bad</b> & worse",
+        'ValueError: <img src="https://host/x"> & worse',
     ):
         assert text in _said(report)
     links = {*re.findall(r'href="(http[^"]*/#/runs/[^"]*)"', report)}

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from dcs_tracking import Archive
+from dcs_tracking.store.client import within
+from dcs_tracking.store.limits import AnswerLimits
 from tests.tracking.cells import recorded
 
 ROOT = Path(__file__).parents[3]
@@ -123,3 +126,17 @@ def test_sick_servers_end_nothing_but_the_recording(
             assert process.returncode in (2, 3), (folder, said)
             assert "Traceback" not in said, folder
             assert len(Archive(folder).load(["cell0001", "cell0002"])) == 2
+
+
+def test_no_answer_fills_the_memory() -> None:
+    """It comes at once, so that nothing but the limit of its size ends it."""
+    limits = AnswerLimits().get_auth()
+    with ill("compresses zeros", after=0) as address, pytest.raises(requests.RequestException):
+        requests.get(address, auth=limits, timeout=60)
+
+
+def test_no_answer_takes_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "0.1")
+    limits = AnswerLimits().get_auth()
+    with ill("drips its body", after=0) as address, pytest.raises(requests.RequestException):
+        within(30, lambda: requests.get(address, auth=limits, timeout=60))

@@ -7,11 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 import typer
 
-from dcs_workflows.cli.console import Stop, conclude, explained
+from dcs_workflows.cli.console import (
+    Stop,
+    conclude,
+    console,
+    explained,
+    new_table,
+    prepare_output,
+)
 
 
 @pytest.fixture
@@ -80,3 +88,18 @@ def test_an_error_without_a_path_names_its_place():
     with pytest.raises(FileNotFoundError) as caught:
         raise FileNotFoundError(2, "No such file or directory")
     assert __file__ in explained(caught.value)
+
+
+def test_what_is_printed_holds_nothing_that_turns_or_hides_it(capsys, monkeypatch):
+    for owner, name in ((sys, "excepthook"), (warnings, "formatwarning")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    prepare_output()
+    hostile = "\u202egnp.exe\u2066\x1b[2J"
+    table = new_table(hostile)
+    table.add_row(hostile)
+    console.print(hostile)
+    console.print(table)
+    said = capsys.readouterr().out
+    said += warnings.formatwarning(hostile, UserWarning, "file", 1)
+    assert said.count("gnp.exe") == 4
+    assert all(c.isprintable() or c == "\n" for c in said)
