@@ -22,8 +22,8 @@ from dcs.data.checks import (
 from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_shares
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms import Form
-from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
-from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE
+from dcs.data.forms.logs import LOGS
+from dcs.data.forms.plain import PLAIN
 from dcs.data.labels import TELLING, read_labels
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
@@ -32,14 +32,8 @@ from dcs.io import validated
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMS: Final[tuple[Form, ...]] = (
-    *(LM_EVAL, LIGHTEVAL, INSPECT),
-    *(CHAT, CLASSIFY),
-    *(SCORES, NUMBERS),
-    *(RUNS, LONG, SINGLE),
-)
-"""Forms in the order in which they are tried: structures that no other program writes come first,
-those of plain columns last."""
+FORMS: Final[tuple[Form, ...]] = (*LOGS, *PLAIN)
+"""Forms in the order in which they are tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

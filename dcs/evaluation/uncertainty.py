@@ -7,7 +7,7 @@ wrong rows per class, so that these are resampled instead of the rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
@@ -19,7 +19,13 @@ from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri, stdtr, s
 
 from dcs.data.checks import finite_number, whole_number
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance, rates
+from dcs.evaluation.metrics import (
+    METRICS,
+    ClassificationMetrics,
+    confusion_matrix,
+    mean_distance,
+    rates,
+)
 
 Array = NDArray[np.float64]
 
@@ -81,6 +87,8 @@ class MetricIntervals:
         of the true class accuracies, whichever class has it.
     class_accuracies : tuple of Interval
         One per class.
+    others : mapping of str to Interval
+        Other metrics of :data:`dcs.evaluation.metrics.METRICS`, by name.
     corrected_cobias : float
         COBias without the part that sampling adds on average: the value at which an estimate as
         high as the observed one is as likely as a lower one; 0 if sampling explains all of it.
@@ -93,6 +101,12 @@ class MetricIntervals:
     weakest_class: Interval
     class_accuracies: tuple[Interval, ...]
     corrected_cobias: float
+    others: Mapping[str, Interval]
+
+    def of(self, metric: str) -> Interval:
+        """Return the interval of a metric."""
+        found: Interval = self.others.get(metric) or getattr(self, metric)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +138,8 @@ def metric_intervals(
 
     Exact intervals (Clopper and Pearson 1934) for class accuracies; for the weakest class, the
     smallest of their lower ends, and the smallest of the upper ends at a level corrected for the
-    number of classes (Sidak 1967). Bias-corrected bootstrap intervals (Efron 1987) for accuracy,
-    balanced accuracy and macro-F1.
+    number of classes (Sidak 1967). Bias-corrected bootstrap intervals (Efron 1987) for all other
+    metrics but COBias.
 
     By chance alone class accuracies differ, so that COBias is overestimated. Its interval contains
     the values at which the observed one is not unlikely, simulated for the most likely class
@@ -161,6 +175,7 @@ def metric_intervals(
     accuracy = _bootstrap(estimate.accuracy, accuracies)
     curve = _CobiasCurve.of(right, rows)
     weakest = _weakest(right, rows)
+    others = [name for name in METRICS if name not in MetricIntervals.__dataclass_fields__]
     return MetricIntervals(
         accuracy=accuracy,
         cobias=_around(estimate.cobias, curve.ends(_LEVEL), biases),
@@ -169,6 +184,12 @@ def metric_intervals(
         weakest_class=_around(estimate.weakest_class, weakest, np.nanmin(shares, axis=1)),
         class_accuracies=by_class,
         corrected_cobias=curve.centre,
+        others={
+            name: _bootstrap(
+                getattr(estimate, name), _resample_metric(counts, name, resamples, seed)
+            )
+            for name in others
+        },
     )
 
 
@@ -288,6 +309,12 @@ def _resample(cells: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(total, cells.ravel() / total, size=resamples)
     return drawn.reshape(resamples, *cells.shape)
+
+
+def _resample_metric(counts: NDArray[np.int64], name: str, resamples: int, seed: int) -> Array:
+    """Return a metric [R] of R resamples of a confusion matrix [N, N]."""
+    drawn = _resample(counts.ravel(), resamples, seed).reshape(-1, *counts.shape)
+    return np.array([getattr(ClassificationMetrics.from_confusion(each), name) for each in drawn])
 
 
 def _resample_f1(counts: NDArray[np.int64], resamples: int, seed: int) -> Array:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, PlainSerializer
+from pydantic import Field
 
 from dcs.data.checks import softmax
-from dcs.errors import ConfigError, ScoringError, origin, plain_address, show
+from dcs.errors import ConfigError, ScoringError, show
 from dcs.io import Strict, validated
 from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
 from dcs.scoring.chat import ChatTemplate, PromptStyle, Tokenizer, opened_thought
@@ -19,7 +19,6 @@ from dcs.scoring.labels import (
     NO_DISTRIBUTION,
     UNUSABLE,
     LabelRule,
-    MissingRule,
     class_probabilities,
     count_votes,
     mean_distribution,
@@ -142,86 +141,6 @@ class LocalOptions(ReadingOptions):
 
     temperature: float = Field(default=1.0, gt=0.0)
     dtype: str | None = None
-
-
-class TransformersOptions(LocalOptions):
-    """Options of the engine ``transformers``.
-
-    Attributes
-    ----------
-    device : str or None
-        ``cpu``, ``cuda:1``, ...; by default a GPU if available.
-    """
-
-    device: str | None = None
-
-
-class VLLMOptions(LocalOptions):
-    """Options of the engine ``vllm``.
-
-    Attributes
-    ----------
-    tensor_parallel : int
-        Number of GPUs that share the model. A Ray actor reserves as many.
-    memory : float or None
-        Fraction of the memory of each GPU for weights and cache.
-    max_length : int or None
-        Maximum number of tokens of a prompt; by default as many as the context of the model and
-        the memory allow.
-    batch_invariant : bool
-        Compute a prompt in the same way in every batch, so that resumed rows are the same bits;
-        slower, and only on GPUs that vLLM supports (``VLLM_BATCH_INVARIANT``).
-    """
-
-    tensor_parallel: int = Field(default=1, ge=1)
-    memory: float | None = Field(default=None, gt=0.0, le=1.0)
-    max_length: int | None = Field(default=None, ge=1)
-    batch_invariant: bool = False
-
-
-class OpenAIOptions(ReadingOptions):
-    """Options of the engine ``openai``.
-
-    Attributes
-    ----------
-    base_url : str
-        URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
-    api : {"completions", "chat"}
-        Which API to use: plain completion, as in the paper, or chat.
-    top_logprobs : int or None
-        Number of most probable tokens to request. By default the server is asked for exactly the
-        label tokens, and for 20 or 5 if it does not support that.
-    missing : {"spread", "bound"}
-        How to handle labels that are not among the most probable tokens; see
-        :data:`dcs.scoring.labels.MissingRule`.
-    concurrency : int
-        Maximum number of concurrent requests.
-    retries : int
-        Maximum number of retries after a transient failure, with exponential backoff or the
-        delay requested by the server (``Retry-After``), up to two minutes each.
-    timeout : float
-        Seconds until an attempt counts as failed; a request, with its retries and waits, is given
-        up after four times as long.
-    revision : str or None
-        The exact version of the model, if known; a served model may change without a change of
-        name. Required if the path of `base_url` is more than an API version.
-    key_variable : str
-        Environment variable with the API key, if the server requires one. The key is only sent
-        in the header of the requests.
-    """
-
-    # JSON is what is recorded: without the path, which may contain a key.
-    base_url: Annotated[
-        str, AfterValidator(plain_address), PlainSerializer(origin, when_used="json")
-    ] = "https://api.openai.com/v1"
-    api: Literal["completions", "chat"] = "completions"
-    top_logprobs: int | None = Field(default=None, ge=1)
-    missing: MissingRule = "spread"
-    concurrency: int = Field(default=8, ge=1)
-    retries: int = Field(default=6, ge=0)
-    timeout: float = Field(default=60.0, gt=0.0)
-    revision: str | None = None
-    key_variable: str = "OPENAI_API_KEY"
 
 
 @runtime_checkable

@@ -14,26 +14,30 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, PlainSerializer
 
 from dcs.data.checks import softmax
 from dcs.errors import (
     ConfigError,
     ScoringError,
     check_choice,
+    origin,
+    plain_address,
     served_revision,
 )
 from dcs.io import content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
-from dcs.scoring.base import OpenAIOptions, Progress, Prompt, Prompts, Scores
+from dcs.scoring.base import Progress, Prompt, Prompts, ReadingOptions, Scores
 from dcs.scoring.chat import PromptStyle, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, is_chat, run
 from dcs.scoring.labels import (
     UNUSABLE,
     LabelRule,
+    MissingRule,
     Shown,
     class_probabilities,
     fill_missing,
@@ -57,6 +61,51 @@ _TOPS = (None, 20, 5)
 _FAILURES = 4
 
 
+class OpenAIOptions(ReadingOptions):
+    """Options of the engine ``openai``.
+
+    Attributes
+    ----------
+    base_url : str
+        URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
+    api : {"completions", "chat"}
+        Which API to use: plain completion, as in the paper, or chat.
+    top_logprobs : int or None
+        Number of most probable tokens to request. By default the server is asked for exactly the
+        label tokens, and for 20 or 5 if it does not support that.
+    missing : {"spread", "bound"}
+        How to handle labels that are not among the most probable tokens; see
+        :data:`dcs.scoring.labels.MissingRule`.
+    concurrency : int
+        Maximum number of concurrent requests.
+    retries : int
+        Maximum number of retries after a transient failure, with exponential backoff or the
+        delay requested by the server (``Retry-After``), up to two minutes each.
+    timeout : float
+        Seconds until an attempt counts as failed; a request, with its retries and waits, is given
+        up after four times as long.
+    revision : str or None
+        The exact version of the model, if known; a served model may change without a change of
+        name. Required if the path of `base_url` is more than an API version.
+    key_variable : str
+        Environment variable with the API key, if the server requires one. The key is only sent
+        in the header of the requests.
+    """
+
+    # JSON is what is recorded: without the path, which may contain a key.
+    base_url: Annotated[
+        str, AfterValidator(plain_address), PlainSerializer(origin, when_used="json")
+    ] = "https://api.openai.com/v1"
+    api: Literal["completions", "chat"] = "completions"
+    top_logprobs: int | None = Field(default=None, ge=1)
+    missing: MissingRule = "spread"
+    concurrency: int = Field(default=8, ge=1)
+    retries: int = Field(default=6, ge=0)
+    timeout: float = Field(default=60.0, gt=0.0)
+    revision: str | None = None
+    key_variable: str = "OPENAI_API_KEY"
+
+
 class OpenAIScorer(ServedEngine):
     """Compute class probabilities with a served model.
 
@@ -65,7 +114,7 @@ class OpenAIScorer(ServedEngine):
     model : str
         The name of the model on the server.
     **options
-        See :class:`dcs.scoring.base.OpenAIOptions`. With ``api="chat"``, `prompt`
+        See :class:`OpenAIOptions`. With ``api="chat"``, `prompt`
         is one message with the whole text (``completion``), or the instruction and the
         demonstrations are messages (``chat``, also ``auto``); `answer_prefix` cannot be
         ``assistant``. The label rules ``mean`` and ``joint`` need a server that returns the

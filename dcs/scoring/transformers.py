@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.scoring.base import Progress, Prompts, Scores, TokenEngine, TransformersOptions
+from dcs.scoring.base import LocalOptions, Progress, Prompts, Scores, TokenEngine
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,
@@ -63,6 +63,18 @@ def _is_plain(layer: Any) -> bool:
     return type(layer).__name__ == "DynamicLayer"
 
 
+class TransformersOptions(LocalOptions):
+    """Options of the engine ``transformers``.
+
+    Attributes
+    ----------
+    device : str or None
+        ``cpu``, ``cuda:1``, ...; by default a GPU if available.
+    """
+
+    device: str | None = None
+
+
 class TransformersScorer(TokenEngine):
     """Compute class probabilities with a Transformers model.
 
@@ -77,7 +89,7 @@ class TransformersScorer(TokenEngine):
     reuse_prefix : bool
         Whether to run the shared prefix once; if false, every prompt is run in full.
     **options
-        See :class:`dcs.scoring.base.TransformersOptions`.
+        See :class:`TransformersOptions`.
 
     Raises
     ------

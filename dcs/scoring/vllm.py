@@ -13,12 +13,36 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from dcs.errors import ScoringError, named
-from dcs.scoring.base import Progress, TokenEngine, VLLMOptions
+from dcs.scoring.base import LocalOptions, Progress, TokenEngine
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
+
+
+class VLLMOptions(LocalOptions):
+    """Options of the engine ``vllm``.
+
+    Attributes
+    ----------
+    tensor_parallel : int
+        Number of GPUs that share the model. A Ray actor reserves as many.
+    memory : float or None
+        Fraction of the memory of each GPU for weights and cache.
+    max_length : int or None
+        Maximum number of tokens of a prompt; by default as many as the context of the model and
+        the memory allow.
+    batch_invariant : bool
+        Compute a prompt in the same way in every batch, so that resumed rows are the same bits;
+        slower, and only on GPUs that vLLM supports (``VLLM_BATCH_INVARIANT``).
+    """
+
+    tensor_parallel: int = Field(default=1, ge=1)
+    memory: float | None = Field(default=None, gt=0.0, le=1.0)
+    max_length: int | None = Field(default=None, ge=1)
+    batch_invariant: bool = False
 
 
 class VLLMScorer(TokenEngine):
@@ -29,7 +53,7 @@ class VLLMScorer(TokenEngine):
     model : ModelReference, str or path-like
         The model; see :func:`dcs.scoring.resolve_model`.
     **options
-        See :class:`dcs.scoring.base.VLLMOptions`.
+        See :class:`VLLMOptions`.
 
     Raises
     ------

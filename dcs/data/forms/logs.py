@@ -396,3 +396,6 @@ INSPECT = Form(
     lambda frame, given: {"target", "output", "scores", "epoch"} <= {*frame.columns},
     _inspect_rows,
 )
+
+#: Forms that no other program writes, in the order in which they are tried.
+LOGS: Final = (LM_EVAL, LIGHTEVAL, INSPECT, CHAT, CLASSIFY)

@@ -351,3 +351,6 @@ def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
 
 
 SINGLE = Form("one column for two classes", _single_columns, _single_rows)
+
+#: Forms of plain columns, in the order in which they are tried.
+PLAIN: Final = (SCORES, NUMBERS, RUNS, LONG, SINGLE)

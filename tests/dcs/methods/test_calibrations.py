@@ -63,7 +63,7 @@ def test_without_a_penalty_it_is_balanced_logistic_regression() -> None:
     np.testing.assert_allclose(found.apply(_PROBS), expected, atol=2e-3)
 
 
-@pytest.mark.parametrize("kind", _MAPS, ids=str)
+@pytest.mark.parametrize("kind", _MAPS, ids=lambda kind: kind.name)
 def test_the_order_of_rows_and_classes_does_not_matter(kind: LinearMap) -> None:
     rng = np.random.default_rng(0)
     rows, turn = rng.permutation(_LABELS.size), rng.permutation(4)
@@ -89,7 +89,7 @@ def test_the_aims_of_losses_are_reached() -> None:
     assert surrogate.accuracy - surrogate.cobias > plain.accuracy - plain.cobias
 
 
-@pytest.mark.parametrize("kind", CALIBRATIONS.values(), ids=str)
+@pytest.mark.parametrize("kind", CALIBRATIONS.values(), ids=[*CALIBRATIONS])
 @pytest.mark.parametrize("n_classes", [2, 11])
 def test_every_calibration_stays_finite(kind: LinearMap, n_classes: int) -> None:
     probs, labels = biased_table(40, n_classes)

@@ -175,10 +175,10 @@ def _state(
     values: Iterable[str] = (),
 ) -> str:
     """Return the state of a page: charts of runs, grouped by a tag, and the table."""
-    accuracy, cobias, weakest = schema.SHOWN_METRICS
+    accuracy, cobias, *others = schema.SHOWN_METRICS
     charts: list[dict[str, Any]] = [
         _scatter("results", cobias, accuracy),
-        *({"type": "BAR", "metricKey": name} for name in (cobias, weakest)),
+        *({"type": "BAR", "metricKey": name} for name in (cobias, *others)),
     ]
     by_task = [[schema.task_metric(name, task) for name in (cobias, accuracy)] for task in tasks]
     charts += [_scatter("tasks", *names) for names in by_task[:_MAX_TASKS]]

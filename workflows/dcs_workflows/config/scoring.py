@@ -19,14 +19,18 @@ from dcs.scoring import (
     load_scorer,
     resolve_model,
 )
-from dcs.scoring.base import SCORING_VERSION, OpenAIOptions, TransformersOptions, VLLMOptions
+from dcs.scoring.base import SCORING_VERSION
 from dcs.scoring.cache import local_folder
 
 #: Options that are recorded only where they differ. Earlier versions had ``joint``, which is still
 #: part of the keys of scored tables.
 _DEFAULTS = {"label_rule": "auto", "joint": "sum", "prompt": "auto", "answer_prefix": "user"}
 
-_FIELDS = TransformersOptions.model_fields | VLLMOptions.model_fields | OpenAIOptions.model_fields
+_FIELDS = {
+    name: field
+    for engine in PACKAGED_ENGINES
+    for name, field in engine_options(engine).model_fields.items()
+}
 
 #: The options of all packaged engines; one that is not set has the default of the engine.
 _Options: Any = create_model(

@@ -241,7 +241,7 @@ def _score(
     change = compare_predictions(labels, first, second, n_classes)
     metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
     for name in METRICS:
-        interval = getattr(figures, name)
+        interval = figures.of(name)
         metrics |= {
             f"test/{name}": interval.estimate,
             f"test/{name}_low": interval.low,
