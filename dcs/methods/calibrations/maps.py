@@ -148,43 +148,7 @@ SURROGATE: Final = LinearMap("surrogate", terms="products", loss="surrogate")
 #: Distributionally robust post-hoc classifiers, Wei et al. 2023, arXiv 2309.08825.
 DROPS: Final = LinearMap("drops", loss="worst-class")
 
-
-@dataclass(frozen=True)
-class Temperature(FittedCalibration):
-    """Division of the log-probabilities by a temperature, fitted by maximum likelihood.
-
-    Source: Guo et al. 2017, arXiv 1706.04599.
-    """
-
-    def fit(
-        self,
-        probs: Array,
-        labels: Labels,
-        fitted: NDArray[np.bool_],
-        *,
-        ridge: float,
-        anchor: float,
-    ) -> Calibration:
-        """Fit the temperature; the ridge shrinks its logarithm to 0."""
-        from scipy.optimize import minimize_scalar
-
-        rows = np.flatnonzero(fitted & (labels >= 0))
-        logs = np.log(np.maximum(probs[rows], DEFAULT_FLOOR))
-
-        def loss(logarithm: float) -> float:
-            own = softmax(logs * np.exp(-logarithm))[np.arange(rows.size), labels[rows]]
-            penalty = ridge * logarithm**2 / 2.0
-            return float(penalty - np.log(np.maximum(own, 1e-300)).sum())
-
-        found = minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded")
-        n = probs.shape[1]
-        factor = round(float(np.exp(-found.x)), _DIGITS)
-        return from_arrays(self.name, np.eye(n) * factor, np.zeros(n))
-
-
-TEMPERATURE: Final = Temperature("temperature")
-
-MAPS: Final = (OFFSETS, LINEAR, PRODUCTS, SURROGATE, DROPS, TEMPERATURE)
+MAPS: Final = (OFFSETS, LINEAR, PRODUCTS, SURROGATE, DROPS)
 """The maps, in the order of pages."""
 
 

@@ -24,8 +24,6 @@ _PROBS, _LABELS = biased_table(400, 4)
 # None so small that the floor would change it.
 _PROBS = np.maximum(_PROBS, 0.001)
 _PROBS /= _PROBS.sum(axis=1, keepdims=True)
-from dcs.methods.calibrations.maps import TEMPERATURE  # noqa: E402
-
 _MAPS = [each for each in CALIBRATIONS.values() if isinstance(each, LinearMap)]
 
 
@@ -128,12 +126,3 @@ def _sure() -> Calibration:
     sharp: NDArray[np.float64] = _PROBS**8
     sharp /= sharp.sum(axis=1, keepdims=True)
     return fit_map(sharp, _LABELS, LINEAR, ridge=1.0)
-
-
-def test_temperature_undoes_a_sharpening() -> None:
-    rng = np.random.default_rng(1)
-    true = rng.dirichlet(np.ones(3), 4000)
-    labels = (rng.random((4000, 1)) > true.cumsum(axis=1)).sum(axis=1)
-    sharp = true**2 / (true**2).sum(axis=1, keepdims=True)
-    found = TEMPERATURE.fit(sharp, labels, labels >= 0, ridge=1.0, anchor=0.0)
-    assert np.array(found.matrix)[0, 0] == pytest.approx(0.5, abs=0.03)
