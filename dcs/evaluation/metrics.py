@@ -49,7 +49,6 @@ METRICS: Final = {
     "balanced_accuracy": Metric("balanced accuracy", "balanced"),
     "macro_f1": Metric("macro-F1", "macro-F1"),
     "weakest_class": Metric("weakest class", "weakest", compared=True),
-    "geometric_mean": Metric("geometric mean", "geometric", compared=True),
 }
 """The metrics of predictions, by name; all are shares of rows."""
 
@@ -158,13 +157,6 @@ class ClassificationMetrics:
     def weakest_class(self) -> float:
         """Lowest accuracy of the classes that have rows, 0..1."""
         return float(np.nanmin(self.class_accuracies))
-
-    @property
-    def geometric_mean(self) -> float:
-        """Geometric mean of the accuracies of the classes that have rows, 0..1."""
-        own = np.array(self.class_accuracies)
-        present = own[~np.isnan(own)]
-        return float(np.prod(present) ** (1.0 / present.size))
 
     @classmethod
     def from_confusion(cls, confusion: NDArray[Any]) -> ClassificationMetrics:

@@ -95,10 +95,3 @@ def test_classes_are_compared_as_groups() -> None:
     assert frame["count"].tolist() == [2, 2, 0]
     assert frame["predicted"].tolist() == [2, 1, 1]
     assert frame["accuracy"].tolist()[:2] == [0.5, 0.5] and np.isnan(frame["accuracy"]["c"])
-
-
-def test_one_class_without_a_hit_has_no_geometric_mean() -> None:
-    found = ClassificationMetrics.from_confusion(np.array([[3, 1], [0, 0]]))
-    assert found.geometric_mean == 0.75  # classes without rows are left out
-    found = ClassificationMetrics.from_confusion(np.array([[4, 0], [2, 0]]))
-    assert found.geometric_mean == 0.0
