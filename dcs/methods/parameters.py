@@ -85,7 +85,6 @@ PARAMETERS: Final = (
     Parameter("error_weight", (1.0,), least=0.0),
     Parameter("pseudo_count", (4000.0,), least=1e-9, logarithmic=True),
     Parameter("prior_rows", (0.0, 200.0), least=0.0),
-    Parameter("prior_power", (1.0,), least=0.5, most=2.0),
     # Of the schedule: temperatures are on the scale of Z, the last is a share of the first.
     Parameter("initial_temperature", (0.002, 0.2), least=1e-9, logarithmic=True, schedule=True),
     Parameter(
@@ -135,8 +134,6 @@ class Hyperparameters:
         Regularisation in rows per class: with M rows of N classes, the share
         ``prior_rows * N / (prior_rows * N + M)`` of the evidence comes from the expectation under
         the calibrated probabilities rather than from the labels. 0 uses the labels only.
-    prior_power : float
-        Power of M in that share: more fades the prior faster.
     schedule : Schedule
         Annealing schedule of every search, which runs as it is given.
     stream : int
@@ -160,7 +157,6 @@ class Hyperparameters:
     error_weight: float = 1.0
     pseudo_count: float = 4000.0
     prior_rows: float = 50.0
-    prior_power: float = 1.0
     schedule: Schedule = field(default_factory=lambda: STANDARD_SCHEDULE)
     stream: int = 0
 
@@ -232,7 +228,7 @@ class Hyperparameters:
     def smoothing(self, n_rows: int, n_classes: int) -> float:
         """Return the share of the evidence that comes from the calibrated probabilities."""
         prior = self.prior_rows * n_classes
-        return prior / (prior + n_rows**self.prior_power)
+        return prior / (prior + n_rows)
 
     def follows(self, n_rows: int, n_classes: int) -> float:
         """Return the degree to which corrections fitted on `n_rows` rows follow the labels, 0..1.

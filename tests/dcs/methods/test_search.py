@@ -89,9 +89,3 @@ def test_every_setting_fits_on_very_few_rows(calibration: Any, corrections: Any)
 )
 def test_how_far_a_search_follows_the_labels(setting: Hyperparameters, share: float) -> None:
     assert setting.follows(100, 4) == pytest.approx(share)
-
-
-def test_a_prior_fades_faster_with_a_higher_power() -> None:
-    plain, fast = Hyperparameters(), Hyperparameters(prior_power=1.5)
-    assert plain.smoothing(400, 4) == 1 / 3
-    assert fast.smoothing(400, 4) == pytest.approx(200 / (200 + 8000))
