@@ -352,35 +352,5 @@ def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
 
 SINGLE = Form("one column for two classes", _single_columns, _single_rows)
 
-_PREFIXED: Final = re.compile(r"(__label__\S+ [\d.e+-]+)( __label__\S+ [\d.e+-]+)+")
-
-
-def _fasttext_column(frame: pd.DataFrame, given: Reading) -> str | None:
-    """Return the column of predictions as ``fasttext predict-prob`` writes them."""
-    for name in frame.columns:
-        texts = [cell for cell in map(as_text, cells_of(frame[name])) if cell]
-        if texts and all(map(_PREFIXED.fullmatch, texts)):
-            return str(name)
-    return None
-
-
-def _fasttext_rows(frame: pd.DataFrame, given: Reading, found: str) -> Rows:
-    cells = [as_text(cell).split() for cell in cells_of(frame[found])]
-    scores = [
-        {
-            name.removeprefix("__label__"): float(value)
-            for name, value in zip(*(c[0::2], c[1::2]), strict=True)
-        }
-        for c in cells
-    ]
-    rest = frame.drop(columns=found)
-    for name in label_columns(rest):
-        texts = [as_text(cell).removeprefix("__label__") for cell in cells_of(rest[name])]
-        rest = rest.assign(**{name: texts})
-    return Rows(with_scores(rest, scores))
-
-
-FASTTEXT = Form("labels and probabilities of fastText", _fasttext_column, _fasttext_rows)
-
 #: Forms of plain columns, in the order in which they are tried.
-PLAIN: Final = (FASTTEXT, SCORES, NUMBERS, RUNS, LONG, SINGLE)
+PLAIN: Final = (SCORES, NUMBERS, RUNS, LONG, SINGLE)

@@ -13,7 +13,7 @@ from dcs.data.columns import PREFIX, Reading
 from dcs.data.files import read_records
 from dcs.data.forms import Form
 from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
-from dcs.data.forms.plain import FASTTEXT, LONG, NUMBERS, RUNS, SCORES, SINGLE
+from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE
 from dcs.data.reader import FORMS, open_source
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
@@ -124,7 +124,7 @@ def test_the_contract_of_votes() -> None:
     check_form(RUNS, wide, table)
     rows = {"id": np.repeat(range(9), 5), "epoch": [*range(5)] * 9, "answer": ANSWERS.ravel()}
     check_form(LONG, pd.DataFrame(rows | {"target": np.repeat(gold, 5)}), table)
-    assert {*WRITTEN.values(), RUNS, FASTTEXT} == {*FORMS}
+    assert {*WRITTEN.values(), RUNS} == {*FORMS}
 
 
 HALF = [0.25, 0.75] * 15
@@ -161,14 +161,3 @@ def test_other_classes_than_the_choices_of_a_log(tmp_path: Path) -> None:
     OTHERS["log.eval"](truth(3), tmp_path / "log.eval")
     given, names = Reading(classes=("no", "yes")), ["3 choices", "'no', 'yes'"]
     refuses(TableError, open_source, tmp_path / "log.eval", given, names=names)
-
-
-def test_the_contract_of_fasttext() -> None:
-    meant = truth(3)
-    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
-    cells = [
-        " ".join(f"__label__{name} {p:.9f}" for name, p in zip(CLASSES, row, strict=True))
-        for row in meant.probs
-    ]
-    gold = [name and f"__label__{name}" for name in meant.names]
-    check_form(FASTTEXT, pd.DataFrame({"prediction": cells, "label": gold}), table)
