@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from dcs.errors import ScoringError
 from dcs.scoring.base import LocalOptions, Progress, Prompts, Scores, TokenEngine
@@ -71,12 +70,9 @@ class TransformersOptions(LocalOptions):
     ----------
     device : str or None
         ``cpu``, ``cuda:1``, ...; by default a GPU if available.
-    batch_tokens : int or None
-        Maximum number of tokens of a batch; by default by device.
     """
 
     device: str | None = None
-    batch_tokens: int | None = Field(default=None, ge=1)
 
 
 class TransformersScorer(TokenEngine):
@@ -106,7 +102,7 @@ class TransformersScorer(TokenEngine):
     name = "transformers"
     packages = ("transformers", "torch")
     options = TransformersOptions
-    indecisive = frozenset({"device", "batch_tokens"})
+    indecisive = frozenset({"device"})
 
     def __init__(
         self,
@@ -122,8 +118,7 @@ class TransformersScorer(TokenEngine):
         self._torch, transformers = require("torch"), require("transformers")
         self._model = model.weights.eval()
         self._device = self._model.device
-        usual = _TOKEN_BUDGET.get(self._device.type, _TOKEN_BUDGET["cpu"])
-        self._budget: float = asked.batch_tokens or usual
+        self._budget: float = _TOKEN_BUDGET.get(self._device.type, _TOKEN_BUDGET["cpu"])
         self._reuse = reuse_prefix
         self._limit = getattr(self._model.config, "max_position_embeddings", None)
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.errors import InvalidInputError, ScoringError
+from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import (
     PromptPrefix,
@@ -21,7 +21,6 @@ from dcs.prompting.tasks import (
     select_demonstrations,
 )
 from dcs.scoring import LabelRule, Scorer, load_scorer, resolve_model
-from dcs.scoring.base import Prompts
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer
 from tests.dcs.refusals import refuses
@@ -196,14 +195,3 @@ def test_tokens_that_a_tokenizer_appends(end: str, tiny_scorer: Scorer) -> None:
         np.testing.assert_array_equal(*probs)
     if end == "<s> $A":
         np.testing.assert_allclose(probs[0], tiny_scorer.score("", QUERIES, WORDS), atol=1e-6)
-
-
-def test_the_size_of_batches_changes_no_number() -> None:
-    asked = Prompts(prefix_of(1), QUERIES[:4], TASK.label_words)
-    one, all_ = (
-        load_scorer("tiny_lm", device="cpu", batch_tokens=tokens).score(*asked)
-        for tokens in (1, 100_000)
-    )
-    np.testing.assert_allclose(one, all_, atol=1e-5)
-    with pytest.raises(InvalidInputError):
-        load_scorer("tiny_lm", batch_tokens=0)
