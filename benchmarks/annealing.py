@@ -36,10 +36,7 @@ from dcs import (
     anneal,
 )
 from dcs.data.splits import stratified_choice
-from dcs.search.kernels import candidates as _candidates
-from dcs.search.kernels import chains as _search
-from dcs.search.kernels import moves as _moves
-from dcs.search.kernels import table as _table
+from dcs.search import kernels
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 OBJECTIVE = Objective()
@@ -96,12 +93,12 @@ class Bench:
     """One table in the layout of the kernels, and timings of their operations."""
 
     def __init__(self, probs: np.ndarray, labels: np.ndarray) -> None:
-        self.table = _table.make_table(probs, labels, CORRECTIONS, OBJECTIVE)
-        self.room = _table.make_room(self.table)
-        self.state = _moves.make_state(self.table)
+        self.table = kernels.make_table(probs, labels, CORRECTIONS, OBJECTIVE)
+        self.room = kernels.make_room(self.table)
+        self.state = kernels.make_state(self.table)
         n_classes = probs.shape[1]
         self.choice = np.full(n_classes, CORRECTIONS.identity)
-        _search.descend(self.table, self.room, self.state, self.choice)
+        kernels.descend(self.table, self.room, self.state, self.choice)
 
     def chain(self, moves: str, n: int, temperature: float) -> float:
         """Return the seconds per move, starting after descent."""
@@ -112,7 +109,7 @@ class Bench:
             stream, choice = np.array([7], np.uint64), self.choice.copy()
             heat_bath = moves == "heat-bath"
             chain = (stream, temperatures, limits, True, heat_bath, choice, found)
-            _search.cool(self.table, self.room, self.state, *chain)
+            kernels.cool(self.table, self.room, self.state, *chain)
 
         return best_time(call, 3) / n
 
@@ -135,16 +132,16 @@ class Bench:
 def _judge_many(table, state, room, n):
     stream = np.array([3], np.uint64)
     for _ in range(n):
-        j = _search.random_index(stream, table.columns.shape[0])
-        k = _search.random_index(stream, table.functions.shape[0])
-        _moves.eval_move(table, state, room, j, k, np.inf)
+        j = kernels.random_index(stream, table.columns.shape[0])
+        k = kernels.random_index(stream, table.functions.shape[0])
+        kernels.eval_move(table, state, room, j, k, np.inf)
 
 
 @njit(nogil=True)
 def _pass_many(table, room, n):
     for i in range(n):
         j = i % table.columns.shape[0]
-        _candidates.eval_class(table, room, j, room.rival_value, room.rival_class)
+        kernels.eval_class(table, room, j, room.rival_value, room.rival_class)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -153,7 +150,7 @@ def _stream(columns, b, c, d, n):
     total = 0
     stream = np.array([3], np.uint64)
     for i in range(n):
-        a = columns[_search.random_index(stream, columns.shape[0])]
+        a = columns[kernels.random_index(stream, columns.shape[0])]
         hits = 0
         x = a[i]
         for m in range(a.size):
@@ -166,7 +163,7 @@ def rates(n_rows: int, n_classes: int) -> None:
     probs, labels = generated(n_rows, n_classes)
     bench = Bench(probs, labels)
     stream = bench.stream_time()
-    _moves.set_choice(bench.table, bench.state, bench.choice)
+    kernels.set_choice(bench.table, bench.state, bench.choice)
     judge = bench.judge_time()
     rows = [
         {"what": "streaming read of the same bytes", "per second": 1 / stream},
@@ -175,7 +172,7 @@ def rates(n_rows: int, n_classes: int) -> None:
     for temperature in (1e-5, 1e-3, 1e-2, 1e-1):
         seconds = bench.chain("metropolis", 20_000, temperature)
         rows.append({"what": f"Metropolis move at T={temperature:g}", "per second": 1 / seconds})
-    _search.descend(bench.table, bench.room, bench.state, bench.choice)
+    kernels.descend(bench.table, bench.room, bench.state, bench.choice)
     per_pass = bench.pass_time()
     rows.append(
         {"what": "candidate judged in class passes", "per second": len(CORRECTIONS) / per_pass}
@@ -197,7 +194,7 @@ def scaling() -> None:
     rows = []
     for n_rows, n_classes in sizes:
         bench = Bench(*generated(n_rows, n_classes))
-        _moves.set_choice(bench.table, bench.state, bench.choice)
+        kernels.set_choice(bench.table, bench.state, bench.choice)
         seconds = bench.chain("heat-bath", 2 * n_classes, 1e-3)
         rows.append(
             {

@@ -17,9 +17,7 @@ import numpy as np
 
 from benchmarks.evaluator import SchemeEvaluator
 from dcs import CorrectionSet, Objective, Schedule, anneal
-from dcs.search.kernels import chains as _search
-from dcs.search.kernels import moves as _moves
-from dcs.search.kernels import table as _table
+from dcs.search import kernels
 
 _CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 _OBJECTIVE = Objective()
@@ -196,12 +194,12 @@ class CoordinateDescent(Solver):
     """Repeated exact line searches, class by class, from random solutions."""
 
     def search(self, target: Target, seed: int) -> None:  # noqa: D102
-        table = _table.make_table(target.probs, target.labels, _CORRECTIONS, _OBJECTIVE)
-        room, state = _table.make_room(table), _moves.make_state(table)
+        table = kernels.make_table(target.probs, target.labels, _CORRECTIONS, _OBJECTIVE)
+        room, state = kernels.make_room(table), kernels.make_state(table)
         rng = np.random.default_rng(seed)
         choice = np.full(target.n_classes, _CORRECTIONS.identity)
         while True:
-            z, judged = _search.descend(table, room, state, choice)
+            z, judged = kernels.descend(table, room, state, choice)
             target.note(z, judged)
             choice[:] = rng.integers(0, len(_CORRECTIONS), choice.size)
 

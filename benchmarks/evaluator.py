@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, Problem
-from dcs.search.kernels.table import Table, compiled, copy, corrected
+from dcs.search.kernels import Table, compiled, copy, corrected
 
 
 class SchemeEvaluator:

@@ -14,9 +14,7 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
-from dcs.search.kernels.candidates import eval_class
-from dcs.search.kernels.chains import TOLERANCE
-from dcs.search.kernels.table import Room, Table, compiled, copy, make_room
+from dcs.search.kernels import TOLERANCE, Room, Table, compiled, copy, eval_class, make_room
 
 #: Maximum number of solutions: more would take most of an hour for 10,000 rows.
 MOST_SOLUTIONS: Final = 1_000_000_000

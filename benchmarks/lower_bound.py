@@ -30,7 +30,7 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, Problem
-from dcs.search.kernels.table import Table, compiled, corrected
+from dcs.search.kernels import Table, compiled, corrected
 
 #: Maximum size of the array of lost rows, one entry for each pair of corrections of two classes.
 _MAX_PAIRS: Final = 50_000_000

@@ -68,7 +68,7 @@ def test() -> int:
     own = [str(own)] if own.is_file() else []
     with tempfile.TemporaryDirectory() as cache:
         # Numba does not notice changes of the functions that a compiled one calls.
-        environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if "/kernels/" in changed else {})
+        environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if "kernels" in changed else {})
         command = [PYTHON, "-m", "pytest", "-q", "-x", *own, *tests]
         return subprocess.run(command, env=environment, check=False).returncode
 

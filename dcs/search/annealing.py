@@ -18,9 +18,17 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.kernels.chains import TOLERANCE, cool, descend, randomise
-from dcs.search.kernels.moves import make_state
-from dcs.search.kernels.table import MOST_CLASSES, Table, make_room, make_table
+from dcs.search.kernels import (
+    MOST_CLASSES,
+    TOLERANCE,
+    Table,
+    cool,
+    descend,
+    make_room,
+    make_state,
+    make_table,
+    randomise,
+)
 from dcs.search.schedule import Schedule, Start
 
 #: Defaults of `anneal`.

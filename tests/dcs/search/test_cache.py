@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import dcs
 
 _CODE = """
 import warnings
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    from dcs.search.kernels.table import compiled
+    from dcs.search.kernels import compiled
     names = {}
     exec(compile("def add(a, b): return a + b", "/proc/version", "exec"), names)
     add = compiled(names["add"])
@@ -30,3 +33,14 @@ def test_without_a_place_for_machine_code_a_private_one_is_made(tmp_path: Path) 
     )
     assert done.stdout.split() == ["3", "1", "0o700"], done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_machine_code_depends_on_one_file() -> None:
+    """Numba caches a function by the content of its file, whatever it calls elsewhere."""
+    package = Path(dcs.__file__).parent
+    users = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"\bnumba\b|^@.*compiled", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert users == ["search/kernels.py"]

@@ -9,17 +9,19 @@ import pytest
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Membership, Weight
 from dcs.search.annealing import Problem
-from dcs.search.kernels.candidates import eval_class
-from dcs.search.kernels.chains import descend
-from dcs.search.kernels.moves import (
+from dcs.search.kernels import (
+    BLOCK,
     apply_move,
+    descend,
+    eval_class,
     eval_move,
     find_rivals,
+    make_room,
     make_state,
+    make_table,
     set_choice,
     take_counts,
 )
-from dcs.search.kernels.table import BLOCK, make_room, make_table
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
 _OBJECTIVE = Objective(pseudo_count=5.0)

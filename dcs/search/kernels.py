@@ -1,0 +1,921 @@
+"""Compiled inner loops of the searches.
+
+All of them are in one file: Numba's cache knows machine code by the content of the file of its
+function, and would not notice that another function, which is compiled into it, has changed.
+
+All functions release the GIL, write only to arrays allocated for them, and do not modify their
+tables. Corrected values are computed by the formula of `dcs.schemes.corrections`, in the same
+order of operations, so that ties are broken as in `CorrectionScheme.predict`.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.evaluation.metrics import Objective
+from dcs.schemes.corrections import CorrectionSet, Weight
+
+# Input and scratch arrays of the kernels, and Z from counts.
+#
+# A `Table` is immutable and may be shared between threads. A `Room` belongs to one
+# search; its content is not preserved between calls.
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def compiled(function: _F, *, inline: bool = False) -> _F:
+    """Compile `function` without the GIL and cache the machine code on disk.
+
+    ``error_model="numpy"`` omits the checks for division by zero, which would prevent
+    vectorisation. Fast-math stays off: results must be bit-identical to NumPy. With `inline`, the
+    function is compiled into its callers: a call passes each array of a table and of a room
+    separately, which takes longer than a short function itself.
+    """
+    options = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline": inline}
+    try:
+        return cast(_F, numba.njit(**options)(function))
+    except RuntimeError:
+        # Neither this package nor a home can be written to. Not in a folder of a known name: what
+        # is read from it is executed.
+        numba.config.CACHE_DIR = _private_folder().name
+        return cast(_F, numba.njit(**options)(function))
+
+
+@cache
+def _private_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for the machine code of this process, and say so."""
+    folder = tempfile.TemporaryDirectory(prefix="dcs-numba-")
+    warnings.warn(
+        f"machine code cannot be kept and is compiled by each process, in {folder.name}; set "
+        "NUMBA_CACHE_DIR to a folder that only you can write to",
+        UserWarning,
+        stacklevel=2,
+    )
+    return folder
+
+
+@compiled
+def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy an array: Numba takes seconds to compile ``target[:] = source`` with its checks."""
+    for i in range(target.size):
+        target[i] = source[i]
+
+
+#: Number of rows per block of kernels with several passes: a block fits in the L1 cache.
+BLOCK = 2040
+
+#: Number of corrections evaluated in parallel: their results are the bits of one byte.
+LANES = 8
+
+#: Class indices are stored in 16 bits.
+MOST_CLASSES = 2**15 - 1
+
+_BINS = 4096
+
+
+class Table(NamedTuple):
+    """Read-only arrays of a search."""
+
+    columns: NDArray[np.float64]  # [N, M] probabilities, class by class
+    labels: NDArray[np.int16]  # [C, M] one or several labels of every row
+    fallback: NDArray[np.int16]  # [M] uncorrected prediction
+    functions: NDArray[np.float64]  # [D, 4] coefficients of every correction
+    direct: NDArray[np.int64]  # [D1] corrections evaluated one by one
+    lanes: NDArray[np.float64]  # [4, L] their coefficients, padded by functions that always win
+    weighed: NDArray[np.int64]  # [D2] weights evaluated by threshold, in ascending order
+    weights: NDArray[np.float64]  # [D2] their weights
+    bins: NDArray[np.int32]  # [B + 2] smallest winning weight, by the ratio to exceed
+    class_rows: NDArray[np.float64]  # [N] labels per class
+    present: NDArray[np.int64]  # classes with labels
+    logs: NDArray[np.float64]  # [C * M + 1] log(count + pseudo-count)
+    factors: NDArray[np.float64]  # error weight / labels, beta / pairs, tau, constant part of Z
+
+
+class Room(NamedTuple):
+    """Room of the kernels."""
+
+    values: NDArray[np.float64]  # [D] Z of every correction of the class evaluated last
+    correct: NDArray[np.int64]  # [N] correct predictions of the solution evaluated last
+    predicted: NDArray[np.int64]  # [N] all its predictions
+    order: NDArray[np.int64]  # present classes by accuracy
+    accuracy: NDArray[np.float64]  # [N]
+    threshold: NDArray[np.float64]  # [BLOCK] value that a corrected value must exceed
+    threshold_bits: NDArray[np.int64]  # the same bytes
+    key: NDArray[np.uint32]  # [C, BLOCK] rival class of the row, and whether the label is either
+    slot: NDArray[np.int32]  # [BLOCK] smallest weight that wins the row
+    wide: NDArray[np.int64]  # [BLOCK] the bits of a mask, before packing
+    masks: NDArray[np.uint8]  # [L / 8, BLOCK] direct corrections that win the row, one bit each
+    spread: NDArray[np.uint64]  # [256] the bits of a byte, expanded to eight bytes
+    packed: NDArray[np.uint64]  # [3 N, L / 8] wins per key, eight counters to a word
+    packed_bytes: NDArray[np.uint8]  # [3 N * L] the same bytes
+    wins: NDArray[np.int32]  # [3 N, L] labels won by each direct correction, per key
+    wins_line: NDArray[np.int32]  # [3 N * L] the same numbers
+    reached: NDArray[np.int32]  # [3 N, D2 + 1] labels by smallest winning weight, per key
+    base_correct: NDArray[np.int64]  # [N] counts if the class wins no row
+    base_predicted: NDArray[np.int64]  # [N]
+    rival_value: NDArray[np.float64]  # [M] maxima over all other classes
+    rival_class: NDArray[np.int16]  # [M]
+
+
+def make_table(
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    corrections: CorrectionSet,
+    objective: Objective,
+) -> Table:
+    """Prepare validated arrays ([M, N], and [M] or [C, M]) for the kernels."""
+    n_classes = probs.shape[1]
+    class_rows = np.bincount(labels.ravel(), minlength=n_classes).astype(np.float64)
+    present = np.flatnonzero(class_rows)
+    direct, weighed, bins = _split_corrections(corrections)
+    functions = corrections.coefficients
+    # At least one padding lane always wins: it counts the rows of each key.
+    n_lanes = -(-(direct.size + 1) // LANES) * LANES
+    lanes = np.tile(np.array([[-np.inf], [1.0], [np.inf], [1.0]]), (1, n_lanes))
+    lanes[:, : direct.size] = functions[direct].T
+    table = Table(
+        columns=np.ascontiguousarray(probs.T),
+        labels=np.atleast_2d(labels.astype(np.int16)),
+        fallback=probs.argmax(axis=1).astype(np.int16),
+        functions=functions,
+        direct=direct,
+        lanes=lanes,
+        weighed=weighed,
+        weights=functions[weighed, 1],
+        bins=bins,
+        class_rows=class_rows,
+        present=present,
+        logs=np.log(np.arange(labels.size + 1) + objective.pseudo_count),
+        factors=_factors(objective, labels.size, n_classes, class_rows[present]),
+    )
+    # Read-only views, so that all tables have the same type for the compiler.
+    return Table(*(_read_only(array) for array in table))
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _factors(
+    objective: Objective, n_rows: int, n_classes: int, class_rows: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    k = objective.pseudo_count
+    joint, marginal = np.log(n_rows + k * n_classes**2), np.log(n_rows + k * n_classes)
+    constant = (2 * marginal - joint) * class_rows.size - np.log(class_rows + k).sum()
+    pairs = max(1.0, class_rows.size * (class_rows.size - 1) / 2)
+    return np.array(
+        [
+            objective.error_weight / n_rows,
+            objective.beta / pairs,
+            objective.tau,
+            objective.error_weight - objective.tau * constant,
+        ]
+    )
+
+
+def _split_corrections(
+    corrections: CorrectionSet,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Split the corrections into those evaluated one by one and weights evaluated by histogram.
+
+    Bin b holds the smallest weight that wins a row if the weight must exceed a ratio in
+    ``[b, b + 1) / 4096``, times the largest weight if that is above 1. If the ratio is too close
+    to a weight to be decided despite rounding, the bin holds ``-1 - g``, and a linear search
+    starts at weight g. If weights are too close to each other, all are evaluated one by one.
+    """
+    is_weight = np.array([isinstance(c, Weight) for c in corrections])
+    values = corrections.coefficients[:, 1]
+    weighed = np.flatnonzero(is_weight)
+    weighed = weighed[np.argsort(values[weighed])]
+    bins_per_unit = _BINS / values[weighed].max(initial=1.0)
+    if weighed.size > 1 and np.diff(values[weighed]).min() < 2 / bins_per_unit:
+        weighed = weighed[:0]
+    direct = np.setdiff1d(np.arange(len(corrections)), weighed)
+    weights = values[weighed]
+    edges = np.arange(_BINS + 2) / bins_per_unit
+    low = np.searchsorted(weights, edges - 1e-9)
+    high = np.searchsorted(weights, edges + (1 / bins_per_unit + 1e-9))
+    # The last bin holds NaN and all ratios above the largest weight: no weight wins.
+    low[-1] = high[-1] = weights.size
+    bins = np.where(low == high, low, -1 - low).astype(np.int32)
+    return direct.astype(np.int64), weighed.astype(np.int64), bins
+
+
+def make_room(table: Table) -> Room:
+    """Allocate the scratch arrays of one search."""
+    n_classes, n_rows = table.columns.shape
+    n_lanes = table.lanes.shape[1]
+    n_keys = 3 * n_classes
+    threshold = np.zeros(BLOCK)
+    packed = np.zeros((n_keys, n_lanes // LANES), np.uint64)
+    wins = np.zeros((n_keys, n_lanes), np.int32)
+    bits = (np.arange(256)[:, None] >> np.arange(8)) & 1
+    return Room(
+        values=np.zeros(table.functions.shape[0]),
+        correct=np.zeros(n_classes, np.int64),
+        predicted=np.zeros(n_classes, np.int64),
+        order=table.present.copy(),
+        accuracy=np.zeros(n_classes),
+        threshold=threshold,
+        threshold_bits=threshold.view(np.int64),
+        key=np.zeros((table.labels.shape[0], BLOCK), np.uint32),
+        slot=np.zeros(BLOCK, np.int32),
+        wide=np.zeros(BLOCK, np.int64),
+        masks=np.zeros((n_lanes // LANES, BLOCK), np.uint8),
+        spread=bits.astype(np.uint8).view(np.uint64)[:, 0].copy(),
+        packed=packed,
+        packed_bytes=packed.view(np.uint8).reshape(-1),
+        wins=wins,
+        wins_line=wins.reshape(-1),
+        reached=np.zeros((n_keys, table.weights.size + 1), np.int32),
+        base_correct=np.zeros(n_classes, np.int64),
+        base_predicted=np.zeros(n_classes, np.int64),
+        rival_value=np.zeros(n_rows),
+        rival_class=np.zeros(n_rows, np.int16),
+    )
+
+
+@compiled
+def corrected(p: float, left: float, rise: float, right: float, fall: float) -> float:
+    """Return the corrected probability by the common formula of all corrections."""
+    up = (p - left) * rise
+    down = (right - p) * fall
+    return up if up < down else down
+
+
+@partial(compiled, inline=True)
+def z_of(
+    table: Table, room: Room, correct: NDArray[np.int64], predicted: NDArray[np.int64]
+) -> float:
+    """Return the objective from the counts of correct and of all predictions, in O(N).
+
+    COBias is a sum over sorted accuracies. The order is preserved between calls, and insertion
+    sort of an almost sorted list takes linear time.
+    """
+    order, accuracy = room.order, room.accuracy
+    n_present = order.size
+    hits = 0
+    logs = 0.0
+    for i in range(n_present):
+        j = table.present[i]
+        hits += correct[j]
+        logs += table.logs[correct[j]] - table.logs[predicted[j]]
+        accuracy[j] = correct[j] / table.class_rows[j]
+    for i in range(1, n_present):
+        j = order[i]
+        at = i - 1
+        while at >= 0 and accuracy[order[at]] > accuracy[j]:
+            order[at + 1] = order[at]
+            at -= 1
+        order[at + 1] = j
+    distance = 0.0
+    for i in range(n_present):
+        distance += (2 * i - (n_present - 1)) * accuracy[order[i]]
+    f = table.factors
+    z: float = f[3] - f[0] * hits + f[1] * distance - f[2] * logs
+    return z
+
+
+# Evaluation of all corrections of one class at once.
+
+#: Maximum number of rows that one byte can count.
+_BYTE = 255
+
+
+@compiled
+def eval_class(
+    table: Table,
+    room: Room,
+    j: int,
+    rival_value: NDArray[np.float64],
+    rival_class: NDArray[np.int16],
+) -> None:
+    """Store Z of every correction of class j in `room.values`.
+
+    `rival_value` and `rival_class` [M] are the maxima over all other classes.
+    """
+    room.wins[:] = 0
+    room.reached[:] = 0
+    n_rows = table.labels.shape[1]
+    for start in range(0, n_rows, BLOCK):
+        stop = min(start + BLOCK, n_rows)
+        _fill_thresholds(table, room, j, rival_value[start:stop], rival_class[start:stop], start)
+        column = table.columns[j, start:stop]
+        _count_direct(table, room, column)
+        if table.weights.size > 0:
+            _count_weights(table, room, column)
+    _eval_counts(table, room, j)
+
+
+@compiled
+def _fill_thresholds(
+    table: Table,
+    room: Room,
+    j: int,
+    rival_value: NDArray[np.float64],
+    rival_class: NDArray[np.int16],
+    start: int,
+) -> None:
+    """Compute the thresholds of the rows of one block, and the keys of their labels."""
+    threshold, bits = room.threshold, room.threshold_bits
+    jj = np.int16(j)
+    for m in range(rival_value.size):
+        threshold[m] = rival_value[m]
+    # Ties go to the lower class. Decrementing the bits of a positive number gives the next smaller
+    # number, so that "greater than" the new threshold means "greater or equal" to the old one.
+    for m in range(rival_value.size):
+        bits[m] -= np.int64((jj < rival_class[m]) & (bits[m] > 0))
+    for c in range(table.labels.shape[0]):
+        key, labels = room.key[c], table.labels[c, start : start + rival_value.size]
+        for m in range(rival_value.size):
+            rival = rival_class[m]
+            label = labels[m]
+            key[m] = (
+                np.int32(3) * np.int32(rival)
+                + np.int32(label == rival)
+                + np.int32(2) * np.int32((label == jj) & (rival != jj))
+            )
+
+
+@compiled
+def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None:
+    """Count the labels of a block won by each direct correction, per key."""
+    n_rows = column.size
+    n_groups = room.packed.shape[1]
+    threshold, wide = room.threshold, room.wide
+    for group in range(n_groups):
+        # One slice per line: slicing all lines at once gives strided views, a few percent slower.
+        lanes = slice(LANES * group, LANES * group + LANES)
+        left, rise = table.lanes[0, lanes], table.lanes[1, lanes]
+        right, fall = table.lanes[2, lanes], table.lanes[3, lanes]
+        # Bits are collected in 64-bit lanes, as wide as the compared numbers, and packed later.
+        for m in range(n_rows):
+            p, t = column[m], threshold[m]
+            bits = np.int64(0)
+            for lane in range(LANES):
+                v = corrected(p, left[lane], rise[lane], right[lane], fall[lane])
+                bits |= (np.int64(1) << lane) if v > t else np.int64(0)
+            wide[m] = bits
+        masks = room.masks[group]
+        for m in range(n_rows):
+            masks[m] = wide[m]
+    packed, spread, masks = room.packed, room.spread, room.masks
+    wins_line, packed_bytes = room.wins_line, room.packed_bytes
+    for c in range(room.key.shape[0]):
+        for start in range(0, n_rows, _BYTE):
+            stop = min(start + _BYTE, n_rows)
+            packed[:] = 0
+            key = room.key[c, start:stop]
+            for group in range(n_groups):
+                mask = masks[group, start:stop]
+                for m in range(key.size):
+                    packed[key[m], group] += spread[mask[m]]
+            for i in range(wins_line.size):
+                wins_line[i] += packed_bytes[i]
+
+
+@compiled
+def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> None:
+    """Count the labels of a block by the smallest weight that wins their row, per key."""
+    threshold, slot = room.threshold, room.slot
+    weights, bins, reached = table.weights, table.bins, room.reached
+    last = np.float64(bins.size - 1)
+    scale = (last - 1.0) / max(1.0, weights[-1])
+    for m in range(column.size):
+        x = threshold[m] / column[m] * scale
+        # Also false if p is 0 and the quotient is NaN: no weight wins such a row.
+        x = x if x < last else last
+        slot[m] = np.uint32(x)
+    for m in range(column.size):
+        slot[m] = bins[np.uint32(slot[m])]
+    for m in range(column.size):
+        g = slot[m]
+        if g < 0:
+            g = -1 - g
+            while g < weights.size and column[m] * weights[g] <= threshold[m]:
+                g += 1
+            slot[m] = g
+    for c in range(room.key.shape[0]):
+        key = room.key[c]
+        for m in range(column.size):
+            reached[key[m], slot[m]] += 1
+
+
+@compiled
+def _eval_counts(table: Table, room: Room, j: int) -> None:
+    """Compute Z of every correction from the counts per key."""
+    wins, reached = room.wins, room.reached
+    always = table.direct.size
+    for i in range(room.base_correct.size):
+        room.base_correct[i] = wins[3 * i + 1, always]
+        room.base_predicted[i] = (
+            wins[3 * i, always] + wins[3 * i + 1, always] + wins[3 * i + 2, always]
+        )
+    for lane in range(table.direct.size):
+        room.values[table.direct[lane]] = _z_of_lane(table, room, j, wins, lane)
+    if table.weights.size > 0:
+        for key in range(reached.shape[0]):
+            row = reached[key]
+            for w in range(1, row.size):
+                row[w] += row[w - 1]
+        for w in range(table.weights.size):
+            room.values[table.weighed[w]] = _z_of_lane(table, room, j, reached, w)
+
+
+@compiled
+def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: int) -> float:
+    """Return Z if class j wins the rows counted in column `lane` of `won`."""
+    correct, predicted = room.correct, room.predicted
+    gained, right = 0, 0
+    for i in range(correct.size):
+        own, mine = won[3 * i + 1, lane], won[3 * i + 2, lane]
+        rows = won[3 * i, lane] + own + mine
+        # Rows that fall back to j itself remain with it whether it wins them or not.
+        taken = i != j
+        correct[i] = room.base_correct[i] - taken * own
+        predicted[i] = room.base_predicted[i] - taken * rows
+        gained += taken * rows
+        right += taken * mine
+    correct[j] += right
+    predicted[j] += gained
+    return z_of(table, room, correct, predicted)
+
+
+# Moves of one class, evaluated in one pass over the rows and applied if accepted.
+#
+# The state stores the best and the runner-up corrected value of each row, and an upper bound of
+# the others. A value of 0 has the uncorrected prediction of the row as its class, because a row
+# that corrects to all zeros keeps that prediction. All counts are of labels, of which a row may
+# have several.
+
+_ONE = np.uint64(1)
+
+# Flags of a row, and the tie flag in all eight bytes of a word.
+_NOTHING, _CHANGES, _TIES = np.int64(0), np.int64(1), np.int64(2)
+_TIE_BITS = np.uint64(0x0202020202020202)
+
+
+class State(NamedTuple):
+    """A solution and the statistics that its moves update."""
+
+    choice: NDArray[np.int64]  # [N] correction of every class
+    first: NDArray[np.float64]  # [M] best corrected value
+    second: NDArray[np.float64]  # [M] runner-up
+    third: NDArray[np.float64]  # [M] upper bound of all other values
+    first_class: NDArray[np.int16]  # [M] class of the best value
+    second_class: NDArray[np.int16]  # [M] class of the runner-up
+    correct: NDArray[np.int64]  # [N] correct predictions
+    predicted: NDArray[np.int64]  # [N] all predictions
+    flags: NDArray[np.uint8]  # [8 * words] rows that may change
+    flag_words: NDArray[np.uint64]  # the same bytes, eight at a time
+    touched: NDArray[np.int32]  # [8 * words + 1] their indices
+    net: NDArray[np.int64]  # [N, 2] labels won minus lost per rival: others, its own
+    ranked: NDArray[np.float64]  # [3, M] values, best and second best of the rows to rank
+    ranked_class: NDArray[np.int16]  # [2, M] excluded class, class of the best
+
+
+def make_state(table: Table) -> State:
+    """Allocate a state, to be initialised by `set_choice`."""
+    n_classes, n_rows = table.columns.shape
+    words = np.zeros((n_rows + 7) // 8, np.uint64)
+    return State(
+        choice=np.zeros(n_classes, np.int64),
+        first=np.zeros(n_rows),
+        second=np.zeros(n_rows),
+        third=np.zeros(n_rows),
+        first_class=np.zeros(n_rows, np.int16),
+        second_class=np.zeros(n_rows, np.int16),
+        correct=np.zeros(n_classes, np.int64),
+        predicted=np.zeros(n_classes, np.int64),
+        flags=words.view(np.uint8),
+        flag_words=words,
+        touched=np.zeros(words.size * 8 + 1, np.int32),
+        net=np.zeros((n_classes, 2), np.int64),
+        ranked=np.zeros((3, n_rows)),
+        ranked_class=np.zeros((2, n_rows), np.int16),
+    )
+
+
+@compiled
+def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
+    """Initialise the state for a choice of corrections."""
+    copy(choice, state.choice)
+    labels, n_rows = table.labels, table.labels.shape[1]
+    for m in range(n_rows):
+        state.touched[m] = m
+    state.first_class[:] = -1
+    _rank(table, state, n_rows)
+    copy(state.second, state.first)
+    copy(state.second_class, state.first_class)
+    _rank(table, state, n_rows)
+    state.correct[:] = 0
+    state.predicted[:] = 0
+    for c in range(labels.shape[0]):
+        for m in range(n_rows):
+            i = state.first_class[m]
+            state.predicted[i] += 1
+            state.correct[i] += labels[c, m] == i
+
+
+@compiled
+def _rank(table: Table, state: State, n: int) -> None:
+    """Find the two best values of `n` listed rows, excluding the class in `first_class`."""
+    rows = state.touched
+    values, best, rest = state.ranked[0, :n], state.ranked[1, :n], state.ranked[2, :n]
+    besides, holder = state.ranked_class[0, :n], state.ranked_class[1, :n]
+    for t in range(n):
+        m = np.uint32(rows[t])
+        besides[t] = state.first_class[m]
+        holder[t] = table.fallback[m]
+    best[:] = 0.0
+    rest[:] = 0.0
+    for j in range(state.choice.size):
+        column, jj = table.columns[j], np.int16(j)
+        left, rise, right, fall = table.functions[state.choice[j]]
+        # Separate loops: a loop that writes to several arrays is not vectorised.
+        for t in range(n):
+            values[t] = column[np.uint32(rows[t])]
+        for t in range(n):
+            v = corrected(values[t], left, rise, right, fall)
+            values[t] = 0.0 if besides[t] == jj else v
+        for t in range(n):
+            v = values[t] if values[t] < best[t] else best[t]
+            rest[t] = v if v > rest[t] else rest[t]
+        for t in range(n):
+            wins = values[t] > best[t]
+            best[t] = values[t] if wins else best[t]
+            holder[t] = jj if wins else holder[t]
+    for t in range(n):
+        m = np.uint32(rows[t])
+        state.second[m], state.third[m] = best[t], rest[t]
+        state.second_class[m] = holder[t]
+
+
+@compiled
+def _list_flagged(state: State) -> tuple[int, bool]:
+    """List the rows flagged to change; return their number and whether any row ties."""
+    words, touched = state.flag_words, state.touched
+    n, seen = np.uint64(0), np.uint64(0)
+    for w in range(words.size):
+        word = words[w]
+        if word != 0:
+            seen |= word
+            # Branch-free: every index is written, and overwritten unless its row is flagged.
+            for i in range(8):
+                touched[n] = 8 * w + i
+                n += (word >> np.uint64(8 * i)) & _ONE
+    return int(n), (seen & _TIE_BITS) != 0
+
+
+@compiled
+def eval_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: float) -> float:
+    """Return Z if class j takes correction k, without changing the state.
+
+    The new counts are stored in `room.correct` and `room.predicted`. If a lower bound shows early
+    that Z is not below `ceiling`, this bound is returned and no counts are stored.
+    """
+    column = table.columns[j]
+    first, second, first_class = state.first, state.second, state.first_class
+    flags, net = state.flags, state.net
+    left, rise, right, fall = table.functions[k]
+    jj = np.int16(j)
+    for m in range(column.size):
+        v = corrected(column[m], left, rise, right, fall)
+        # Both are always read: a load that depends on a comparison is not vectorised.
+        best, runner_up = first[m], second[m]
+        own = first_class[m] == jj
+        rival = runner_up if own else best
+        changes = own != (v > rival)
+        ties = (v == rival) & (v > 0.0)
+        flags[m] = (_CHANGES if changes else _NOTHING) | (_TIES if ties else _NOTHING)
+    n_touched, any_ties = _list_flagged(state)
+    if any_ties:
+        _settle_ties(table, state, j, k)
+        n_touched, _ = _list_flagged(state)
+    labels = table.labels
+    n_labels = labels.shape[0]
+    # Minimum number of labels that j would win wrongly. Even if all others were correct, without
+    # COBias and without false predictions, Z could not be lower than this bound.
+    wrong = n_labels * n_touched - state.predicted[j] - table.class_rows[j]
+    lowest = table.factors[3] - table.factors[0] * (labels.size - wrong)
+    if lowest >= ceiling:
+        return float(lowest)
+    net[:] = 0
+    second_class, touched = state.second_class, state.touched
+    hits, gained = np.int64(0), np.int64(0)
+    for t in range(n_touched):
+        row = np.uint32(touched[t])
+        best_class, runner_up_class = first_class[row], second_class[row]
+        own = best_class == jj
+        rival_class = runner_up_class if own else best_class
+        rows = 1 - 2 * np.int64(own)
+        for c in range(n_labels):
+            label = labels[c, row]
+            net[rival_class, np.int64(label == rival_class)] += rows
+            hits += rows * np.int64(label == jj)
+            gained += rows
+    # Rows with only zeros that fall back to j itself remain with it.
+    gained -= net[j, 0] + net[j, 1]
+    hits -= net[j, 1]
+    correct, predicted = room.correct, room.predicted
+    for i in range(correct.size):
+        correct[i] = state.correct[i] - net[i, 1]
+        predicted[i] = state.predicted[i] - net[i, 0] - net[i, 1]
+    correct[j] = state.correct[j] + hits
+    predicted[j] = state.predicted[j] + gained
+    return z_of(table, room, correct, predicted)
+
+
+@compiled
+def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
+    """Resolve the flags of rows with a tie of positive values in favour of the lower class."""
+    left, rise, right, fall = table.functions[k]
+    for m in range(state.first.size):
+        v = corrected(table.columns[j, m], left, rise, right, fall)
+        own = state.first_class[m] == j
+        if v > 0.0 and v == (state.second[m] if own else state.first[m]):
+            rival = state.second_class[m] if own else state.first_class[m]
+            state.flags[m] = own != (j < rival)
+
+
+@compiled
+def find_rivals(state: State, room: Room, j: int) -> None:
+    """Store the maxima over all classes but j in `room.rival_value` and `room.rival_class`."""
+    first, second = state.first, state.second
+    first_class, second_class = state.first_class, state.second_class
+    value, holder = room.rival_value, room.rival_class
+    jj = np.int16(j)
+    # Separate loops: a loop that writes to several arrays is not vectorised.
+    for m in range(value.size):
+        best, runner_up = first[m], second[m]
+        value[m] = runner_up if first_class[m] == jj else best
+    for m in range(value.size):
+        best_class, runner_up_class = first_class[m], second_class[m]
+        holder[m] = runner_up_class if best_class == jj else best_class
+
+
+@compiled
+def take_counts(state: State, room: Room) -> None:
+    """Take over the counts of the move last evaluated by `eval_move`."""
+    copy(room.correct, state.correct)
+    copy(room.predicted, state.predicted)
+
+
+@compiled
+def apply_move(table: Table, state: State, j: int, k: int) -> bool:
+    """Give class j correction k, except for the counts; return whether any value changes."""
+    state.choice[j] = k
+    column, flags = table.columns[j], state.flags
+    first, second, third = state.first, state.second, state.third
+    first_class, second_class = state.first_class, state.second_class
+    left, rise, right, fall = table.functions[k]
+    jj = np.int16(j)
+    for m in range(column.size):
+        v = corrected(column[m], left, rise, right, fall)
+        v = v if v > 0.0 else 0.0
+        own_first = first_class[m] == jj
+        own = own_first | (second_class[m] == jj)
+        best, runner_up = first[m], second[m]
+        old = best if own_first else runner_up
+        changes = (v != old) if own else (v >= runner_up) & (v > 0.0)
+        flags[m] = _CHANGES if changes else _NOTHING
+    for m in range(column.size):
+        v = corrected(column[m], left, rise, right, fall)
+        own = (first_class[m] == jj) | (second_class[m] == jj)
+        v = v if v < second[m] else second[m]
+        third[m] = third[m] if own | (v <= third[m]) else v
+    n_touched, _ = _list_flagged(state)
+    touched, n_lost = state.touched, 0
+    for t in range(n_touched):
+        row = np.uint32(touched[t])
+        v = corrected(column[row], left, rise, right, fall)
+        v = v if v > 0.0 else 0.0
+        own_first = first_class[row] == jj
+        own = own_first | (second_class[row] == jj)
+        best, best_class = first[row], first_class[row]
+        runner_up, runner_up_class = second[row], second_class[row]
+        rival = runner_up if own_first else best
+        rival_class = runner_up_class if own_first else best_class
+        wins = (v > rival) | ((v == rival) & (jj < rival_class) & (v > 0.0))
+        stays = (not own) & (v == runner_up) & (runner_up_class < jj)
+        # Arithmetic instead of unpredictable branches.
+        loser = runner_up_class if stays else jj
+        first[row] = v if v > rival else rival
+        second[row] = rival if v > rival else v
+        first_class[row] = rival_class ^ ((rival_class ^ jj) & -np.int16(wins))
+        second_class[row] = loser ^ ((loser ^ rival_class) & -np.int16(wins))
+        # Another class may now be the runner-up.
+        touched[n_lost] = row
+        n_lost += own & (not wins) & (v <= third[row])
+    _rank(table, state, n_lost)
+    return n_touched > 0
+
+
+# Complete searches: annealing chains and coordinate descent.
+
+# The constants of SplitMix64.
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+_DROP = np.uint64(11)
+_UNIT = 2.0**-53
+
+
+@compiled
+def uniform(stream: NDArray[np.uint64]) -> float:
+    """Draw a number in [0, 1) and advance the stream."""
+    stream[0] += _STEP
+    z = stream[0]
+    z = (z ^ (z >> _SHIFT_1)) * _MIX_1
+    z = (z ^ (z >> _SHIFT_2)) * _MIX_2
+    z = z ^ (z >> _SHIFT_3)
+    return float(z >> _DROP) * _UNIT
+
+
+@compiled
+def random_index(stream: NDArray[np.uint64], n: int) -> int:
+    """Draw an integer in 0 .. n - 1."""
+    return int(uniform(stream) * n)
+
+
+#: Smaller differences of Z are rounding errors, not improvements.
+TOLERANCE = 1e-12
+
+#: A heat-bath chain is frozen after this many consecutive moves per class without a change of Z.
+FROZEN = 2
+
+
+@compiled
+def randomise(stream: NDArray[np.uint64], choice: NDArray[np.int64], n_functions: int) -> None:
+    """Fill `choice` with random corrections."""
+    for j in range(choice.size):
+        choice[j] = random_index(stream, n_functions)
+
+
+@compiled
+def cool(
+    table: Table,
+    room: Room,
+    state: State,
+    stream: NDArray[np.uint64],
+    temperatures: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    count_worse: bool,
+    heat_bath: bool,
+    choice: NDArray[np.int64],
+    best_choice: NDArray[np.int64],
+) -> tuple[float, int]:
+    """Cool one chain from `choice`.
+
+    A move of the paper changes the correction of one class at random, and is accepted or rejected
+    by the Metropolis criterion. With `heat_bath`, a move draws the correction of one class from
+    its Boltzmann distribution given the other classes, which are visited in sweeps of random
+    order; it is accepted if it changes Z, and cooling ends if the chain is frozen.
+
+    `limits` holds the numbers of accepted and generated moves that end a temperature;
+    `count_worse` is whether accepted moves to a worse solution count. The best of all evaluated
+    solutions is written to `best_choice`. Returns its Z and the number of evaluated candidates.
+    """
+    n_classes, n_functions = choice.size, table.functions.shape[0]
+    set_choice(table, state, choice)
+    z = z_of(table, room, state.correct, state.predicted)
+    # The first move of a heat bath evaluates the current solution too.
+    best = math.inf if heat_bath else z
+    copy(state.choice, best_choice)
+    order = np.arange(n_classes)
+    # Lower bounds of Z of all moves, valid while the values of the rows do not change.
+    bounds = np.full((n_classes, n_functions), -math.inf)
+    moves, idle, frozen = 0, 0, FROZEN * n_classes
+    for i in range(temperatures.size):
+        accepted, generated, at = 0, 0, n_classes
+        while accepted < limits[0] and generated < limits[1] and idle < frozen:
+            generated += 1
+            if heat_bath:
+                if at == n_classes:
+                    _shuffle(stream, order)
+                    at = 0
+                j = order[at]
+                at += 1
+                find_rivals(state, room, j)
+                eval_class(table, room, j, room.rival_value, room.rival_class)
+                k = _draw(stream, room.values, temperatures[i])
+                low = _lowest(room.values)
+                if room.values[low] < best - TOLERANCE:
+                    best = room.values[low]
+                    copy(state.choice, best_choice)
+                    best_choice[j] = low
+                rise = room.values[k] - room.values[state.choice[j]]
+                changed = abs(rise) > TOLERANCE
+                accepted += changed and (count_worse or rise < 0.0)
+                idle = 0 if changed else idle + 1
+                if k != state.choice[j]:
+                    apply_move(table, state, j, k)
+                continue
+            j = random_index(stream, n_classes)
+            k = random_index(stream, n_functions - 1)
+            if k >= state.choice[j]:
+                k += 1
+            # The random number determines which Z is accepted: moves bounded above it are skipped.
+            ceiling = z - temperatures[i] * math.log(uniform(stream))
+            if bounds[j, k] < ceiling:
+                bounds[j, k] = eval_move(table, state, room, j, k, ceiling)
+            new = bounds[j, k]
+            if new < ceiling:
+                own = bounds[j].copy()
+                take_counts(state, room)
+                if apply_move(table, state, j, k):
+                    bounds[:] = -math.inf
+                    copy(own, bounds[j])
+                accepted += count_worse or new <= z
+                z = new
+                if z < best - TOLERANCE:
+                    best = z
+                    copy(state.choice, best_choice)
+        moves += generated
+    return best, moves * n_functions if heat_bath else moves + 1
+
+
+@compiled
+def descend(
+    table: Table, room: Room, state: State, choice: NDArray[np.int64]
+) -> tuple[float, int]:
+    """Take the best correction class by class until none improves Z.
+
+    Updates `choice` in place; returns its Z and the number of evaluated candidates.
+    """
+    n_classes = choice.size
+    set_choice(table, state, choice)
+    z = math.inf
+    settled, moves = 0, 0
+    while settled < n_classes:
+        before = z
+        for j in range(n_classes):
+            if settled == n_classes:
+                break
+            find_rivals(state, room, j)
+            eval_class(table, room, j, room.rival_value, room.rival_class)
+            moves += 1
+            values = room.values
+            best = choice[j]
+            for k in range(values.size):
+                if values[k] < values[best] - TOLERANCE:
+                    best = k
+            settled = settled + 1 if best == choice[j] else 1
+            z = values[best]
+            if best != choice[j]:
+                apply_move(table, state, j, best)
+                choice[j] = best
+        if z >= before - TOLERANCE:
+            # Rows that tie up to rounding may count for different classes, depending on the class
+            # being evaluated: two corrections that each seem to improve on the other would
+            # alternate forever.
+            break
+    return z, moves * table.functions.shape[0]
+
+
+@compiled
+def _shuffle(stream: NDArray[np.uint64], order: NDArray[np.int64]) -> None:
+    for i in range(order.size - 1, 0, -1):
+        at = random_index(stream, i + 1)
+        order[i], order[at] = order[at], order[i]
+
+
+@compiled
+def _lowest(values: NDArray[np.float64]) -> int:
+    """Return the first index of the lowest value."""
+    low = 0
+    for k in range(1, values.size):
+        if values[k] < values[low]:
+            low = k
+    return low
+
+
+@compiled
+def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> int:
+    """Draw an index with probability proportional to exp(-value / t)."""
+    low = values[_lowest(values)]
+    total = 0.0
+    for k in range(values.size):
+        total += math.exp((low - values[k]) / t)
+    rest = uniform(stream) * total
+    drawn = 0
+    for k in range(values.size):
+        share = math.exp((low - values[k]) / t)
+        if share > 0.0:
+            drawn = k
+            rest -= share
+            if rest < 0.0:
+                break
+    return drawn
