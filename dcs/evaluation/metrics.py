@@ -297,8 +297,6 @@ class Objective:
         Weights of COBias and of PMI, 0 or more.
     error_weight : float
         Weight of the error rate, 0 or more.
-    weakest : float
-        Weight of one minus the lowest class accuracy, 0 or more.
     pseudo_count : float
         k above, greater than 0; with k = 0 a class that is never predicted would give log 0.
 
@@ -312,10 +310,9 @@ class Objective:
     tau: float = 0.2
     error_weight: float = 1.0
     pseudo_count: float = 4000.0
-    weakest: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("beta", "tau", "error_weight", "pseudo_count", "weakest"):
+        for name in ("beta", "tau", "error_weight", "pseudo_count"):
             positive, value = name == "pseudo_count", getattr(self, name)
             number = finite_number(value, f"objective {name}", least=0.0, positive=positive)
             object.__setattr__(self, name, number)
@@ -342,11 +339,9 @@ class Objective:
         counts = _check_confusion(confusion).astype(np.float64)
         right, rows = counts.diagonal(), counts.sum(axis=1)
         error = 1.0 - float(right.sum() / rows.sum())
-        shares = rates(right, rows)
-        bias = float(mean_distance(shares))
+        bias = float(mean_distance(rates(right, rows)))
         pmi = self._negative_pmi(counts)
-        lowest = self.weakest * (1.0 - float(np.nanmin(shares)))
-        return self.error_weight * error + self.beta * bias + self.tau * pmi + lowest
+        return self.error_weight * error + self.beta * bias + self.tau * pmi
 
     def _negative_pmi(self, counts: NDArray[np.float64]) -> float:
         """Return minus the sum of PMI_j: lower is better, like the other terms."""

@@ -179,8 +179,7 @@ def _factors(
             objective.error_weight / n_rows,
             objective.beta / pairs,
             objective.tau,
-            objective.error_weight - objective.tau * constant + objective.weakest,
-            objective.weakest,
+            objective.error_weight - objective.tau * constant,
         ]
     )
 
@@ -284,7 +283,7 @@ def z_of(
     for i in range(n_present):
         distance += (2 * i - (n_present - 1)) * accuracy[order[i]]
     f = table.factors
-    z: float = f[3] - f[0] * hits + f[1] * distance - f[2] * logs - f[4] * accuracy[order[0]]
+    z: float = f[3] - f[0] * hits + f[1] * distance - f[2] * logs
     return z
 
 

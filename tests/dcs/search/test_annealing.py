@@ -14,11 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.exact import exact_search
-from dcs.evaluation.metrics import ClassificationMetrics, Objective
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import AnnealingResult, anneal
 from dcs.search.schedule import Schedule
-from tests.dcs.biased import biased_table
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
 _OBJECTIVE = Objective(pseudo_count=20.0)
@@ -254,19 +253,3 @@ def test_of_several_processes_one_compiles(tmp_path):
     ]
     found = sorted(process.communicate()[0].strip() for process in processes)
     assert found == ["0 1", "0 1", "1 0"]
-
-
-def test_the_weakest_class_can_be_a_term() -> None:
-    probs, labels = biased_table(600, 3)
-    keep = (labels != 0) | (np.arange(600) % 6 == 0)  # a rare class
-    probs, labels = probs[keep], labels[keep]
-    fair, plain = (
-        anneal(probs, labels, objective=Objective(beta=0.0, tau=0.0, weakest=w), seed=0)
-        for w in (1.0, 0.0)
-    )
-    found = [
-        ClassificationMetrics.from_predictions(labels, each.scheme.predict(probs), 3)
-        for each in (fair, plain)
-    ]
-    assert found[0].weakest_class > found[1].weakest_class
-    assert fair.z == pytest.approx(2.0 - found[0].accuracy - found[0].weakest_class, abs=1e-12)
