@@ -187,8 +187,7 @@ $(BASE)/.installed: pyproject.toml constraints.txt
 
 # What depends on packages that may be missing; the method itself does not, and make test tests it.
 test-base: $(BASE)/.installed  ## run what needs no engine in .venv-base, without the extra models
-	$(BASE)/bin/python -m pytest -q tests/base tests/golden tests/dcs/data \
-		tests/dcs/test_io.py tests/dcs/test_public.py
+	$(BASE)/bin/python -m pytest -q tests/base tests/golden tests/dcs/test_public.py
 
 # The method needs no engine.
 coverage: $(INSTALLED)  ## measure how much of the method its tests run
