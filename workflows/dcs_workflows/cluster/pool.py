@@ -60,6 +60,8 @@ class ScoringPool:
         The actors.
     running : dict
         The calls in flight, by reference.
+    used : Counter of str
+        Numbers of ``requests``, prompts that models have scored, and of their ``tokens``.
     """
 
     def __init__(self, plan: SweepPlan) -> None:
@@ -70,7 +72,7 @@ class ScoringPool:
         self._open: list[TableScoring] = []
         self.actors: list[_Actor] = []
         self.running: dict[Any, _Call] = {}
-        self._started: list[Work] = []
+        self.used = Counter[str]()
         #: Number of tables that are left without any work.
         self._left_out = 0
         self._infos: dict[str, ScorerInfo] = {}
@@ -82,14 +84,6 @@ class ScoringPool:
     def n_missing(self) -> int:
         """Number of tables that are not scored."""
         return self._left_out + len(self._waiting) + len(self._open) + len(self.unscored)
-
-    @property
-    def used(self) -> dict[str, int]:
-        """Numbers of prompts that models have scored, and of their tokens."""
-        return {
-            "requests": sum(work.scored for work in self._started),
-            "tokens": sum(work.tokens for work in self._started),
-        }
 
     def stop(self) -> int:
         """Give no more work; return the number of tables that are left."""
@@ -134,7 +128,6 @@ class ScoringPool:
             handle: Any = actors.remote(model, folder, self._settings)
             actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
             self.actors.append(actor)
-            self._started.append(actor)
             self.running[handle.load.remote()] = _Call(actor)
 
     def _open_next(self) -> None:
@@ -212,7 +205,9 @@ class ScoringPool:
             self._admit(actor, result)
             return 0, None
         actor.calls -= 1
+        scored, tokens = actor.scored, actor.tokens
         table.add(call.shard, result, actor)
+        self.used.update(requests=actor.scored - scored, tokens=actor.tokens - tokens)
         if not table.complete or table not in self._open:
             return len(result.probs), None
         self._open.remove(table)
