@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -175,7 +175,8 @@ def metric_intervals(
     accuracy = _bootstrap(estimate.accuracy, accuracies)
     curve = _CobiasCurve.of(right, rows)
     weakest = _weakest(right, rows)
-    others = [name for name in METRICS if name not in MetricIntervals.__dataclass_fields__]
+    own = {each.name for each in fields(MetricIntervals)}
+    others = [name for name in METRICS if name not in own]
     return MetricIntervals(
         accuracy=accuracy,
         cobias=_around(estimate.cobias, curve.ends(_LEVEL), biases),

@@ -152,7 +152,15 @@ def test_a_budget_is_spent_when_one_of_its_limits_is_reached():
     assert budget.spent(progress) == "hours"
 
 
-@pytest.mark.parametrize("limit", ["hours", "hours=0", "hours=-1", "days=1", "tokens=many", "="])
+@pytest.mark.parametrize(
+    "limit",
+    ["hours", "hours=0", "hours=-1", "hours=inf", "hours=nan", "days=1", "tokens=many", "="],
+)
 def test_a_budget_that_limits_nothing_is_refused(limit):
     with pytest.raises(ConfigError, match=re.escape(limit)):
         Budget.of([limit])
+
+
+def test_a_limit_of_a_budget_is_given_once():
+    with pytest.raises(ConfigError, match="hours"):
+        Budget.of(["hours=1", "hours=2"])

@@ -494,26 +494,29 @@ class Budget:
         Raises
         ------
         ConfigError
-            If one is not the name of a limit and a positive number.
+            If one is not the name of a limit and a positive number, or a limit is given twice.
         """
         found: dict[str, float] = {}
+        names = [each.name for each in fields(cls)]
         for limit in limits:
             name, _, text = limit.partition("=")
             try:
                 value = float(text)
             except ValueError:
                 value = math.nan
-            if name not in cls.__dataclass_fields__ or not value > 0.0:
+            if name not in names or not 0.0 < value < math.inf:
                 allowed = "hours=NUMBER, requests=NUMBER or tokens=NUMBER, above 0"
                 raise ConfigError(f"--budget {show(limit)}: must be {allowed}")
+            if name in found:
+                raise ConfigError(f"--budget {show(limit)}: {name} is given twice; give it once")
             found[name] = value
         return cls(**found)
 
     def spent(self, progress: Progress) -> str:
         """Return the name of a limit that is reached, or an empty text; ``hours`` goes first."""
         used = {"hours": (time.monotonic() - progress.started) / 3600.0, **progress.work}
-        limits = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return next((name for name, most in limits.items() if used.get(name, 0.0) >= most), "")
+        limits = [each.name for each in fields(self)]
+        return next((name for name in limits if used.get(name, 0.0) >= getattr(self, name)), "")
 
 
 def sweep_key(config: SweepConfig) -> str:
