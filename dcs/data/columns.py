@@ -338,8 +338,8 @@ class _Finder:
             return self._guessed(label)
         found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
         spelled = [tuple(f"{a}{name}{b}" for name in classes) for a, b in found]
-        if not spelled and (numbered := self._numbered(label, len(classes))):
-            return numbered, classes
+        if not spelled and (found_by_number := self._numbered(label, len(classes))):
+            return found_by_number, classes
         if not spelled:
             raise NoClassColumnsError(
                 f"{self.source}: no column for each of the classes {quoted(classes)}; name them "
@@ -519,12 +519,15 @@ _NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")
 def numbered(
     names: Iterable[str], pattern: re.Pattern[str] = _NUMBERED
 ) -> dict[str, list[tuple[int, str]]]:
-    """Return names that end in a number with it, in its order, by what precedes it."""
+    """Return names that end in a number with it, in its order, by what precedes it.
+
+    Names with the same number stay in the order in which they are given.
+    """
     groups: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         if match := pattern.fullmatch(name):
             groups.setdefault(match[1], []).append((int(match[2]), name))
-    return {stem: sorted(own) for stem, own in groups.items()}
+    return {stem: sorted(own, key=lambda each: each[0]) for stem, own in groups.items()}
 
 
 def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequence[str]) -> bool:

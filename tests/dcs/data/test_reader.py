@@ -271,3 +271,8 @@ def test_labels_of_the_next_file_count_as_those_of_the_first(tmp_path: Path) -> 
         for label in (rows["label"], np.array(CLASSES)[rows["label"] - start]):
             table = open_source(rows.assign(label=label), known=first.reading).table
             assert table.labels.tolist() == (rows["label"] - start).tolist()
+
+
+def test_names_with_the_same_number_keep_their_order() -> None:
+    frame = pd.DataFrame({"p1": [0.9, 0.2], "p01": [0.1, 0.8], "label": [0, 1]})
+    assert read_table(frame, columns=("p*",)).classes == ("p1", "p01")
