@@ -33,14 +33,16 @@ _F = TypeVar("_F", bound=Callable[..., object])
 
 
 def compiled(function: _F, *, inline: bool = False) -> _F:
-    """Compile `function` without the GIL and cache the machine code on disk.
+    """Compile `function` without the GIL; machine code of this file is cached on disk.
 
     ``error_model="numpy"`` omits the checks for division by zero, which would prevent
     vectorisation. Fast-math stays off: results must be bit-identical to NumPy. With `inline`, the
     function is compiled into its callers: a call passes each array of a table and of a room
     separately, which takes longer than a short function itself.
     """
-    options = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline": inline}
+    # Machine code of another file would stay if a function of this one, compiled into it, changed.
+    kept = function.__module__ == __name__
+    options = {"nogil": True, "cache": kept, "error_model": "numpy", "forceinline": inline}
     try:
         return cast(_F, numba.njit(**options)(function))
     except RuntimeError:

@@ -15,7 +15,7 @@ import warnings
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     from dcs.search.kernels import compiled
-    names = {}
+    names = {"__name__": "dcs.search.kernels"}
     exec(compile("def add(a, b): return a + b", "/proc/version", "exec"), names)
     add = compiled(names["add"])
 import numba, os, stat
