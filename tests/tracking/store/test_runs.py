@@ -15,6 +15,8 @@ from typing import Any
 
 import mlflow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mlflow import MlflowClient
 
 from dcs.data.table import ProbabilityTable
@@ -158,6 +160,25 @@ def test_many_cells_are_shown_by_their_means(
     assert found["dcs"]["test/accuracy"] == pytest.approx(0.515)
     assert found["uncorrected"]["accuracy on a"] == 0.5
     assert {run.data.tags["dcs.method"] for run in shown} == {*found}
+
+
+def test_an_axis_of_very_many_values_has_no_view(client: MlflowClient) -> None:
+    sweep = _sweep(client, SWEEP.model_copy(update={"varies": ("seed", "model")}))
+    cells = [
+        make_cell(n, identity={"model": "m" * 200, "task": "a", "seed": n, "method": "icl"})
+        for n in range(views.MAX_RUNS + 1)
+    ]
+    for _ in range(2):
+        sweep.write_summary(Cells.of(cells), 0)
+    tags = client.get_experiment(sweep.experiment_id).tags
+    shown = {tag.rpartition(".")[2] for tag in tags if tag.startswith("mlflow.sharedViewState")}
+    assert shown == {"method", "by_model", "cells"}
+
+
+@given(st.lists(st.text(min_size=1, max_size=250), max_size=100, unique=True))
+def test_a_view_fits_in_a_tag(values: list[str]) -> None:
+    tags = views.view_tags((), {"method": values}, ["\\" * 250] * 20, averaged=True)
+    assert max(map(len, tags.values())) <= 20_000
 
 
 def test_the_best_scheme_of_each_task_is_a_model_with_its_metrics(client: MlflowClient) -> None:

@@ -278,6 +278,11 @@ class SweepRuns:
         for cell in cells:
             for name, value in views.group_tags(cell, self._varied).items():
                 groups[name][value].append(cell)
+        # Of more groups MLflow would load some only, and their list would not fit in a tag.
+        for name in [name for name, own in groups.items() if len(own) > views.MAX_RUNS]:
+            del groups[name]
+            if (tag := views.view_tag(name)) in tags:
+                self._client.delete_experiment_tag(self.experiment_id, tag)
         tasks = list(dict.fromkeys(cell.who["task"] for cell in cells))
         columns = dict.fromkeys([*self._varied, *schema.IDENTITY_TAGS])
         averaged = len(cells) > views.MAX_RUNS

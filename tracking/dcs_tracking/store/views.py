@@ -37,6 +37,8 @@ COLOR: Final = "mlflow.runColor"
 MAX_RUNS: Final = 100
 #: Number of characters of the name of a run that MLflow shows in its list.
 _SHOWN = 20
+#: Number of characters of a tag of an experiment that MLflow accepts.
+_LONGEST: Final = 20_000
 #: Maximum number of tasks with a chart of their own.
 _MAX_TASKS: Final = 12
 
@@ -131,6 +133,11 @@ def group_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
     }
 
 
+def view_tag(key: str) -> str:
+    """Return the tag of an experiment with the view of a group."""
+    return f"{_VIEW}{key}"
+
+
 def view_tags(
     columns: Iterable[str],
     groups: Mapping[str, Iterable[str]],
@@ -156,15 +163,18 @@ def view_tags(
         tag: {schema.KIND: schema.KIND_MEAN, schema.MEAN_OF: tag} if averaged else cells
         for tag in groups
     }
-    states = {tag: _state(columns, tasks, where[tag], tag, own) for tag, own in groups.items()}
-    states[_CELLS] = _state(columns, tasks, cells)
-    return {
-        f"{_VIEW}{key}": json.dumps(
-            # MLflow lists the newest first.
-            {"name": _NAMES.get(key, key.replace("_", " ")), "createdAt": -place, "state": state}
-        )
-        for place, (key, state) in enumerate(states.items())
-    }
+    found: dict[str, str] = {}
+    for place, key in enumerate([*groups, _CELLS]):
+        tag, own = (key, groups[key]) if key in groups else ("", ())
+        # MLflow lists the newest first.
+        about = {"name": _NAMES.get(key, key.replace("_", " ")), "createdAt": -place}
+        # Where names are too long, groups are shown open, and then without charts of tasks.
+        for shown, values in ((tasks, own), (tasks, ()), ((), ())):
+            state = _state(columns, shown, where.get(key, cells), tag, values)
+            found[view_tag(key)] = json.dumps({**about, "state": state})
+            if len(found[view_tag(key)]) <= _LONGEST:
+                break
+    return found
 
 
 def _state(
