@@ -10,17 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import httpx2
-
 from dcs.errors import ScoringError, named, show
 from dcs.scoring.base import Engine
 
 if TYPE_CHECKING:
+    import httpx2
     from openai import AsyncOpenAI
 
 T = TypeVar("T")
-
-_MAX_RESPONSE_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
 
 _ATTEMPTS_OF_A_PROMPT = 4  # number of `timeout`s after which a request is given up
 
@@ -113,7 +110,9 @@ class ServedEngine(Engine):
                 f"{self.base_url} compresses its responses ({show(encoding, 20)}) despite "
                 "Accept-Encoding: identity; use a server that respects the header"
             )
-        response.stream = _LimitedStream(response.stream, self.base_url)
+        from dcs.scoring.limited import LimitedStream
+
+        response.stream = LimitedStream(response.stream, self.base_url)
 
     @contextmanager
     def _converted(self, where: str) -> Iterator[None]:
@@ -177,24 +176,3 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def is_chat(prompt: Any) -> bool:
     """Return whether a prompt consists of messages."""
     return isinstance(prompt, list) and isinstance(prompt[0], dict)
-
-
-class _LimitedStream(httpx2.AsyncByteStream):
-    """The body of a response, with a limit on its size."""
-
-    def __init__(self, body: Any, address: str) -> None:
-        self._body, self._address = body, address
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for part in self._body:
-            size += len(part)
-            if size > _MAX_RESPONSE_BYTES:
-                raise ScoringError(
-                    f"{self._address} returned more than {_MAX_RESPONSE_BYTES >> 20} MiB for one "
-                    "prompt; check that base_url is a model server"
-                )
-            yield part
-
-    async def aclose(self) -> None:
-        await self._body.aclose()

@@ -45,6 +45,7 @@ from dcs.scoring.labels import (
     read_label_words,
     usable_scores,
 )
+from dcs.scoring.models import require
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -142,6 +143,7 @@ class OpenAIScorer(ServedEngine):
         styles = get_args(PromptStyle)[: 3 if asked.api == "chat" else 2]
         check_choice("prompt", asked.prompt, styles)
         check_choice("answer_prefix", asked.answer_prefix, ("user", "none"))
+        require("openai")
         self.model = model
         self.revision, self.base_url = served_revision(asked.base_url, asked.revision)
         self.missing: Counter[str] = Counter()
