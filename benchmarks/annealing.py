@@ -134,7 +134,7 @@ def _judge_many(table, state, room, n):
     for _ in range(n):
         j = kernels.random_index(stream, table.columns.shape[0])
         k = kernels.random_index(stream, table.functions.shape[0])
-        kernels.eval_move(table, state, room, j, k, np.inf)
+        kernels.eval_move(table, state, room, j, k)
 
 
 @njit(nogil=True)

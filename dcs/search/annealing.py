@@ -228,10 +228,11 @@ def compile_search() -> None:
 @contextmanager
 def _compiled_once() -> Iterator[None]:
     """Let one process of a machine compile, while the others wait for what it saves."""
-    if cool.signatures:  # type: ignore[attr-defined]
+    kept = cool.stats.cache_path  # type: ignore[attr-defined]
+    if cool.signatures or kept is None:  # type: ignore[attr-defined]
         yield
         return
-    folder = Path(cool.stats.cache_path)  # type: ignore[attr-defined]
+    folder = Path(kept)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "search.lock"):
         yield

@@ -11,7 +11,6 @@ order of operations, so that ties are broken as in `CorrectionScheme.predict`.
 from __future__ import annotations
 
 import math
-import tempfile
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
@@ -46,23 +45,19 @@ def compiled(function: _F, *, inline: bool = False) -> _F:
     try:
         return cast(_F, numba.njit(**options)(function))
     except RuntimeError:
-        # Neither this package nor a home can be written to. Not in a folder of a known name: what
-        # is read from it is executed.
-        numba.config.CACHE_DIR = _private_folder().name
-        return cast(_F, numba.njit(**options)(function))
+        # Neither this package nor a home can be written to.
+        _warn_of_no_cache()
+        return cast(_F, numba.njit(**options | {"cache": False})(function))
 
 
 @cache
-def _private_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for the machine code of this process, and say so."""
-    folder = tempfile.TemporaryDirectory(prefix="dcs-numba-")
+def _warn_of_no_cache() -> None:
     warnings.warn(
-        f"machine code cannot be kept and is compiled by each process, in {folder.name}; set "
-        "NUMBA_CACHE_DIR to a folder that only you can write to",
+        "machine code cannot be kept and is compiled by each process; set NUMBA_CACHE_DIR to a "
+        "folder that only you can write to",
         UserWarning,
         stacklevel=2,
     )
-    return folder
 
 
 @compiled
@@ -463,10 +458,6 @@ def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: i
 
 _ONE = np.uint64(1)
 
-# Flags of a row, and the tie flag in all eight bytes of a word.
-_NOTHING, _CHANGES, _TIES = np.int64(0), np.int64(1), np.int64(2)
-_TIE_BITS = np.uint64(0x0202020202020202)
-
 
 class State(NamedTuple):
     """A solution and the statistics that its moves update."""
@@ -482,7 +473,6 @@ class State(NamedTuple):
     flags: NDArray[np.uint8]  # [8 * words] rows that may change
     flag_words: NDArray[np.uint64]  # the same bytes, eight at a time
     touched: NDArray[np.int32]  # [8 * words + 1] their indices
-    net: NDArray[np.int64]  # [N, 2] labels won minus lost per rival: others, its own
     ranked: NDArray[np.float64]  # [3, M] values, best and second best of the rows to rank
     ranked_class: NDArray[np.int16]  # [2, M] excluded class, class of the best
 
@@ -503,7 +493,6 @@ def make_state(table: Table) -> State:
         flags=words.view(np.uint8),
         flag_words=words,
         touched=np.zeros(words.size * 8 + 1, np.int32),
-        net=np.zeros((n_classes, 2), np.int64),
         ranked=np.zeros((3, n_rows)),
         ranked_class=np.zeros((2, n_rows), np.int16),
     )
@@ -565,90 +554,57 @@ def _rank(table: Table, state: State, n: int) -> None:
 
 
 @compiled
-def _list_flagged(state: State) -> tuple[int, bool]:
-    """List the rows flagged to change; return their number and whether any row ties."""
+def _list_flagged(state: State) -> int:
+    """List the rows flagged to change, and return their number."""
     words, touched = state.flag_words, state.touched
-    n, seen = np.uint64(0), np.uint64(0)
+    n = np.uint64(0)
     for w in range(words.size):
         word = words[w]
         if word != 0:
-            seen |= word
             # Branch-free: every index is written, and overwritten unless its row is flagged.
             for i in range(8):
                 touched[n] = 8 * w + i
                 n += (word >> np.uint64(8 * i)) & _ONE
-    return int(n), (seen & _TIE_BITS) != 0
+    return int(n)
 
 
 @compiled
-def eval_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: float) -> float:
+def eval_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
     """Return Z if class j takes correction k, without changing the state.
 
-    The new counts are stored in `room.correct` and `room.predicted`. If a lower bound shows early
-    that Z is not below `ceiling`, this bound is returned and no counts are stored.
+    The new counts are stored in `room.correct` and `room.predicted`.
     """
     column = table.columns[j]
     first, second, first_class = state.first, state.second, state.first_class
-    flags, net = state.flags, state.net
+    second_class, flags = state.second_class, state.flags
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
-        # Both are always read: a load that depends on a comparison is not vectorised.
+        # All are always read: a load that depends on a comparison is not vectorised.
         best, runner_up = first[m], second[m]
-        own = first_class[m] == jj
-        rival = runner_up if own else best
-        changes = own != (v > rival)
-        ties = (v == rival) & (v > 0.0)
-        flags[m] = (_CHANGES if changes else _NOTHING) | (_TIES if ties else _NOTHING)
-    n_touched, any_ties = _list_flagged(state)
-    if any_ties:
-        _settle_ties(table, state, j, k)
-        n_touched, _ = _list_flagged(state)
-    labels = table.labels
-    n_labels = labels.shape[0]
-    # Minimum number of labels that j would win wrongly. Even if all others were correct, without
-    # COBias and without false predictions, Z could not be lower than this bound.
-    wrong = n_labels * n_touched - state.predicted[j] - table.class_rows[j]
-    lowest = table.factors[3] - table.factors[0] * (labels.size - wrong)
-    if lowest >= ceiling:
-        return float(lowest)
-    net[:] = 0
-    second_class, touched = state.second_class, state.touched
-    hits, gained = np.int64(0), np.int64(0)
-    for t in range(n_touched):
-        row = np.uint32(touched[t])
-        best_class, runner_up_class = first_class[row], second_class[row]
+        best_class, runner_up_class = first_class[m], second_class[m]
         own = best_class == jj
+        rival = runner_up if own else best
         rival_class = runner_up_class if own else best_class
-        rows = 1 - 2 * np.int64(own)
-        for c in range(n_labels):
-            label = labels[c, row]
-            net[rival_class, np.int64(label == rival_class)] += rows
-            hits += rows * np.int64(label == jj)
-            gained += rows
-    # Rows with only zeros that fall back to j itself remain with it.
-    gained -= net[j, 0] + net[j, 1]
-    hits -= net[j, 1]
+        wins = (v > rival) | ((v == rival) & (jj < rival_class) & (v > 0.0))
+        flags[m] = own != wins
     correct, predicted = room.correct, room.predicted
-    for i in range(correct.size):
-        correct[i] = state.correct[i] - net[i, 1]
-        predicted[i] = state.predicted[i] - net[i, 0] - net[i, 1]
-    correct[j] = state.correct[j] + hits
-    predicted[j] = state.predicted[j] + gained
+    copy(state.correct, correct)
+    copy(state.predicted, predicted)
+    for t in range(_list_flagged(state)):
+        row = np.uint32(state.touched[t])
+        own = first_class[row] == jj
+        # Rows with only zeros that fall back to j itself remain with it.
+        rival_class = second_class[row] if own else first_class[row]
+        loser, winner = (jj, rival_class) if own else (rival_class, jj)
+        for c in range(table.labels.shape[0]):
+            label = table.labels[c, row]
+            predicted[loser] -= 1
+            predicted[winner] += 1
+            correct[loser] -= label == loser
+            correct[winner] += label == winner
     return z_of(table, room, correct, predicted)
-
-
-@compiled
-def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
-    """Resolve the flags of rows with a tie of positive values in favour of the lower class."""
-    left, rise, right, fall = table.functions[k]
-    for m in range(state.first.size):
-        v = corrected(table.columns[j, m], left, rise, right, fall)
-        own = state.first_class[m] == j
-        if v > 0.0 and v == (state.second[m] if own else state.first[m]):
-            rival = state.second_class[m] if own else state.first_class[m]
-            state.flags[m] = own != (j < rival)
 
 
 @compiled
@@ -691,13 +647,13 @@ def apply_move(table: Table, state: State, j: int, k: int) -> bool:
         best, runner_up = first[m], second[m]
         old = best if own_first else runner_up
         changes = (v != old) if own else (v >= runner_up) & (v > 0.0)
-        flags[m] = _CHANGES if changes else _NOTHING
+        flags[m] = changes
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
         own = (first_class[m] == jj) | (second_class[m] == jj)
         v = v if v < second[m] else second[m]
         third[m] = third[m] if own | (v <= third[m]) else v
-    n_touched, _ = _list_flagged(state)
+    n_touched = _list_flagged(state)
     touched, n_lost = state.touched, 0
     for t in range(n_touched):
         row = np.uint32(touched[t])
@@ -797,8 +753,8 @@ def cool(
     best = math.inf if heat_bath else z
     copy(state.choice, best_choice)
     order = np.arange(n_classes)
-    # Lower bounds of Z of all moves, valid while the values of the rows do not change.
-    bounds = np.full((n_classes, n_functions), -math.inf)
+    # Z of all moves, known while the values of the rows do not change.
+    known = np.full((n_classes, n_functions), -math.inf)
     moves, idle, frozen = 0, 0, FROZEN * n_classes
     for i in range(temperatures.size):
         accepted, generated, at = 0, 0, n_classes
@@ -829,17 +785,17 @@ def cool(
             k = random_index(stream, n_functions - 1)
             if k >= state.choice[j]:
                 k += 1
-            # The random number determines which Z is accepted: moves bounded above it are skipped.
+            # The random number determines which Z is accepted: what is known not to be is skipped.
             ceiling = z - temperatures[i] * math.log(uniform(stream))
-            if bounds[j, k] < ceiling:
-                bounds[j, k] = eval_move(table, state, room, j, k, ceiling)
-            new = bounds[j, k]
+            if known[j, k] < ceiling:
+                known[j, k] = eval_move(table, state, room, j, k)
+            new = known[j, k]
             if new < ceiling:
-                own = bounds[j].copy()
+                own = known[j].copy()
                 take_counts(state, room)
                 if apply_move(table, state, j, k):
-                    bounds[:] = -math.inf
-                    copy(own, bounds[j])
+                    known[:] = -math.inf
+                    copy(own, known[j])
                 accepted += count_worse or new <= z
                 z = new
                 if z < best - TOLERANCE:

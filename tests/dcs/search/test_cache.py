@@ -1,4 +1,4 @@
-"""Machine code is kept where only its user can write."""
+"""Machine code is kept, where a folder for it can be written to."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ with warnings.catch_warnings(record=True) as said:
     names = {"__name__": "dcs.search.kernels"}
     exec(compile("def add(a, b): return a + b", "/proc/version", "exec"), names)
     add = compiled(names["add"])
-import numba, os, stat
-print(add(1, 2), len(said), oct(stat.S_IMODE(os.stat(numba.config.CACHE_DIR).st_mode)))
+print(add(1, 2), len(said), add.stats.cache_path)
 """
 
 
-def test_without_a_place_for_machine_code_a_private_one_is_made(tmp_path: Path) -> None:
+def test_without_a_place_for_machine_code_each_process_compiles() -> None:
     # /proc can be written to by nobody.
-    environment = os.environ | {"HOME": "/proc/self", "TMPDIR": str(tmp_path)}
+    environment = os.environ | {"HOME": "/proc/self"}
     for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
         environment.pop(name, None)
     done = subprocess.run(
         [sys.executable, "-c", _CODE], env=environment, capture_output=True, text=True
     )
-    assert done.stdout.split() == ["3", "1", "0o700"], done.stderr
-    assert not list(tmp_path.iterdir())
+    assert done.stdout.split() == ["3", "1", "None"], done.stderr
 
 
 def test_machine_code_depends_on_one_file() -> None:
