@@ -10,28 +10,14 @@ docs/serving.md shows it, so that all of them return the same numbers::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-
-
-def _logs_and_products(values: Array) -> Array:
-    logs = np.log(values)
-    first, second = np.triu_indices(logs.shape[1])
-    return np.hstack([logs, logs[:, first] * logs[:, second]])
-
-
-#: Terms of which calibrated logits are sums, as functions of positive probabilities [M, N]; the
-#: logarithms come first.
-BASES: Final[dict[str, Callable[[Array], Array]]] = {
-    "logs": np.log,
-    "products": _logs_and_products,
-}
 
 
 class Step(NamedTuple):
@@ -40,14 +26,14 @@ class Step(NamedTuple):
     weights: Array  # [terms, N]
     offset: Array  # [N]
     floor: float
-    basis: str
+    products: bool
 
 
 def as_step(calibration: Mapping[str, Any]) -> Step:
     """Return the arrays of a calibration of a scheme file."""
-    basis = calibration.get("basis", "products" if calibration.get("products") else "logs")
     weights = np.ascontiguousarray(np.array(calibration["matrix"], np.float64).T)
-    return Step(weights, np.array(calibration["offset"], np.float64), calibration["floor"], basis)
+    offset = np.array(calibration["offset"], np.float64)
+    return Step(weights, offset, calibration["floor"], calibration.get("products", False))
 
 
 def weight(value: float) -> tuple[float, float, float, float]:
@@ -92,9 +78,17 @@ def _over_columns(combine: np.ufunc, values: Array) -> Array:
     return np.asarray(reduce(combine, values.T))[:, None]
 
 
+def terms_of(logs: Array, products: bool) -> Array:
+    """Return the logarithms [M, N], followed by their products in pairs if so requested."""
+    if not products:
+        return logs
+    first, second = np.triu_indices(logs.shape[1])
+    return np.hstack([logs, logs[:, first] * logs[:, second]])
+
+
 def logits(values: Array, step: Step) -> Array:
-    """Return calibrated logits: sums of the terms of the probabilities."""
-    terms = BASES[step.basis](np.maximum(values, step.floor))
+    """Return calibrated logits: sums of the terms of the logarithms of probabilities."""
+    terms = terms_of(np.log(np.maximum(values, step.floor)), step.products)
     return np.asarray(product(terms, step.weights) + step.offset)
 
 

@@ -4,8 +4,8 @@ All calibrations have the form ::
 
     calibrated = softmax(matrix @ log(max(probabilities, floor)) + offset)
 
-Some set the offset only, others the full matrix, or one of another basis of `dcs.schemes.apply`,
-such as the logarithms and their products; :mod:`dcs.methods.calibrations` fits them. A correction
+Some set the offset only, others the full matrix, or a wider one of the logarithms and their
+products; :mod:`dcs.methods.calibrations` fits them. A correction
 scheme may apply one before its corrections. For K tables of the same rows the logarithms are
 concatenated by columns, and a wider matrix combines them into one table.
 """
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_probabilities, finite_number
-from dcs.errors import InvalidInputError, check_choice, quoted
-from dcs.schemes.apply import BASES, Step, calibrated, logits
+from dcs.errors import InvalidInputError, quoted
+from dcs.schemes.apply import Step, calibrated, logits
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -40,15 +40,14 @@ class Calibration:
     name : str
         Name of the method, e.g. ``"linear"``.
     matrix : tuple of tuple of float
-        N x P; row j gives the calibrated logit of class j. P is the number of terms of the basis,
-        or K * N to combine K tables of the same rows.
+        N x P; row j gives the calibrated logit of class j. P is the number of terms, or K * N to
+        combine K tables of the same rows.
     offset : tuple of float
         N offsets of the logits.
     floor : float, optional
         Smaller probabilities are replaced by this value, ``0 < floor <= 0.01``.
-    basis : {"logs", "products"}, optional
-        Terms of the logits: the logarithms, or these followed by their products in pairs, squares
-        included.
+    products : bool, optional
+        Whether the logarithms are followed by their products in pairs, squares included.
 
     Raises
     ------
@@ -60,22 +59,22 @@ class Calibration:
     matrix: tuple[tuple[float, ...], ...]
     offset: tuple[float, ...]
     floor: float = DEFAULT_FLOOR
-    basis: str = "logs"
+    products: bool = False
     #: The same as arrays.
     step: Step = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         subject = f"calibration {self.name!r}"
-        check_choice(f"{subject}: basis", self.basis, BASES)
         floor = finite_number(self.floor, f"{subject}: floor", positive=True, most=0.01)
         try:
             matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
         except ValueError as error:
             raise InvalidInputError(f"{subject}: matrix: rows have different lengths") from error
         square = offset.ndim == 1 and matrix.ndim == 2 and len(matrix) == offset.size > 0
-        width = BASES[self.basis](np.ones((1, offset.size))).shape[1] if square else 0
+        n = offset.size if square else 0
+        width = n * (n + 3) // 2 if self.products else n
         tables = matrix.shape[1] / width if width else 0.0
-        if tables < 1 or (tables != 1 and self.basis != "logs") or tables % 1:
+        if tables < 1 or (tables != 1 and self.products) or tables % 1:
             raise InvalidInputError(
                 f"{subject}: matrix has shape {matrix.shape} and offset {offset.shape}; expected "
                 f"[N, {width or 'N'}] (or [N, K * N] logarithms of K tables) and [N]"
@@ -87,7 +86,7 @@ class Calibration:
         object.__setattr__(self, "matrix", tuple(map(tuple, matrix.tolist())))
         object.__setattr__(self, "offset", tuple(offset.tolist()))
         object.__setattr__(self, "floor", floor)
-        step = Step(np.ascontiguousarray(matrix.T), offset, floor, self.basis)
+        step = Step(np.ascontiguousarray(matrix.T), offset, floor, self.products)
         object.__setattr__(self, "step", step)
 
     @property
@@ -98,7 +97,7 @@ class Calibration:
     @property
     def n_tables(self) -> int:
         """The number of tables K."""
-        return len(self.matrix[0]) // len(self.offset) if self.basis == "logs" else 1
+        return 1 if self.products else len(self.matrix[0]) // len(self.offset)
 
     def apply(self, probs: ArrayLike) -> Array:
         """Return calibrated probabilities, shape [M, N]; every row sums to 1.
@@ -128,9 +127,7 @@ class Calibration:
     def to_dict(self) -> dict[str, Any]:
         """Return the representation in scheme files."""
         lists = {"matrix": [list(row) for row in self.matrix], "offset": list(self.offset)}
-        # The first versions of the format had two bases and no names.
-        named: dict[str, Any] = {"logs": {}, "products": {"products": True}}
-        own = named.get(self.basis, {"basis": self.basis})
+        own = {"products": True} if self.products else {}
         return {"name": self.name, **lists, "floor": self.floor, **own}
 
 
@@ -139,10 +136,10 @@ def from_offset(name: str, offset: Array) -> Calibration:
     return from_arrays(name, np.eye(offset.size), offset)
 
 
-def from_arrays(name: str, matrix: Array, offset: Array, *, basis: str = "logs") -> Calibration:
+def from_arrays(name: str, matrix: Array, offset: Array, *, products: bool = False) -> Calibration:
     """Return the calibration with a matrix [N, N] or wider and an offset [N]."""
     rows, offsets = tuple(map(tuple, matrix.tolist())), tuple(offset.tolist())
-    return Calibration(name, rows, offsets, basis=basis)
+    return Calibration(name, rows, offsets, products=products)
 
 
 def side_by_side(

@@ -23,8 +23,6 @@ from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from dcs.data.table import ProbabilityTable
 
 
@@ -54,22 +52,20 @@ class _Calibration(_FilePart):
     offset: list[float]
     floor: float
     products: bool = False
-    basis: str = "logs"
 
     def calibration(self) -> Calibration:
-        basis = "products" if self.products else self.basis
-        return Calibration(self.name, self.matrix, self.offset, self.floor, basis)  # type: ignore[arg-type]
+        return Calibration(**dict(self))
 
 
 class _File(_FilePart):
     """A scheme file.
 
     Version 2 added the calibration and weights above 1, version 3 the combination of several
-    tables and their names, version 4 calibrations with products, version 5 other bases.
+    tables and their names, version 4 calibrations with products.
     """
 
     format: Literal["dcs-scheme"]
-    version: Literal[1, 2, 3, 4, 5]
+    version: Literal[1, 2, 3, 4]
     inputs: list[str] = []
     combination: _Calibration | None = None
     calibration: _Calibration | None = None
@@ -313,31 +309,6 @@ class CorrectionScheme:
         there = set(table.row_hashes())
         return sum(str(each) in there for each in sample) / len(sample)
 
-    def plot(self) -> Figure:
-        """Plot the correction of each class for probabilities from 0 to 1.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-            One panel per class; the dashed line is the identity.
-        """
-        from matplotlib.figure import Figure  # Slow to import.
-
-        columns = min(5, len(self.classes))
-        rows = math.ceil(len(self.classes) / columns)
-        figure = Figure(figsize=(2.2 * columns, 2.2 * rows), layout="constrained")
-        given = np.linspace(0.0, 1.0, 257)
-        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
-        for name, correction, panel in zip(self.classes, self.corrections, panels, strict=False):
-            panel.plot([0, 1], [0, 1], "--", color="#8a96a3", linewidth=0.9)
-            panel.plot(given, correction(given), color="#b0204f", linewidth=2.2)
-            panel.set_title(name, parse_math=False)
-        for unused in list(panels):
-            unused.set_axis_off()
-        figure.supxlabel("calibrated probability" if self.calibration else "probability")
-        figure.supylabel("corrected")
-        return figure
-
     def to_dict(self) -> dict[str, Any]:
         """Return the scheme as plain values, as written by :meth:`to_json`.
 
@@ -354,8 +325,8 @@ class CorrectionScheme:
             data |= {"version": 3, "inputs": list(self.inputs)}
         if self.combination is not None:
             data["combination"] = self.combination.to_dict()
-        if self.calibration is not None and self.calibration.basis != "logs":
-            data["version"] = 4 if "products" in data["calibration"] else 5
+        if self.calibration is not None and self.calibration.products:
+            data["version"] = 4
         return data | {
             "corrections": [
                 {"class": name, **correction.to_dict()}

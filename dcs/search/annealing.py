@@ -199,7 +199,7 @@ def cooled(problem: Problem, schedule: Schedule, *, seed: int) -> tuple[NDArray[
         reheating = schedule.reheat and r % 2 == 1
         if reheating:
             choice[:] = best_choice
-        elif r > 0 or schedule.start == "random":
+        elif r > 0:
             randomise(stream, choice, len(problem.corrections))
         cooling = temperatures[temperatures.size // 2 :] if reheating else temperatures
         kind = schedule.count_worse, schedule.moves == "heat-bath"

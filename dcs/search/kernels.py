@@ -106,16 +106,13 @@ class Room(NamedTuple):
     order: NDArray[np.int64]  # present classes by accuracy
     accuracy: NDArray[np.float64]  # [N]
     threshold: NDArray[np.float64]  # [BLOCK] value that a corrected value must exceed
-    threshold_bits: NDArray[np.int64]  # the same bytes
     key: NDArray[np.uint32]  # [C, BLOCK] rival class of the row, and whether the label is either
     slot: NDArray[np.int32]  # [BLOCK] smallest weight that wins the row
     wide: NDArray[np.int64]  # [BLOCK] the bits of a mask, before packing
     masks: NDArray[np.uint8]  # [L / 8, BLOCK] direct corrections that win the row, one bit each
     spread: NDArray[np.uint64]  # [256] the bits of a byte, expanded to eight bytes
     packed: NDArray[np.uint64]  # [3 N, L / 8] wins per key, eight counters to a word
-    packed_bytes: NDArray[np.uint8]  # [3 N * L] the same bytes
     wins: NDArray[np.int32]  # [3 N, L] labels won by each direct correction, per key
-    wins_line: NDArray[np.int32]  # [3 N * L] the same numbers
     reached: NDArray[np.int32]  # [3 N, D2 + 1] labels by smallest winning weight, per key
     base_correct: NDArray[np.int64]  # [N] counts if the class wins no row
     base_predicted: NDArray[np.int64]  # [N]
@@ -214,9 +211,6 @@ def make_room(table: Table) -> Room:
     n_classes, n_rows = table.columns.shape
     n_lanes = table.lanes.shape[1]
     n_keys = 3 * n_classes
-    threshold = np.zeros(BLOCK)
-    packed = np.zeros((n_keys, n_lanes // LANES), np.uint64)
-    wins = np.zeros((n_keys, n_lanes), np.int32)
     bits = (np.arange(256)[:, None] >> np.arange(8)) & 1
     return Room(
         values=np.zeros(table.functions.shape[0]),
@@ -224,17 +218,14 @@ def make_room(table: Table) -> Room:
         predicted=np.zeros(n_classes, np.int64),
         order=table.present.copy(),
         accuracy=np.zeros(n_classes),
-        threshold=threshold,
-        threshold_bits=threshold.view(np.int64),
+        threshold=np.zeros(BLOCK),
         key=np.zeros((table.labels.shape[0], BLOCK), np.uint32),
         slot=np.zeros(BLOCK, np.int32),
         wide=np.zeros(BLOCK, np.int64),
         masks=np.zeros((n_lanes // LANES, BLOCK), np.uint8),
         spread=bits.astype(np.uint8).view(np.uint64)[:, 0].copy(),
-        packed=packed,
-        packed_bytes=packed.view(np.uint8).reshape(-1),
-        wins=wins,
-        wins_line=wins.reshape(-1),
+        packed=np.zeros((n_keys, n_lanes // LANES), np.uint64),
+        wins=np.zeros((n_keys, n_lanes), np.int32),
         reached=np.zeros((n_keys, table.weights.size + 1), np.int32),
         base_correct=np.zeros(n_classes, np.int64),
         base_predicted=np.zeros(n_classes, np.int64),
@@ -325,7 +316,7 @@ def _fill_thresholds(
     start: int,
 ) -> None:
     """Compute the thresholds of the rows of one block, and the keys of their labels."""
-    threshold, bits = room.threshold, room.threshold_bits
+    threshold, bits = room.threshold, room.threshold.view(np.int64)
     jj = np.int16(j)
     for m in range(rival_value.size):
         threshold[m] = rival_value[m]
@@ -368,7 +359,7 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
         for m in range(n_rows):
             masks[m] = wide[m]
     packed, spread, masks = room.packed, room.spread, room.masks
-    wins_line, packed_bytes = room.wins_line, room.packed_bytes
+    wins_line, packed_bytes = room.wins.reshape(-1), packed.reshape(-1).view(np.uint8)
     for c in range(room.key.shape[0]):
         for start in range(0, n_rows, _BYTE):
             stop = min(start + _BYTE, n_rows)

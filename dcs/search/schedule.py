@@ -13,7 +13,7 @@ from dcs.data.checks import finite_number, whole_number
 from dcs.errors import InvalidInputError, check_choice
 
 Moves = Literal["metropolis", "heat-bath"]
-Start = Literal["dont-change", "weight-one", "random"]
+Start = Literal["dont-change", "weight-one"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Schedule:
         are numbers of moves.
     count_worse : bool
         Whether accepted moves to a worse solution count towards lambda1.
-    start : {"dont-change", "weight-one", "random"}
+    start : {"dont-change", "weight-one"}
         Start of the first cooling: unchanged probabilities, represented by Don't Change or, if the
-        corrections contain it, by the weight 1, or a random solution.
+        corrections contain it, by the weight 1.
     restarts : int
         Maximum number of coolings, 1 or more, of which the best solution is returned. All but the
         first start from random solutions.

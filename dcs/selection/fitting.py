@@ -177,7 +177,7 @@ def mean_calibration(
     if len(distinct) == 1 and math.isclose(sum(share for _, share in parts), 1.0):
         return distinct[0]
     n = next(each.n_classes for each in distinct if each is not None)
-    products = any(each is not None and each.basis == "products" for each in distinct)
+    products = any(each is not None and each.products for each in distinct)
     matrix, offset = np.zeros((n, n * (n + 3) // 2 if products else n)), np.zeros(n)
     for each, share in parts:
         if each is None:
@@ -186,8 +186,7 @@ def mean_calibration(
         own = np.array(each.matrix)
         matrix[:, : own.shape[1]] += share * own
         offset += share * np.array(each.offset)
-    basis = "products" if products else "logs"
-    return from_arrays(name, matrix.round(_DIGITS), offset.round(_DIGITS), basis=basis)
+    return from_arrays(name, matrix.round(_DIGITS), offset.round(_DIGITS), products=products)
 
 
 def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
@@ -292,8 +291,7 @@ class FoldedRows:
         found = tuple(
             kind.fit(
                 self.probs,
-                self.labels,
-                (self.place != fold) & (self.labels >= 0),
+                np.where(self.place != fold, self.labels, -1),
                 ridge=ridge,
                 anchor=anchor,
             )

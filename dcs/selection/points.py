@@ -66,12 +66,6 @@ class Change:
     changed: int
     effect: float = 1.0
 
-    def error(self, cobias_rate: float) -> float:
-        """Return the standard error of the change in accuracy minus weighted COBias."""
-        twice_covariance = self.accuracy_error**2 + self.cobias_error**2 - self.score_error**2
-        variance = self.accuracy_error**2 + (cobias_rate * self.cobias_error) ** 2
-        return math.sqrt(max(0.0, variance - cobias_rate * twice_covariance))
-
 
 def _read_scheme(data: Any) -> CorrectionScheme:
     return data if isinstance(data, CorrectionScheme) else CorrectionScheme.from_dict(data)

@@ -207,7 +207,7 @@ def select(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
             best = reference
     gain = (best.accuracy - plain.accuracy) - rate * (best.cobias - plain.cobias)
     # Of many estimates of accuracy the best is optimistic.
-    least = 0.5 * best.change.error(0.0) if rate == 0.0 else 0.0
+    least = 0.5 * best.change.accuracy_error if rate == 0.0 else 0.0
     return best if gain > least else plain
 
 

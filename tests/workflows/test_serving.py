@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dcs.data.table import ProbabilityTable
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.calibrations.maps import fit_stack
-from dcs.schemes.apply import BASES
+from dcs.schemes.apply import terms_of
 from dcs.schemes.calibration import from_arrays
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
@@ -53,7 +53,7 @@ def _schemes(kind: str, count: int, tables: list[Any], labels: Any) -> Iterator[
         parts = {"combination": stack, "inputs": tuple(f"model {k}" for k in range(count))}
         values = stack.apply(tables)
     fit = CALIBRATIONS[kind].fit
-    found = fit(values, labels, labels >= 0, ridge=10.0, anchor=1.0)
+    found = fit(values, labels, ridge=10.0, anchor=1.0)
     plain = CorrectionScheme.identity(classes, calibration=found, **parts)
     rng = np.random.default_rng(KINDS.index(kind))
     for known in SETS.values():
@@ -143,11 +143,13 @@ def test_a_scheme_is_applied_alike_everywhere(
     np.testing.assert_array_equal(answer.to_numpy(), ours)
 
 
-@pytest.mark.parametrize("basis", BASES)
-def test_a_basis_is_stored(basis: str) -> None:
-    width = BASES[basis](np.ones((1, 3))).shape[1]
+@pytest.mark.parametrize("products", [False, True])
+def test_products_are_stored(products: bool) -> None:
+    width = terms_of(np.ones((1, 3)), products).shape[1]
     rng = np.random.default_rng(0)
-    calibration = from_arrays("x", rng.normal(size=(3, width)), rng.normal(size=3), basis=basis)
+    calibration = from_arrays(
+        "x", rng.normal(size=(3, width)), rng.normal(size=3), products=products
+    )
     scheme = CorrectionScheme.identity("abc", calibration=calibration)
     assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
 

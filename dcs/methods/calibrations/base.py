@@ -40,13 +40,7 @@ class FittedCalibration(ABC):
 
     @abstractmethod
     def fit(
-        self,
-        probs: Array,
-        labels: Labels,
-        fitted: NDArray[np.bool_],
-        *,
-        ridge: float,
-        anchor: float,
+        self, probs: Array, labels: Labels, *, ridge: float, anchor: float
     ) -> Calibration | None:
         """Fit the calibration; None if it changes nothing.
 
@@ -55,9 +49,7 @@ class FittedCalibration(ABC):
         probs : array of float, shape [M, N]
             Class probabilities of all rows, the mean of which may be used.
         labels : array of int, shape [M]
-            True class indices, -1 for unlabelled rows.
-        fitted : array of bool, shape [M]
-            Rows whose labels may be used.
+            True class indices, -1 for rows whose labels are missing or must not be used.
         ridge : float
             Strength of the penalty, in rows.
         anchor : float
@@ -110,13 +102,7 @@ class LabelFree(FittedCalibration):
     make: Callable[[Array], Calibration | None] = field(kw_only=True)
 
     def fit(
-        self,
-        probs: Array,
-        labels: Labels,
-        fitted: NDArray[np.bool_],
-        *,
-        ridge: float,
-        anchor: float,
+        self, probs: Array, labels: Labels, *, ridge: float, anchor: float
     ) -> Calibration | None:
         """Fit the calibration to all rows; see :class:`FittedCalibration`."""
         return self.make(probs)

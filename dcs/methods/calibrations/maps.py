@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dcs.data.checks import checked_rows
 from dcs.methods.calibrations.base import (
@@ -27,7 +27,7 @@ from dcs.methods.calibrations.base import (
     log_means,
     smooth_shares,
 )
-from dcs.schemes.apply import softmax
+from dcs.schemes.apply import softmax, terms_of
 from dcs.schemes.calibration import (
     DEFAULT_FLOOR,
     Calibration,
@@ -95,15 +95,7 @@ class LinearMap(FittedCalibration):
     steps: int = 18
     most_rows: int | None = 4000
 
-    def fit(
-        self,
-        probs: Array,
-        labels: Labels,
-        fitted: NDArray[np.bool_],
-        *,
-        ridge: float,
-        anchor: float,
-    ) -> Calibration:
+    def fit(self, probs: Array, labels: Labels, *, ridge: float, anchor: float) -> Calibration:
         """Fit the map; see :class:`dcs.methods.calibrations.base.FittedCalibration`."""
         logs = np.log(np.maximum(probs, DEFAULT_FLOOR))
         n = logs.shape[1]
@@ -112,7 +104,7 @@ class LinearMap(FittedCalibration):
         if self.terms == "offsets":
             centre, anchor = np.eye(n), 1.0
         start = np.vstack([anchor * centre, -anchor * log_means(probs) @ centre])
-        rows = np.flatnonzero(fitted & (labels >= 0))
+        rows = np.flatnonzero(labels >= 0)
         strength = ridge / rows.size
         most = rows.size
         if self.most_rows is not None:
@@ -177,14 +169,14 @@ class _Basis:
                     [np.zeros((own.shape[0], n)), own],
                 ]
             )
-        terms = _terms(logs - logs.mean(axis=1, keepdims=True), products=products)
+        terms = terms_of(logs - logs.mean(axis=1, keepdims=True), products)
         spreads = terms.std(axis=0)
         scales = np.where(spreads > _LEAST_SPREAD, spreads, np.inf)
         return cls(terms.mean(axis=0), scales, centring, products)
 
     def features(self, logs: Array) -> Array:
         """Return the features [M, P + 1], the last of which is constant."""
-        terms = _terms(logs - logs.mean(axis=1, keepdims=True), products=self.products)
+        terms = terms_of(logs - logs.mean(axis=1, keepdims=True), self.products)
         return np.column_stack([(terms - self.means) / self.scales, np.ones(len(logs))])
 
     def calibration(self, name: str, coefficients: Array, start: Array) -> Calibration:
@@ -195,15 +187,8 @@ class _Basis:
         matrix[:n] += start[:-1]
         offset = start[-1] + coefficients[-1] - self.means @ scaled
         offset -= offset.mean()
-        basis = "products" if self.products else "logs"
-        return from_arrays(name, matrix.T.round(_DIGITS), offset.round(_DIGITS), basis=basis)
-
-
-def _terms(logs: Array, *, products: bool) -> Array:
-    if not products:
-        return logs
-    first, second = np.triu_indices(logs.shape[1])
-    return np.hstack([logs, logs[:, first] * logs[:, second]])
+        matrix, offset = matrix.T.round(_DIGITS), offset.round(_DIGITS)
+        return from_arrays(name, matrix, offset, products=self.products)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +300,7 @@ def fit_map(probs: ArrayLike, labels: ArrayLike, kind: LinearMap, *, ridge: floa
         If an argument is invalid.
     """
     values, indices, _ = checked_rows(probs, labels, missing=True)
-    return kind.fit(values, indices, indices >= 0, ridge=ridge, anchor=0.0)
+    return kind.fit(values, indices, ridge=ridge, anchor=0.0)
 
 
 def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Calibration:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +91,6 @@ def test_a_scheme_knows_the_rows_it_was_fitted_on() -> None:
     assert scheme.share_fitted(turned) == 1.0
     for noted in ({}, {"fitted_on": 3}, {"fitted_on": {"sample": [[], 2]}}):
         assert CorrectionScheme(table.classes, weights, noted).share_fitted(table) == 0.0
-
-
-def test_names_of_classes_may_hold_anything() -> None:
-    scheme = CorrectionScheme(("a\nb", "$\\foo$"), (Weight(0.5), Weight(1.0)))
-    scheme.plot().savefig(BytesIO())
 
 
 def _good() -> dict[str, Any]:

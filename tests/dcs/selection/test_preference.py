@@ -208,15 +208,6 @@ def test_the_sentence_says_what_was_proven_and_what_balance_would_trade() -> Non
     assert found.pick(Preference("balance")).guarantee == ""
 
 
-def test_noise_of_an_exchange_lies_between_those_of_its_parts() -> None:
-    # Variances of independent differences add up; these have a covariance of 0.00045.
-    errors = {"accuracy_error": 0.03, "cobias_error": 0.04, "score_error": 0.04}
-    change = Change(0.0, **errors, gained=0, lost=0, changed=0)
-    assert change.error(0.0) == pytest.approx(0.03)
-    assert change.error(1.0) == pytest.approx(0.04)
-    assert change.error(0.5) == pytest.approx((0.03**2 + 0.02**2 - 0.00045) ** 0.5)
-
-
 @pytest.mark.parametrize("wrong", [{"margin": -1.0}, {"rate": float("nan")}, {"confidence": 0.3}])
 def test_preference_rejects_impossible_values(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInputError):
