@@ -23,9 +23,7 @@ from dcs.data.checks import (
     whole_number,
 )
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
-from dcs.methods.calibrations.base import batch_calibration
 from dcs.methods.parameters import Hyperparameters
-from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.fitting import (
     Averaged,
     Fit,
@@ -461,42 +459,4 @@ def _as_dicts(setting: Hyperparameters | Averaged | None) -> tuple[dict[str, Any
     parts = setting.parts if isinstance(setting, Averaged) else ((setting, 1.0),)
     return tuple(
         {"share": share, **({} if each is None else each.to_params())} for each, share in parts
-    )
-
-
-def label_free_scheme(
-    probs: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None = None
-) -> CorrectionScheme:
-    """Return the scheme that requires no labels: batch calibration.
-
-    It equalises the mean probabilities of all classes, which is fair if the classes are about
-    equally frequent. Without labels its effect on accuracy cannot be estimated.
-
-    Parameters
-    ----------
-    probs : array of float, shape [M, N]
-        Class probabilities.
-    labels : array of int, shape [M]
-        True class indices, -1 for unlabelled rows; only their number is used.
-    classes : sequence of str, optional
-        Class names, by default ``"class_0", "class_1", ...``.
-
-    Returns
-    -------
-    CorrectionScheme
-        Its provenance has the number of labelled rows, and no estimate.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument is invalid.
-
-    Notes
-    -----
-    Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
-    """
-    values, indices, names = checked_rows(probs, labels, classes, missing=True)
-    origin = {"method": "batch", "rows": indices.size, "labelled": int((indices >= 0).sum())}
-    return CorrectionScheme.identity(
-        names, provenance=origin, calibration=batch_calibration(values)
     )

@@ -16,8 +16,9 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from dcs.data.checks import checked_rows, classes_of, column_names, column_order
 from dcs.data.labels import as_text
 from dcs.errors import InvalidInputError, quoted, show
-from dcs.selection.compare import SelectionSettings, fit_rows, label_free_scheme
+from dcs.selection.compare import SelectionSettings, fit_rows
 from dcs.selection.fitting import FEWEST_LABELS, Threads
+from dcs.selection.methods import get_method
 from dcs.selection.preference import Preference
 
 
@@ -139,7 +140,8 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._order = self._order_of(names, classes)
         probs = self._normalise(X)
         if known.sum() < FEWEST_LABELS:
-            self.result_, self.scheme_ = None, label_free_scheme(probs, indices, classes=classes)
+            batch = get_method("batch")
+            self.result_, self.scheme_ = None, batch.fit(probs, indices, classes=classes)
             return self
         self.result_ = fit_rows(
             *checked_rows(probs, indices, classes, missing=True),

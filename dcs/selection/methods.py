@@ -25,7 +25,7 @@ from dcs.plugins import find_named
 from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_arrays
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
-from dcs.selection.compare import SelectionSettings, fit_rows, label_free_scheme
+from dcs.selection.compare import SelectionSettings, fit_rows
 from dcs.selection.fitting import FEWEST_LABELS
 from dcs.selection.preference import Prefer, Preference
 
@@ -51,7 +51,9 @@ class Method:
     settings : callable, optional
         Instead: returns what a selection compares, given the number of labelled rows.
     needs : {"labels", "rows", "nothing"}
-        What the fit uses at least: labelled rows, or rows without labels.
+        What the fit uses at least: labelled rows, or rows without labels. Settings that need rows
+        only are batch calibration without labels, which equalises the mean probabilities of all
+        classes: fair if these are about equally frequent; its effect on accuracy is unknown.
     fixed : mapping, optional
         Knobs that the method determines, if a study can tune the others; None if it tunes none.
     shares : str, optional
@@ -118,7 +120,7 @@ class Method:
         if self.settings is not None:
             number = int(labelled.sum())
             if not self.compares(number):
-                return label_free_scheme(values, indices, classes=names)
+                return get_method("batch").fit(values, indices, classes=names)
             settings = self.settings(number)
             return fit_rows(values, indices, names, settings=settings, seed=seed).scheme
         if self.fitter is None:

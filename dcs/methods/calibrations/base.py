@@ -99,6 +99,8 @@ class LabelFree(FittedCalibration):
         Returns it for the probabilities of all rows.
     """
 
+    needs_labels: bool = False
+    adds_offsets: bool = True
     make: Callable[[Array], Calibration | None] = field(kw_only=True)
 
     def fit(
@@ -108,10 +110,8 @@ class LabelFree(FittedCalibration):
         return self.make(probs)
 
 
-_FREE: Final = {"needs_labels": False, "adds_offsets": True}
-NONE: Final = LabelFree("none", **_FREE, make=lambda probs: None)
-#: Division by the mean probability of each class over all rows.
-BATCH: Final = LabelFree("batch", **_FREE, make=batch_calibration)
-
-FREE: Final = (NONE, BATCH)
+FREE: Final = (
+    LabelFree("none", make=lambda probs: None),
+    LabelFree("batch", make=batch_calibration),
+)
 """Those that need no labels, in the order of pages."""
