@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from benchmarks import calibration
-
-
-def test_calibrated_worlds_are_and_can_be_repeated() -> None:
-    kind, draw = calibration.world(7)
-    (probs, labels), (fresh, truth) = draw
-    assert kind == "calibrated"
-    # Of the calibrated rows, as many belong to the predicted class as the probabilities say.
-    right = (fresh.argmax(axis=1) == truth).mean()
-    assert right == pytest.approx(fresh.max(axis=1).mean(), abs=0.01)
-    again, _ = calibration.world(7)[1]
-    np.testing.assert_array_equal(again[0], probs)
-    np.testing.assert_array_equal(again[1], labels)
 
 
 @pytest.mark.slow

@@ -32,11 +32,3 @@ def test_exhaustive_search_finds_what_trying_everything_finds(name: str, n_class
     assert result.evaluations == len(corrections) ** n_classes
     assert reports[-1] == 1.0
     assert reports == sorted(reports)
-
-
-def test_a_class_without_rows_is_left_out_with_a_warning() -> None:
-    probs, labels = coarse_problem(80, 3)
-    labels[labels == 2] = 0
-    with pytest.warns(UserWarning, match="class_2"):
-        optimum = exact_search(probs, labels, corrections=SETS["dcs"])
-    assert optimum.z == judge(probs, labels, SETS["dcs"], Objective(), optimum.indices)

@@ -12,7 +12,6 @@ from dcs.errors import InvalidInputError
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking.records import CellRecord
-from dcs_tracking.results.figures import figure_bytes
 from dcs_tracking.results.sweep_tables import ResultTable
 from tests.tracking.cells import make_cell
 
@@ -88,9 +87,3 @@ def test_settings_of_one_source_or_none_make_no_finding(cells: list[CellRecord])
         assert finding_tables(few) == []
         with pytest.raises(InvalidInputError):
             finding_figure(few)
-
-
-def test_the_figure_has_a_panel_for_each_question(cells: list[CellRecord]) -> None:
-    figure = finding_figure(cells)
-    assert len(figure.axes) == 6
-    assert figure_bytes(figure, "svg") == figure_bytes(finding_figure(cells), "svg")

@@ -42,10 +42,3 @@ def test_the_bound_is_the_optimum_of_the_error_of_two_classes() -> None:
         probs, labels, optimum.indices, corrections=corrections, objective=objective
     )
     assert found.gap == pytest.approx(0.0, abs=1e-12)
-
-
-def test_more_steps_never_lower_it_and_some_raise_it() -> None:
-    probs, labels = coarse_problem(300, 5, decimals=3)
-    bounds = [lower_bound(probs, labels, [30] * 5, steps=steps).bound for steps in (1, 5, 20)]
-    assert bounds == sorted(bounds)
-    assert bounds[0] < bounds[-1]

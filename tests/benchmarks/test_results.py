@@ -34,11 +34,6 @@ def test_differences_are_tested_over_the_splits_of_a_table() -> None:
     assert (row["mean"], row["p"]) == pytest.approx((expected.mean, expected.p))
 
 
-def test_a_single_split_is_tested_on_its_rows() -> None:
-    cells = _cells(DCS=[50.0], uncorrected=[51.0])
-    assert results.differences(cells, "accuracy", "DCS", "uncorrected")["p"].item() == 0.5
-
-
 def test_tables_of_the_same_texts_count_as_one_observation() -> None:
     values = pd.Series([1.0, 2.0, 4.0, 9.0])
     alone = results.clustered_error(values, pd.Series(["a", "b", "c", "d"]))

@@ -13,10 +13,9 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.calibrations.base import batch_calibration, prior_reweighting
-from dcs.methods.calibrations.maps import DROPS, LINEAR, SURROGATE, LinearMap, fit_map
+from dcs.methods.calibrations.maps import DROPS, LINEAR, LinearMap, fit_map
 from dcs.schemes.calibration import Calibration
 from tests.dcs.biased import biased_table
 
@@ -74,17 +73,6 @@ def test_the_order_of_rows_and_classes_does_not_matter(kind: LinearMap) -> None:
     np.testing.assert_allclose(
         turned.apply(_PROBS[:, turn]), found.apply(_PROBS)[:, turn], atol=0.02
     )
-
-
-def test_the_aims_of_losses_are_reached() -> None:
-    def judged(kind: LinearMap) -> ClassificationMetrics:
-        predicted = fit_map(_PROBS, _LABELS, kind, ridge=1.0).apply(_PROBS).argmax(axis=1)
-        return ClassificationMetrics.from_predictions(_LABELS, predicted, 4)
-
-    plain = judged(LINEAR)
-    assert judged(DROPS).weakest_class >= plain.weakest_class
-    surrogate = judged(SURROGATE)
-    assert surrogate.accuracy - surrogate.cobias > plain.accuracy - plain.cobias
 
 
 @pytest.mark.parametrize("kind", CALIBRATIONS.values(), ids=[*CALIBRATIONS])

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dcs.errors import InvalidInputError
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Membership, Weight
@@ -21,24 +19,6 @@ def test_every_function_equals_the_published_one() -> None:
     assert len(corrections) == len(rules) == 49
     for correction, expected in zip(corrections, rules, strict=True):
         np.testing.assert_allclose(correction(grid), expected, rtol=0, atol=1e-9)
-
-
-def _piecewise(m: Membership, p: float) -> float:
-    if m.a == m.b == 0.0:
-        return (m.c - p) / m.c if p <= m.c else 0.0
-    if m.b == m.c == 1.0:
-        return (p - m.a) / (1.0 - m.a) if p >= m.a else 0.0
-    if p <= m.a or p > m.c:
-        return 0.0
-    return (p - m.a) / (m.b - m.a) if p <= m.b else (m.c - p) / (m.c - m.b)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sets(st.integers(1, 999), min_size=3, max_size=3), st.floats(0, 1))
-def test_membership_follows_the_papers_equation(abc: set[int], p: float) -> None:
-    membership = Membership(*(each / 1000 for each in sorted(abc)))
-    expected = _piecewise(membership, p)
-    assert float(membership(p)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_order_and_size_of_the_three_sets() -> None:

@@ -25,66 +25,66 @@ def _with(count: int, seed: int = 0) -> np.ndarray:
     return labels
 
 
-class TestFitScheme:
-    @pytest.mark.parametrize(("count", "alone"), [(10, False), (60, True)])
-    def test_few_labels_do_not_fall_behind_none(self, count: int, alone: bool) -> None:
-        probs, labels = biased_table(20_000, 4, seed=7)
-        gains = []
-        for seed in range(3):
-            few = _with(count, seed)
-            rows = few >= 0 if alone else np.full(few.size, True)
-            schemes = (
-                fit_scheme(_PROBS[rows], few[rows], settings=_QUICK, seed=seed).scheme,
-                get_method("batch").fit(_PROBS[rows], few[rows]),
-            )
-            gains.append([sum(gain(scheme, probs, labels)) for scheme in schemes])
-            assert schemes[0].provenance["estimate"]["rows"] == count, "others are not judged"
-        fitted, batch = np.mean(gains, axis=0)
-        assert fitted > batch - 0.01 > 0.0
-
-    @pytest.mark.parametrize("count", [0, 1])
-    def test_too_few_labels_are_refused(self, count: int) -> None:
-        with pytest.raises(InvalidInputError):
-            fit_scheme(_PROBS, _with(count))
+@pytest.mark.parametrize(("count", "alone"), [(10, False), (60, True)])
+def test_few_labels_do_not_fall_behind_none(count: int, alone: bool) -> None:
+    probs, labels = biased_table(20_000, 4, seed=7)
+    gains = []
+    for seed in range(3):
+        few = _with(count, seed)
+        rows = few >= 0 if alone else np.full(few.size, True)
+        schemes = (
+            fit_scheme(_PROBS[rows], few[rows], settings=_QUICK, seed=seed).scheme,
+            get_method("batch").fit(_PROBS[rows], few[rows]),
+        )
+        gains.append([sum(gain(scheme, probs, labels)) for scheme in schemes])
+        assert schemes[0].provenance["estimate"]["rows"] == count, "others are not judged"
+    fitted, batch = np.mean(gains, axis=0)
+    assert fitted > batch - 0.01 > 0.0
 
 
-class TestMethods:
-    @pytest.mark.parametrize("name", ["surrogate", "logistic-balanced", "drops"])
-    def test_what_learns_from_labels_takes_the_rows_that_have_them(self, name: str) -> None:
-        method, labels = get_method(name), _with(300)
-        known = labels >= 0
-        assert method.fit(_PROBS, labels) == method.fit(_PROBS[known], labels[known])
-        with pytest.raises(InvalidInputError):
-            method.fit(_PROBS, _with(0))
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_labels_are_refused(count: int) -> None:
+    with pytest.raises(InvalidInputError):
+        fit_scheme(_PROBS, _with(count))
 
-    def test_without_labels_it_is_batch_calibration(self) -> None:
-        batch = get_method("batch").fit(_PROBS, _LABELS)
-        for labels in (_with(0), _with(1)):
-            scheme = get_method("dcs").fit(_PROBS, labels)
-            assert scheme.calibration == batch.calibration
-            assert scheme.corrections == batch.corrections
-            assert "estimate" not in scheme.provenance
+
+@pytest.mark.parametrize("name", ["surrogate", "logistic-balanced", "drops"])
+def test_what_learns_from_labels_takes_the_rows_that_have_them(name: str) -> None:
+    method, labels = get_method(name), _with(300)
+    known = labels >= 0
+    assert method.fit(_PROBS, labels) == method.fit(_PROBS[known], labels[known])
+    with pytest.raises(InvalidInputError):
+        method.fit(_PROBS, _with(0))
+
+
+def test_without_labels_it_is_batch_calibration() -> None:
+    batch = get_method("batch").fit(_PROBS, _LABELS)
+    for labels in (_with(0), _with(1)):
+        scheme = get_method("dcs").fit(_PROBS, labels)
+        assert scheme.calibration == batch.calibration
+        assert scheme.corrections == batch.corrections
+        assert "estimate" not in scheme.provenance
 
 
 _FEW = SelectionSettings(betas=(0.3,), folds=3)
 
 
-class TestClassifier:
-    def test_minus_one_is_no_label(self) -> None:
-        names = np.array([3, 5, 7, 9, -1])
-        y = names[_with(80)]
-        model = DCSClassifier(settings=_FEW).fit(_PROBS, y)
-        assert model.classes_.tolist() == [3, 5, 7, 9]
-        assert set(model.predict(_PROBS)) <= {3, 5, 7, 9}
-        unlabelled = DCSClassifier(labels=[3, 5, 7, 9]).fit(_PROBS, np.full(900, -1))
-        assert unlabelled.result_ is None
-        np.testing.assert_allclose(
-            unlabelled.predict_proba(_PROBS), batch_calibration(_PROBS).apply(_PROBS)
-        )
+def test_minus_one_is_no_label() -> None:
+    names = np.array([3, 5, 7, 9, -1])
+    y = names[_with(80)]
+    model = DCSClassifier(settings=_FEW).fit(_PROBS, y)
+    assert model.classes_.tolist() == [3, 5, 7, 9]
+    assert set(model.predict(_PROBS)) <= {3, 5, 7, 9}
+    unlabelled = DCSClassifier(labels=[3, 5, 7, 9]).fit(_PROBS, np.full(900, -1))
+    assert unlabelled.result_ is None
+    np.testing.assert_allclose(
+        unlabelled.predict_proba(_PROBS), batch_calibration(_PROBS).apply(_PROBS)
+    )
 
-    def test_or_it_is_a_class(self) -> None:
-        pairs, two = _PROBS[:, :2] + _PROBS[:, 2:], np.array([-1, 1])[_LABELS % 2]
-        assert DCSClassifier(settings=_FEW).fit(pairs, two).classes_.tolist() == [-1, 1]
-        y = np.array([-1, 1, 2, 3])[_LABELS]
-        found = DCSClassifier(settings=_FEW, labels=[-1, 1, 2, 3]).fit(_PROBS, y)
-        assert found.scheme_.provenance["estimate"]["rows"] == 900
+
+def test_or_it_is_a_class() -> None:
+    pairs, two = _PROBS[:, :2] + _PROBS[:, 2:], np.array([-1, 1])[_LABELS % 2]
+    assert DCSClassifier(settings=_FEW).fit(pairs, two).classes_.tolist() == [-1, 1]
+    y = np.array([-1, 1, 2, 3])[_LABELS]
+    found = DCSClassifier(settings=_FEW, labels=[-1, 1, 2, 3]).fit(_PROBS, y)
+    assert found.scheme_.provenance["estimate"]["rows"] == 900

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,11 +108,3 @@ def test_published_selects_the_best_of_all_combinations_as_in_earlier_commits() 
         assert scheme.provenance["method"] == name
         chosen = json.loads(scheme.to_json())["corrections"]
         assert [each.get("value", each.get("name")) for each in chosen] == _GOLDEN
-
-
-def test_longer_searches_make_more_moves() -> None:
-    selection = _selection("published-long")
-    few = replace(selection, candidates=selection.candidates[::150])
-    fitting = Fitting(_PROBS, _LABELS, **few.judge, seed=2)
-    moves = [fit.moves for fit in fitting.judge(standard_settings(few, 3))]
-    assert all(135 * 100 < each <= 135 * 300 for each in moves)
