@@ -190,8 +190,8 @@ def draw_intervals(number: int) -> list[dict[str, Any]]:
         counts["difference"] += _contains(compared.cobias, 0.0)
         for p, one in zip(truth, predicted, strict=True):
             found = metric_intervals(confusion_matrix(labels, one, n_classes), resamples=400)
-            counts["cobias"] += _contains(found.cobias, cobias)
-            counts["weakest"] += _contains(found.weakest_class, float(p.min()))
+            counts["cobias"] += _contains(found.of("cobias"), cobias)
+            counts["weakest"] += _contains(found.of("weakest_class"), float(p.min()))
     about = {"number": number, "shape": name, "classes": n_classes, "rows": n_rows, "draws": BLOCK}
     return [about | counts]
 

@@ -335,13 +335,10 @@ class Objective:
         InvalidInputError
             If the matrix is not square or has no rows.
         """
-        # ClassificationMetrics would double the time by computing other metrics.
-        counts = _check_confusion(confusion).astype(np.float64)
-        right, rows = counts.diagonal(), counts.sum(axis=1)
-        error = 1.0 - float(right.sum() / rows.sum())
-        bias = float(mean_distance(rates(right, rows)))
-        pmi = self._negative_pmi(counts)
-        return self.error_weight * error + self.beta * bias + self.tau * pmi
+        metrics = ClassificationMetrics.from_confusion(confusion)
+        pmi = self._negative_pmi(np.asarray(confusion, np.float64))
+        error = 1.0 - metrics.accuracy
+        return self.error_weight * error + self.beta * metrics.cobias + self.tau * pmi
 
     def _negative_pmi(self, counts: NDArray[np.float64]) -> float:
         """Return minus the sum of PMI_j: lower is better, like the other terms."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -20,7 +20,6 @@ from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri, stdtr, s
 from dcs.data.checks import finite_number, whole_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import (
-    METRICS,
     ClassificationMetrics,
     confusion_matrix,
     mean_distance,
@@ -80,33 +79,23 @@ class MetricIntervals:
 
     Attributes
     ----------
-    accuracy, cobias : Interval
-        Accuracy and COBias, as fractions.
-    balanced_accuracy, macro_f1, weakest_class : Interval
-        As in :class:`ClassificationMetrics`. The interval of the weakest class is for the lowest
-        of the true class accuracies, whichever class has it.
+    metrics : mapping of str to Interval
+        Those of :data:`dcs.evaluation.metrics.METRICS`, by name, as fractions. The interval of the
+        weakest class is for the lowest of the true class accuracies, whichever class has it.
     class_accuracies : tuple of Interval
         One per class.
-    others : mapping of str to Interval
-        Other metrics of :data:`dcs.evaluation.metrics.METRICS`, by name.
     corrected_cobias : float
         COBias without the part that sampling adds on average: the value at which an estimate as
         high as the observed one is as likely as a lower one; 0 if sampling explains all of it.
     """
 
-    accuracy: Interval
-    cobias: Interval
-    balanced_accuracy: Interval
-    macro_f1: Interval
-    weakest_class: Interval
+    metrics: Mapping[str, Interval]
     class_accuracies: tuple[Interval, ...]
     corrected_cobias: float
-    others: Mapping[str, Interval]
 
     def of(self, metric: str) -> Interval:
         """Return the interval of a metric."""
-        found: Interval = self.others.get(metric) or getattr(self, metric)
-        return found
+        return self.metrics[metric]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,26 +161,20 @@ def metric_intervals(
             estimate.class_accuracies, lows, highs, shares.T, strict=True
         )
     )
-    accuracy = _bootstrap(estimate.accuracy, accuracies)
     curve = _CobiasCurve.of(right, rows)
-    weakest = _weakest(right, rows)
-    own = {each.name for each in fields(MetricIntervals)}
-    others = [name for name in METRICS if name not in own]
-    return MetricIntervals(
-        accuracy=accuracy,
-        cobias=_around(estimate.cobias, curve.ends(_LEVEL), biases),
-        balanced_accuracy=_bootstrap(estimate.balanced_accuracy, np.nanmean(shares, axis=1)),
-        macro_f1=_bootstrap(estimate.macro_f1, _resample_f1(counts, resamples, seed)),
-        weakest_class=_around(estimate.weakest_class, weakest, np.nanmin(shares, axis=1)),
-        class_accuracies=by_class,
-        corrected_cobias=curve.centre,
-        others={
-            name: _bootstrap(
-                getattr(estimate, name), _resample_metric(counts, name, resamples, seed)
-            )
-            for name in others
-        },
-    )
+    lowest = np.nanmin(shares, axis=1)
+    bootstrapped = {
+        "accuracy": accuracies,
+        "balanced_accuracy": np.nanmean(shares, axis=1),
+        "macro_f1": _resample_f1(counts, resamples, seed),
+    }
+    metrics = {
+        "cobias": _around(estimate.cobias, curve.ends(_LEVEL), biases),
+        "weakest_class": _around(estimate.weakest_class, _weakest(right, rows), lowest),
+    }
+    for name, values in bootstrapped.items():
+        metrics[name] = _bootstrap(getattr(estimate, name), values)
+    return MetricIntervals(metrics, by_class, curve.centre)
 
 
 def compare_predictions(
@@ -310,12 +293,6 @@ def _resample(cells: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(total, cells.ravel() / total, size=resamples)
     return drawn.reshape(resamples, *cells.shape)
-
-
-def _resample_metric(counts: NDArray[np.int64], name: str, resamples: int, seed: int) -> Array:
-    """Return a metric [R] of R resamples of a confusion matrix [N, N]."""
-    drawn = _resample(counts.ravel(), resamples, seed).reshape(-1, *counts.shape)
-    return np.array([getattr(ClassificationMetrics.from_confusion(each), name) for each in drawn])
 
 
 def _resample_f1(counts: NDArray[np.int64], resamples: int, seed: int) -> Array:

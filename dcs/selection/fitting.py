@@ -132,12 +132,10 @@ class Averaged:
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Setting | None, float]]) -> Averaged:
-        """Return the mean of settings, some of which may be means themselves."""
-        total: dict[Hyperparameters | None, float] = {}
+        """Return the mean of settings, some of which may be equal."""
+        total: dict[Any, float] = {}
         for setting, share in parts:
-            own = setting.parts if isinstance(setting, Averaged) else ((setting, 1.0),)
-            for each, weight in own:
-                total[each] = total.get(each, 0.0) + share * weight
+            total[setting] = total.get(setting, 0.0) + share
         return cls(tuple(total.items()))
 
     def follows(self, n_rows: int, n_classes: int) -> float:
