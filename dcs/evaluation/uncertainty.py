@@ -229,10 +229,10 @@ def paired_errors(
     n_classes: int,
     *,
     resamples: int = 200,
-) -> tuple[float, float, float]:
+) -> tuple[float, float]:
     """Return bootstrap standard errors of the differences between two sets of predictions.
 
-    They are those of accuracy, of COBias, and of accuracy minus COBias.
+    They are those of accuracy, and of accuracy minus COBias.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def paired_errors(
     drawn = _resample(_paired_counts(labels, before, after, n_classes), resamples, 0)
     (accuracy1, bias1), (accuracy2, bias2) = _both_metrics(drawn)
     accuracy, bias = accuracy2 - accuracy1, bias2 - bias1
-    return float(accuracy.std()), float(bias.std()), float((accuracy - bias).std())
+    return float(accuracy.std()), float((accuracy - bias).std())
 
 
 def design_effect(groups: ArrayLike, changed: ArrayLike) -> float:

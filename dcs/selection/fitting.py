@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import whole_number
 from dcs.data.splits import copied_rows, stratified_folds, stratified_split
-from dcs.evaluation.metrics import ClassificationMetrics, mean_distance, rates
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import design_effect, paired_errors
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.calibrations.maps import MOST_PRODUCT_CLASSES
@@ -373,11 +373,10 @@ def _balanced_loss(logits: Array, truth: Labels, counts: Labels) -> float:
     return float((weights * losses).sum() / weights.sum())
 
 
-def _score(logits: Array, truth: Labels, counts: Labels) -> float:
+def _score(logits: Array, truth: Labels) -> float:
     """Return accuracy minus COBias."""
-    right = logits.argmax(axis=1) == truth
-    shares = rates(np.bincount(truth, right, counts.size), counts)
-    return float(right.mean()) - float(mean_distance(shares))
+    found = ClassificationMetrics.from_predictions(truth, logits.argmax(axis=1), logits.shape[1])
+    return found.accuracy - found.cobias
 
 
 class Fitting:
@@ -523,7 +522,7 @@ class Fitting:
         counts = np.bincount(truth, minlength=self.n_classes)
         criteria = (
             [-_balanced_loss(each[rows], truth, counts) for each in logits],
-            [_score(each[rows], truth, counts) for each in logits],
+            [_score(each[rows], truth) for each in logits],
         )
         number = round(math.sqrt(len(logits))) + 1
         weights = np.zeros(len(logits))
@@ -654,13 +653,12 @@ class Fitting:
         changed = before != after
         effect = design_effect(self._group, changed)
         errors = paired_errors(self.truth, before, after, self.n_classes)
-        accuracy_error, cobias_error, score_error = (math.sqrt(effect) * each for each in errors)
+        accuracy_error, score_error = (math.sqrt(effect) * each for each in errors)
         right, wrong = after == self.truth, before != self.truth
         gained, lost = int((right & wrong).sum()), int((~right & ~wrong).sum())
         return Change(
             accuracy=(gained - lost) / self.truth.size,
             accuracy_error=accuracy_error,
-            cobias_error=cobias_error,
             score_error=score_error,
             gained=gained,
             lost=lost,

@@ -48,8 +48,8 @@ class Change:
     ----------
     accuracy : float
         Difference of accuracy, after minus before, -1..1.
-    accuracy_error, cobias_error, score_error : float
-        Standard errors of the differences of accuracy, of COBias, and of accuracy minus COBias.
+    accuracy_error, score_error : float
+        Standard errors of the differences of accuracy, and of accuracy minus COBias.
     gained, lost, changed : int
         Numbers of rows that only these predictions or only the uncorrected ones have right, and
         of rows on which they differ.
@@ -59,7 +59,6 @@ class Change:
 
     accuracy: float
     accuracy_error: float
-    cobias_error: float
     score_error: float
     gained: int
     lost: int

@@ -111,6 +111,12 @@ class Preference:
         """Weight of COBias against accuracy; None if the rule uses another metric."""
         return {"no-harm": 1.0, "balance": 1.0, "offsets": 1.0, "accuracy": 0.0}.get(self.prefer)
 
+    def value_of(self, point: FrontPoint) -> float:
+        """Return what the rule maximises, without its limits."""
+        if self.cobias_rate is None:
+            return float(getattr(point.estimate, self.prefer.replace("-", "_")))
+        return point.accuracy - self.cobias_rate * point.cobias
+
     def margin_of(self, point: FrontPoint, plain: FrontPoint) -> float:
         """Return the largest acceptable loss of accuracy of a point, in points."""
         if self.margin is not None:
@@ -196,8 +202,7 @@ def select(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
         return _within_limits([*own, plain], preference)
     rate = preference.cobias_rate
     if rate is None:
-        name = preference.prefer.replace("-", "_")
-        return max([*pareto_front([*own, plain]), *own], key=lambda p: getattr(p.estimate, name))
+        return max([*pareto_front([*own, plain]), *own], key=preference.value_of)
     best = max(own, key=lambda p: (p.accuracy - rate * p.cobias, p.accuracy, -p.cobias))
     if not preference.cautious:
         return best
@@ -232,7 +237,6 @@ def _within_limits(points: list[FrontPoint], preference: Preference) -> FrontPoi
         # If no COBias is low enough, use the last point of the front, which has the lowest.
         pool = low or [pareto_front(pool)[-1]]
     front = pareto_front(pool)
-    rate = preference.cobias_rate
     if preference.max_accuracy_loss is not None:
         least = front[0].accuracy - preference.max_accuracy_loss / 100.0 - _TIE
         found = [p for p in front if p.accuracy >= least][-1]
@@ -242,9 +246,6 @@ def _within_limits(points: list[FrontPoint], preference: Preference) -> FrontPoi
         for original, each in zip(points, judged, strict=True):
             if id(original) in safe and each in front and each.cobias < found.cobias:
                 found = each
-    elif rate is not None:
-        found = max(front, key=lambda p: p.accuracy - rate * p.cobias)
     else:
-        name = preference.prefer.replace("-", "_")
-        found = max(front, key=lambda p: getattr(p.estimate, name))
+        found = max(front, key=preference.value_of)
     return next(p for p, each in zip(points, judged, strict=True) if each is found)

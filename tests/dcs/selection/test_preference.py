@@ -45,7 +45,7 @@ def _point(
         scheme=CorrectionScheme.identity(("a", "b")),
         beta=0.0,
         noise=0.0,
-        change=Change((gained - lost) / _ROWS, 0.01, 0.0, 0.0, gained, lost, gained + lost),
+        change=Change((gained - lost) / _ROWS, 0.01, 0.0, gained, lost, gained + lost),
         doubt=doubt,
         path=path,
     )
