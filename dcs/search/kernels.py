@@ -447,8 +447,6 @@ def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: i
 # that corrects to all zeros keeps that prediction. All counts are of labels, of which a row may
 # have several.
 
-_ONE = np.uint64(1)
-
 
 class State(NamedTuple):
     """A solution and the statistics that its moves update."""
@@ -461,9 +459,8 @@ class State(NamedTuple):
     second_class: NDArray[np.int16]  # [M] class of the runner-up
     correct: NDArray[np.int64]  # [N] correct predictions
     predicted: NDArray[np.int64]  # [N] all predictions
-    flags: NDArray[np.uint8]  # [8 * words] rows that may change
-    flag_words: NDArray[np.uint64]  # the same bytes, eight at a time
-    touched: NDArray[np.int32]  # [8 * words + 1] their indices
+    flags: NDArray[np.uint8]  # [M] whether a row changes
+    touched: NDArray[np.int32]  # [M + 1] their indices
     ranked: NDArray[np.float64]  # [3, M] values, best and second best of the rows to rank
     ranked_class: NDArray[np.int16]  # [2, M] excluded class, class of the best
 
@@ -471,7 +468,6 @@ class State(NamedTuple):
 def make_state(table: Table) -> State:
     """Allocate a state, to be initialised by `set_choice`."""
     n_classes, n_rows = table.columns.shape
-    words = np.zeros((n_rows + 7) // 8, np.uint64)
     return State(
         choice=np.zeros(n_classes, np.int64),
         first=np.zeros(n_rows),
@@ -481,9 +477,8 @@ def make_state(table: Table) -> State:
         second_class=np.zeros(n_rows, np.int16),
         correct=np.zeros(n_classes, np.int64),
         predicted=np.zeros(n_classes, np.int64),
-        flags=words.view(np.uint8),
-        flag_words=words,
-        touched=np.zeros(words.size * 8 + 1, np.int32),
+        flags=np.zeros(n_rows, np.uint8),
+        touched=np.zeros(n_rows + 1, np.int32),
         ranked=np.zeros((3, n_rows)),
         ranked_class=np.zeros((2, n_rows), np.int16),
     )
@@ -547,16 +542,13 @@ def _rank(table: Table, state: State, n: int) -> None:
 @compiled
 def _list_flagged(state: State) -> int:
     """List the rows flagged to change, and return their number."""
-    words, touched = state.flag_words, state.touched
-    n = np.uint64(0)
-    for w in range(words.size):
-        word = words[w]
-        if word != 0:
-            # Branch-free: every index is written, and overwritten unless its row is flagged.
-            for i in range(8):
-                touched[n] = 8 * w + i
-                n += (word >> np.uint64(8 * i)) & _ONE
-    return int(n)
+    flags, touched = state.flags, state.touched
+    n = 0
+    for m in range(flags.size):
+        # Branch-free: every index is written, and overwritten unless its row is flagged.
+        touched[n] = m
+        n += flags[m]
+    return n
 
 
 @compiled

@@ -9,6 +9,7 @@ import numpy as np
 from joblib import effective_n_jobs  # type: ignore[import-untyped]
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.preprocessing import normalize
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
@@ -215,10 +216,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"X has {probs.shape[1]} columns but there are {n_classes} classes; give class "
                 "probabilities with one column per class, and labels= if classes are missing in y"
             )
-        totals = probs.sum(axis=1, keepdims=True)
         # Rows of zeros remain zero, so that the validation of probabilities names them.
-        normalised: NDArray[np.float64] = probs / np.where(totals > 0.0, totals, 1.0)
-        return normalised[:, self._order]
+        normalised: NDArray[np.float64] = normalize(probs, norm="l1")[:, self._order]
+        return normalised
 
     def _order_of(self, names: list[str] | None, classes: tuple[str, ...]) -> Any:
         """Return the order of the columns that puts them in that of the classes."""
