@@ -71,7 +71,9 @@ def main(output: str, *files: str) -> int:
         labels = [scheme.classes[k] for k in applied.probs.argmax(axis=1)]
         same = answer.pop("label").tolist() == labels
         distance = float(np.abs(answer.to_numpy() - applied.probs).max())
-        kind = "none" if scheme.calibration is None else scheme.calibration.basis
+        calibration = scheme.calibration
+        products = calibration is not None and calibration.products
+        kind = "none" if calibration is None else "products" if products else "logs"
         print(
             f"| {file.stem} | {table.n_rows:,} | {table.n_classes} | {kind} | {distance:.1e} | "
             f"{'yes' if same else 'no'} |",
