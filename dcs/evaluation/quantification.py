@@ -1,8 +1,9 @@
 """Shares of the classes among unlabelled rows, from predictions and their known errors.
 
 The field calls this quantification or prevalence estimation. Predicted shares are biased by the
-errors of the classifier; both methods remove that bias with the rates at which held-out rows of a
+errors of the classifier. Two methods remove that bias with the rates at which held-out rows of a
 class are predicted as each class, which they take to be the same among the new rows (label shift).
+A third takes the held-out rows to be a random sample of the same rows, and is more precise.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dcs.errors import InvalidInputError, check_choice, quoted
 from dcs.evaluation.uncertainty import Interval
 
 Array: TypeAlias = NDArray[np.float64]
-Correction: TypeAlias = Literal["adjusted", "likelihood"]
+Correction: TypeAlias = Literal["adjusted", "likelihood", "sample"]
 
 _LEVEL: Final = 0.95
 _STEPS: Final = 500
@@ -45,12 +46,14 @@ def class_shares(
         Number of new rows that are predicted as each class.
     classes : sequence of str
         Names of the classes, for messages.
-    method : {"adjusted", "likelihood"}, optional
+    method : {"adjusted", "likelihood", "sample"}, optional
         Adjusted counts, the least-squares solution with negative shares clipped (Forman 2008,
         Quantifying counts and costs via classification); or maximum likelihood by the EM algorithm
         of Saerens et al. 2002 (Adjusting the outputs of a classifier to new a priori
         probabilities), whose likelihoods are those of the predicted classes, since corrected
-        probabilities are not calibrated.
+        probabilities are not calibrated; or, only if shares are the same as among the held-out
+        rows, those of the true classes among the rows of each prediction, weighted by how often
+        it occurs (post-stratification; Cochran 1977, Sampling techniques, 5A.9).
     resamples : int, optional
         Number of bootstrap samples of held-out and new rows, for 95 % percentile intervals.
     seed : int, optional
@@ -59,22 +62,27 @@ def class_shares(
     Raises
     ------
     InvalidInputError
-        If a class has no held-out row.
+        If a class has no held-out row whose errors could be known.
     """
     check_choice("method", method, get_args(Correction))
     held, counts = np.asarray(confusion, np.float64), np.asarray(predicted, np.int64)
     rows = held.sum(axis=1)
-    if absent := [name for name, own in zip(classes, rows, strict=True) if own == 0]:
+    absent = [name for name, own in zip(classes, rows, strict=True) if own == 0]
+    if absent and method != "sample":
         raise InvalidInputError(
             f"class {quoted(absent)}: no held-out row, so that its errors are unknown; label some"
         )
-    solve = _adjusted if method == "adjusted" else _likelihood
-    estimate = solve((held / rows[:, None])[None], (counts / counts.sum())[None])[0]
+    solve = {"adjusted": _adjusted, "likelihood": _likelihood, "sample": _stratified}[method]
+    if method == "sample":
+        held = held.T
+        prior = held + _PRIOR * rows / rows.sum()
+    else:
+        prior = held + _PRIOR / len(held)
+    known = held if held.sum(axis=1).all() else prior
+    estimate = solve(_shares(known)[None], _shares(counts)[None])[0]
     rng = np.random.default_rng(seed)
-    prior = held + _PRIOR / len(held)
     rates = np.stack([rng.dirichlet(own, resamples) for own in prior], axis=1)
-    shares = rng.multinomial(counts.sum(), counts / counts.sum(), resamples) / counts.sum()
-    drawn = solve(rates, shares)
+    drawn = solve(rates, _shares(rng.multinomial(counts.sum(), _shares(counts), resamples)))
     tail = 100.0 * (1.0 - _LEVEL) / 2
     ends: Any = np.percentile(drawn, [tail, 100.0 - tail], axis=0)
     return tuple(
@@ -83,11 +91,20 @@ def class_shares(
     )
 
 
+def _shares(counts: NDArray[Any]) -> Array:
+    return np.asarray(counts / counts.sum(axis=-1, keepdims=True))
+
+
+def _stratified(rates: Array, shares: Array) -> Array:
+    """Return the shares [R, N] of the true classes, given those of the predicted ones."""
+    return np.asarray(np.einsum("rj,rjk->rk", shares, rates))
+
+
 def _adjusted(rates: Array, shares: Array) -> Array:
     """Return the shares [R, N] whose expected predictions are nearest to those observed."""
     found = np.einsum("rij,rj->ri", np.linalg.pinv(rates.transpose(0, 2, 1)), shares)
     clipped = np.maximum(found, 0.0)
-    return np.asarray(clipped / clipped.sum(axis=1, keepdims=True))
+    return _shares(clipped)
 
 
 def _likelihood(rates: Array, shares: Array) -> Array:
@@ -96,6 +113,5 @@ def _likelihood(rates: Array, shares: Array) -> Array:
     for _ in range(_STEPS):
         expected = np.einsum("rj,rji->ri", found, rates)
         ratio = np.divide(shares, expected, out=np.zeros_like(shares), where=expected > 0.0)
-        found = found * np.einsum("rji,ri->rj", rates, ratio)
-        found /= found.sum(axis=1, keepdims=True)
+        found = _shares(found * np.einsum("rji,ri->rj", rates, ratio))
     return found

@@ -17,8 +17,8 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, ScoringError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
+from dcs.testing import check_method, check_scorer
 from dcs_workflows.study.study import Tuning, study_scheme
 
 pytestmark = pytest.mark.usefixtures("extras")
@@ -46,7 +46,7 @@ def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:
     )
     assert np.abs(before).max() > 400
     assert np.abs(after).max() < 40
-    assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
+    check_method(get_method("quotas"))
 
 
 def test_a_family_is_searched_by_its_own_method() -> None:
@@ -70,18 +70,16 @@ def test_tabu_search_reaches_the_proven_optimum() -> None:
 
 
 def test_the_scorer_keeps_the_contract_of_scorers(tmp_path: Path) -> None:
-    from dcs.scoring import Scorer, load_scorer, resolve_model
+    from dcs.scoring import load_scorer, resolve_model
 
     model = tmp_path / "words"
     model.mkdir()
     words = {"good": "good fine great", "bad": "bad poor broken"}
     (model / "config.json").write_text(json.dumps({"words": words}))
     scorer = load_scorer(model, engine="unigram", smoothing=0.5)
-    assert isinstance(scorer, Scorer)
     queries = ["Review: great, fine\nRating:", "Review: broken\nRating:", "Review: it\nRating:"]
     probs = scorer.score("", queries, ["good", "bad"])
-    assert probs.shape == (3, 2)
-    np.testing.assert_allclose(probs.sum(axis=1), 1.0)
+    check_scorer(scorer, queries, ["good", "bad"])
     assert probs.argmax(axis=1)[:2].tolist() == [0, 1]
     with pytest.raises(ScoringError, match="does not know okay"):
         scorer.score("", queries, ["good", "okay"])

@@ -25,6 +25,32 @@ def test_shares_of_rows_with_the_same_errors_are_found(method: str) -> None:
     assert all(b.high - b.low < a.high - a.low for a, b in zip(found, more, strict=True))
 
 
+def test_a_sample_of_the_rows_gives_narrower_intervals_that_cover() -> None:
+    rng = np.random.default_rng(0)
+    shares = np.array([0.6, 0.1, 0.3])
+    joint = (shares[:, None] * CONFUSION / CONFUSION.sum(axis=1, keepdims=True)).ravel()
+    covered, widths = [], []
+    for _ in range(200):
+        held = rng.multinomial(300, joint).reshape(3, 3)
+        counts = rng.multinomial(5000, joint).reshape(3, 3).sum(axis=0)
+        options = {"classes": CLASSES, "resamples": 200}
+        found = class_shares(held, counts, method="sample", **options)
+        covered += [each.low <= s <= each.high for each, s in zip(found, shares, strict=True)]
+        other = class_shares(held, counts, **options)
+        widths.append([[each.high - each.low for each in those] for those in (found, other)])
+    assert 0.92 < np.mean(covered) < 0.98
+    sample, shifted = np.mean(widths, axis=0)
+    assert (sample < shifted).all()
+    assert (sample < 2 * 1.96 * np.sqrt(shares * (1 - shares) / 300)).all()
+    # No rows of a class are needed: it may be rare. Nor those of a prediction.
+    sparse = np.array([[80, 0, 0], [10, 60, 0], [0, 0, 0]])
+    estimates = [
+        e.estimate for e in class_shares(sparse, [9, 9, 9], method="sample", classes="abc")
+    ]
+    assert sum(estimates) == pytest.approx(1.0)
+    assert min(estimates) >= 0.0
+
+
 def test_the_likelihood_is_the_largest() -> None:
     counts = np.array([700, 10, 20])  # more of a class than its errors explain
     rates = CONFUSION / CONFUSION.sum(axis=1, keepdims=True)

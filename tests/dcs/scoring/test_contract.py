@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.scoring import Scorer, load_scorer
 from dcs.scoring.base import RowsError
+from dcs.testing import check_scorer
 from tests.dcs.refusals import refuses
 
 TASK = get_task("reviews")
@@ -25,46 +25,16 @@ QUERIES[9] = render_query(TASK, "Ünlikely wörds, such as quixotry — 字! " *
 class ScorerContract:
     """Subclasses give the fixture `scorer`, of a class."""
 
-    def test_is_a_scorer(self, scorer: Scorer) -> None:
-        assert isinstance(scorer, Scorer)
-        for value in (scorer.name, scorer.version, scorer.model, scorer.revision):
-            assert isinstance(value, str)
-            assert value
+    def test_keeps_the_contract(self, scorer: Scorer) -> None:
+        check_scorer(scorer)
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def probs(cls, scorer: Scorer) -> NDArray[np.float64]:
-        return scorer.score(PREFIX, QUERIES, TASK.label_words)
-
-    def test_rows_are_probabilities(self, probs: NDArray[np.float64]) -> None:
-        assert (probs.shape, probs.dtype) == ((24, 5), np.float64)
-        assert (probs >= 0).all()
-        np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-12)
+    def test_rows_of_any_length_depend_on_their_own_prompt_alone(self, scorer: Scorer) -> None:
+        probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
         assert np.unique(probs.round(6), axis=0).shape[0] > 12
-
-    def test_rows_depend_on_their_own_prompt_alone(
-        self, scorer: Scorer, probs: NDArray[np.float64]
-    ) -> None:
-        order = np.random.default_rng(0).permutation(len(QUERIES))
-        steps: list[int] = []
-        shuffled = scorer.score(
-            PREFIX, [QUERIES[i] for i in order], TASK.label_words, progress=steps.append
-        )
-        np.testing.assert_allclose(shuffled, probs[order], atol=1e-5)
-        assert sum(steps) == len(QUERIES)
         for row in (0, 5, 9):
             alone = scorer.score(PREFIX, [QUERIES[row]], TASK.label_words)
             np.testing.assert_allclose(alone[0], probs[row], atol=1e-5)
         assert np.abs(scorer.score("", QUERIES, TASK.label_words) - probs).max() > 1e-3
-
-    def test_columns_follow_the_label_words(
-        self, scorer: Scorer, probs: NDArray[np.float64]
-    ) -> None:
-        reverse = scorer.score(PREFIX, QUERIES, TASK.label_words[::-1])
-        np.testing.assert_allclose(reverse[:, ::-1], probs, atol=1e-9)
-
-    def test_no_queries(self, scorer: Scorer) -> None:
-        assert scorer.score(PREFIX, [], TASK.label_words).shape == (0, 5)
 
     @pytest.mark.parametrize("words", [("good", "bad", "good"), ("good", "good enough")])
     def test_colliding_label_words_are_refused(

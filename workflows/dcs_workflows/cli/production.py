@@ -193,14 +193,17 @@ def shares(
     scheme: Scheme,
     file: Rows,
     method: Annotated[
-        str, option("NAME", "adjusted (counts), or likelihood (by EM).")
+        str,
+        option("NAME", "adjusted (counts), likelihood (by EM), or sample (shares are unchanged)."),
     ] = "adjusted",
     read: options.Read = None,
 ) -> None:
     """Estimate the share of each class among unlabelled rows, with 95 % intervals.
 
     Predicted shares are corrected by the errors of the scheme on held-out rows of the fit. Rows
-    of a class must be alike then and now; only the shares of the classes may differ.
+    of a class must be alike then and now; only the shares of the classes may differ. If these have
+    not changed either, because the labelled rows are a random sample of FILE, --method sample has
+    narrower intervals.
 
     Example: `dcs shares dcs-runs/mood-dcs/scheme.json labels.csv`
     """
@@ -217,6 +220,9 @@ def shares(
         table.add_row(name, percent(count / counts.sum()), interval)
     console.print(table)
     console.print(f"% of {counts.sum()} rows; errors from {np.sum(confusion)} held-out rows")
+    if method != "sample":
+        said = "if those are a random sample of these, --method sample has narrower intervals"
+        console.print(said)
 
 
 def _opened(

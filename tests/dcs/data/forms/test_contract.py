@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dcs.data.columns import PREFIX, Reading
+from dcs.data.columns import Reading
 from dcs.data.files import read_records
 from dcs.data.forms import Form
 from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
@@ -17,6 +17,7 @@ from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE
 from dcs.data.reader import FORMS, open_source
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
+from dcs.testing import check_form
 from tests.dcs.data.test_round_trips import OTHERS, Truth
 from tests.dcs.refusals import refuses
 
@@ -45,29 +46,6 @@ def truth(size: int) -> Truth:
     labels: Any = [*range(size), None, *RNG.integers(0, size, 8 - size).tolist()]
     probs[:size] = np.roll(np.eye(size), 1, axis=0) * 0.6 + 0.4 / size  # all are predicted
     return Truth(CLASSES[-size:], probs, labels, [f"text {k}" for k in range(9)])
-
-
-def check_form(
-    form: Form, frame: pd.DataFrame, table: ProbabilityTable, given: Reading | None = None
-) -> None:
-    """Assert that a form reads rows as a known table, in any order, labelled or not."""
-    before, hint = frame.copy(deep=True), given or Reading()
-    columns = dict(zip(table.classes, table.probs.T, strict=True))
-    plain = pd.DataFrame(columns).add_prefix(PREFIX)
-    assert not form.sniff(plain, Reading()), f"{form.name}: recognises a column per class"
-    for step in (1, -1):
-        for rows in (frame[::step].reset_index(drop=True), frame[::step][frame.columns[::-1]]):
-            first = next((each for each in FORMS if each.sniff(rows, hint)), None)
-            assert first is form, f"{form.name}: recognised as {first and first.name}"
-            found = open_source(rows, hint).table.with_classes(table.classes)
-            np.testing.assert_allclose(found.probs, table.probs[::step], atol=1e-6)
-            np.testing.assert_array_equal(found.labels, table.labels[::step])
-    # New rows need no labels.
-    known = open_source(frame, hint).reading
-    rows = frame.drop(columns=[name for name in frame if name == known.label])
-    found = open_source(rows, known=known).table.with_classes(table.classes)
-    np.testing.assert_allclose(found.probs, table.probs, atol=1e-6)
-    pd.testing.assert_frame_equal(frame, before)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
