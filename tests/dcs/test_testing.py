@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dcs.methods.calibrations import CALIBRATIONS
-from dcs.methods.calibrations.base import BATCH, LabelFree, batch_calibration
+from dcs.methods.calibrations.base import LabelFree, batch_calibration
 from dcs.methods.calibrations.maps import LINEAR
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import Method, get_method, method_names
@@ -93,4 +93,4 @@ def test_a_calibration_that_breaks_its_contract_fails() -> None:
     ):
         with pytest.raises(AssertionError):
             check_calibration(broken)
-    check_calibration(BATCH)
+    check_calibration(CALIBRATIONS["batch"])
