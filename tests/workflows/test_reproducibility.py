@@ -71,11 +71,6 @@ def first(cluster, new_output) -> Path:
     return output
 
 
-def test_a_second_run_gives_the_same_bytes(first, output):
-    sweep(output, CONFIG)
-    check_same(output, first)
-
-
 @pytest.mark.parametrize("lost", ["note", "table"])
 def test_what_was_deleted_comes_back_as_it_was(first, tmp_path, lost):
     output = tmp_path / "runs"

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from dcs.data.table import ProbabilityTable
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.calibrations.maps import fit_stack
-from dcs.schemes.apply import BASES
-from dcs.schemes.calibration import from_arrays
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking.store.serving import save_model
@@ -141,15 +139,6 @@ def test_a_scheme_is_applied_alike_everywhere(
     answer = mlflow.pyfunc.load_model(str(tmp_path / "model")).predict(_frame(scheme, tables))
     assert answer.pop("label").tolist() == labels_of
     np.testing.assert_array_equal(answer.to_numpy(), ours)
-
-
-@pytest.mark.parametrize("basis", BASES)
-def test_a_basis_is_stored(basis: str) -> None:
-    width = BASES[basis](np.ones((1, 3))).shape[1]
-    rng = np.random.default_rng(0)
-    calibration = from_arrays("x", rng.normal(size=(3, width)), rng.normal(size=3), basis=basis)
-    scheme = CorrectionScheme.identity("abc", calibration=calibration)
-    assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
 
 
 @pytest.mark.slow

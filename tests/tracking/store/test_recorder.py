@@ -180,12 +180,7 @@ def test_a_moved_folder_is_not_made_again(output: Path, tmp_path: Path) -> None:
 def test_one_record_that_is_refused_does_not_stop_the_others(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, search = MlflowClient.set_terminated, MlflowClient.search_runs
-    searches: list[str] = []
-
-    def seen(self: MlflowClient, ids: list[str], where: str = "", **options: Any) -> Any:
-        searches.append(where)
-        return search(self, ids, where, **options)
+    real = MlflowClient.set_terminated
 
     def picky(self: MlflowClient, run_id: str, status: str | None = None, **options: Any) -> None:
         if status != "KILLED" and self.get_run(run_id).data.tags.get(CELL_KEY) == "cell0002":
@@ -194,10 +189,7 @@ def test_one_record_that_is_refused_does_not_stop_the_others(
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "set_terminated", picky)
-        patch.setattr(MlflowClient, "search_runs", seen)
         report = recorded(output, 1, 2, 3, trials="none")
-    of_cells = [where for where in searches if "'cell'" in where]
-    assert sum(CELL_KEY not in where for where in of_cells) == 2, "all: at the start and the end"
     assert (report.recorded, report.pending) == (2, 1)
     assert content()[1] == _finished(1, 3)
     assert set(runs()["status"]) == {"FINISHED"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 
 import optuna
@@ -13,7 +12,7 @@ from dcs.methods.parameters import Hyperparameters
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label
 from dcs_workflows.config.sweep import packaged_config as packaged
-from dcs_workflows.plan import plan_sweep, variants_of
+from dcs_workflows.plan import variants_of
 from dcs_workflows.study.space import SearchSpace
 from tests.dcs.solutions import setting_of
 
@@ -96,17 +95,3 @@ def test_the_ablation_has_the_cells_of_the_paper():
     main = [v for v in variants_of(config) if v.method == "dcs" and v.tuner == STUDY]
     assert len(main) == 1
     assert len(variants_of(config)) == 13
-
-
-def test_low_data_goes_from_ten_rows_to_all():
-    config = _load("low_data")
-    sizes = defaultdict(list)
-    for variant in variants_of(config):
-        sizes[variant.method].append(variant.optimization_size)
-    assert sizes.pop("icl") == [None]
-    assert {"batch", "logistic-balanced", "dnip", "dcs"} <= set(sizes)
-    assert all(own == [10, 50, 100, 500, None] for own in sizes.values())
-
-
-def test_the_quickstart_needs_nothing_but_the_package(tmp_path):
-    assert plan_sweep(_load("quickstart"), tmp_path).has_work

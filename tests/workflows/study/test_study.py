@@ -56,7 +56,7 @@ def test_the_number_of_workers_does_not_change_the_study(tuned):
     assert other.scheme == tuned.scheme
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "gp"])
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", pytest.param("gp", marks=pytest.mark.slow)])
 def test_every_trial_has_every_parameter(sampler, tmp_path):
     stored = StoredStudy("cell", tmp_path / "cell.journal")
     space = {"corrections": "weights"} if sampler == "gp" else {}
