@@ -11,17 +11,15 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 
-from dcs.errors import ScoringError
 from dcs.evaluation.metrics import METRICS
-from dcs_tracking import CellRecord, Recorder
+from dcs_tracking import CellRecord
 from dcs_tracking.store import queries
 from dcs_tracking.store.client import open_experiment, search_runs
 from dcs_workflows.cluster.connect import place
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
-from dcs_workflows.cluster.sweep import run_sweep
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep, sweep_key
+from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep
 from dcs_workflows.study.cell import failed_record
 from dcs_workflows.tables import StoredTables
 from tests.faults.sweeps import results, sweep
@@ -114,21 +112,6 @@ def test_a_spent_budget_leaves_the_rest_to_the_next_run(finished, output):
     with pytest.raises(BudgetSpentError):
         sweep(output, CONFIG, budget=Budget(hours=1e-9))
     assert results(_sweep(CONFIG, output)[0]) == results(finished[1])
-
-
-@pytest.mark.slow
-def test_other_texts_are_not_scored(cluster, output):
-    plan = plan_sweep(CONFIG.model_copy(update={"methods": ("icl",)}), output)
-    *others, last = plan.missing_tables
-    # More than there are CPUs: actors whose tables fail are not to hold theirs.
-    plan.texts.update(dict.fromkeys(others, "of other texts"))
-    refusal = r"task helpdesk: .*\(and 2 more tables\)"
-    with (
-        Recorder(output=output, experiment=CONFIG.name, sweep_key=sweep_key(CONFIG)) as recorder,
-        pytest.raises(ScoringError, match=refusal),
-    ):
-        run_sweep(plan, recorder, Progress())
-    assert [*plan_sweep(CONFIG, output).cells] == [last]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
@@ -43,6 +44,11 @@ KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 #: The end of a record in a file: the digest of the text before it. Early versions wrote none.
 _SEAL = re.compile(r',"digest":"[0-9a-f]{64}"\}$')
+
+
+def now_ms() -> int:
+    """Return the time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 def sealed(text: str) -> str:

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -33,7 +32,7 @@ from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
 from dcs.seeds import derive_generator
 from dcs.selection.ensemble import TableEnsemble, joint_digest
-from dcs_tracking.records import PromptRecord, plain
+from dcs_tracking.records import PromptRecord, now_ms, plain
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
 from dcs_workflows.held_out import Rows, hold_out
@@ -655,7 +654,7 @@ class StoredTables:
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
-            finished_ms=time.time_ns() // 1_000_000,
+            finished_ms=now_ms(),
             **about,
         )
         self.folder.mkdir(parents=True, exist_ok=True)

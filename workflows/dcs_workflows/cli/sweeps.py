@@ -25,7 +25,7 @@ from dcs_workflows.cli.console import (
     new_table,
     progress_bar,
 )
-from dcs_workflows.cli.options import argument, option
+from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
@@ -277,28 +277,18 @@ def quickstart(
 
 
 def sweep(
-    config: Annotated[
-        Path, argument("CONFIG.yaml", "Sweep file, or a packaged sweep: quickstart")
-    ],
-    tables: Annotated[
-        list[str] | None, option("PATH", "Tables to use instead of prompts; repeatable.")
-    ] = None,
+    config: Annotated[Path, argument("CONFIG.yaml", "Sweep file, or a packaged one: quickstart")],
+    tables: Annotated[list[str] | None, option("PATH", "Tables instead of prompts.")] = None,
     model: options.Models = None,
     data: options.Data = None,
     only: Annotated[
-        list[str] | None, option("AXIS=VALUE,...", "Restrict the cells: tasks=trec,rte")
+        list[str] | None, option("AXIS=VALUE,...", "Only cells with tasks=a,b")
     ] = None,
     limit: options.Limit = None,
     settings: options.Settings = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the axes and the remaining work.")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Compute failed cells again.")
-    ] = False,
-    address: Annotated[
-        str | None, option("ADDRESS", "Ray cluster to join: auto, 10.0.0.5:6379")
-    ] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Only print the axes and what is to do.")] = False,
+    retry_failed: Annotated[bool, flag("--retry-failed", "Compute failed cells again.")] = False,
+    address: Annotated[str | None, option("ADDRESS", "Ray cluster: auto, 10.0.0.5:6379")] = None,
     budget: Annotated[
         list[str] | None,
         option("KEY=NUMBER", "Stop after hours=, requests= or tokens= (to models); repeatable."),
@@ -425,9 +415,7 @@ def _run(
 def sync(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.NewTrackingUri = None,
-    restore: Annotated[
-        bool, typer.Option("--restore", help="Restore experiments that were deleted in MLflow.")
-    ] = False,
+    restore: Annotated[bool, flag("--restore", "Restore deleted experiments of MLflow.")] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:

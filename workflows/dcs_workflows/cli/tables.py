@@ -17,7 +17,7 @@ import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
-from dcs_workflows.cli.options import argument, option
+from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,19 +54,10 @@ Prefer = Annotated[
 ]
 Margin = Annotated[
     float | None,
-    option(
-        "POINTS",
-        "Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
-        show_default="--rate times the COBias removed, 0.5 to 2",
-    ),
+    option("POINTS", "Accepted loss of accuracy.", show_default="--rate x COBias removed, 0.5-2"),
 ]
 Rate = Annotated[
-    float | None,
-    option(
-        "RATE",
-        "Points of accuracy that no-harm accepts for a point of COBias.",
-        show_default="0.1",
-    ),
+    float | None, option("RATE", "Accepted loss per point of COBias.", show_default="0.1")
 ]
 MaxAccuracyLoss = Annotated[
     float | None, option("POINTS", "Fairest scheme at most this far below best accuracy.")
@@ -84,25 +75,13 @@ def tune(
             "scheme.",
         ),
     ],
-    test: Annotated[
-        list[Path] | None, option("TABLE", "Held-out table; by default 30 % of the rows.")
-    ] = None,
+    test: Annotated[list[Path] | None, option("TABLE", "Test rows; by default 30 %.")] = None,
     earlier: Annotated[
-        Path | None,
-        option(
-            "SCHEME",
-            "scheme.json of some of the rows: they stay fitted or held out as they were, "
-            "only new rows are divided, and it is evaluated as well.",
-        ),
+        Path | None, option("SCHEME", "Also evaluate it; its rows stay fitted or held out.")
     ] = None,
     read: options.Read = None,
     method: Annotated[
-        str,
-        option(
-            "NAME",
-            "dcs, dnip (weights only), furud (memberships only), a baseline such as "
-            "logistic-balanced, or a plug-in.",
-        ),
+        str, option("NAME", "dcs, dnip, furud, a baseline such as logistic, or a plug-in.")
     ] = "dcs",
     trials: Annotated[
         int | None, option("N", "Number of Optuna trials.", min=0, show_default="24")
@@ -112,14 +91,10 @@ def tune(
     rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
-    compare: Annotated[
-        Any, option("NAME,...", "Methods to compare with.", parser=options.names)
-    ] = None,
+    compare: Annotated[Any, option("NAME,...", "Other methods.", parser=options.names)] = None,
     settings: options.Settings = None,
     seed: Annotated[int, option("N", "Root random seed.", min=0)] = 0,
-    replace_: Annotated[
-        bool, typer.Option("--replace", help="Overwrite a scheme.json of other rows or options.")
-    ] = False,
+    replace_: Annotated[bool, flag("--replace", "Overwrite a scheme of other options.")] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     output: options.Output = Path("dcs-runs"),
@@ -300,10 +275,9 @@ def pick(
             "settings by cross-validation or development rows, such as dcs"
         )
     before = dcs.FittedScheme.load(front)
-    given = {"prefer": prefer, "margin": margin, "rate": rate}
-    tested: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
-    limits: dict[str, Any] = {"max_accuracy_loss": max_accuracy_loss, "max_cobias": max_cobias}
-    picked = before.pick(dcs.Preference(**tested, **limits))
+    asked: dict[str, Any] = {"prefer": prefer, "margin": margin, "rate": rate}
+    asked |= {"max_accuracy_loss": max_accuracy_loss, "max_cobias": max_cobias}
+    picked = before.pick(dcs.Preference(**{k: v for k, v in asked.items() if v is not None}))
     new = picked.scheme
     # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}
@@ -366,11 +340,7 @@ def evaluate(
 
 
 def open_rows(
-    files: Sequence[Path],
-    given: Reading,
-    scheme: CorrectionScheme | None,
-    *,
-    quiet: bool = False,
+    files: Sequence[Path], given: Reading, scheme: CorrectionScheme | None
 ) -> list[Source]:
     """Read files as those that a scheme was fitted on; print what is inferred.
 
@@ -400,7 +370,7 @@ def open_rows(
             raise SchemeError(
                 f"{file}: already corrected by {by}; give the uncorrected probabilities"
             )
-        if source.remark and not quiet:
+        if source.remark:
             console.print(source.remark)
         found.append(source)
     return found
@@ -435,7 +405,9 @@ def apply(
 
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     target = target_of(rows, output, "corrected")
-    sources = open_rows(files, options.reading(read), correction, quiet=str(target) == "-")
+    # Rows that are printed must not be mixed with messages.
+    direct_output(as_json=str(target) == "-", quiet=False)
+    sources = open_rows(files, options.reading(read), correction)
     table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
     name = f"scheme {content_key(correction.to_dict())[:8]}"
     before = None
@@ -457,12 +429,11 @@ def apply(
     else:
         others = frame.drop(columns=[each for each in columns if each in frame])
         write_corrected(others, target, sources[0].reading, correction, table.probs)
-    if str(target) != "-":
-        first = (table.probs if before is None else before).argmax(axis=1)
-        changed = int((correction.predict(table.probs) != first).sum())
-        console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
-        if table.labelled.any():
-            console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
+    first = (table.probs if before is None else before).argmax(axis=1)
+    changed = int((correction.predict(table.probs) != first).sum())
+    console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
+    if table.labelled.any() and str(target) != "-":
+        console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
 
 
 def target_of(rows: Path, output: Path | None, what: str) -> Path:

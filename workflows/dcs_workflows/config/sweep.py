@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from dcs.data.columns import Reading
-from dcs.errors import ConfigError, show, suggest, unknown
+from dcs.errors import ConfigError, check_choice, show, unknown
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import parse_shots
@@ -453,18 +453,11 @@ def selected(
         given = given.removeprefix("axes.")
         axis = given if given in axes else f"{given}s"
         if axis not in axes:
-            raise ConfigError(
-                f"--only {restriction!r}: unknown axis {given!r}{suggest(given, axes)}; "
-                f"must be AXIS=VALUE,... with one of {', '.join(axes)}"
-            )
+            raise unknown(f"--only {restriction!r}: axis", given, axes)
         known = {value_label(axis, value): value for value in axes[axis]}
         wanted = text.split(",")
         for name in wanted:
-            if name not in known:
-                raise ConfigError(
-                    f"--only {restriction!r}: {name!r} is not among the {axis} of the sweep "
-                    f"({', '.join(known)}){suggest(name, known)}"
-                )
+            check_choice(f"--only {restriction!r}: {axis}", name, known)
         chosen = [known[name] for name in wanted]
         found[axis] = tuple(value for value in found.get(axis, axes[axis]) if value in chosen)
         if not found[axis]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from dcs.selection.fitting import Mapper
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
+from dcs_tracking.records import now_ms
 from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import IN_PROCESS, one_thread
 from dcs_workflows.plan import Cell
@@ -70,7 +70,7 @@ def compute_cell(
     CellRecord
         Record with status FINISHED; errors propagate.
     """
-    started_ms = _now_ms()
+    started_ms = now_ms()
     optimization = optimization_rows(optimization, cell)
     method = get_method(cell.method)
     first = reference = None
@@ -122,7 +122,7 @@ def compute_cell(
         status="FINISHED",
         error=None,
         started_ms=started_ms,
-        finished_ms=_now_ms(),
+        finished_ms=now_ms(),
         provenance=collect_provenance(tables=_describe(optimization, test), seeds=_seeds(cell)),
     )
 
@@ -173,7 +173,7 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
         status="FAILED",
         error=redact("".join(traceback.format_exception(error))),
         started_ms=started_ms,
-        finished_ms=_now_ms(),
+        finished_ms=now_ms(),
         provenance=collect_provenance(seeds=_seeds(cell)),
     )
 
@@ -295,7 +295,3 @@ def _seeds(cell: Cell) -> dict[str, int]:
     return {"root": cell.seed} | {
         stream: derive_seed(cell.seed, stream) for stream in ("split", "sampler", "anneal")
     }
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
