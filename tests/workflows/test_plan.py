@@ -104,6 +104,13 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
     assert Counter(cell.seed for cell in cells) == {0: 30, 1: 30}
 
 
+def test_a_table_that_lacks_rows_is_scored_again(tmp_path):
+    key = next(iter(plan_sweep(CONFIG, tmp_path).sources))
+    stored = StoredTables.under(tmp_path, key)
+    stored.write(TABLES, model="tiny_lm", seconds=1.0, gpus=0.0, missing={"x": "too long"})
+    assert key in plan_sweep(CONFIG, tmp_path).missing_tables
+
+
 CELL = toy_cell(method="dcs", tuner=TunerSettings())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +15,10 @@ from dcs_tracking import CellRecord
 from dcs_tracking.store import queries
 from dcs_tracking.store.client import open_experiment, search_runs
 from dcs_workflows.cluster.connect import place
-from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep
 from dcs_workflows.study.cell import failed_record
-from dcs_workflows.tables import StoredTables
 from tests.faults.sweeps import results, sweep
 from tests.workflows.conftest import biased_table, refused
 
@@ -184,23 +181,3 @@ def test_a_cell_that_raises_stops_no_other_and_those_are_the_same_without_ray(
     finished = [record for record in on_ray if record.finished]
     assert results(here) == results(finished)
     assert [record.key for record in here] == [record.key for record in finished]
-
-
-def test_a_prompt_that_is_too_long_costs_its_row(output):
-    for name in ("a", "b"):
-        texts = [f"{name} {k}" if k != 5 else f"{name} long" * 5000 for k in range(20)]
-        rows = ({"text": text, "label": k % 2} for k, text in enumerate(texts))
-        (output / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    files = {"optimization": "a.jsonl", "test": "b.jsonl", "fields": {"text": "text"}}
-    task = {"name": "own", "classes": ["bad", "good"], "template": "{text}\nMood:"}
-    task["files"] = {**files, "label": "label"}
-    (output / "own.yaml").write_text(json.dumps(task))
-    config = CONFIG.model_copy(update={"tasks": (str(output / "own.yaml"),), "shots": (0,)})
-    ((key, request),) = plan_sweep(config, output).missing_tables.items()
-    stored = StoredTables.under(output, key)
-    with closing(ScoringActor("tiny_lm", output / "shards")) as actor:
-        lines = score_here(TableScoring(key, request), actor, Work(), stored).shortfall
-    assert lines[0].startswith("2 of 40 rows are missing")
-    assert ["-00005: its prompt has" in line for line in lines] == [False, True, True]
-    # It is tried again.
-    assert [*plan_sweep(config, output).missing_tables] == [key]

@@ -39,9 +39,7 @@ tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_com
 
 
 def generate(
-    task: Annotated[
-        list[str], option("TASK", "Name (see dcs tasks) or YAML; repeatable.", "--task")
-    ],
+    task: Annotated[list[str], option("TASK", "See dcs tasks, or YAML; repeatable.", "--task")],
     model: options.Models = None,
     data: options.Data = None,
     shots: Annotated[str, option("K,...", "Demonstrations: 0, 1, 5 or N (one per class).")] = "1",

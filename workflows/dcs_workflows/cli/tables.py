@@ -45,10 +45,9 @@ Prefer = Annotated[
     str | None,
     option(
         "NAME",
-        "Point of the front: no-harm is the choice of balance if it is shown to cost no more "
-        "accuracy than its margin, or the best that is; balance maximizes accuracy minus COBias; "
-        "accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric; offsets is "
-        "balance among schemes that `dcs export` can turn into token biases.",
+        "Point of the front: balance (accuracy minus COBias), no-harm (balance within a margin of "
+        "accuracy), offsets (balance of token biases), or the largest accuracy, "
+        "balanced-accuracy, macro-f1 or weakest-class.",
         show_default="no-harm",
     ),
 ]
@@ -59,9 +58,7 @@ Margin = Annotated[
 Rate = Annotated[
     float | None, option("RATE", "Accepted loss per point of COBias.", show_default="0.1")
 ]
-MaxAccuracyLoss = Annotated[
-    float | None, option("POINTS", "Fairest scheme at most this far below best accuracy.")
-]
+MaxAccuracyLoss = Annotated[float | None, option("POINTS", "Fairest with at most this loss.")]
 MaxCobias = Annotated[float | None, option("POINTS", "Only schemes with at most this COBias.")]
 
 
@@ -71,8 +68,7 @@ def tune(
         argument(
             "TABLE...",
             "Class probabilities and labels: .csv, .tsv, .jsonl, .parquet, .npz, or a folder "
-            "of dcs generate. Several tables of the same rows, matched by id, get one joint "
-            "scheme.",
+            "of dcs generate. Several tables of the same rows get one joint scheme.",
         ),
     ],
     test: Annotated[list[Path] | None, option("TABLE", "Test rows; by default 30 %.")] = None,
@@ -249,9 +245,7 @@ def _print_paragraph(sentences: Sequence[str]) -> None:
 
 
 def pick(
-    scheme: Annotated[
-        Path, argument("SCHEME", "scheme.json of dcs tune, or its folder; is overwritten.")
-    ],
+    scheme: Annotated[Path, argument("SCHEME", "scheme.json or its folder; is overwritten.")],
     prefer: Prefer = None,
     margin: Margin = None,
     rate: Rate = None,
@@ -380,12 +374,7 @@ def apply(
     scheme: Scheme,
     files: Annotated[
         list[Path],
-        argument(
-            "ROWS...",
-            "Class probabilities in any form of dcs tune, labelled or not; - reads CSV or "
-            "JSON lines from standard input. A scheme of several tables requires as many, in the "
-            "order of tuning.",
-        ),
+        argument("ROWS...", "Class probabilities of each table of the scheme; - reads stdin."),
     ],
     output: Written = None,
     read: options.Read = None,
