@@ -51,6 +51,20 @@ def test_a_full_disk_leaves_what_was_there(name: str, tmp_path: Path) -> None:
     assert path.read_bytes() != before
 
 
+@by_writer
+def test_the_old_version_stays_whole_while_the_new_one_is_written(
+    name: str, tmp_path: Path
+) -> None:
+    """Nothing is written over it, so that no kill can cut it: who has it open reads all of it."""
+    path = tmp_path / name
+    WRITERS[name](path, 1)
+    before = path.read_bytes()
+    with path.open("rb") as old:
+        WRITERS[name](path, 2)
+        assert old.read() == before
+    assert path.read_bytes() != before
+
+
 def test_commands_on_a_full_disk(tmp_path: Path) -> None:
     biased_table(2000).write(tmp_path / "t.parquet")
     CorrectionScheme.identity(("Anger", "Fear", "Joy")).save(tmp_path / "s.json")

@@ -204,11 +204,14 @@ def _read_once(
     sources = open_sources(paths[0], reading, test=paths[1] if paths[1:] else None)
     tables = {part: source.table for part, source in sources.items()}
     for table in tables.values():
-        if by := table.provenance.corrected_by:
-            raise TableError(
-                f"{paths[0]}: already corrected by {by}; give the uncorrected probabilities"
-            )
+        refuse_corrected(table, paths[0])
     return tables, tuple(source.remark for source in sources.values() if source.remark)
+
+
+def refuse_corrected(table: ProbabilityTable, file: Path) -> None:
+    """Raise TableError if the probabilities of a file have been corrected already."""
+    if by := table.provenance.corrected_by:
+        raise TableError(f"{file}: already corrected by {by}; give the uncorrected probabilities")
 
 
 def given_tables(config: SweepConfig) -> list[GivenTable]:

@@ -57,3 +57,18 @@ def test_the_scheme_of_a_cell_can_be_registered(output: Path, uri: str) -> None:
     assert model.metadata.run_id == found["dcs"].run_id
     with pytest.raises(TrackingError, match="no scheme"):
         log_cell_scheme(uri, found["icl"])
+
+
+def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:
+    recorded(output, 1)
+    (cell,) = stored_cells(uri, "demo")
+    client = mlflow.MlflowClient()
+    (model,) = client.search_logged_models([cell.experiment_id])
+    for copy in output.rglob("scheme.json"):
+        copy.write_text(copy.read_text().replace("0.8", "777"))
+    assert model.source_run_id == cell.run_id
+    log_cell_scheme(uri, cell)
+    scheme = cell.record.scheme or {}
+    model_id = log_cell_scheme(uri, cell)
+    served = mlflow.pyfunc.load_model(f"models:/{model_id}").unwrap_python_model().scheme
+    assert served["corrections"] == scheme["corrections"]

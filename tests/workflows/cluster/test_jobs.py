@@ -6,21 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dcs.data.table import ProbabilityTable
 from dcs_tracking import Archive
 from tests.servers import free_port, ray_head
+from tests.workflows.conftest import biased_table
 
 
 @pytest.mark.slow
 def test_a_submitted_sweep_computes_its_uploaded_tables(tmp_path: Path, output: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
-    probs = np.random.default_rng(0).dirichlet([1.0, 1.0, 1.0], size=60)
-    table = ProbabilityTable.from_arrays(probs, np.arange(60) % 3, classes=("a", "b", "c"))
-    table.write(folder / "mine.parquet")
+    biased_table(60).write(folder / "mine.parquet")
     settings = "name: job\ntables: [mine.parquet]\nmethods: [icl, batch]\n"
     (folder / "small.yaml").write_text(settings)
     with ray_head(free_port()) as (_, address):

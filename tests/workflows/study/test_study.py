@@ -10,8 +10,6 @@ import numpy as np
 import optuna
 import pytest
 
-from dcs.data.columns import to_shares
-from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError
 from dcs.methods.parameters import PARAMETERS, STANDARD_SCHEDULE, Hyperparameters
 from dcs.selection.fitting import Fitting, Threads
@@ -23,21 +21,18 @@ from dcs_workflows.study.space import SearchSpace
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy, StudyStorageError
 from dcs_workflows.study.study import Tuned, Tuning, make_sampler, study_scheme
 from tests.dcs.solutions import setting_of
+from tests.workflows.conftest import biased_table
 
 SETTINGS = TunerSettings(trials=42, space={"weight_scale": [10, 40]})
 KNOBS = [row.name for row in PARAMETERS if len(row.values) > 1]
 
 
-def _table(n_rows: int = 300) -> ProbabilityTable:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, n_rows)
-    probs = np.exp(rng.normal(size=(n_rows, 3)) + 1.5 * np.eye(3)[labels] + [1.5, 0.5, 0.0])
-    return ProbabilityTable.from_arrays(to_shares(probs, "scores"), labels)
+TABLE = biased_table(300)
 
 
 def _study(settings: TunerSettings = SETTINGS, method: str = "dcs", **options: Any) -> Tuned:
     return study_scheme(
-        Tuning(table=_table(), method=get_method(method), settings=settings, seed=3, **options)
+        Tuning(table=TABLE, method=get_method(method), settings=settings, seed=3, **options)
     )
 
 
@@ -128,8 +123,7 @@ def test_what_trials_gained_is_recorded(tuned):
 
 
 def test_what_is_recorded_is_what_ran(tuned):
-    table = _table()
-    fitting = Fitting(table.probs, table.labels, 5, seed=3)
+    fitting = Fitting(TABLE.probs, TABLE.labels, 5, seed=3)
     chosen = tuned.trials[:: len(tuned.trials) // 6]
     for trial, fit in zip(
         chosen,

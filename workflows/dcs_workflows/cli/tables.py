@@ -141,11 +141,8 @@ def tune(
     )
     # Loaded now, since it may be the one that is replaced.
     before = None if earlier is None else dcs.CorrectionScheme.load(earlier)
-    if before is not None and before.classes != rows["test"].classes:
-        raise ConfigError(
-            f"--earlier {earlier}: is for the classes {quoted(before.classes)}, in this order; "
-            f"the table has {quoted(rows['test'].classes)}"
-        )
+    if before is not None:
+        _check_classes(f"--earlier {earlier}", before, rows["test"].classes)
     path = output / f"{name}-{method}" / "scheme.json"
     planned = {cell.method: cell.key for cells in plan.cells.values() for cell in cells}
     made = None if replace_ or not path.exists() else dcs.CorrectionScheme.load(path)
@@ -212,6 +209,14 @@ def tune(
     conclude(summary, as_json=as_json, pending=not report.complete)
 
 
+def _check_classes(source: str, scheme: CorrectionScheme, classes: Sequence[str]) -> None:
+    if scheme.classes != tuple(classes):
+        raise SchemeError(
+            f"{source}: is for the classes {quoted(scheme.classes)}, in this order; the rows have "
+            f"{quoted(classes)}"
+        )
+
+
 def _write_result(
     path: Path,
     scheme: CorrectionScheme,
@@ -265,8 +270,7 @@ def pick(
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
     if not front.exists():
         raise SchemeError(
-            f"{front}: does not exist; dcs tune writes a front only for methods that compare "
-            "settings by cross-validation or development rows, such as dcs"
+            f"{front}: does not exist; dcs tune writes it for methods with cross-validation only"
         )
     before = dcs.FittedScheme.load(front)
     asked: dict[str, Any] = {"prefer": prefer, "margin": margin, "rate": rate}
@@ -321,11 +325,7 @@ def evaluate(
                 f"{path}: requires the tables {quoted(each.inputs)}; correct them with dcs "
                 "apply, then evaluate its output"
             )
-        if each.classes != rows.classes:
-            raise SchemeError(
-                f"{path}: the scheme is for the classes {quoted(each.classes)}, others are for "
-                f"{quoted(rows.classes)}; evaluate it alone"
-            )
+        _check_classes(str(path), each, rows.classes)
         schemes[str(path) if name in schemes else name] = each
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
     if by is not None:
@@ -340,10 +340,11 @@ def open_rows(
 
     Raises
     ------
-    SchemeError
+    TableError
         If there is a scheme, and a file has been corrected already.
     """
     from dcs.data.reader import as_reading, open_source
+    from dcs_workflows.tables import refuse_corrected
 
     found = []
     for k, file in enumerate(files):
@@ -360,10 +361,7 @@ def open_rows(
         if scheme is not None:
             about = f"{file}: the scheme is for other classes"
             source = replace(source, table=source.table.with_classes(scheme.classes, source=about))
-        if scheme is not None and (by := source.table.provenance.corrected_by):
-            raise SchemeError(
-                f"{file}: already corrected by {by}; give the uncorrected probabilities"
-            )
+            refuse_corrected(source.table, file)
         if source.remark:
             console.print(source.remark)
         found.append(source)
