@@ -57,7 +57,7 @@ def begun(tmp_path_factory) -> Path:
     for cells in plan_sweep(CONFIG, output).cells.values():
         for cell in cells:
             if cell.method == "dnip":
-                archive.write(compute_cell(cell, *TABLES.values(), sweep=CONFIG.name))
+                archive.write(compute_cell(cell, TABLES, sweep=CONFIG.name))
             elif cell.method == "batch" and cell.optimization_size == 30:
                 error = ValueError("poisoned")
                 archive.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))

@@ -31,6 +31,7 @@ from dcs_workflows.tables import StoredTables, TableRequest
 from tests.workflows.conftest import biased_table, toy_cell
 
 TABLE = biased_table(60)
+TABLES = {"optimization": TABLE, "test": TABLE}
 TUNER = TunerSettings(
     trials=2,
     judge={"development": 0.3},
@@ -112,8 +113,7 @@ def _computed(error: Exception) -> CellRecord:
     def failing(*arguments: object, **options: object) -> Iterator[Any]:
         raise error
 
-    tables = {"optimization": TABLE, "test": TABLE}
-    return run_cell(CELL, tables, "x", failing, None)
+    return run_cell(CELL, TABLES, "x", failing, None)
 
 
 @pytest.mark.parametrize("error", [NodeDiedError("gone"), LocalRayletDiedError(), RpcError("x")])
@@ -163,7 +163,7 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        compute_cell(CELL, TABLE, TABLE, sweep="x", mapper=look)
+        compute_cell(CELL, TABLES, sweep="x", mapper=look)
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=0, seed=0, limit=5)
     actor, store = ScoringActor("tiny_lm", tmp_path / "shards"), StoredTables(tmp_path / "k")
     with closing(actor):

@@ -63,7 +63,7 @@ def predict(
     correction = dcs.CorrectionScheme.load(scheme)
     scored_by = ScoredBy.of(correction, source=str(scheme))
     content = {"scoring": dict(scored_by.scoring)}
-    chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings or ())
+    chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings)
     values: dict[str, Any] = {"engine": chosen.scoring.engine, **chosen.scoring.options}
     known = scored_by.scoring
     replaced = {name: value for name, value in values.items() if value != known.get(name)}

@@ -61,9 +61,7 @@ def generate(
 
     config = configured(
         PromptsConfig,
-        {},
-        source="command line",
-        sets=settings or (),
+        sets=settings,
         models=model,
         tasks=task,
         shots=shots.split(","),
@@ -213,9 +211,7 @@ def show(
     from dcs.scoring.models import load_tokenizer
     from dcs_workflows.config.sweep import PromptsConfig, configured
 
-    config = configured(
-        PromptsConfig, {}, source="command line", sets=settings or (), models=[model], tasks=[name]
-    )
+    config = configured(PromptsConfig, sets=settings, models=[model], tasks=[name])
     task = get_task(name, data)
     demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
     text = task.examples("test")[0]
@@ -315,7 +311,7 @@ def sweep(
     packaged = not config.suffix and not config.is_file()
     whole = load_config(
         packaged_config(str(config)) if packaged else config,
-        sets=settings or (),
+        sets=settings,
         tables=tables,
         models=model,
         limit=limit,

@@ -53,10 +53,10 @@ Prefer = Annotated[
 ]
 Margin = Annotated[
     float | None,
-    option("POINTS", "Accepted loss of accuracy.", show_default="--rate x COBias removed, 0.5-2"),
+    option("POINTS", "Loss that no-harm accepts.", show_default="--rate x COBias removed, 0.5-2"),
 ]
 Rate = Annotated[
-    float | None, option("RATE", "Accepted loss per point of COBias.", show_default="0.1")
+    float | None, option("RATE", "Loss that no-harm accepts per COBias.", show_default="0.1")
 ]
 MaxAccuracyLoss = Annotated[float | None, option("POINTS", "Fairest with at most this loss.")]
 MaxCobias = Annotated[float | None, option("POINTS", "Only schemes with at most this COBias.")]
@@ -73,7 +73,7 @@ def tune(
     ],
     test: Annotated[list[Path] | None, option("TABLE", "Test rows; by default 30 %.")] = None,
     earlier: Annotated[
-        Path | None, option("SCHEME", "Also evaluate it; its rows stay fitted or held out.")
+        Path | None, option("SCHEME", "scheme.json whose rows keep their part; evaluated too.")
     ] = None,
     read: options.Read = None,
     method: Annotated[
@@ -117,9 +117,7 @@ def tune(
     direct_output(as_json=as_json, quiet=quiet)
     config = configured(
         TuneConfig,
-        {},
-        source="command line",
-        sets=settings or (),
+        sets=settings,
         tuner__trials=trials,
         tuner__prefer=prefer,
         tuner__margin=margin,

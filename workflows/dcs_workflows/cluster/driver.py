@@ -325,15 +325,7 @@ def run_cell(
     """
     started_ms = now_ms()
     try:
-        return compute_cell(
-            cell,
-            tables["optimization"],
-            tables["test"],
-            sweep=sweep,
-            mapper=mapper,
-            studies=studies,
-            known=known,
-        )
+        return compute_cell(cell, tables, sweep=sweep, mapper=mapper, studies=studies, known=known)
     except StudyStorageError:
         time.sleep(_STORAGE_SECONDS)
         raise

@@ -137,8 +137,7 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
             for cell in group:
                 record = compute_cell(
                     cell,
-                    tables["optimization"],
-                    tables["test"],
+                    tables,
                     sweep=plan.config.name,
                     progress=progress,
                     mapper=mapper,

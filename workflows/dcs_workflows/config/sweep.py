@@ -356,7 +356,12 @@ class SweepConfig(PromptsConfig, TuneConfig):
 
 
 def configured(
-    model: type[Model], content: dict[str, Any], *, source: str, sets: Sequence[str], **named: Any
+    model: type[Model],
+    content: dict[str, Any] | None = None,
+    *,
+    source: str = "command line",
+    sets: Sequence[str] | None = None,
+    **named: Any,
 ) -> Model:
     """Return a configuration in which the command line takes precedence over the file.
 
@@ -364,11 +369,11 @@ def configured(
     ----------
     model : type
         :class:`SweepConfig` or one of its base classes.
-    content : dict
+    content : dict, optional
         Plain values by key; modified in place.
     source : str
         Origin of the values, for error messages.
-    sets : sequence of str
+    sets : sequence of str, optional
         Strings ``key=value`` with a dotted configuration key and a YAML value.
     **named
         Further values by key, with ``__`` for a dot; None values are ignored.
@@ -378,8 +383,9 @@ def configured(
     ConfigError
         If a key or value is invalid.
     """
+    content = {} if content is None else content
     given = [(name.split("__"), value) for name, value in named.items() if value is not None]
-    for text in sets:
+    for text in sets or ():
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set {show(text)}: must be KEY=VALUE, e.g. tuner.trials=10")
@@ -398,7 +404,7 @@ def configured(
 
 
 def load_config(
-    path: str | os.PathLike[str], *, sets: Sequence[str] = (), **named: Any
+    path: str | os.PathLike[str], *, sets: Sequence[str] | None = None, **named: Any
 ) -> SweepConfig:
     """Read a sweep configuration.
 

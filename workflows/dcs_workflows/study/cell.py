@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -36,8 +36,7 @@ Labels: TypeAlias = NDArray[np.int64]
 @one_thread()
 def compute_cell(
     cell: Cell,
-    optimization: Rows,
-    test: Rows,
+    tables: Mapping[str, Rows],
     *,
     sweep: str,
     progress: Callable[[float], None] = lambda share: None,
@@ -51,8 +50,8 @@ def compute_cell(
     ----------
     cell : Cell
         The cell to compute.
-    optimization, test : ProbabilityTable or TableEnsemble
-        The tables with the digests of the cell. The test table is used only after selection.
+    tables : mapping of str to ProbabilityTable or TableEnsemble
+        Tables by split, with the digests of the cell. The test table is used only after selection.
     sweep : str
         Name of the sweep that the record belongs to.
     progress : callable, optional
@@ -71,7 +70,7 @@ def compute_cell(
         Record with status FINISHED; errors propagate.
     """
     started_ms = now_ms()
-    optimization = optimization_rows(optimization, cell)
+    optimization, test = optimization_rows(tables["optimization"], cell), tables["test"]
     method = get_method(cell.method)
     first = reference = None
     if not isinstance(optimization, TableEnsemble):
