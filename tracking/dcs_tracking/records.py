@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -351,9 +351,3 @@ class StoredCell:
     record: CellRecord
     run_id: str
     experiment_id: str
-
-
-#: How the trials of a cell are recorded in MLflow.
-TrialTracking: TypeAlias = Literal["table", "none"]
-#: Which figures are drawn and recorded.
-FigureTracking: TypeAlias = Literal["sweep", "none"]

@@ -17,8 +17,8 @@ from dcs_workflows.cli.console import console
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
     from dcs_tracking import Recorder
+    from dcs_tracking.archive import TrackingSettings
     from dcs_tracking.records import StoredCell
-    from dcs_workflows.config.tuner import TrackingSettings
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:

@@ -31,6 +31,7 @@ from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import parse_shots
 from dcs.selection.methods import get_method, method_names
+from dcs_tracking.archive import TrackingSettings
 from dcs_tracking.results.settings import objective_name
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.tuner import (
@@ -38,7 +39,6 @@ from dcs_workflows.config.tuner import (
     PREFERENCE_FIELDS,
     FixedObjective,
     ObjectiveChoice,
-    TrackingSettings,
     TunerSettings,
 )
 
