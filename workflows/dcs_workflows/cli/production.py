@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +15,7 @@ import typer
 import dcs
 from dcs.errors import ConfigError, SchemeError, show
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import console, new_table, progress_bar
+from dcs_workflows.cli.console import console, direct_output, new_table, progress_bar
 from dcs_workflows.cli.options import argument, option
 from dcs_workflows.cli.tables import FRONT, Scheme, Written, open_rows, target_of, write_corrected
 
@@ -38,17 +36,10 @@ Rows = Annotated[
 def predict(
     scheme: Scheme,
     texts: Annotated[
-        Path,
-        argument(
-            "TEXTS",
-            "Texts in the columns of the task: .csv, .tsv, .jsonl or .parquet; - reads CSV "
-            "or JSON lines from standard input.",
-        ),
+        Path, argument("TEXTS", "Texts: .csv, .tsv, .jsonl or .parquet; - reads standard input.")
     ],
     output: Written = None,
-    model: Annotated[
-        str | None, option("MODEL", "Model to use.", show_default="that of the fit")
-    ] = None,
+    model: Annotated[str | None, option("MODEL", "By default that of the fit.")] = None,
     settings: options.Settings = None,
 ) -> None:
     """Label texts: score them with the model and prompt of a fit, and correct the probabilities.
@@ -72,7 +63,7 @@ def predict(
     correction = dcs.CorrectionScheme.load(scheme)
     scored_by = ScoredBy.of(correction, source=str(scheme))
     content = {"scoring": dict(scored_by.scoring)}
-    chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings or ())
+    chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings)
     values: dict[str, Any] = {"engine": chosen.scoring.engine, **chosen.scoring.options}
     known = scored_by.scoring
     replaced = {name: value for name, value in values.items() if value != known.get(name)}
@@ -83,19 +74,15 @@ def predict(
     store = chosen.scoring.store or Path("dcs-runs") / "shards"
     classifier = Classifier.load(correction, store=store, **replaced)
     # Rows that are printed must not be mixed with messages.
-    piped = str(target) == "-"
-    tell = partial(typer.echo, err=True) if piped else console.print
-    shown: AbstractContextManager[Callable[..., None]] = nullcontext(lambda **update: None)
-    if not piped:
-        shown = progress_bar("scoring prompts", len(rows))
-    with classifier, one_thread(), shown as bar:
+    direct_output(as_json=str(target) == "-", quiet=False)
+    with classifier, one_thread(), progress_bar("scoring prompts", len(rows)) as bar:
         probs, reasons = classifier.score(rows, progress=lambda count: bar(advance=count))
         remarks: list[str] = getattr(classifier.scorer, "report", list)()
     kept = [row for row in range(len(rows)) if row not in reasons]
     for row, reason in [*reasons.items()][:_LISTED]:
-        tell(f"{texts}: row {row + 1}: {reason}")
+        console.print(f"{texts}: row {row + 1}: {reason}")
     if len(reasons) > _LISTED:
-        tell(f"and {len(reasons) - _LISTED} more rows")
+        console.print(f"and {len(reasons) - _LISTED} more rows")
     if not kept:
         raise ConfigError(f"{texts}: no row could be scored")
     probs = probs[kept]
@@ -104,8 +91,8 @@ def predict(
     write_corrected(frame, target, Reading(), correction, probs)
     missing = f", {len(reasons)} rows left out; the same command tries them again"
     for line in (*remarks, f"{target}: {len(kept)} rows{missing if reasons else ''}"):
-        tell(line)
-    if not piped:
+        console.print(line)
+    if str(target) != "-":
         watched = f"dcs check {shlex.quote(str(scheme))} {shlex.quote(str(target))}"
         console.print(f"next: {watched}", style="bold")
 
@@ -193,8 +180,7 @@ def shares(
     scheme: Scheme,
     file: Rows,
     method: Annotated[
-        str,
-        option("NAME", "adjusted (counts), likelihood (by EM), or sample (shares are unchanged)."),
+        str, option("NAME", "adjusted (counts), likelihood (EM), sample (unchanged shares).")
     ] = "adjusted",
     read: options.Read = None,
 ) -> None:
@@ -253,20 +239,10 @@ def _kept(path: Path, scheme: dcs.CorrectionScheme, name: str) -> dict[str, Any]
 def export(
     scheme: Scheme,
     model: Annotated[str | None, option("MODEL", "Model with a local tokenizer.")] = None,
-    encoding: Annotated[
-        str | None, option("NAME", "Encoding of tiktoken, such as o200k_base.")
-    ] = None,
-    tokens: Annotated[
-        Path | None, option("FILE", 'JSON of first tokens: {"CLASS": [ID, ...], ...}.')
-    ] = None,
+    encoding: Annotated[str | None, option("NAME", "tiktoken's, such as o200k_base.")] = None,
+    tokens: Annotated[Path | None, option("FILE", 'JSON: {"CLASS": [ID, ...], ...}.')] = None,
     label_words: Annotated[
-        Any,
-        option(
-            "A,B,...",
-            "Label word of each class, in the order of the scheme.",
-            parser=options.names,
-            show_default="the class names",
-        ),
+        Any, option("A,B,...", "By default the class names.", parser=options.names)
     ] = None,
 ) -> None:
     """Print a scheme that only adds offsets, as JSON: the `logit_bias` of an API request.

@@ -20,7 +20,7 @@ from rich.text import Text
 from dcs.errors import ConfigError
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, new_table
-from dcs_workflows.cli.options import argument, option
+from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,9 +37,7 @@ def report(
         "dcs-runs"
     ),
     tracking_uri: options.TrackingUri = None,
-    files: Annotated[
-        Path | None, option("FOLDER", "Also write all tables and figures to this folder.")
-    ] = None,
+    files: Annotated[Path | None, option("FOLDER", "Also for tables and figures.")] = None,
 ) -> None:
     """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
 
@@ -111,16 +109,10 @@ def ui(
 
 
 def runs(
-    sweep: Annotated[
-        str | None, argument("[SWEEP]", "Name of a sweep, e.g. tune; all by default.")
-    ] = None,
-    sort: Annotated[
-        str | None, option("METRIC", "Sort by a metric, best first, e.g. test/cobias.")
-    ] = None,
+    sweep: Annotated[str | None, argument("[SWEEP]", "Name of a sweep; by default all.")] = None,
+    sort: Annotated[str | None, option("METRIC", "Best first, e.g. test/cobias.")] = None,
     as_json: options.AsJson = False,
-    studies: Annotated[
-        Path | None, option("FILE", "Copy their studies to a journal for optuna-dashboard.")
-    ] = None,
+    studies: Annotated[Path | None, option("FILE", "Journal for optuna-dashboard.")] = None,
     output: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -210,7 +202,7 @@ def compare(
 
 def rm(
     name: Annotated[str, argument("SWEEP|RUN", "Name of a sweep, or a run as in register.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do not ask.", "-y")] = False,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:

@@ -25,7 +25,7 @@ from dcs_workflows.cli.console import (
     new_table,
     progress_bar,
 )
-from dcs_workflows.cli.options import argument, option
+from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
@@ -39,9 +39,7 @@ tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_com
 
 
 def generate(
-    task: Annotated[
-        list[str], option("TASK", "Name (see dcs tasks) or YAML; repeatable.", "--task")
-    ],
+    task: Annotated[list[str], option("TASK", "See dcs tasks, or YAML; repeatable.", "--task")],
     model: options.Models = None,
     data: options.Data = None,
     shots: Annotated[str, option("K,...", "Demonstrations: 0, 1, 5 or N (one per class).")] = "1",
@@ -63,9 +61,7 @@ def generate(
 
     config = configured(
         PromptsConfig,
-        {},
-        source="command line",
-        sets=settings or (),
+        sets=settings,
         models=model,
         tasks=task,
         shots=shots.split(","),
@@ -215,9 +211,7 @@ def show(
     from dcs.scoring.models import load_tokenizer
     from dcs_workflows.config.sweep import PromptsConfig, configured
 
-    config = configured(
-        PromptsConfig, {}, source="command line", sets=settings or (), models=[model], tasks=[name]
-    )
+    config = configured(PromptsConfig, sets=settings, models=[model], tasks=[name])
     task = get_task(name, data)
     demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
     text = task.examples("test")[0]
@@ -277,28 +271,18 @@ def quickstart(
 
 
 def sweep(
-    config: Annotated[
-        Path, argument("CONFIG.yaml", "Sweep file, or a packaged sweep: quickstart")
-    ],
-    tables: Annotated[
-        list[str] | None, option("PATH", "Tables to use instead of prompts; repeatable.")
-    ] = None,
+    config: Annotated[Path, argument("CONFIG.yaml", "Sweep file, or a packaged one: quickstart")],
+    tables: Annotated[list[str] | None, option("PATH", "Tables instead of prompts.")] = None,
     model: options.Models = None,
     data: options.Data = None,
     only: Annotated[
-        list[str] | None, option("AXIS=VALUE,...", "Restrict the cells: tasks=trec,rte")
+        list[str] | None, option("AXIS=VALUE,...", "Only cells with tasks=a,b")
     ] = None,
     limit: options.Limit = None,
     settings: options.Settings = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the axes and the remaining work.")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Compute failed cells again.")
-    ] = False,
-    address: Annotated[
-        str | None, option("ADDRESS", "Ray cluster to join: auto, 10.0.0.5:6379")
-    ] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Only print the axes and what is to do.")] = False,
+    retry_failed: Annotated[bool, flag("--retry-failed", "Compute failed cells again.")] = False,
+    address: Annotated[str | None, option("ADDRESS", "Ray cluster: auto, 10.0.0.5:6379")] = None,
     budget: Annotated[
         list[str] | None,
         option("KEY=NUMBER", "Stop after hours=, requests= or tokens= (to models); repeatable."),
@@ -327,7 +311,7 @@ def sweep(
     packaged = not config.suffix and not config.is_file()
     whole = load_config(
         packaged_config(str(config)) if packaged else config,
-        sets=settings or (),
+        sets=settings,
         tables=tables,
         models=model,
         limit=limit,
@@ -425,9 +409,7 @@ def _run(
 def sync(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.NewTrackingUri = None,
-    restore: Annotated[
-        bool, typer.Option("--restore", help="Restore experiments that were deleted in MLflow.")
-    ] = False,
+    restore: Annotated[bool, flag("--restore", "Restore deleted experiments of MLflow.")] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
