@@ -23,7 +23,8 @@ Correction: TypeAlias = Literal["adjusted", "likelihood", "sample"]
 _LEVEL: Final = 0.95
 _STEPS: Final = 500
 
-#: Rows that are added to each class, spread over the predictions: no rate is known to be 0.
+#: Rows that are added to each class (or prediction), spread over the predictions (or classes): no
+#: rate is known to be 0.
 _PRIOR: Final = 0.5
 
 
@@ -74,11 +75,9 @@ def class_shares(
         )
     solve = {"adjusted": _adjusted, "likelihood": _likelihood, "sample": _stratified}[method]
     if method == "sample":
-        held = held.T
-        prior = held + _PRIOR * rows / rows.sum()
-    else:
-        prior = held + _PRIOR / len(held)
-    known = held if held.sum(axis=1).all() else prior
+        held = held.T  # by prediction
+    prior = held + _PRIOR / len(held)
+    known = np.where(held.any(axis=1, keepdims=True), held, prior)
     estimate = solve(_shares(known)[None], _shares(counts)[None])[0]
     rng = np.random.default_rng(seed)
     rates = np.stack([rng.dirichlet(own, resamples) for own in prior], axis=1)

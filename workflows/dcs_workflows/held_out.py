@@ -90,7 +90,8 @@ def _placed(table: Rows, earlier: Path) -> tuple[NDArray[np.int64], str]:
     number, found = sum(rows.n_rows for rows in kept), int((placed >= 0).sum())
     if 2 * found < number:
         raise TableError(
-            f"earlier {earlier}: only {found} of its {number} rows are in the table; give all"
+            f"earlier {earlier}: only {found} of its {number} rows are in the table; give a table "
+            "with these rows and further ones"
         )
     return placed, (
         f"{found} of {number} rows of {earlier} stay fitted or held out; {table.n_rows - found} "

@@ -160,7 +160,8 @@ def stored_cells(
     cells = _load_cells(client, runs, archive)
     if not cells:
         raise TrackingError(
-            f"experiment {experiment!r} has no finished cells; `dcs sync` records those on disk"
+            f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are not "
+            "recorded yet"
         )
     place = {id(cell.record): cell for cell in cells}
     return [place[id(record)] for record in ordered(cell.record for cell in cells)]
@@ -188,7 +189,8 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
     if len({run.data.tags.get(schema.CELL_KEY) for run in runs}) != 1:
         known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in runs[:5])
         raise TrackingError(
-            f"run {name!r}: {len(runs)} cells have this key, id or name ({known}); see dcs runs"
+            f"run {name!r}: {len(runs)} cells have this key, run id or name ({known}); `dcs runs` "
+            "lists all of them"
         )
     # Several sweeps may have the same cell, with the same record.
     return _load_cells(client, runs[-1:], archive)[0]

@@ -524,7 +524,8 @@ def _resolve_store(sweep: Sweep) -> str | None:
     if stored is not None and (file := sqlite_path(stored)) and not file.parent.exists():
         # It would be created again, if the folder was moved.
         raise TrackingError(
-            f"{stored}: its folder does not exist any more; give another with --tracking-uri"
+            f"{stored}: the folder of this store does not exist any more; give another with "
+            "--tracking-uri"
         )
     if stored is None or "***" not in stored:
         return stored

@@ -195,7 +195,8 @@ def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
     record = cell.record
     if record.scheme is None or not has_chosen(record):
         raise TrackingError(
-            f"run {cell.run_id} has no scheme to serve; give one of a method that searches"
+            f"run {cell.run_id} has no scheme to serve; give a run of a method that searches for "
+            "a scheme"
         )
     return log_model(
         open_store(tracking_uri),

@@ -36,10 +36,17 @@ Rows = Annotated[
 def predict(
     scheme: Scheme,
     texts: Annotated[
-        Path, argument("TEXTS", "Texts: .csv, .tsv, .jsonl or .parquet; - reads standard input.")
+        Path,
+        argument(
+            "TEXTS",
+            "Texts in the columns of the task: .csv, .tsv, .jsonl or .parquet; - reads CSV "
+            "or JSON lines from standard input.",
+        ),
     ],
     output: Written = None,
-    model: Annotated[str | None, option("MODEL", "By default that of the fit.")] = None,
+    model: Annotated[
+        str | None, option("MODEL", "Model to use.", show_default="that of the fit")
+    ] = None,
     settings: options.Settings = None,
 ) -> None:
     """Label texts: score them with the model and prompt of a fit, and correct the probabilities.
@@ -180,7 +187,8 @@ def shares(
     scheme: Scheme,
     file: Rows,
     method: Annotated[
-        str, option("NAME", "adjusted (counts), likelihood (EM), sample (unchanged shares).")
+        str,
+        option("NAME", "adjusted (counts), likelihood (by EM), or sample (shares are unchanged)."),
     ] = "adjusted",
     read: options.Read = None,
 ) -> None:
@@ -207,8 +215,8 @@ def shares(
     console.print(table)
     console.print(f"% of {counts.sum()} rows; errors from {np.sum(confusion)} held-out rows")
     if method != "sample":
-        said = "if those are a random sample of these, --method sample has narrower intervals"
-        console.print(said)
+        said = f"if the labelled rows are a random sample of {file.name}, use --method sample"
+        console.print(f"{said}: its intervals are narrower")
 
 
 def _opened(
@@ -239,10 +247,20 @@ def _kept(path: Path, scheme: dcs.CorrectionScheme, name: str) -> dict[str, Any]
 def export(
     scheme: Scheme,
     model: Annotated[str | None, option("MODEL", "Model with a local tokenizer.")] = None,
-    encoding: Annotated[str | None, option("NAME", "tiktoken's, such as o200k_base.")] = None,
-    tokens: Annotated[Path | None, option("FILE", 'JSON: {"CLASS": [ID, ...], ...}.')] = None,
+    encoding: Annotated[
+        str | None, option("NAME", "Encoding of tiktoken, such as o200k_base.")
+    ] = None,
+    tokens: Annotated[
+        Path | None, option("FILE", 'JSON of first tokens: {"CLASS": [ID, ...], ...}.')
+    ] = None,
     label_words: Annotated[
-        Any, option("A,B,...", "By default the class names.", parser=options.names)
+        Any,
+        option(
+            "A,B,...",
+            "Label word of each class, in the order of the scheme.",
+            parser=options.names,
+            show_default="the class names",
+        ),
     ] = None,
 ) -> None:
     """Print a scheme that only adds offsets, as JSON: the `logit_bias` of an API request.

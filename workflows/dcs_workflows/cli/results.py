@@ -37,7 +37,9 @@ def report(
         "dcs-runs"
     ),
     tracking_uri: options.TrackingUri = None,
-    files: Annotated[Path | None, option("FOLDER", "Also for tables and figures.")] = None,
+    files: Annotated[
+        Path | None, option("FOLDER", "Also write all tables and figures to this folder.")
+    ] = None,
 ) -> None:
     """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
 
@@ -109,10 +111,16 @@ def ui(
 
 
 def runs(
-    sweep: Annotated[str | None, argument("[SWEEP]", "Name of a sweep; by default all.")] = None,
-    sort: Annotated[str | None, option("METRIC", "Best first, e.g. test/cobias.")] = None,
+    sweep: Annotated[
+        str | None, argument("[SWEEP]", "Name of a sweep, e.g. tune; all by default.")
+    ] = None,
+    sort: Annotated[
+        str | None, option("METRIC", "Sort by a metric, best first, e.g. test/cobias.")
+    ] = None,
     as_json: options.AsJson = False,
-    studies: Annotated[Path | None, option("FILE", "Journal for optuna-dashboard.")] = None,
+    studies: Annotated[
+        Path | None, option("FILE", "Copy their studies to a journal for optuna-dashboard.")
+    ] = None,
     output: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:

@@ -39,7 +39,9 @@ tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_com
 
 
 def generate(
-    task: Annotated[list[str], option("TASK", "See dcs tasks, or YAML; repeatable.", "--task")],
+    task: Annotated[
+        list[str], option("TASK", "Name (see dcs tasks) or YAML; repeatable.", "--task")
+    ],
     model: options.Models = None,
     data: options.Data = None,
     shots: Annotated[str, option("K,...", "Demonstrations: 0, 1, 5 or N (one per class).")] = "1",
@@ -271,18 +273,26 @@ def quickstart(
 
 
 def sweep(
-    config: Annotated[Path, argument("CONFIG.yaml", "Sweep file, or a packaged one: quickstart")],
-    tables: Annotated[list[str] | None, option("PATH", "Tables instead of prompts.")] = None,
+    config: Annotated[
+        Path, argument("CONFIG.yaml", "Sweep file, or a packaged sweep: quickstart")
+    ],
+    tables: Annotated[
+        list[str] | None, option("PATH", "Tables to use instead of prompts; repeatable.")
+    ] = None,
     model: options.Models = None,
     data: options.Data = None,
     only: Annotated[
-        list[str] | None, option("AXIS=VALUE,...", "Only cells with tasks=a,b")
+        list[str] | None, option("AXIS=VALUE,...", "Restrict the cells: tasks=trec,rte")
     ] = None,
     limit: options.Limit = None,
     settings: options.Settings = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Only print the axes and what is to do.")] = False,
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Only print the axes and the remaining work.")
+    ] = False,
     retry_failed: Annotated[bool, flag("--retry-failed", "Compute failed cells again.")] = False,
-    address: Annotated[str | None, option("ADDRESS", "Ray cluster: auto, 10.0.0.5:6379")] = None,
+    address: Annotated[
+        str | None, option("ADDRESS", "Ray cluster to join: auto, 10.0.0.5:6379")
+    ] = None,
     budget: Annotated[
         list[str] | None,
         option("KEY=NUMBER", "Stop after hours=, requests= or tokens= (to models); repeatable."),
@@ -409,7 +419,9 @@ def _run(
 def sync(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.NewTrackingUri = None,
-    restore: Annotated[bool, flag("--restore", "Restore deleted experiments of MLflow.")] = False,
+    restore: Annotated[
+        bool, flag("--restore", "Restore experiments that were deleted in MLflow.")
+    ] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -45,20 +45,32 @@ Prefer = Annotated[
     str | None,
     option(
         "NAME",
-        "Point of the front: balance (accuracy minus COBias), no-harm (balance within a margin of "
-        "accuracy), offsets (balance of token biases), or the largest accuracy, "
-        "balanced-accuracy, macro-f1 or weakest-class.",
+        "Point of the front: no-harm is the choice of balance if it is shown to cost no more "
+        "accuracy than its margin, or the best that is; balance maximizes accuracy minus COBias; "
+        "accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric; offsets is "
+        "balance among schemes that `dcs export` can turn into token biases.",
         show_default="no-harm",
     ),
 ]
 Margin = Annotated[
     float | None,
-    option("POINTS", "Loss that no-harm accepts.", show_default="--rate x COBias removed, 0.5-2"),
+    option(
+        "POINTS",
+        "Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
+        show_default="--rate times the COBias removed, 0.5 to 2",
+    ),
 ]
 Rate = Annotated[
-    float | None, option("RATE", "Loss that no-harm accepts per COBias.", show_default="0.1")
+    float | None,
+    option(
+        "RATE",
+        "Points of accuracy that no-harm accepts for a point of COBias.",
+        show_default="0.1",
+    ),
 ]
-MaxAccuracyLoss = Annotated[float | None, option("POINTS", "Fairest with at most this loss.")]
+MaxAccuracyLoss = Annotated[
+    float | None, option("POINTS", "Fairest scheme at most this far below best accuracy.")
+]
 MaxCobias = Annotated[float | None, option("POINTS", "Only schemes with at most this COBias.")]
 
 
@@ -68,16 +80,29 @@ def tune(
         argument(
             "TABLE...",
             "Class probabilities and labels: .csv, .tsv, .jsonl, .parquet, .npz, or a folder "
-            "of dcs generate. Several tables of the same rows get one joint scheme.",
+            "of dcs generate. Several tables of the same rows, matched by id, get one joint "
+            "scheme.",
         ),
     ],
-    test: Annotated[list[Path] | None, option("TABLE", "Test rows; by default 30 %.")] = None,
+    test: Annotated[
+        list[Path] | None, option("TABLE", "Held-out table; by default 30 % of the rows.")
+    ] = None,
     earlier: Annotated[
-        Path | None, option("SCHEME", "scheme.json whose rows keep their part; evaluated too.")
+        Path | None,
+        option(
+            "SCHEME",
+            "scheme.json of some of the rows: they stay fitted or held out as they were, "
+            "only new rows are divided, and it is evaluated as well.",
+        ),
     ] = None,
     read: options.Read = None,
     method: Annotated[
-        str, option("NAME", "dcs, dnip, furud, a baseline such as logistic, or a plug-in.")
+        str,
+        option(
+            "NAME",
+            "dcs, dnip (weights only), furud (memberships only), a baseline such as "
+            "logistic-balanced, or a plug-in.",
+        ),
     ] = "dcs",
     trials: Annotated[
         int | None, option("N", "Number of Optuna trials.", min=0, show_default="24")
@@ -87,10 +112,14 @@ def tune(
     rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
-    compare: Annotated[Any, option("NAME,...", "Other methods.", parser=options.names)] = None,
+    compare: Annotated[
+        Any, option("NAME,...", "Methods to compare with.", parser=options.names)
+    ] = None,
     settings: options.Settings = None,
     seed: Annotated[int, option("N", "Root random seed.", min=0)] = 0,
-    replace_: Annotated[bool, flag("--replace", "Overwrite a scheme of other options.")] = False,
+    replace_: Annotated[
+        bool, flag("--replace", "Overwrite a scheme.json of other rows or options.")
+    ] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     output: options.Output = Path("dcs-runs"),
@@ -248,7 +277,9 @@ def _print_paragraph(sentences: Sequence[str]) -> None:
 
 
 def pick(
-    scheme: Annotated[Path, argument("SCHEME", "scheme.json or its folder; is overwritten.")],
+    scheme: Annotated[
+        Path, argument("SCHEME", "scheme.json of dcs tune, or its folder; is overwritten.")
+    ],
     prefer: Prefer = None,
     margin: Margin = None,
     rate: Rate = None,
@@ -268,7 +299,8 @@ def pick(
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
     if not front.exists():
         raise SchemeError(
-            f"{front}: does not exist; dcs tune writes it for methods with cross-validation only"
+            f"{front}: does not exist; dcs tune writes a front only for methods that compare "
+            "settings by cross-validation or development rows, such as dcs"
         )
     before = dcs.FittedScheme.load(front)
     asked: dict[str, Any] = {"prefer": prefer, "margin": margin, "rate": rate}
@@ -370,7 +402,12 @@ def apply(
     scheme: Scheme,
     files: Annotated[
         list[Path],
-        argument("ROWS...", "Class probabilities of each table of the scheme; - reads stdin."),
+        argument(
+            "ROWS...",
+            "Class probabilities in any form of dcs tune, labelled or not; - reads CSV or "
+            "JSON lines from standard input. A scheme of several tables requires as many, in the "
+            "order of tuning.",
+        ),
     ],
     output: Written = None,
     read: options.Read = None,

@@ -294,7 +294,8 @@ def _join(address: str, options: dict[str, Any]) -> None:
     except (ConnectionError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         raise ClusterError(
             f"cannot join the Ray cluster at {address!r}: {one_line(error)}; it must run the same "
-            "versions, with RAY_AUTH_MODE=token and the RAY_AUTH_TOKEN that is set here"
+            "versions as this machine, with RAY_AUTH_MODE=token "
+            "and the RAY_AUTH_TOKEN that is set here"
         ) from None
 
 
