@@ -54,6 +54,16 @@ def test_what_no_held_out_row_shows_is_uncertain_rather_than_zero() -> None:
     assert [each.estimate for each in only] == pytest.approx([8 / 9, 1 / 9, 0.0])
 
 
+@pytest.mark.parametrize("method", ["adjusted", "likelihood", "sample"])
+def test_few_new_rows_have_wide_intervals(method: str) -> None:
+    widths = []
+    for number in (1, 5, 25):
+        found = class_shares(CONFUSION, [number, 0, 0], classes=CLASSES, method=method)
+        widths.append(found[0].high - found[0].low)
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > 0.4
+
+
 def test_the_likelihood_is_the_largest() -> None:
     counts = np.array([700, 10, 20])  # more of a class than its errors explain
     rates = CONFUSION / CONFUSION.sum(axis=1, keepdims=True)
