@@ -196,7 +196,7 @@ def shares(
 
     Predicted shares are corrected by the errors of the scheme on held-out rows of the fit. Rows
     of a class must be alike then and now; only the shares of the classes may differ. If these have
-    not changed either, because the labelled rows are a random sample of FILE, --method sample has
+    not changed either, because the labelled rows are a random sample of TABLE, --method sample has
     narrower intervals.
 
     Example: `dcs shares dcs-runs/mood-dcs/scheme.json labels.csv`
