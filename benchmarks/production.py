@@ -32,7 +32,8 @@ CLASSES: Final = (2, 4, 10)
 FITTED: Final = (300, 1000)
 ACCURACIES: Final = (0.5, 0.8, 0.9)
 UNLABELLED: Final = (2000, 20_000)
-METHODS: Final = ("adjusted", "sample")
+#: Method, and concentration of the Dirichlet distribution of shares; below 1, classes may be rare.
+SETTINGS: Final = (("adjusted", 5.0), ("sample", 5.0), ("sample", 0.7))
 
 #: Logit of the true class that gives about 85 % accuracy.
 SIGNAL: Final = {2: 1.5, 4: 2.2, 10: 2.9}
@@ -68,9 +69,9 @@ def alarms(number: int) -> Iterator[str]:
             yield f"| {n_classes} | {n} | {figures} |"
 
 
-def intervals(number: int, method: str) -> Iterator[str]:
+def intervals(number: int, method: str, concentration: float) -> Iterator[str]:
     """Yield coverage and relative width of the intervals of shares, as rows of a table."""
-    yield f"method {method}"
+    yield f"method {method}, concentration {concentration}"
     yield ""
     yield "| classes | accuracy | held out | unlabelled | coverage | width: counting labels is 1 |"
     yield "| ---: | ---: | ---: | ---: | ---: | ---: |"
@@ -82,7 +83,7 @@ def intervals(number: int, method: str) -> Iterator[str]:
                 covered, widths = [], []
                 for draw in range(number):
                     rng = np.random.default_rng([draw, n, m, n_classes])
-                    truth = rng.dirichlet(np.full(n_classes, 5.0))
+                    truth = rng.dirichlet(np.full(n_classes, concentration))
                     held = rng.multinomial(n, truth)
                     if method == "adjusted":  # every class must have a row
                         even = np.full(n_classes, 1 / n_classes)
@@ -109,6 +110,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--number", type=int, default=400, help="draws of each setting")
     options = parser.parse_args()
-    shares = chain.from_iterable(["", *intervals(options.number, m)] for m in METHODS)
+    shares = chain.from_iterable(["", *intervals(options.number, *each)] for each in SETTINGS)
     for line in chain(alarms(options.number), shares):
         print(line, flush=True)

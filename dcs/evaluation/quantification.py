@@ -23,7 +23,8 @@ Correction: TypeAlias = Literal["adjusted", "likelihood", "sample"]
 _LEVEL: Final = 0.95
 _STEPS: Final = 500
 
-#: Rows that are added to each class, spread over the predictions: no rate is known to be 0.
+#: Rows that are added to each class (or prediction), spread over the predictions (or classes), and
+#: to each predicted class: no rate and no share is known to be 0.
 _PRIOR: Final = 0.5
 
 
@@ -55,9 +56,10 @@ def class_shares(
         rows, those of the true classes among the rows of each prediction, weighted by how often
         it occurs (post-stratification; Cochran 1977, Sampling techniques, 5A.9).
     resamples : int, optional
-        Number of bootstrap samples of held-out and new rows, for 95 % percentile intervals.
+        Number of draws of the rates and of the predicted shares, for 95 % percentile intervals of
+        the shares in the population of the new rows: of few rows they are wide.
     seed : int, optional
-        Seed of the bootstrap.
+        Seed of the draws.
 
     Raises
     ------
@@ -74,15 +76,13 @@ def class_shares(
         )
     solve = {"adjusted": _adjusted, "likelihood": _likelihood, "sample": _stratified}[method]
     if method == "sample":
-        held = held.T
-        prior = held + _PRIOR * rows / rows.sum()
-    else:
-        prior = held + _PRIOR / len(held)
-    known = held if held.sum(axis=1).all() else prior
+        held = held.T  # by prediction
+    prior = held + _PRIOR / len(held)
+    known = np.where(held.any(axis=1, keepdims=True), held, prior)
     estimate = solve(_shares(known)[None], _shares(counts)[None])[0]
     rng = np.random.default_rng(seed)
     rates = np.stack([rng.dirichlet(own, resamples) for own in prior], axis=1)
-    drawn = solve(rates, _shares(rng.multinomial(counts.sum(), _shares(counts), resamples)))
+    drawn = solve(rates, rng.dirichlet(counts + _PRIOR, resamples))
     tail = 100.0 * (1.0 - _LEVEL) / 2
     ends: Any = np.percentile(drawn, [tail, 100.0 - tail], axis=0)
     return tuple(

@@ -110,10 +110,12 @@ class ChatTemplate:
 
     def _render_roles(self, *roles: str) -> str:
         """Return messages of some roles as rendered; empty if the template refuses them."""
+        from jinja2 import TemplateError
+
         try:
             (text,) = self._apply([[{"role": role, "content": f"{role}-turn"} for role in roles]])
-        except Exception:
-            # Templates refuse by an error of their own.
+        except (TemplateError, TypeError, ValueError):
+            # Templates refuse by an error of their own, or do not expect other roles.
             return ""
         return text
 

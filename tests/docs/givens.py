@@ -100,7 +100,7 @@ def _tuned(path: Path) -> None:
         test_digest=table.digest,
     )
     with Recorder(output=path.parent, experiment="tune", sweep_key="s1") as recorder:
-        recorder.record(compute_cell(cell, table, table, sweep="tune"))
+        recorder.record(compute_cell(cell, {"optimization": table, "test": table}, sweep="tune"))
 
 
 def _texts(path: Path) -> None:

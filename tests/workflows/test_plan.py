@@ -57,7 +57,7 @@ def begun(tmp_path_factory) -> Path:
     for cells in plan_sweep(CONFIG, output).cells.values():
         for cell in cells:
             if cell.method == "dnip":
-                archive.write(compute_cell(cell, *TABLES.values(), sweep=CONFIG.name))
+                archive.write(compute_cell(cell, TABLES, sweep=CONFIG.name))
             elif cell.method == "batch" and cell.optimization_size == 30:
                 error = ValueError("poisoned")
                 archive.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
@@ -102,6 +102,13 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
     cells = [cell for some in plan.cells.values() for cell in some]
     assert len({cell.key for cell in cells}) == len(cells) == 60
     assert Counter(cell.seed for cell in cells) == {0: 30, 1: 30}
+
+
+def test_a_table_that_lacks_rows_is_scored_again(tmp_path):
+    key = next(iter(plan_sweep(CONFIG, tmp_path).sources))
+    stored = StoredTables.under(tmp_path, key)
+    stored.write(TABLES, model="tiny_lm", seconds=1.0, gpus=0.0, missing={"x": "too long"})
+    assert key in plan_sweep(CONFIG, tmp_path).missing_tables
 
 
 CELL = toy_cell(method="dcs", tuner=TunerSettings())

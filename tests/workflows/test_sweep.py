@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mlflow.entities import Run
 
-from dcs.errors import ScoringError
 from dcs.evaluation.metrics import METRICS
-from dcs_tracking import CellRecord, Recorder
+from dcs_tracking import CellRecord
 from dcs_tracking.store import queries
 from dcs_tracking.store.client import open_experiment, search_runs
 from dcs_workflows.cluster.connect import place
-from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
-from dcs_workflows.cluster.sweep import run_here, run_sweep
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep, sweep_key
+from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep
 from dcs_workflows.study.cell import failed_record
-from dcs_workflows.tables import StoredTables
 from tests.faults.sweeps import results, sweep
-from tests.workflows.conftest import biased_table, cell_times, refused
+from tests.workflows.conftest import biased_table, refused
 
 CONFIG = SweepConfig(
     name="small",
@@ -41,8 +36,6 @@ CONFIG = SweepConfig(
     ),
     tracking={"figures": "none", "traces": 2},
 )
-#: One table of the four.
-ONE = {"tasks": ("reviews",), "shots": (1,)}
 
 
 def _sweep(config: SweepConfig, output: Path) -> tuple[list[CellRecord], list[tuple[int, ...]]]:
@@ -118,29 +111,7 @@ def test_a_spent_budget_leaves_the_rest_to_the_next_run(finished, output):
     assert results(_sweep(CONFIG, output)[0]) == results(finished[1])
 
 
-def test_finished_cells_are_found_again_after_their_tables_are_scored_again(finished):
-    output, records, _ = finished
-    times = cell_times(output)
-    shutil.rmtree(next((output / "probabilities").iterdir()))
-    again, said = _sweep(CONFIG, output)
-    assert (results(again), said[-1]) == (results(records), (4, 4, 8, 8, 0))
-    assert cell_times(output) == times
-
-
-def test_other_texts_are_not_scored(cluster, output):
-    plan = plan_sweep(CONFIG.model_copy(update={"methods": ("icl",)}), output)
-    *others, last = plan.missing_tables
-    # More than there are CPUs: actors whose tables fail are not to hold theirs.
-    plan.texts.update(dict.fromkeys(others, "of other texts"))
-    refusal = r"task helpdesk: .*\(and 2 more tables\)"
-    with (
-        Recorder(output=output, experiment=CONFIG.name, sweep_key=sweep_key(CONFIG)) as recorder,
-        pytest.raises(ScoringError, match=refusal),
-    ):
-        run_sweep(plan, recorder, Progress())
-    assert [*plan_sweep(CONFIG, output).cells] == [last]
-
-
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_said_on_one_line(cluster, output):
     (output / "model").mkdir(parents=True)
     (output / "model" / "config.json").write_text("{}")
@@ -164,24 +135,7 @@ def test_every_scored_table_is_a_run_below_its_sweep_once(finished):
         metrics, seconds = run.data.metrics, (run.info.end_time - run.info.start_time) / 1000
         assert seconds == pytest.approx(metrics["scoring/seconds"], abs=0.002)
         assert run.data.params["engine"] == "transformers"
-        asked = metrics["scoring/prompts"] - metrics["scoring/cache_hits"]
-        assert 0 <= asked <= metrics["scoring/prompts"] == 60
-        # A table that was scored again was asked of the store of prompts alone.
-        assert (metrics["scoring/tokens"] > asked) if asked else not metrics["scoring/tokens"]
-
-
-def test_a_cell_that_raises_stops_no_other(scored):
-    # It is imported by the study alone.
-    tuner = CONFIG.tuner.model_copy(update={"sampler": "nowhere:Sampler"})
-    poisoned = CONFIG.model_copy(update={**ONE, "tuner": tuner})
-    (icl, dcs), said = _sweep(poisoned, scored)
-    assert (icl.status, dcs.status) == ("FINISHED", "FAILED")
-    assert "Traceback" in (dcs.error or "")
-    assert said[-1] == (1, 1, 2, 2, 1)
-    # A failed cell is left alone, unless it is to be retried; its run is then the same one.
-    assert not plan_sweep(poisoned, scored).has_work
-    plan = plan_sweep(poisoned, scored, retry_failed=True)
-    assert [c.key for cells in plan.missing_cells.values() for c in cells] == [dcs.key]
+        assert metrics["scoring/tokens"] > metrics["scoring/prompts"] == 60
 
 
 def _note_width(cell, tables, sweep, mapper, *more) -> CellRecord:
@@ -189,6 +143,7 @@ def _note_width(cell, tables, sweep, mapper, *more) -> CellRecord:
     return replace(record, params={"width": getattr(mapper, "width", 1)})
 
 
+@pytest.mark.slow
 def test_the_last_cells_share_all_cpus(scored, monkeypatch):
     """Those that others hold when they are handed out come free while they run."""
     monkeypatch.setattr("dcs_workflows.cluster.driver.run_cell", _note_width)
@@ -202,35 +157,27 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
     assert widths == [1, 1, 1, 1, 1, 2, 1, 8]
 
 
-def test_a_sweep_over_tables_is_the_same_without_ray(cluster, new_output, tmp_path):
+def test_a_cell_that_raises_stops_no_other_and_those_are_the_same_without_ray(
+    cluster, new_output, tmp_path
+):
     biased_table(120).write(tmp_path / "my.parquet")
-    tables = {"tables": [str(tmp_path / "my.parquet")]}
-    config = SweepConfig(name="given", methods=("icl", "batch"), seeds=(1, 0), **tables)
-    on_ray, _ = _sweep(config, new_output())
-    output = new_output()
-    plan = plan_sweep(config, output)
-    with Recorder(output=output, experiment="given", sweep_key="k") as recorder:
-        here = run_here(plan, recorder, lambda share: None)
-    assert results(here) == results(on_ray)
-    assert [record.key for record in here] == [record.key for record in on_ray]
+    # It is imported by the study alone.
+    tuner = TunerSettings(sampler="nowhere:Sampler", judge={"development": 0.3})
+    common = {"name": "given", "seeds": (1, 0), "tuner": tuner, "tracking": {"figures": "none"}}
+    methods, tables = ("icl", "batch", "dnip"), (str(tmp_path / "my.parquet"),)
+    config, output = SweepConfig(methods=methods, tables=tables, **common), new_output()
+    on_ray, said = _sweep(config, output)
+    failed = [record for record in on_ray if not record.finished]
+    assert [record.identity["method"] for record in failed] == ["dnip"] * 2
+    assert "Traceback" in (failed[0].error or "")
+    assert said[-1] == (2, 2, 6, 6, 2)
+    # A failed cell is left alone, unless it is to be retried.
     assert not plan_sweep(config, output).has_work
-
-
-def test_a_prompt_that_is_too_long_costs_its_row(output):
-    for name in ("a", "b"):
-        texts = [f"{name} {k}" if k != 5 else f"{name} long" * 5000 for k in range(20)]
-        rows = ({"text": text, "label": k % 2} for k, text in enumerate(texts))
-        (output / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    files = {"optimization": "a.jsonl", "test": "b.jsonl", "fields": {"text": "text"}}
-    task = {"name": "own", "classes": ["bad", "good"], "template": "{text}\nMood:"}
-    task["files"] = {**files, "label": "label"}
-    (output / "own.yaml").write_text(json.dumps(task))
-    config = CONFIG.model_copy(update={"tasks": (str(output / "own.yaml"),), "shots": (0,)})
-    ((key, request),) = plan_sweep(config, output).missing_tables.items()
-    stored = StoredTables.under(output, key)
-    with closing(ScoringActor("tiny_lm", output / "shards")) as actor:
-        lines = score_here(TableScoring(key, request), actor, Work(), stored).shortfall
-    assert lines[0].startswith("2 of 40 rows are missing")
-    assert ["-00005: its prompt has" in line for line in lines] == [False, True, True]
-    # It is tried again.
-    assert [*plan_sweep(config, output).missing_tables] == [key]
+    plan = plan_sweep(config, output, retry_failed=True)
+    missing = [c.key for cells in plan.missing_cells.values() for c in cells]
+    assert missing == [record.key for record in failed]
+    plain = config.model_copy(update={"methods": methods[:2]})
+    here, _ = sweep(new_output(), plain, here=True)
+    finished = [record for record in on_ray if record.finished]
+    assert results(here) == results(finished)
+    assert [record.key for record in here] == [record.key for record in finished]

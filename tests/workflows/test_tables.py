@@ -230,7 +230,7 @@ def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
     table = _without(biased_table(120), 0)
     table.write(tmp_path / "none.parquet")
     given, cells = planned(tmp_path / "none.parquet", methods=["icl", "dcs"])
-    records = [compute_cell(cell, *given.read().values(), sweep="given") for cell in cells]
+    records = [compute_cell(cell, given.read(), sweep="given") for cell in cells]
     assert [(record.metrics, record.class_accuracies) for record in records] == [({}, {})] * 2
     scheme = CorrectionScheme.from_dict(records[1].scheme)
     assert scheme.calibration == batch_calibration(table.probs)

@@ -16,21 +16,27 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from dcs.errors import TrackingError
-from dcs.io import atomic_path, atomic_write_text, first_fault, naming, read_json, read_text
+from dcs.io import (
+    Strict,
+    atomic_path,
+    atomic_write_text,
+    first_fault,
+    naming,
+    read_json,
+    read_text,
+)
 from dcs_tracking.records import (
     KEY_PATTERN,
     CellRecord,
-    FigureTracking,
     PromptRecord,
     ScoringRecord,
     SweepStatus,
-    TrialTracking,
     plain,
     sealed,
     text_digest,
@@ -42,7 +48,25 @@ _log = logging.getLogger(__name__)
 _MAX_BYTES = 2**30
 
 
-class Sweep(BaseModel):
+class TrackingSettings(Strict):
+    """What a sweep records in MLflow; the results are not affected.
+
+    Attributes
+    ----------
+    trials : "table" or "none"
+        Whether to record the trials of a cell, as step metrics and a table of its run.
+    figures : "sweep" or "none"
+        Whether to draw the figures of the sweep.
+    traces : int
+        Maximum number of prompts of each scored table to log as traces, with their texts.
+    """
+
+    trials: Literal["table", "none"] = "table"
+    figures: Literal["sweep", "none"] = "sweep"
+    traces: int = Field(default=20, ge=0, le=100)
+
+
+class Sweep(TrackingSettings):
     """One sweep and its tracking settings.
 
     Attributes
@@ -60,19 +84,11 @@ class Sweep(BaseModel):
         Fields of the identity that differ between cells: ``model``, ``task``, ``shots``, ``seed``.
     run_name : str or None
         Name of the parent run; by default that of the experiment.
-    trials : {"table", "none"}
-        Whether to record the trials of the cells, as step metrics and a table of each cell.
-    figures : {"sweep", "none"}
-        Whether to record the figures of the sweep.
-    traces : int
-        Maximum number of prompts of each scored table to log as traces.
     scorings : tuple of ScoringRecord
         Records of its scored tables.
     status : {"FINISHED", "FAILED", "KILLED"} or None
         Final status; None while it runs and after a crash.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     experiment: Annotated[str, Field(pattern=r"\S")]
     sweep_key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
@@ -80,9 +96,6 @@ class Sweep(BaseModel):
     sweep_params: Annotated[dict[str, Any], BeforeValidator(plain)] = {}
     varies: tuple[str, ...] = ()
     run_name: str | None = None
-    trials: TrialTracking = "table"
-    figures: FigureTracking = "sweep"
-    traces: int = 20
     scorings: tuple[ScoringRecord, ...] = ()
     status: SweepStatus | None = None
 

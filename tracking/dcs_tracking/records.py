@@ -9,11 +9,12 @@ import hashlib
 import json
 import math
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -43,6 +44,11 @@ KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 #: The end of a record in a file: the digest of the text before it. Early versions wrote none.
 _SEAL = re.compile(r',"digest":"[0-9a-f]{64}"\}$')
+
+
+def now_ms() -> int:
+    """Return the time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 def sealed(text: str) -> str:
@@ -345,9 +351,3 @@ class StoredCell:
     record: CellRecord
     run_id: str
     experiment_id: str
-
-
-#: How the trials of a cell are recorded in MLflow.
-TrialTracking: TypeAlias = Literal["table", "none"]
-#: Which figures are drawn and recorded.
-FigureTracking: TypeAlias = Literal["sweep", "none"]

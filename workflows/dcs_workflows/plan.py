@@ -404,7 +404,7 @@ class SweepPlan:
     def varies(self) -> tuple[str, ...]:
         """Which of model, task, shots and seed differ between the sources."""
         sources = [source for own in self.sources.values() for source in own]
-        names = ("model", "task", "shots", "seed")
+        names = ORIGINS.values()
         return tuple(n for n in names if len({getattr(each, n) for each in sources}) > 1)
 
     @property

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -33,7 +32,7 @@ from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
 from dcs.seeds import derive_generator
 from dcs.selection.ensemble import TableEnsemble, joint_digest
-from dcs_tracking.records import PromptRecord, plain
+from dcs_tracking.records import PromptRecord, now_ms, plain
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
 from dcs_workflows.held_out import Rows, hold_out
@@ -205,11 +204,14 @@ def _read_once(
     sources = open_sources(paths[0], reading, test=paths[1] if paths[1:] else None)
     tables = {part: source.table for part, source in sources.items()}
     for table in tables.values():
-        if by := table.provenance.corrected_by:
-            raise TableError(
-                f"{paths[0]}: already corrected by {by}; give the uncorrected probabilities"
-            )
+        refuse_corrected(table, paths[0])
     return tables, tuple(source.remark for source in sources.values() if source.remark)
+
+
+def refuse_corrected(table: ProbabilityTable, file: Path) -> None:
+    """Raise TableError if the probabilities of a file have been corrected already."""
+    if by := table.provenance.corrected_by:
+        raise TableError(f"{file}: already corrected by {by}; give the uncorrected probabilities")
 
 
 def given_tables(config: SweepConfig) -> list[GivenTable]:
@@ -655,7 +657,7 @@ class StoredTables:
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
-            finished_ms=time.time_ns() // 1_000_000,
+            finished_ms=now_ms(),
             **about,
         )
         self.folder.mkdir(parents=True, exist_ok=True)

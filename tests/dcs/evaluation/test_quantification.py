@@ -42,13 +42,26 @@ def test_a_sample_of_the_rows_gives_narrower_intervals_that_cover() -> None:
     sample, shifted = np.mean(widths, axis=0)
     assert (sample < shifted).all()
     assert (sample < 2 * 1.96 * np.sqrt(shares * (1 - shares) / 300)).all()
-    # No rows of a class are needed: it may be rare. Nor those of a prediction.
-    sparse = np.array([[80, 0, 0], [10, 60, 0], [0, 0, 0]])
-    estimates = [
-        e.estimate for e in class_shares(sparse, [9, 9, 9], method="sample", classes="abc")
-    ]
-    assert sum(estimates) == pytest.approx(1.0)
-    assert min(estimates) >= 0.0
+
+
+def test_what_no_held_out_row_shows_is_uncertain_rather_than_zero() -> None:
+    sparse = np.array([[80, 0, 0], [10, 60, 0], [0, 0, 0]])  # of the last: no label, no prediction
+    found = class_shares(sparse, [900, 900, 30], classes=CLASSES, method="sample")
+    assert sum(each.estimate for each in found) == pytest.approx(1.0)
+    assert found[2].high > 0.005
+    # The other predictions are estimated from their own rows.
+    only = class_shares(sparse, [900, 0, 0], classes=CLASSES, method="sample")
+    assert [each.estimate for each in only] == pytest.approx([8 / 9, 1 / 9, 0.0])
+
+
+@pytest.mark.parametrize("method", ["adjusted", "likelihood", "sample"])
+def test_few_new_rows_have_wide_intervals(method: str) -> None:
+    widths = []
+    for number in (1, 5, 25):
+        found = class_shares(CONFUSION, [number, 0, 0], classes=CLASSES, method=method)
+        widths.append(found[0].high - found[0].low)
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > 0.4
 
 
 def test_the_likelihood_is_the_largest() -> None:

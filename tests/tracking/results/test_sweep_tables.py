@@ -99,17 +99,6 @@ def test_several_sweeps_have_the_tables_of_each() -> None:
     assert in_order["weight_scale"].dropna().tolist() == [10, 30, 100]
 
 
-def test_ablation_rows_are_the_terms_of_the_objective() -> None:
-    objectives = ({"beta": 0.0, "tau": 0.0}, "err+pmi", {"beta": 0.5, "tau": 0.1}, "full")
-    cells = [c for o in objectives for c in paper_cells(tasks=("trec",), objective=o)]
-    table = next(t for t in tables.ablation_tables(Cells.of(cells)))
-    assert table.name == "objective_ablation"
-    of_dcs = table.text[table.text["method"] == "DCS"]
-    ours = ["full", "err", "err+pmi", "beta=0.5 tau=0.1"]
-    assert of_dcs["objective"].tolist() == ours
-    assert _line(table, method="DCS", objective="err")["COBias trec"] == "20.0 ± 10.0"
-
-
 def _aligned(text: str) -> bool:
     return len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1
 

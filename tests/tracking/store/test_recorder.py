@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -165,6 +163,8 @@ def test_a_deleted_experiment_is_named_and_restored(output: Path, uri: str) -> N
 
 def test_a_moved_folder_is_not_made_again(output: Path, tmp_path: Path) -> None:
     recorded(output, 2)
+    (tmp_path / "link").symlink_to(output)
+    assert recorded(tmp_path / "link", 2).pending == 0, "the same folder by another name"
     moved = tmp_path / "moved"
     shutil.copytree(output, moved)
     before = set(output.rglob("*"))
@@ -175,25 +175,12 @@ def test_a_moved_folder_is_not_made_again(output: Path, tmp_path: Path) -> None:
         assert "was moved or copied" in report.message
         assert str(moved / "mlflow.db") in report.message
         assert set(output.rglob("*")) == (before if left else set())
-    (moved / "mlflow.db").rename(moved / "old.db")
-    (tmp_path / "link").symlink_to(moved)
-    # In a process of its own: MLflow keeps databases open.
-    code = "import sys; from dcs_tracking import sync; "
-    code += "print([[r.recorded for r in sync(each)] for each in sys.argv[1:]])"
-    command = [sys.executable, "-c", code, str(moved), str(tmp_path / "link")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip() == "[[2], []]", done.stderr
 
 
 def test_one_record_that_is_refused_does_not_stop_the_others(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, search = MlflowClient.set_terminated, MlflowClient.search_runs
-    searches: list[str] = []
-
-    def seen(self: MlflowClient, ids: list[str], where: str = "", **options: Any) -> Any:
-        searches.append(where)
-        return search(self, ids, where, **options)
+    real = MlflowClient.set_terminated
 
     def picky(self: MlflowClient, run_id: str, status: str | None = None, **options: Any) -> None:
         if status != "KILLED" and self.get_run(run_id).data.tags.get(CELL_KEY) == "cell0002":
@@ -202,10 +189,7 @@ def test_one_record_that_is_refused_does_not_stop_the_others(
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "set_terminated", picky)
-        patch.setattr(MlflowClient, "search_runs", seen)
         report = recorded(output, 1, 2, 3, trials="none")
-    of_cells = [where for where in searches if "'cell'" in where]
-    assert sum(CELL_KEY not in where for where in of_cells) == 2, "all: at the start and the end"
     assert (report.recorded, report.pending) == (2, 1)
     assert content()[1] == _finished(1, 3)
     assert set(runs()["status"]) == {"FINISHED"}

@@ -27,7 +27,7 @@ from dcs_tracking.store import views
 from dcs_tracking.store.client import open_client
 from dcs_tracking.store.runs import SweepRuns
 from dcs_tracking.store.views import view_links
-from tests.tracking.cells import content, make_cell, runs, table
+from tests.tracking.cells import content, make_cell
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "set_terminated", "delete_run", "set_tag", "log_artifacts"}
@@ -126,17 +126,6 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(client: Mlflo
     assert data.params["winner.list"] == '[1, "\\u00e4"]'
     assert len(data.params["winner.a b_c"]) == 6000
     assert [*data.metrics.values()].count(0.5) == 2, "of all tasks, and under the name of its own"
-
-
-def test_the_trials_are_steps_and_a_table_of_the_cell(client: MlflowClient) -> None:
-    cell = make_cell(trials=3)
-    run_id = _sweep(client).write_cell(cell)
-    history = client.get_metric_history(run_id, "trial/accuracy")
-    assert [(m.step, m.value) for m in history] == [(0, 0.5), (1, 0.51), (2, 0.52)]
-    found = table("trials.json", run_id)
-    assert found["weight_scale"].tolist() == [10, 20, 30]
-    assert found["dev/accuracy"].tolist() == [0.5, 0.51, 0.52]
-    assert len(runs()) == 2, "the sweep and the cell"
 
 
 def test_many_cells_are_shown_by_their_means(

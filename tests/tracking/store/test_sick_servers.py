@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,8 +22,6 @@ from dcs_tracking import Archive
 from dcs_tracking.store.client import within
 from dcs_tracking.store.limits import AnswerLimits
 from tests.tracking.cells import recorded
-
-ROOT = Path(__file__).parents[3]
 
 _ZEROS = 300 * gzip.compress(bytes(2**20))
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -84,27 +80,11 @@ def ill(illness: str, *, after: int) -> Iterator[str]:
         server.server_close()
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """The plug-ins of this checkout, which may not be installed, and a short patience."""
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    folder = tmp_path / "plugins" / "limits-1.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: limits\nVersion: 1\n")
-    lines = [
-        line
-        for group, each in points.items()
-        for line in (f"[{group}]", *(f"{key} = {value}" for key, value in each.items()))
-    ]
-    (folder / "entry_points.txt").write_text("\n".join(lines))
-    path = os.pathsep.join([str(folder.parent), os.environ["PYTHONPATH"]])
-    return {**os.environ, "PYTHONPATH": path, "MLFLOW_HTTP_REQUEST_TIMEOUT": "1"}
-
-
 @pytest.mark.slow
 def test_sick_servers_end_nothing_but_the_recording(
-    output: Path, tmp_path: Path, environment: dict[str, str]
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     recorded(output, 1, 2)
     code = "import sys; from dcs_workflows.cli import main; sys.exit(main())"
     started: dict[Path, subprocess.Popen[str]] = {}
@@ -116,7 +96,6 @@ def test_sick_servers_end_nothing_but_the_recording(
             command = [sys.executable, "-c", code, "sync", "--output", str(folder)]
             started[folder] = subprocess.Popen(
                 [*command, "--tracking-uri", address],
-                env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -95,17 +95,6 @@ def test_a_replaced_or_deleted_run_takes_its_traces_with_it(output: Path, uri: s
     assert _traces(output) == []
 
 
-def test_a_process_without_a_store_has_none_afterwards(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    before = mlflow.get_tracking_uri()
-    _record(output, _scoring(output, number=1))
-    assert len(_traces(output)) == 1
-    assert "MLFLOW_TRACKING_URI" not in os.environ
-    assert mlflow.get_tracking_uri() == before
-
-
 def test_a_damaged_file_of_prompts_is_named(output: Path) -> None:
     scoring = _scoring(output)
     (output / "prompts.json").write_text("[")

@@ -207,8 +207,12 @@ def test_what_cannot_be_registered_is_not_logged(dcs, tuned):
 
     uri = f"sqlite:///{tuned[1]}/mlflow.db"
     count = len(MlflowClient(uri).search_logged_models(["0", "1", "2"]))
-    for names in (("-rf",), ("moods", "--alias", "v1"), ("moods", "--alias", "latest")):
-        refused("register", scheme_of(tuned[1]), "-o", tuned[1], f"--name={names[0]}", *names[1:])
+    names = ("two\nlines", "o'clock", "-rf", "a/b", "a:b", " a", "", "n" * 300)
+    aliases = ("v1", "latest", "Latest", "-rf", "a b", "", "a" * 300)
+    asked = [*((name, "x") for name in names), *(("moods", alias) for alias in aliases)]
+    for name, alias in asked:
+        given = (f"--name={name}", f"--alias={alias}", "-o", tuned[1])
+        refused("register", scheme_of(tuned[1]), *given)
     assert len(MlflowClient(uri).search_logged_models(["0", "1", "2"])) == count
 
 

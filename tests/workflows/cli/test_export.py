@@ -82,6 +82,7 @@ def test_ids_of_a_file_and_plain_offsets(
         refuses(ConfigError, export, path, tokens=tmp_path / "ids.json", names=names)
 
 
+@pytest.mark.slow
 def test_a_local_model_with_the_biases_answers_as_corrected_probabilities(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dcs.data.table import ProbabilityTable
 from tests.servers import free_port, running
+from tests.workflows.conftest import biased_table
 
 NAMES = """\
 scipy numba numpy pandas yaml mlflow ray optuna json typing logging socket click uvicorn fastapi
@@ -39,9 +38,7 @@ def test_modules_of_the_folder_are_not_imported(tmp_path: Path) -> None:
         path = folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(trap)
-    probs = np.random.default_rng(0).dirichlet([1.0, 1.0, 1.0], size=200)
-    table = ProbabilityTable.from_arrays(probs, np.arange(200) % 3, classes=("a", "b", "c"))
-    table.write(folder / "mine.parquet")
+    biased_table(200).write(folder / "mine.parquet")
     settings = "name: mine\ntables: [mine.parquet]\nmethods: [batch, dnip]\nseeds: [0, 1]\n"
     (folder / "sweep.yaml").write_text(settings)
     scheme, port = "dcs-runs/mine-dcs/scheme.json", free_port()

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 
-import optuna
 import pandas as pd
 import pytest
 
-from dcs.methods.parameters import Hyperparameters
-from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label
 from dcs_workflows.config.sweep import packaged_config as packaged
-from dcs_workflows.plan import plan_sweep, variants_of
-from dcs_workflows.study.space import SearchSpace
-from tests.dcs.solutions import setting_of
+from dcs_workflows.plan import variants_of
 
 STUDY = TunerSettings(
     trials=64,
@@ -41,31 +35,6 @@ def test_each_runs_on_the_small_model(name):
     here = _load(name, models=["tiny_lm"], tables=tables, sets=["scoring={engine: transformers}"])
     assert here.scoring.engine == "transformers"
     assert (config.scoring.engine == "vllm") is not (of_tables or name == "quickstart")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_named_parameter_varies_and_runs_as_it_is_recorded(name):
-    tables = ["my.parquet"] if name.startswith("results") else None
-    tuner = _load(name, tables=tables).tuner
-    space = SearchSpace(tuner, get_method("dcs"), [Hyperparameters()], n_rows=2000)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    trials = [study.ask() for _ in range(60)]
-    settings = [space.suggest(trial) for trial in trials]
-    recorded = [each.to_params() for each in settings]
-    # The temperatures of the paper are those of its text.
-    temperatures = ("initial_temperature", "temperature_ratio", "cooling_rate")
-    fixed = temperatures if name == "paper" else ()
-    for knob in ("weight_scale", "beta", "tau", "lambda1", "lambda2", *temperatures):
-        assert (len({each[knob] for each in recorded}) > 20) is (knob not in fixed), knob
-    for trial, setting, params in zip(trials, settings, recorded, strict=True):
-        assert all(params[k] == pytest.approx(value) for k, value in trial.params.items())
-        assert setting_of(params) == setting
-        schedule = setting.schedule
-        first, last = params["initial_temperature"], schedule.final_temperature
-        assert (schedule.initial_temperature, last / first) == (
-            first,
-            pytest.approx(params["temperature_ratio"]),
-        )
 
 
 def _has_the_papers_cells(config: SweepConfig, table: str) -> pd.DataFrame:
@@ -96,17 +65,3 @@ def test_the_ablation_has_the_cells_of_the_paper():
     main = [v for v in variants_of(config) if v.method == "dcs" and v.tuner == STUDY]
     assert len(main) == 1
     assert len(variants_of(config)) == 13
-
-
-def test_low_data_goes_from_ten_rows_to_all():
-    config = _load("low_data")
-    sizes = defaultdict(list)
-    for variant in variants_of(config):
-        sizes[variant.method].append(variant.optimization_size)
-    assert sizes.pop("icl") == [None]
-    assert {"batch", "logistic-balanced", "dnip", "dcs"} <= set(sizes)
-    assert all(own == [10, 50, 100, 500, None] for own in sizes.values())
-
-
-def test_the_quickstart_needs_nothing_but_the_package(tmp_path):
-    assert plan_sweep(_load("quickstart"), tmp_path).has_work

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import optuna
+import pytest
 
 from dcs_workflows.cli import main  # noqa: F401  (all that forked processes import)
 from dcs_workflows.config.sweep import SweepConfig
@@ -41,6 +42,7 @@ def _started(output: Path, *names: str) -> list[multiprocessing.process.BaseProc
     return processes
 
 
+@pytest.mark.slow
 def test_two_sweeps_that_share_a_cell_and_are_killed_resume_and_end(tmp_path):
     biased_table(200).write(tmp_path / "my.parquet")
     quiet = results(sweep(tmp_path / "quiet", _config("a", tmp_path), here=True)[0])

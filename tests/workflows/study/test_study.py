@@ -10,8 +10,6 @@ import numpy as np
 import optuna
 import pytest
 
-from dcs.data.columns import to_shares
-from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError
 from dcs.methods.parameters import PARAMETERS, STANDARD_SCHEDULE, Hyperparameters
 from dcs.selection.fitting import Fitting, Threads
@@ -23,21 +21,18 @@ from dcs_workflows.study.space import SearchSpace
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy, StudyStorageError
 from dcs_workflows.study.study import Tuned, Tuning, make_sampler, study_scheme
 from tests.dcs.solutions import setting_of
+from tests.workflows.conftest import biased_table
 
 SETTINGS = TunerSettings(trials=42, space={"weight_scale": [10, 40]})
 KNOBS = [row.name for row in PARAMETERS if len(row.values) > 1]
 
 
-def _table(n_rows: int = 300) -> ProbabilityTable:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, n_rows)
-    probs = np.exp(rng.normal(size=(n_rows, 3)) + 1.5 * np.eye(3)[labels] + [1.5, 0.5, 0.0])
-    return ProbabilityTable.from_arrays(to_shares(probs, "scores"), labels)
+TABLE = biased_table(300)
 
 
 def _study(settings: TunerSettings = SETTINGS, method: str = "dcs", **options: Any) -> Tuned:
     return study_scheme(
-        Tuning(table=_table(), method=get_method(method), settings=settings, seed=3, **options)
+        Tuning(table=TABLE, method=get_method(method), settings=settings, seed=3, **options)
     )
 
 
@@ -56,7 +51,7 @@ def test_the_number_of_workers_does_not_change_the_study(tuned):
     assert other.scheme == tuned.scheme
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "gp"])
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", pytest.param("gp", marks=pytest.mark.slow)])
 def test_every_trial_has_every_parameter(sampler, tmp_path):
     stored = StoredStudy("cell", tmp_path / "cell.journal")
     space = {"corrections": "weights"} if sampler == "gp" else {}
@@ -128,8 +123,7 @@ def test_what_trials_gained_is_recorded(tuned):
 
 
 def test_what_is_recorded_is_what_ran(tuned):
-    table = _table()
-    fitting = Fitting(table.probs, table.labels, 5, seed=3)
+    fitting = Fitting(TABLE.probs, TABLE.labels, 5, seed=3)
     chosen = tuned.trials[:: len(tuned.trials) // 6]
     for trial, fit in zip(
         chosen,
@@ -157,12 +151,15 @@ def _killed_after(results: int):
     return mapper
 
 
-def test_a_study_killed_three_times_resumes_to_the_same_trials(tuned, tmp_path):
+def test_a_study_killed_three_times_resumes_to_the_same_trials(tmp_path):
     stored = StoredStudy("cell", tmp_path / "cell.journal")
-    for results in (5, 40, 25):
+    settings = _SHORT.model_copy(update={"trials": 24})
+    for results in (2, 12, 4):
         with pytest.raises(_Killed):
-            _study(stored=stored, mapper=_killed_after(results))
-    again = _study(stored=stored)
+            _study(settings, stored=stored, mapper=_killed_after(results))
+        with stored.file.open("ab") as journal:
+            journal.write(b'{"op_code": 4, "worker')
+    again, tuned = _study(settings, stored=stored), _study(settings)
     assert _results(again) == _results(tuned)
     assert (again.scheme, again.front) == (tuned.scheme, tuned.front)
     study = optuna.load_study(study_name="cell", storage=stored.storage)
@@ -178,15 +175,6 @@ _SHORT = TunerSettings(
     judge={"development": 0.3},
     space={"calibration": "none", "corrections": "weights", "spacing": "linear"},
 )
-
-
-def test_a_journal_with_an_incomplete_line_goes_on(tmp_path):
-    stored = StoredStudy("cell", tmp_path / "cell.journal")
-    with pytest.raises(_Killed):
-        _study(_SHORT, stored=stored, mapper=_killed_after(4))
-    with stored.file.open("ab") as journal:
-        journal.write(b'{"op_code": 4, "worker')
-    assert _results(_study(_SHORT, stored=stored)) == _results(_study(_SHORT))
 
 
 @pytest.mark.parametrize("line", ["", "}{", '{"op_code": 99, "worker_id": "x"}', "[]", "null"])

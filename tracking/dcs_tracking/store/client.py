@@ -390,6 +390,8 @@ def make_experiment(
     dcs.errors.TrackingError
         Raised if it was deleted, or the folder of its SQLite store was moved.
     """
+    from mlflow.exceptions import MlflowException
+
     experiment = _usable_experiment(client, name)
     place = _artifact_location(client.tracking_uri, output, name)
     if experiment is not None and place is not None and sqlite_path(client.tracking_uri):
@@ -397,7 +399,7 @@ def make_experiment(
     if experiment is None:
         try:
             experiment = client.get_experiment(client.create_experiment(name, place, tags))
-        except Exception:
+        except MlflowException:
             # Another driver may have created it meanwhile; if not, the caller reports the error.
             experiment = client.get_experiment_by_name(name)
             if experiment is None:

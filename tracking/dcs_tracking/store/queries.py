@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,19 +71,15 @@ def cells(
         runs = _search_all(open_store(tracking_uri), _CELLS)
     else:
         runs = _deduplicate(search_runs(*open_experiment(tracking_uri, experiment), _CELLS))
-    keys = [run.data.tags.get(schema.CELL_KEY, "") for run in runs]
-    records = archive.load(keys, summaries=True) if archive else {}
-    frame = pd.DataFrame([_format_row(run, archive, records) for run in runs])
+    records = _on_disk(runs, archive, summaries=True)
+    frame = pd.DataFrame([_format_row(run, records.get(run.info.run_id)) for run in runs])
     others = [name for name in frame if name not in CELL_COLUMNS]
     # The types must not depend on the number of rows.
     return frame.reindex(columns=[*CELL_COLUMNS, *others]).astype(_TYPES)
 
 
-def _format_row(
-    run: Run, archive: Archive | None, records: Mapping[str, CellRecord]
-) -> dict[str, Any]:
+def _format_row(run: Run, record: CellRecord | None) -> dict[str, Any]:
     tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
-    record = _record_of(run, archive, records)
     return {
         **run.data.metrics,
         **(record.metrics if record else {}),
@@ -161,9 +157,7 @@ def stored_cells(
         for run in _deduplicate(search_runs(client, experiment_id, _CELLS))
         if run.info.status in ("FINISHED", "FAILED")
     ]
-    keys = [run.data.tags.get(schema.CELL_KEY, "") for run in runs]
-    records = archive.load(keys) if archive else {}
-    cells = [_load_cell(client, run, archive, records) for run in runs]
+    cells = _load_cells(client, runs, archive)
     if not cells:
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are not "
@@ -199,8 +193,7 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
             "lists all of them"
         )
     # Several sweeps may have the same cell, with the same record.
-    key = runs[-1].data.tags.get(schema.CELL_KEY, "")
-    return _load_cell(client, runs[-1], archive, archive.load([key]) if archive else {})
+    return _load_cells(client, runs[-1:], archive)[0]
 
 
 def _is(run: Run, name: str) -> bool:
@@ -246,21 +239,30 @@ def newest_links(tracking_uri: str, ui: str) -> dict[str, str]:
     return {}
 
 
-def _load_cell(
-    client: MlflowClient, run: Run, archive: Archive | None, records: Mapping[str, CellRecord]
-) -> StoredCell:
-    run_id = str(run.info.run_id)
-    record = _record_of(run, archive, records) or _download_record(client, run_id)
-    return StoredCell(record, run_id, str(run.info.experiment_id))
+def _load_cells(
+    client: MlflowClient, runs: Sequence[Run], archive: Archive | None
+) -> list[StoredCell]:
+    records, cells = _on_disk(runs, archive), []
+    for run in runs:
+        run_id = str(run.info.run_id)
+        record = records.get(run_id) or _download_record(client, run_id)
+        cells.append(StoredCell(record, run_id, str(run.info.experiment_id)))
+    return cells
 
 
-def _record_of(
-    run: Run, archive: Archive | None, records: Mapping[str, CellRecord]
-) -> CellRecord | None:
-    """Return the record of a run on disk, if it is the one that the run was written from."""
-    key = run.data.tags.get(schema.CELL_KEY, "")
-    same = archive and archive.digest(key) == run.data.tags.get(schema.RECORD_DIGEST)
-    return records.get(key) if same else None
+def _on_disk(
+    runs: Iterable[Run], archive: Archive | None, *, summaries: bool = False
+) -> dict[str, CellRecord]:
+    """Return the records that runs were written from, by run id, of those that are on disk."""
+    if archive is None:
+        return {}
+    same: dict[str, str] = {}
+    for run in runs:
+        key = run.data.tags.get(schema.CELL_KEY, "")
+        if archive.digest(key) == run.data.tags.get(schema.RECORD_DIGEST):
+            same[str(run.info.run_id)] = key
+    records = archive.load(same.values(), summaries=summaries)
+    return {run_id: records[key] for run_id, key in same.items() if key in records}
 
 
 def _download_record(client: MlflowClient, run_id: str) -> CellRecord:

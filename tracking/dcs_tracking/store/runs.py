@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,12 +19,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import user_name
-from dcs_tracking.records import (
-    CellRecord,
-    ScoringRecord,
-    sealed,
-    text_digest,
-)
+from dcs_tracking.records import CellRecord, ScoringRecord, now_ms, sealed, text_digest
 from dcs_tracking.results.cells import Cells, has_chosen
 from dcs_tracking.results.settings import own_settings
 from dcs_tracking.results.sweep_tables import main_results, table_files
@@ -257,7 +251,7 @@ class SweepRuns:
         """Write the tables and metrics of the parent run, replacing earlier ones."""
         files = table_files(cells)
         log_files(self._client, self.parent_id, files)
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         metrics = {"cells/finished": len(cells.records), "cells/failed": failed}
         experiment = self._client.get_experiment(self.experiment_id)
         note = self._tag_experiment(experiment.tags, cells.records)
@@ -304,7 +298,7 @@ class SweepRuns:
             (run.data.tags[schema.MEAN_OF], run.info.run_name): str(run.info.run_id)
             for run in self._search(schema.tagged(own))
         }
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         for name, value, cells in (
             (name, *group) for name, own in groups.items() for group in own.items()
         ):

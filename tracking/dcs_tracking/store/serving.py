@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +13,7 @@ from dcs.errors import ConfigError, TrackingError, one_line, show
 from dcs.schemes import apply
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
-from dcs_tracking.records import StoredCell
+from dcs_tracking.records import StoredCell, now_ms
 from dcs_tracking.results.cells import has_chosen
 from dcs_tracking.store.client import make_experiment, open_store
 
@@ -133,7 +132,7 @@ def log_model(
         client.finalize_logged_model(model_id, "FAILED")
         raise
     if run_id is not None and metrics:
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         about = {}
         if dataset is not None:
             about = {"dataset_name": dataset.name, "dataset_digest": dataset.digest}

@@ -17,13 +17,18 @@ from dcs_workflows.cli.console import console
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
     from dcs_tracking import Recorder
+    from dcs_tracking.archive import TrackingSettings
     from dcs_tracking.records import StoredCell
-    from dcs_workflows.config.tuner import TrackingSettings
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
     """Return an option with the name of its value in the help, and its text there."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def flag(name: str, text: str, *short: str) -> Any:
+    """Return an option without a value, and its text in the help."""
+    return typer.Option(name, *short, help=text)
 
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
@@ -96,10 +101,8 @@ TrackingUri = Annotated[
 #: Of a command that moves sweeps to a store: not from the environment.
 NewTrackingUri = Annotated[str | None, option("URI", _STORE, callback=_tracking_uri)]
 Data = Annotated[Path | None, option("FOLDER", "Folder with task texts: FOLDER/TASK/...")]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print a summary in JSON; all else goes to stderr.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
+AsJson = Annotated[bool, flag("--json", "Print a summary in JSON; all else goes to stderr.")]
+Quiet = Annotated[bool, flag("--quiet", "Print only warnings and errors.", "-q")]
 Read = Annotated[
     list[str] | None,
     option(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +15,7 @@ import typer
 import dcs
 from dcs.errors import ConfigError, SchemeError, show
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import console, new_table, progress_bar
+from dcs_workflows.cli.console import console, direct_output, new_table, progress_bar
 from dcs_workflows.cli.options import argument, option
 from dcs_workflows.cli.tables import FRONT, Scheme, Written, open_rows, target_of, write_corrected
 
@@ -72,7 +70,7 @@ def predict(
     correction = dcs.CorrectionScheme.load(scheme)
     scored_by = ScoredBy.of(correction, source=str(scheme))
     content = {"scoring": dict(scored_by.scoring)}
-    chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings or ())
+    chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings)
     values: dict[str, Any] = {"engine": chosen.scoring.engine, **chosen.scoring.options}
     known = scored_by.scoring
     replaced = {name: value for name, value in values.items() if value != known.get(name)}
@@ -83,19 +81,15 @@ def predict(
     store = chosen.scoring.store or Path("dcs-runs") / "shards"
     classifier = Classifier.load(correction, store=store, **replaced)
     # Rows that are printed must not be mixed with messages.
-    piped = str(target) == "-"
-    tell = partial(typer.echo, err=True) if piped else console.print
-    shown: AbstractContextManager[Callable[..., None]] = nullcontext(lambda **update: None)
-    if not piped:
-        shown = progress_bar("scoring prompts", len(rows))
-    with classifier, one_thread(), shown as bar:
+    direct_output(as_json=str(target) == "-", quiet=False)
+    with classifier, one_thread(), progress_bar("scoring prompts", len(rows)) as bar:
         probs, reasons = classifier.score(rows, progress=lambda count: bar(advance=count))
         remarks: list[str] = getattr(classifier.scorer, "report", list)()
     kept = [row for row in range(len(rows)) if row not in reasons]
     for row, reason in [*reasons.items()][:_LISTED]:
-        tell(f"{texts}: row {row + 1}: {reason}")
+        console.print(f"{texts}: row {row + 1}: {reason}")
     if len(reasons) > _LISTED:
-        tell(f"and {len(reasons) - _LISTED} more rows")
+        console.print(f"and {len(reasons) - _LISTED} more rows")
     if not kept:
         raise ConfigError(f"{texts}: no row could be scored")
     probs = probs[kept]
@@ -104,8 +98,8 @@ def predict(
     write_corrected(frame, target, Reading(), correction, probs)
     missing = f", {len(reasons)} rows left out; the same command tries them again"
     for line in (*remarks, f"{target}: {len(kept)} rows{missing if reasons else ''}"):
-        tell(line)
-    if not piped:
+        console.print(line)
+    if str(target) != "-":
         watched = f"dcs check {shlex.quote(str(scheme))} {shlex.quote(str(target))}"
         console.print(f"next: {watched}", style="bold")
 
@@ -202,7 +196,7 @@ def shares(
 
     Predicted shares are corrected by the errors of the scheme on held-out rows of the fit. Rows
     of a class must be alike then and now; only the shares of the classes may differ. If these have
-    not changed either, because the labelled rows are a random sample of FILE, --method sample has
+    not changed either, because the labelled rows are a random sample of TABLE, --method sample has
     narrower intervals.
 
     Example: `dcs shares dcs-runs/mood-dcs/scheme.json labels.csv`
@@ -221,8 +215,8 @@ def shares(
     console.print(table)
     console.print(f"% of {counts.sum()} rows; errors from {np.sum(confusion)} held-out rows")
     if method != "sample":
-        said = "if those are a random sample of these, --method sample has narrower intervals"
-        console.print(said)
+        said = f"if the labelled rows are a random sample of {file.name}, use --method sample"
+        console.print(f"{said}: its intervals are narrower")
 
 
 def _opened(

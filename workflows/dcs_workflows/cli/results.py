@@ -20,7 +20,7 @@ from rich.text import Text
 from dcs.errors import ConfigError
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, new_table
-from dcs_workflows.cli.options import argument, option
+from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,7 +210,7 @@ def compare(
 
 def rm(
     name: Annotated[str, argument("SWEEP|RUN", "Name of a sweep, or a run as in register.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do not ask.", "-y")] = False,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:

@@ -25,7 +25,7 @@ from dcs_workflows.cli.console import (
     new_table,
     progress_bar,
 )
-from dcs_workflows.cli.options import argument, option
+from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
@@ -63,9 +63,7 @@ def generate(
 
     config = configured(
         PromptsConfig,
-        {},
-        source="command line",
-        sets=settings or (),
+        sets=settings,
         models=model,
         tasks=task,
         shots=shots.split(","),
@@ -215,9 +213,7 @@ def show(
     from dcs.scoring.models import load_tokenizer
     from dcs_workflows.config.sweep import PromptsConfig, configured
 
-    config = configured(
-        PromptsConfig, {}, source="command line", sets=settings or (), models=[model], tasks=[name]
-    )
+    config = configured(PromptsConfig, sets=settings, models=[model], tasks=[name])
     task = get_task(name, data)
     demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
     text = task.examples("test")[0]
@@ -291,11 +287,9 @@ def sweep(
     limit: options.Limit = None,
     settings: options.Settings = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the axes and the remaining work.")
+        bool, flag("--dry-run", "Only print the axes and the remaining work.")
     ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Compute failed cells again.")
-    ] = False,
+    retry_failed: Annotated[bool, flag("--retry-failed", "Compute failed cells again.")] = False,
     address: Annotated[
         str | None, option("ADDRESS", "Ray cluster to join: auto, 10.0.0.5:6379")
     ] = None,
@@ -327,7 +321,7 @@ def sweep(
     packaged = not config.suffix and not config.is_file()
     whole = load_config(
         packaged_config(str(config)) if packaged else config,
-        sets=settings or (),
+        sets=settings,
         tables=tables,
         models=model,
         limit=limit,
@@ -426,7 +420,7 @@ def sync(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.NewTrackingUri = None,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Restore experiments that were deleted in MLflow.")
+        bool, flag("--restore", "Restore experiments that were deleted in MLflow.")
     ] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,

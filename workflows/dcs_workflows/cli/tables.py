@@ -17,7 +17,7 @@ import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
-from dcs_workflows.cli.options import argument, option
+from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +118,7 @@ def tune(
     settings: options.Settings = None,
     seed: Annotated[int, option("N", "Root random seed.", min=0)] = 0,
     replace_: Annotated[
-        bool, typer.Option("--replace", help="Overwrite a scheme.json of other rows or options.")
+        bool, flag("--replace", "Overwrite a scheme.json of other rows or options.")
     ] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -146,9 +146,7 @@ def tune(
     direct_output(as_json=as_json, quiet=quiet)
     config = configured(
         TuneConfig,
-        {},
-        source="command line",
-        sets=settings or (),
+        sets=settings,
         tuner__trials=trials,
         tuner__prefer=prefer,
         tuner__margin=margin,
@@ -170,11 +168,8 @@ def tune(
     )
     # Loaded now, since it may be the one that is replaced.
     before = None if earlier is None else dcs.CorrectionScheme.load(earlier)
-    if before is not None and before.classes != rows["test"].classes:
-        raise ConfigError(
-            f"--earlier {earlier}: is for the classes {quoted(before.classes)}, in this order; "
-            f"the table has {quoted(rows['test'].classes)}"
-        )
+    if before is not None:
+        _check_classes(f"--earlier {earlier}", before, rows["test"].classes)
     path = output / f"{name}-{method}" / "scheme.json"
     planned = {cell.method: cell.key for cells in plan.cells.values() for cell in cells}
     made = None if replace_ or not path.exists() else dcs.CorrectionScheme.load(path)
@@ -241,6 +236,14 @@ def tune(
     conclude(summary, as_json=as_json, pending=not report.complete)
 
 
+def _check_classes(source: str, scheme: CorrectionScheme, classes: Sequence[str]) -> None:
+    if scheme.classes != tuple(classes):
+        raise SchemeError(
+            f"{source}: is for the classes {quoted(scheme.classes)}, in this order; the rows have "
+            f"{quoted(classes)}"
+        )
+
+
 def _write_result(
     path: Path,
     scheme: CorrectionScheme,
@@ -300,10 +303,9 @@ def pick(
             "settings by cross-validation or development rows, such as dcs"
         )
     before = dcs.FittedScheme.load(front)
-    given = {"prefer": prefer, "margin": margin, "rate": rate}
-    tested: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
-    limits: dict[str, Any] = {"max_accuracy_loss": max_accuracy_loss, "max_cobias": max_cobias}
-    picked = before.pick(dcs.Preference(**tested, **limits))
+    asked: dict[str, Any] = {"prefer": prefer, "margin": margin, "rate": rate}
+    asked |= {"max_accuracy_loss": max_accuracy_loss, "max_cobias": max_cobias}
+    picked = before.pick(dcs.Preference(**{k: v for k, v in asked.items() if v is not None}))
     new = picked.scheme
     # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}
@@ -353,11 +355,7 @@ def evaluate(
                 f"{path}: requires the tables {quoted(each.inputs)}; correct them with dcs "
                 "apply, then evaluate its output"
             )
-        if each.classes != rows.classes:
-            raise SchemeError(
-                f"{path}: the scheme is for the classes {quoted(each.classes)}, others are for "
-                f"{quoted(rows.classes)}; evaluate it alone"
-            )
+        _check_classes(str(path), each, rows.classes)
         schemes[str(path) if name in schemes else name] = each
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
     if by is not None:
@@ -366,20 +364,17 @@ def evaluate(
 
 
 def open_rows(
-    files: Sequence[Path],
-    given: Reading,
-    scheme: CorrectionScheme | None,
-    *,
-    quiet: bool = False,
+    files: Sequence[Path], given: Reading, scheme: CorrectionScheme | None
 ) -> list[Source]:
     """Read files as those that a scheme was fitted on; print what is inferred.
 
     Raises
     ------
-    SchemeError
+    TableError
         If there is a scheme, and a file has been corrected already.
     """
     from dcs.data.reader import as_reading, open_source
+    from dcs_workflows.tables import refuse_corrected
 
     found = []
     for k, file in enumerate(files):
@@ -396,11 +391,8 @@ def open_rows(
         if scheme is not None:
             about = f"{file}: the scheme is for other classes"
             source = replace(source, table=source.table.with_classes(scheme.classes, source=about))
-        if scheme is not None and (by := source.table.provenance.corrected_by):
-            raise SchemeError(
-                f"{file}: already corrected by {by}; give the uncorrected probabilities"
-            )
-        if source.remark and not quiet:
+            refuse_corrected(source.table, file)
+        if source.remark:
             console.print(source.remark)
         found.append(source)
     return found
@@ -435,7 +427,9 @@ def apply(
 
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     target = target_of(rows, output, "corrected")
-    sources = open_rows(files, options.reading(read), correction, quiet=str(target) == "-")
+    # Rows that are printed must not be mixed with messages.
+    direct_output(as_json=str(target) == "-", quiet=False)
+    sources = open_rows(files, options.reading(read), correction)
     table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
     name = f"scheme {content_key(correction.to_dict())[:8]}"
     before = None
@@ -457,12 +451,11 @@ def apply(
     else:
         others = frame.drop(columns=[each for each in columns if each in frame])
         write_corrected(others, target, sources[0].reading, correction, table.probs)
-    if str(target) != "-":
-        first = (table.probs if before is None else before).argmax(axis=1)
-        changed = int((correction.predict(table.probs) != first).sum())
-        console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
-        if table.labelled.any():
-            console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
+    first = (table.probs if before is None else before).argmax(axis=1)
+    changed = int((correction.predict(table.probs) != first).sum())
+    console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
+    if table.labelled.any() and str(target) != "-":
+        console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
 
 
 def target_of(rows: Path, output: Path | None, what: str) -> Path:

@@ -17,6 +17,7 @@ from dcs.search.annealing import compile_search
 from dcs.selection.fitting import Mapper
 from dcs.selection.methods import get_method
 from dcs_tracking import Archive, CellRecord
+from dcs_tracking.records import now_ms
 from dcs_workflows.cluster.connect import ClusterWatch, check_alive, check_processes, gone, look
 from dcs_workflows.cluster.pool import ScoringPool
 from dcs_workflows.held_out import Rows
@@ -234,7 +235,7 @@ class Driver:
             )
             if not (self._tuning or self._progress.work["cells"]):
                 self._progress.first_cell = time.monotonic()
-            self._tuning[running] = _Tuning(cells, waiting.key, time.time_ns() // 1_000_000, width)
+            self._tuning[running] = _Tuning(cells, waiting.key, now_ms(), width)
             if not waiting.cells:
                 self._waiting.popleft()
 
@@ -322,17 +323,9 @@ def run_cell(
     RayError
         If the cluster lost a task of the cell. Ray retries the cell.
     """
-    started_ms = time.time_ns() // 1_000_000
+    started_ms = now_ms()
     try:
-        return compute_cell(
-            cell,
-            tables["optimization"],
-            tables["test"],
-            sweep=sweep,
-            mapper=mapper,
-            studies=studies,
-            known=known,
-        )
+        return compute_cell(cell, tables, sweep=sweep, mapper=mapper, studies=studies, known=known)
     except StudyStorageError:
         time.sleep(_STORAGE_SECONDS)
         raise

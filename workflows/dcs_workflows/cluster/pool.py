@@ -140,18 +140,15 @@ class ScoringPool:
 
     def _give(self, actor: _Actor) -> None:
         """Give an actor its next shard."""
-        tables = self._left(actor.model)
-        if actor.table not in tables:
+        tables, table = self._left(actor.model), actor.table
+        if table is None or table not in tables:
             taken = {other.table for other in self.actors}
-            fresh = [table for table in tables if table not in taken]
-            actor.table = (fresh or sorted(tables, key=lambda table: -len(table.left)))[0]
-        assert actor.table is not None
-        shard = actor.table.left.popleft()
-        reference = actor.handle.score.remote(
-            actor.table.prompts.prompts(shard), actor.table.sampled(shard)
-        )
+            fresh = [each for each in tables if each not in taken]
+            table = actor.table = fresh[0] if fresh else max(tables, key=lambda t: len(t.left))
+        shard = table.left.popleft()
+        reference = actor.handle.score.remote(table.prompts.prompts(shard), table.sampled(shard))
         actor.calls += 1
-        self.running[reference] = _Call(actor, actor.table, shard)
+        self.running[reference] = _Call(actor, table, shard)
 
     def _left(self, model: str) -> list[TableScoring]:
         """Return the tables of a model that have shards to be scored."""

@@ -18,7 +18,7 @@ from dcs.scoring import Progress, StoredScorer, engine_trait
 from dcs.scoring.base import Prompt, Prompts, score_rows
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import PromptSet, ScorerInfo
-from dcs_tracking.records import PromptRecord
+from dcs_tracking.records import PromptRecord, now_ms
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.tables import Scoring, StoredTables, TableRequest, texts_key
@@ -120,7 +120,7 @@ class ScoringActor:
 
         Those of the indices `sampled` are returned as they are sent to the model.
         """
-        scorer, started_ms, clock = self._scorer, time.time_ns() // 1_000_000, time.perf_counter()
+        scorer, started_ms, clock = self._scorer, now_ms(), time.perf_counter()
         probs, reasons = score_rows(scorer, prompts, progress)
         return ScoredShard(
             probs,

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from dcs_tracking import CellRecord, Recorder, ScoringRecord
-from dcs_workflows.plan import Budget, Progress, SweepPlan, sharing
+from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing
 from dcs_workflows.tables import StoredTables, TableRequest
 
 
@@ -85,9 +85,7 @@ def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
         if (note := stored.scoring) is not None:
             yield ScoringRecord(
                 key=key,
-                identity={
-                    name: getattr(first, name) for name in ("model", "task", "shots", "seed")
-                },
+                identity={name: getattr(first, name) for name in ORIGINS.values()},
                 params={"engine": first.scoring.engine, **note.scorer, "digests": note.digests},
                 metrics=note.metrics,
                 started_ms=note.finished_ms - round(1000 * note.seconds),
@@ -139,8 +137,7 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
             for cell in group:
                 record = compute_cell(
                     cell,
-                    tables["optimization"],
-                    tables["test"],
+                    tables,
                     sweep=plan.config.name,
                     progress=progress,
                     mapper=mapper,

@@ -26,11 +26,12 @@ from pydantic import (
 )
 
 from dcs.data.columns import Reading
-from dcs.errors import ConfigError, show, suggest, unknown
+from dcs.errors import ConfigError, check_choice, show, unknown
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import parse_shots
 from dcs.selection.methods import get_method, method_names
+from dcs_tracking.archive import TrackingSettings
 from dcs_tracking.results.settings import objective_name
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.tuner import (
@@ -38,7 +39,6 @@ from dcs_workflows.config.tuner import (
     PREFERENCE_FIELDS,
     FixedObjective,
     ObjectiveChoice,
-    TrackingSettings,
     TunerSettings,
 )
 
@@ -356,7 +356,12 @@ class SweepConfig(PromptsConfig, TuneConfig):
 
 
 def configured(
-    model: type[Model], content: dict[str, Any], *, source: str, sets: Sequence[str], **named: Any
+    model: type[Model],
+    content: dict[str, Any] | None = None,
+    *,
+    source: str = "command line",
+    sets: Sequence[str] | None = None,
+    **named: Any,
 ) -> Model:
     """Return a configuration in which the command line takes precedence over the file.
 
@@ -364,11 +369,11 @@ def configured(
     ----------
     model : type
         :class:`SweepConfig` or one of its base classes.
-    content : dict
+    content : dict, optional
         Plain values by key; modified in place.
     source : str
         Origin of the values, for error messages.
-    sets : sequence of str
+    sets : sequence of str, optional
         Strings ``key=value`` with a dotted configuration key and a YAML value.
     **named
         Further values by key, with ``__`` for a dot; None values are ignored.
@@ -378,8 +383,9 @@ def configured(
     ConfigError
         If a key or value is invalid.
     """
+    content = {} if content is None else content
     given = [(name.split("__"), value) for name, value in named.items() if value is not None]
-    for text in sets:
+    for text in sets or ():
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set {show(text)}: must be KEY=VALUE, e.g. tuner.trials=10")
@@ -398,7 +404,7 @@ def configured(
 
 
 def load_config(
-    path: str | os.PathLike[str], *, sets: Sequence[str] = (), **named: Any
+    path: str | os.PathLike[str], *, sets: Sequence[str] | None = None, **named: Any
 ) -> SweepConfig:
     """Read a sweep configuration.
 
@@ -453,18 +459,11 @@ def selected(
         given = given.removeprefix("axes.")
         axis = given if given in axes else f"{given}s"
         if axis not in axes:
-            raise ConfigError(
-                f"--only {restriction!r}: unknown axis {given!r}{suggest(given, axes)}; "
-                f"must be AXIS=VALUE,... with one of {', '.join(axes)}"
-            )
+            raise unknown(f"--only {restriction!r}: axis", given, axes)
         known = {value_label(axis, value): value for value in axes[axis]}
         wanted = text.split(",")
         for name in wanted:
-            if name not in known:
-                raise ConfigError(
-                    f"--only {restriction!r}: {name!r} is not among the {axis} of the sweep "
-                    f"({', '.join(known)}){suggest(name, known)}"
-                )
+            check_choice(f"--only {restriction!r}: {axis}", name, known)
         chosen = [known[name] for name in wanted]
         found[axis] = tuple(value for value in found.get(axis, axes[axis]) if value in chosen)
         if not found[axis]:

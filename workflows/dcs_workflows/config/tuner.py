@@ -1,4 +1,4 @@
-"""Settings of the study of a cell, and of its tracking."""
+"""Settings of the study of a cell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from dcs.io import Strict
 from dcs.methods.parameters import PARAMETERS, Parameter
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.preference import Prefer, Preference
-from dcs_tracking.records import FigureTracking, TrialTracking
 
 #: Weights of the terms of Z that are tuned besides the error rate, by name of the objective.
 _TERMS: Final[dict[str, frozenset[str]]] = {
@@ -268,21 +267,3 @@ class TunerSettings(Strict):
 
 PARTS: Final[dict[str, type[Strict]]] = {"judge": Judge, "space": Space, "search": Search}
 """Groups of the tuner's settings, each of which ``axes`` may vary."""
-
-
-class TrackingSettings(Strict):
-    """What a sweep records in MLflow; the results are not affected.
-
-    Attributes
-    ----------
-    trials : "table" or "none"
-        Whether to record the trials of a cell, as step metrics and a table of its run.
-    figures : "sweep" or "none"
-        Whether to draw the figures of the sweep.
-    traces : int
-        Maximum number of prompts of each scored table to log as traces, with their texts.
-    """
-
-    trials: TrialTracking = "table"
-    figures: FigureTracking = "sweep"
-    traces: int = Field(default=20, ge=0, le=100)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -24,6 +23,7 @@ from dcs.selection.fitting import Mapper
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
+from dcs_tracking.records import now_ms
 from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import IN_PROCESS, one_thread
 from dcs_workflows.plan import Cell
@@ -36,8 +36,7 @@ Labels: TypeAlias = NDArray[np.int64]
 @one_thread()
 def compute_cell(
     cell: Cell,
-    optimization: Rows,
-    test: Rows,
+    tables: Mapping[str, Rows],
     *,
     sweep: str,
     progress: Callable[[float], None] = lambda share: None,
@@ -51,8 +50,8 @@ def compute_cell(
     ----------
     cell : Cell
         The cell to compute.
-    optimization, test : ProbabilityTable or TableEnsemble
-        The tables with the digests of the cell. The test table is used only after selection.
+    tables : mapping of str to ProbabilityTable or TableEnsemble
+        Tables by split, with the digests of the cell. The test table is used only after selection.
     sweep : str
         Name of the sweep that the record belongs to.
     progress : callable, optional
@@ -70,8 +69,8 @@ def compute_cell(
     CellRecord
         Record with status FINISHED; errors propagate.
     """
-    started_ms = _now_ms()
-    optimization = optimization_rows(optimization, cell)
+    started_ms = now_ms()
+    optimization, test = optimization_rows(tables["optimization"], cell), tables["test"]
     method = get_method(cell.method)
     first = reference = None
     if not isinstance(optimization, TableEnsemble):
@@ -122,7 +121,7 @@ def compute_cell(
         status="FINISHED",
         error=None,
         started_ms=started_ms,
-        finished_ms=_now_ms(),
+        finished_ms=now_ms(),
         provenance=collect_provenance(tables=_describe(optimization, test), seeds=_seeds(cell)),
     )
 
@@ -173,7 +172,7 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
         status="FAILED",
         error=redact("".join(traceback.format_exception(error))),
         started_ms=started_ms,
-        finished_ms=_now_ms(),
+        finished_ms=now_ms(),
         provenance=collect_provenance(seeds=_seeds(cell)),
     )
 
@@ -295,7 +294,3 @@ def _seeds(cell: Cell) -> dict[str, int]:
     return {"root": cell.seed} | {
         stream: derive_seed(cell.seed, stream) for stream in ("split", "sampler", "anneal")
     }
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

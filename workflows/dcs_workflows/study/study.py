@@ -39,6 +39,7 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.methods import Method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
+from dcs_tracking.records import now_ms
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import IN_PROCESS
 from dcs_workflows.study.space import SearchSpace
@@ -191,7 +192,7 @@ def _run(
         front_of, fitting, settings=selection, classes=table.classes, reference=tuning.reference
     )
     if settings is None:
-        clock, started_ms = time.perf_counter(), _now_ms()
+        clock, started_ms = time.perf_counter(), now_ms()
         fits = fitting.judge(standard, mapper=tuning.mapper, progress=tuning.progress)
         seconds = (time.perf_counter() - clock) / len(fits)
         records = [_record(n, fit, seconds, started_ms) for n, fit in enumerate(fits)]
@@ -273,7 +274,7 @@ class _Study:
         for trial in self._first:
             self._study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
         settings = [self._ask()[1] for _ in self._first]
-        clock, started_ms = time.perf_counter(), _now_ms()
+        clock, started_ms = time.perf_counter(), now_ms()
         if MIXTURE in self._space.calibrations:
             self._fitting.prepare(self._tuning.mapper)
         if len(self._earlier) < self.n_first:
@@ -363,7 +364,7 @@ def _timed(
     fit: Callable[[Any], tuple[CorrectionScheme, ...]], item: Any
 ) -> tuple[tuple[CorrectionScheme, ...], float, int]:
     """Fit a setting without each fold on a worker and measure the time there."""
-    started_ms, clock = _now_ms(), time.perf_counter()
+    started_ms, clock = now_ms(), time.perf_counter()
     return fit(item), time.perf_counter() - clock, started_ms
 
 
@@ -403,7 +404,3 @@ def make_sampler(name: str, *, seed: int, trials: int) -> BaseSampler:
         return sampler
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigError(f"tuner.sampler {name}: {last_line(error)}") from error
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
