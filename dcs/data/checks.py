@@ -163,6 +163,7 @@ def checked_rows(
     TableError
         If one of them is invalid, or their shapes or names are inconsistent.
     """
+    refuse_other_order(probs, labels)
     given = _as_array(labels, "labels")
     columns = column_names(probs)
     if columns is not None and classes is not None:
@@ -186,6 +187,25 @@ def checked_rows(
         given, _ = read_labels(given.tolist(), values, named, documented=documented, option=False)
     indices = checked_labels(given, n_rows=n_rows, n_classes=n_classes, missing=missing)
     return values, indices, names
+
+
+def refuse_other_order(probs: Any, labels: Any) -> None:
+    """Refuse a data frame and a series of the same index in different orders.
+
+    Raises
+    ------
+    TableError
+        As rows could be matched by place or by index.
+    """
+    first: Any = getattr(probs, "index", None)
+    second: Any = getattr(labels, "index", None)
+    if not (hasattr(first, "equals") and hasattr(second, "equals")) or first.equals(second):
+        return
+    if len(first) == len(second) and {*first} == {*second}:
+        raise TableError(
+            "labels: their index is that of the rows, in another order: are rows matched by place "
+            "or by index; give labels.loc[probs.index], or labels.to_numpy()"
+        )
 
 
 def column_names(values: Any) -> list[str] | None:

@@ -331,11 +331,7 @@ class _Finder:
         if known and {*known} <= {*names} and not given.classes:
             return known, self.known.classes or known
         if classes is None:
-            for start in (PREFIX, CORRECTED):
-                columns = tuple(name for name in names if name.startswith(start))
-                if len(columns) > 1:
-                    return columns, tuple(name.removeprefix(start) for name in columns)
-            return self._guessed(label)
+            return self._prefixed() or self._guessed(label)
         found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
         spelled = [tuple(f"{a}{name}{b}" for name in classes) for a, b in found]
         if not spelled and (found_by_number := self._numbered(label, len(classes))):
@@ -346,6 +342,23 @@ class _Finder:
                 f"p:<class>, or with another common prefix (columns: {quoted(names, 12)})"
             )
         return next((each for each in spelled if self._fits(each)), spelled[-1]), classes
+
+    def _prefixed(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """Return the columns that our own prefixes mark, and the classes."""
+        starts = (PREFIX, CORRECTED)
+        groups = [[name for name in self.names if name.startswith(start)] for start in starts]
+        found = [
+            (tuple(own), tuple(name.removeprefix(start) for name in own))
+            for start, own in zip(starts, groups, strict=True)
+            if len(own) > 1
+        ]
+        if not found:
+            return None
+        columns, classes = found[-1]
+        if len(found) > 1 or (columns[0].startswith(CORRECTED) and {*classes} <= {*self.names}):
+            question = "columns hold corrected and uncorrected probabilities; which are to be read"
+            raise self._ask(question, "columns=corrected:* or columns=A,B,...", self.names)
+        return found[0]
 
     def _matching(self, pattern: str) -> Sequence[str]:
         """Return the column of a name, or those that match a pattern."""
@@ -397,7 +410,10 @@ class _Finder:
         if by_label:
             return [*by_label.items()][-1]
         question = "no columns are class probabilities, or named by the labels; which are they"
-        key = "columns=A,B,... or columns=prob_*, or classes=A,B,... if cells are answers"
+        key = (
+            "columns=A,B,... or columns=prob_*; or, if cells are answers, classes=A,B,..., with "
+            "--read id=COLUMN if a text has several rows"
+        )
         raise NoClassColumnsError(str(self._ask(question, key, self.names)))
 
     def _numbered(self, label: str | None, size: int) -> tuple[str, ...]:

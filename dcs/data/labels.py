@@ -165,6 +165,7 @@ def read_labels(
             other = np.where(found >= 0, found + 2 * start - 1, -1)
             ways: tuple[Counting, Counting] = ("from-0", "from-1")
             check(found, other, ways[::-1] if start else ways, documented=documented)
+        _doubt_order(found, probs, ask, f"from-{start}", documented=documented)
     return found, f"as positions from {start}, as no class has such a name"
 
 
@@ -220,6 +221,30 @@ def _check(
             f"labels of {own} rows are predicted if they {first}, of {other} if they {second}"
         )
         ask(f"{question}: which is it", sorted(ways))
+
+
+def _doubt_order(
+    found: NDArray[np.int64],
+    probs: NDArray[np.float64],
+    ask: Callable[..., None],
+    way: str,
+    *,
+    documented: bool,
+) -> None:
+    """Ask whether positions count other classes, if fewer are predicted than by chance."""
+    labels, top = found[found >= 0], probs.argmax(axis=1)[found >= 0]
+    if documented or labels.size < TELLING:
+        return
+    size = probs.shape[1]
+    expected = np.bincount(labels, minlength=size) @ np.bincount(top, minlength=size) / labels.size
+    own = int((top == labels).sum())
+    if own < expected - _DECISIVE * np.sqrt(expected):
+        ask(
+            f"labels are positions, and {own} of {labels.size} rows are predicted, fewer than by "
+            "chance: are the classes in the order of the columns",
+            (way,),
+            "classes=A,B,... in the order of the labels",
+        )
 
 
 def _ask(names: Named, option: bool, question: str, ways: Sequence[str], more: str = "") -> None:

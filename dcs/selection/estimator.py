@@ -14,7 +14,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
-from dcs.data.checks import checked_rows, classes_of, column_names, column_order
+from dcs.data.checks import (
+    checked_rows,
+    classes_of,
+    column_names,
+    column_order,
+    refuse_other_order,
+)
 from dcs.data.labels import as_text
 from dcs.errors import InvalidInputError, quoted, show
 from dcs.selection.compare import SelectionSettings, fit_rows
@@ -116,6 +122,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.max_accuracy_loss,
             self.max_cobias,
         )
+        refuse_other_order(X, y)
         names = column_names(X)
         X, targets = validate_data(  # noqa: N806
             self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_min_features=2

@@ -7,6 +7,7 @@ Argilla; lists or objects of numbers are columns of JSON or Parquet, or their te
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,14 +45,29 @@ _LABELS: Final = ("label", "class", "name")
 _SCORES: Final = ("score", "probability", "prob", "confidence", "logprob")
 
 
+_LISTS: Final = ("labels", "scores")
+
+
+def _lists(parts: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the names of the lists of labels and of scores: `_LISTS`, or the only ones."""
+    if {*_LISTS} <= parts.keys():
+        return _LISTS
+    lists = {name: each for name, each in parts.items() if isinstance(each, list) and each}
+    texts = [n for n, each in lists.items() if all(isinstance(cell, str) for cell in each)]
+    numbers = [n for n, each in lists.items() if all(map(is_number, each))]
+    if len(texts) == len(numbers) == 1 and len(lists[texts[0]]) == len(lists[numbers[0]]):
+        return texts[0], numbers[0]
+    return None
+
+
 def _pairs(cell: Any) -> list[tuple[str, Any]]:
     """Return the labels and scores of a cell; empty if it is something else."""
     if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list):
         (cell,) = cell  # of a pipeline that was given a list of one text
     labels: Any = None
     scores: Any = None
-    if isinstance(cell, dict):
-        labels, scores = cell.get("labels"), cell.get("scores")
+    if isinstance(cell, dict) and (names := _lists(cell)):
+        labels, scores = (cell[name] for name in names)
     elif isinstance(cell, list | tuple) and all(isinstance(each, dict) for each in cell):
         labels, scores = (
             [next((each[key] for key in keys if key in each), None) for each in cell]
@@ -71,16 +87,29 @@ def _scored(
     columns: dict[tuple[str, ...], list[Any]] = {}
     for name in structured(frame):
         columns[(name,)] = parsed_cells(frame, name)
-    both = ("labels",), ("scores",)
-    if {*both} <= columns.keys():
-        cells = zip(*(columns[name] for name in both), strict=True)
-        columns["labels", "scores"] = [{"labels": a, "scores": b} for a, b in cells]
+    if both := _list_columns(frame, {name: cells for (name,), cells in columns.items()}, given):
+        cells = zip(*(columns[(name,)] for name in both), strict=True)
+        columns[both] = [dict(zip(_LISTS, pair, strict=True)) for pair in cells]
     for names, found in columns.items():
         pairs = [_pairs(cell) for cell in found]
         filled = zip(pairs, found, strict=True)
         if any(pairs) and all(each or cell is None for each, cell in filled):
             return [*names], pairs
     return None
+
+
+def _list_columns(
+    frame: pd.DataFrame, columns: Mapping[str, list[Any]], given: Reading
+) -> tuple[str, str] | None:
+    """Return the columns of labels and of scores; other names if each row has all labels."""
+    rows = [
+        dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
+    ]
+    both = next(filter(None, map(_lists, rows)), None)
+    if both is None or both == _LISTS:
+        return both
+    labels = {frozenset(row[both[0]]) for row in rows if _lists(row) == both}
+    return None if len(labels) > 1 or has_class_columns(frame, given) else both
 
 
 def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
@@ -157,7 +186,9 @@ NUMBERS = Form("lists or objects of numbers", _number_columns, _number_rows)
 
 _CLASS: Final = re.compile(r"class(_name)?|category|label(_name)?|option|choice|candidate", re.I)
 _VALUE: Final = re.compile(r"p|probs?|proba|probability|score|value|log_?prob|confidence", re.I)
-_ANSWER: Final = re.compile(r"answer|response|vote|choice|completion|parsed(_answer)?", re.I)
+_ANSWER: Final = re.compile(
+    r"answer|response|vote|verdict|choice|completion|parsed(_answer)?", re.I
+)
 
 
 def _constant(frame: pd.DataFrame, key: str, name: str) -> bool:
@@ -165,23 +196,37 @@ def _constant(frame: pd.DataFrame, key: str, name: str) -> bool:
     return bool(frame.groupby(key, sort=False)[name].nunique(dropna=False).max() == 1)
 
 
+def _are_answers(frame: pd.DataFrame, key: str, name: str, given: Reading) -> bool:
+    """Whether the cells of a column name classes, and not one class per id."""
+    label = label_of(frame, given, (key, name))
+    classes = {*map(comparable, _classes(frame, given, label))} if label or given.classes else {}
+    cells = {*map(comparable, cells_of(frame[name]))} - {""}
+    return len(cells) > 1 and cells <= {*classes} and not _constant(frame, key, name)
+
+
 def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | None] | None:
     """Return the columns of ids, of classes or answers, and of probabilities, if any."""
     nested = structured(frame)
-    ids = [n for n in frame.columns if is_id(n) and n not in nested]
+    named = [n for n in frame.columns if n == given.id]
+    ids = named or [n for n in frame.columns if is_id(n) and n not in nested]
     texts = [n for n in frame.columns if n.lower() in ("text", "document") and n not in nested]
     keys = [n for n in ids or texts if 1 < frame[n].nunique() < len(frame)]
     if not keys:
         return None
     values = [n for n in frame.columns if _VALUE.fullmatch(n) and to_number(frame[n]).plausible]
-    named = _CLASS if values else _ANSWER
-    found = [n for n in frame.columns if n not in keys and named.fullmatch(n)]
+    pattern = _CLASS if values else _ANSWER
+    others = [n for n in frame.columns if n not in (*keys, *values, *nested)]
+    found = [n for n in others if pattern.fullmatch(n)]
+    if given.columns and len(given.columns) == 1:
+        found = [n for n in others if n in given.columns] or found
     if values:
         found = [n for n in found if not frame.duplicated([keys[0], n]).any()]
         found = [n for n in found if not _constant(frame, keys[0], n)]
     else:
-        found += [n for n in frame.columns if names_predictions(n) and n not in found]
+        found += [n for n in others if names_predictions(n) and n not in found]
+        found = found or [n for n in others if _are_answers(frame, keys[0], n, given)]
         found = [n for n in found if given.classes or label_columns(frame, [n])][:1]
+        given = given.model_copy(update={"columns": None})
     if len(found) != 1 or len(values) > 1 or has_class_columns(frame, given):
         return None
     return keys[0], found[0], next(iter(values), None)

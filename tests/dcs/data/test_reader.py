@@ -129,6 +129,8 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns().assign(label=PROBS.argmax(axis=1)), "label=label"),
         (pd.concat([columns(form="a_{}"), columns(PROBS[::-1], "b_{}")], axis=1), "columns="),
         (pd.DataFrame({"score": PROBS[:, 0], "label": GOLD}), "columns="),
+        (columns().join(columns(PROBS[::-1], "corrected:{}")).assign(label=GOLD), "corrected:*"),
+        (columns(classes=list("cdeab")).assign(label=(LABELS + 3) % 5), "labels=from-0"),
         (columns()[:0], "no rows"),
     ],
 )
@@ -240,6 +242,40 @@ def test_the_index_of_a_frame_is_no_place_for_labels_to_get_lost() -> None:
         assert table.labels.tolist() == LABELS.tolist()
     unnamed = frame.set_index(["id", "label"]).rename_axis([None, None])
     refuses(TableError, read_table, unnamed, names=["reset_index"])
+
+
+def test_rows_are_matched_by_place_or_by_index_but_not_by_chance() -> None:
+    frame, gold = columns(), pd.Series(GOLD)
+    for fit in (fit_scheme, DCSClassifier().fit):
+        refuses(DCSError, fit, frame, gold[::-1], names=["index", "labels"])
+    assert checked_rows(frame, gold[::-1].to_numpy()[::-1])[1].tolist() == LABELS.tolist()
+
+
+def test_answers_of_a_text_under_any_names_of_columns() -> None:
+    votes = np.array(CLASSES)[np.sort(RNG.integers(0, 5, (120, 4)))]
+    rows = {"item": np.repeat(range(120), 4), "rater": [*"abcd"] * 120, "said": votes.ravel()}
+    frame = pd.DataFrame(rows | {"gold": np.repeat(GOLD, 4)}).sample(frac=1, random_state=1)
+    refuses(TableError, read_table, frame, names=["id=COLUMN"])
+    for answer in ({}, {"columns": ["said"]}, {"classes": CLASSES}):
+        table = read_table(frame, id="item", **answer).subset(range(120))
+        assert table.n_rows == 120
+        order = [int(each) for each in table.ids]
+        counts = [[(row == name).sum() for name in table.classes] for row in votes[order]]
+        assert np.array_equal(table.counts, counts)
+        assert [table.classes[k] for k in table.labels] == [GOLD[k] for k in order]
+
+
+def test_lists_in_another_order_in_each_row() -> None:
+    orders = [RNG.permutation(5) for _ in range(120)]
+    rows = {
+        "options": [[CLASSES[k] for k in order] for order in orders],
+        "shares": [row[order].tolist() for row, order in zip(PROBS, orders, strict=True)],
+    }
+    frames = [pd.DataFrame(rows), pd.DataFrame({"given": pd.DataFrame(rows).to_dict("records")})]
+    for frame in frames:
+        table = read_table(frame.assign(gold=GOLD)).with_classes(CLASSES)
+        np.testing.assert_allclose(table.probs, PROBS)
+        assert table.labels.tolist() == LABELS.tolist()
 
 
 def test_a_question_is_answered() -> None:
