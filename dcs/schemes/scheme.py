@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -409,7 +410,7 @@ class CorrectionScheme:
         Parameters
         ----------
         path : path-like
-            File to read.
+            File to read, or the folder with `scheme.json` of `dcs tune`.
 
         Returns
         -------
@@ -421,4 +422,5 @@ class CorrectionScheme:
         SchemeError
             If the file does not exist or is not a scheme.
         """
-        return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))
+        file = Path(path) / "scheme.json" if Path(path).is_dir() else path
+        return cls.from_dict(read_json(file, error=SchemeError), source=escaped(file))

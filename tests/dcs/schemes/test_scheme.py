@@ -150,7 +150,7 @@ def test_a_scheme_that_was_edited_is_refused_until_its_digest_is_deleted(tmp_pat
     scheme = CorrectionScheme(("a", "Wörld"), (Weight(0.5), Membership(0, 0, 0.5)))
     path = tmp_path / "scheme.json"
     scheme.save(path)
-    assert CorrectionScheme.load(path) == scheme
+    assert CorrectionScheme.load(path) == CorrectionScheme.load(path.parent) == scheme
     edited = json.loads(path.read_text())
     edited["corrections"][0]["value"] = 0.75
     path.write_text(json.dumps(edited))

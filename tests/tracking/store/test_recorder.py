@@ -13,6 +13,7 @@ from dcs.errors import ConfigError, TrackingError
 from dcs_tracking import Archive, Recorder, Sweep, sync
 from dcs_tracking.records import ScoringRecord, sealed
 from dcs_tracking.schema import CELL_KEY
+from dcs_tracking.store import views
 from dcs_tracking.store.client import open_client, run_link
 from dcs_tracking.store.queries import stored_cells
 from dcs_tracking.store.runs import SweepRuns
@@ -195,6 +196,16 @@ def test_one_record_that_is_refused_does_not_stop_the_others(
     assert set(runs()["status"]) == {"FINISHED"}
     assert [r.recorded for r in sync(output)] == [1]
     assert content()[1] == _finished(1, 2, 3)
+
+
+def test_a_bug_of_this_package_shows_where_it_is(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(views, "cell_name", None)
+        assert recorded(output, 1).pending == 1
+    assert "runs.py" in caplog.text and "TypeError" in caplog.text
+    assert [each.recorded for each in sync(output)] == [1]
 
 
 def test_a_damaged_record_is_reported_by_name(output: Path, uri: str) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,9 +17,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from dcs.errors import ConfigError, TrackingError, named, one_line
+from dcs.errors import ConfigError, DCSError, TrackingError, named, one_line
 from dcs.io import validated
 from dcs_tracking.archive import Archive, Sweep
+from dcs_tracking.environment import import_folders
 from dcs_tracking.records import CellRecord, ScoringRecord, SweepStatus
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import figure_files, overview_figures
@@ -291,7 +293,7 @@ class Recorder:
                 return
             except Exception as error:
                 # A failure of the recording must not stop the sweep.
-                _log.debug("recording failed", exc_info=True)
+                _log_failure("recording failed", error)
                 self._report_unavailable(error)
             if self._stop is not None:
                 self._drain_queue(0.0)
@@ -347,7 +349,7 @@ class Recorder:
         for thread in threads:
             thread.join()
         for key, error in failed.items():
-            _log.debug("cell %s could not be recorded", key, exc_info=error)
+            _log_failure(f"cell {key} could not be recorded", error)
             # Raises if the store is unavailable; otherwise the record failed.
             runs.look_up(key)
             if key in self._failures:  # Skip a cell after its second failure.
@@ -406,7 +408,7 @@ class Recorder:
         except Exception as error:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
-            _log.debug("the tables of the sweep could not be written", exc_info=True)
+            _log_failure("the tables of the sweep could not be written", error)
             self._error = reason_of(error)
             runs.end("KILLED")
             return
@@ -459,6 +461,14 @@ class Recorder:
             complete=self._ended and not pending,
             message=message,
         )
+
+
+def _log_failure(what: str, error: Exception) -> None:
+    """Log a failure; one that this package raised without meaning to is a bug, and is shown."""
+    raised = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    own = any(raised.is_relative_to(folder) for folder in import_folders())
+    bug = own and not isinstance(error, DCSError | OSError)
+    _log.log(logging.ERROR if bug else logging.DEBUG, what, exc_info=error)
 
 
 def sync(
