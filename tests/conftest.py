@@ -1,4 +1,4 @@
-"""What holds for all tests: Ray's token, no hub, the same examples, a database to copy."""
+"""What holds for all tests: one thread, Ray's token, no hub, the same examples, a store to copy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ ROOT = Path(__file__).parents[1]
 #: Where the packages are, as `pythonpath` of pyproject.toml says it to this process.
 _PATH = [str(ROOT), str(ROOT / "tracking"), str(ROOT / "workflows")]
 
-# Set before anything imports Ray, which reads it only once.
+# Set before anything imports NumPy, Torch or Ray, which read it only once.
 os.environ.update(
+    # The matrices of tests are small: threads would spend most of their time waiting for others.
+    OPENBLAS_NUM_THREADS="1",
+    OMP_NUM_THREADS="1",
     # The processes that tests start test this checkout too, whether it is installed or not.
     PYTHONPATH=os.pathsep.join([*_PATH, *filter(None, [os.environ.get("PYTHONPATH")])]),
     RAY_AUTH_MODE="token",
