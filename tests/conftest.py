@@ -1,4 +1,4 @@
-"""What holds for all tests: one thread, Ray's token, no hub, the same examples, a store to copy."""
+"""What holds for all tests: one thread, Ray's token, no hub, the same examples, an empty store."""
 
 from __future__ import annotations
 

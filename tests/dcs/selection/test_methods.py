@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import DEFAULT_FLOOR
-from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.compare import SelectionSettings, front_of, standard_settings
 from dcs.selection.fitting import Fitting
 from dcs.selection.methods import (
