@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.datasets import make_classification
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_predict
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.parameters import Hyperparameters
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
@@ -95,18 +90,6 @@ def test_names_that_contradict_the_classes_are_refused() -> None:
             fit()
 
 
-def test_corrects_the_held_out_probabilities_of_a_classifier() -> None:
-    x, y = make_classification(
-        400, 6, n_informative=4, n_classes=3, weights=[0.8, 0.1, 0.1], flip_y=0.15, random_state=0
-    )
-    probs = cross_val_predict(LogisticRegression(), x, y, method="predict_proba")
-    settings = replace(_SETTINGS, betas=(1.0,))
-    model = _quick(settings=settings, prefer="balance").fit(probs, y)
-    before = ClassificationMetrics.from_predictions(y, probs.argmax(axis=1), 3)
-    after = ClassificationMetrics.from_predictions(y, model.predict(probs), 3)
-    assert after.cobias < before.cobias - 0.1
-
-
 def test_column_of_a_class_without_rows() -> None:
     keep = _LABELS < 2
     with pytest.warns(UserWarning, match="'2'"):
@@ -114,12 +97,6 @@ def test_column_of_a_class_without_rows() -> None:
     assert model.predict_proba(_PROBS).shape == (300, 3)
     with pytest.raises(InvalidInputError, match="labels="):
         _quick().fit(_PROBS[keep], _LABELS[keep])
-
-
-@pytest.mark.parametrize("labels", [[], [0]])
-def test_labels_of_fewer_than_two_classes_are_refused(labels: list[int]) -> None:
-    with pytest.raises(InvalidInputError, match="^labels "):
-        _quick(labels=labels).fit(_PROBS, np.zeros(_LABELS.size, int))
 
 
 @pytest.mark.parametrize(

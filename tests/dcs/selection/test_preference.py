@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dcs.errors import InvalidInputError
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.points import Change, FrontPoint, pareto_front
@@ -215,9 +214,3 @@ def test_noise_of_an_exchange_lies_between_those_of_its_parts() -> None:
     assert change.error(0.0) == pytest.approx(0.03)
     assert change.error(1.0) == pytest.approx(0.04)
     assert change.error(0.5) == pytest.approx((0.03**2 + 0.02**2 - 0.00045) ** 0.5)
-
-
-@pytest.mark.parametrize("wrong", [{"margin": -1.0}, {"rate": float("nan")}, {"confidence": 0.3}])
-def test_preference_rejects_impossible_values(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidInputError):
-        Preference(**wrong)  # type: ignore[arg-type]
