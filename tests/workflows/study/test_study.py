@@ -191,9 +191,8 @@ def test_a_damaged_journal_is_refused_in_one_line_that_names_it(line, ended, tmp
     stored = StoredStudy("cell", Path(shutil.copy(ended[0], tmp_path)))
     lines = stored.file.read_text().splitlines()
     stored.file.write_text("\n".join([*lines[:9], line, *lines[9:], ""]))
-    with pytest.raises(DCSError, match=rf"^{stored.file}: damaged .*; delete it") as caught:
+    with pytest.raises(DCSError, match=rf"^{stored.file}: damaged .*; delete it[^\n]*$") as caught:
         _study(_SHORT, stored=stored)
-    assert "\n" not in str(caught.value)
     assert not isinstance(caught.value, StudyStorageError)
 
 
