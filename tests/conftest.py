@@ -1,7 +1,8 @@
-"""What holds for all tests: Ray's token, no hub, the same examples, a database to copy."""
+"""What holds for all tests: one thread, Ray's token, no hub, the same examples, an empty store."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
@@ -19,8 +20,11 @@ ROOT = Path(__file__).parents[1]
 #: Where the packages are, as `pythonpath` of pyproject.toml says it to this process.
 _PATH = [str(ROOT), str(ROOT / "tracking"), str(ROOT / "workflows")]
 
-# Set before anything imports Ray, which reads it only once.
+# Set before anything imports NumPy, Torch or Ray, which read it only once.
 os.environ.update(
+    # The matrices of tests are small: threads would spend most of their time waiting for others.
+    OPENBLAS_NUM_THREADS="1",
+    OMP_NUM_THREADS="1",
     # The processes that tests start test this checkout too, whether it is installed or not.
     PYTHONPATH=os.pathsep.join([*_PATH, *filter(None, [os.environ.get("PYTHONPATH")])]),
     RAY_AUTH_MODE="token",
@@ -59,24 +63,40 @@ if find_spec("sqlalchemy") is not None:
 _STRAYS = [ROOT / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
 
 
-#: The files whose tests share a Ray, which starts once where one process has them all.
-_RAY = re.compile("workflows/(test_(sweep|tables|ensembles)|cluster/test_(parallel|connect))")
+#: Files whose tests one process runs, so that it alone starts Ray, loads Torch, or compiles what
+#: is not kept.
+_TOGETHER = {
+    "ray": re.compile("workflows/(test_(sweep|tables)|cluster/test_(parallel|connect))"),
+    "torch": re.compile("dcs/scoring/|workflows/(cluster|config)/test_scoring"),
+    "compiled": re.compile("benchmarks/test_bounds|docs/test_extras"),
+}
+
+
+def _scope(test: str) -> str:
+    """Return the group of a test, or else its file."""
+    groups = (name for name, files in _TOGETHER.items() if files.search(test))
+    return next(groups, test.partition("::")[0])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the slow ones first, so that several processes end at about the same time."""
-    slow = ("tests/workflows/", "tests/tracking/")
-    items.sort(key=lambda item: (not _RAY.search(item.nodeid), not item.nodeid.startswith(slow)))
+    slow = [*_TOGETHER, "tests/workflows", "tests/tracking", "tests/dcs/selection", "tests"]
+
+    def rank(item: pytest.Item) -> int:
+        scope = _scope(item.nodeid)
+        return next(number for number, start in enumerate(slow) if scope.startswith(start))
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of a file in one process, and those of Ray in the same one."""
+    """Keep the tests of a file, and of a group of files, in one process."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "ray" if _RAY.search(nodeid) else super()._split_scope(nodeid)
+            return _scope(nodeid)
 
     return Scheduling(config, log)
 
@@ -94,8 +114,13 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite file with MLflow's tables: making them takes seconds, copying it does not."""
     from dcs_tracking.store.client import default_tracking_uri, open_client
 
-    folder = tmp_path_factory.mktemp("store")
-    open_client(default_tracking_uri(folder))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # the first of the processes makes it for all
+    with (folder / "store.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "mlflow.db").exists():
+            open_client(default_tracking_uri(folder))
     return folder / "mlflow.db"
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -132,18 +132,24 @@ def mlflow_server(
 
 
 @contextmanager
-def answering(status: int, body: bytes) -> Iterator[str]:
-    """Run a server that gives one answer to everything, its head and its body one by one."""
+def answering(
+    status: int, body: bytes | Callable[[BaseHTTPRequestHandler, bytes], bytes]
+) -> Iterator[str]:
+    """Run a server that gives one answer to everything, its head and its body one by one.
+
+    The body may depend on the request, and on what is sent with it.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            said = body if isinstance(body, bytes) else body(self, sent)
             self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(said)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(said)
 
         do_GET = do_POST
 

@@ -1,24 +1,24 @@
-"""Simulated worlds can be repeated; the test of COBias holds its level in a small simulation."""
+"""Simulated worlds can be repeated, and the claims that they break are counted."""
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from benchmarks import calibration
 
 
-@pytest.mark.slow
-def test_the_level_and_the_coverage_hold_in_one_setting() -> None:
-    # 14 close classes and 200 rows; the number of draws leaves much to chance.
-    rows = [row for number in (36, 111) for row in calibration.draw_intervals(number)]
-    frame = pd.DataFrame(rows)
-    assert set(frame["classes"]) == {14}
-    draws = frame["draws"].sum()
-    assert frame["rejected"].sum() <= 0.2 * draws
-    for name in ("cobias", "weakest"):
-        assert frame[name].sum() >= 0.8 * 2 * draws
-    assert "all" in calibration.intervals_table(frame)
+def test_calibrated_worlds_are_and_can_be_repeated() -> None:
+    kind, draw = calibration.world(7)
+    (probs, labels), (fresh, truth) = draw
+    assert kind == "calibrated"
+    # Of the calibrated rows, as many belong to the predicted class as the probabilities say.
+    right = (fresh.argmax(axis=1) == truth).mean()
+    assert right == pytest.approx(fresh.max(axis=1).mean(), abs=0.01)
+    again, _ = calibration.world(7)[1]
+    np.testing.assert_array_equal(again[0], probs)
+    np.testing.assert_array_equal(again[1], labels)
 
 
 def test_claims_broken_are_counted() -> None:

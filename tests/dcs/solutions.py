@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -47,6 +48,17 @@ def judge(
     names = tuple(str(j) for j in range(n_classes))
     scheme = CorrectionScheme(names, tuple(corrections[int(k)] for k in choice))
     return objective.value(confusion_matrix(labels, scheme.predict(probs), n_classes))
+
+
+def least(
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    corrections: CorrectionSet,
+    objective: Objective,
+) -> float:
+    """Return the lowest Z of all choices, by trying every one."""
+    choices = itertools.product(range(len(corrections)), repeat=probs.shape[1])
+    return min(judge(probs, labels, corrections, objective, choice) for choice in choices)
 
 
 def setting_of(params: Mapping[str, Any]) -> Hyperparameters:

@@ -108,7 +108,7 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
         {
             "prefer": ["speed"],
             "max_cobias": [-1.0],
-            "labels": [[0, 1], 3],
+            "labels": [[0, 1], [0], [], 3],
         },
     ),
     (

@@ -65,6 +65,13 @@ def cell_times(output: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in output.glob("cells/*.json")}
 
 
+#: A tuner whose study takes little time.
+QUICK = {
+    "trials": 2,
+    "judge": {"development": 0.3},
+    "space": {"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+}
+
 #: Drawing takes longer than all else in recording, and is tested where it is written.
 UNDRAWN = ("--set", "tracking.figures=none", "--set", "tracking.traces=0")
 

@@ -17,7 +17,7 @@ from dcs_workflows.config.sweep import SweepConfig, TunerSettings
 from dcs_workflows.plan import Budget, Progress, SweepPlan, plan_sweep, sharing
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.tables import StoredTables
-from tests.workflows.conftest import biased_table, refused, toy_cell
+from tests.workflows.conftest import QUICK, biased_table, refused, toy_cell
 
 CONFIG = SweepConfig(
     name="ablated",
@@ -25,11 +25,7 @@ CONFIG = SweepConfig(
     seeds=(0, 1),
     methods=("icl", "batch", "dnip", "dcs"),
     limit=100,
-    tuner=TunerSettings(
-        trials=2,
-        judge={"development": 0.3},
-        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
-    ),
+    tuner=QUICK,
     objectives=("full", "err"),
     axes={"memberships": [None, 2]},
     optimization_sizes=(30, "full"),

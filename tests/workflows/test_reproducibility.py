@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from dcs_tracking import Archive
-from dcs_workflows.config.sweep import SweepConfig, TunerSettings
+from dcs_workflows.config.sweep import SweepConfig
 from tests.faults.processes import end, start_dcs, wait_for
 from tests.faults.sweeps import kept, results, sweep, sweep_command
+from tests.workflows.conftest import QUICK
 
 pytestmark = pytest.mark.slow
 
@@ -22,11 +23,7 @@ CONFIG = SweepConfig(
     seeds=(0,),
     methods=("icl", "batch", "dcs"),
     limit=80,
-    tuner=TunerSettings(
-        trials=4,
-        judge={"development": 0.3},
-        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
-    ),
+    tuner=QUICK | {"trials": 4},
     # Cross-validation calibrates, which is linear algebra; a study is Optuna and annealing.
     axes={"development": (0.3, None)},
     tracking={"trials": "none", "figures": "none", "traces": 0},

@@ -7,10 +7,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +26,7 @@ from dcs_tracking.store.client import ui_arguments
 from dcs_workflows.cli.console import explained
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.study.cell import failed_record
-from tests.servers import free_port
+from tests.servers import answering, free_port
 from tests.tracking.cells import make_cell
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, run_dcs, toy_cell
 
@@ -67,31 +65,11 @@ def search(outcome: Outcome, folder: Path) -> None:
     assert found == []
 
 
-class _Echo(BaseHTTPRequestHandler):
-    """Answers as servers do that repeat in an error what they were sent."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        body = f"refused: {dict(self.headers)} {self.path}".encode()
-        self.send_response(400)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
 def echo() -> Iterator[str]:
-    """Host and port, with a password, of a server that repeats headers."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"me:{quote(PASSWORD, safe='')}@127.0.0.1:{server.server_port}"
-        server.shutdown()
+    """Host and port, with a password, of a server that repeats headers in an error."""
+    with answering(400, lambda asked, _: f"{dict(asked.headers)} {asked.path}".encode()) as url:
+        yield f"me:{quote(PASSWORD, safe='')}@{url.removeprefix('http://')}"
 
 
 def test_a_run_that_succeeds(moods: Path, output: Path, tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from tests.workflows.conftest import done
 
 CLASSES = ("Sports", "World news", "label", "p:x")
 KINDS = tuple(CALIBRATIONS)
-REAL = sorted(ROOT.parent.glob("shared/data/probabilities/*.npz"))
 
 SETS = {
     "weights": CorrectionSet.dnip(7),
@@ -113,13 +112,22 @@ def test_a_scheme_is_applied_alike_everywhere(kind: str, count: int, tmp_path: P
     tables, labels = _tables(count)
     given = tables if count > 1 else tables[0]
     for scheme in _schemes(kind, count, tables, labels):
-        ours = scheme.apply(given)
         scheme.save(tmp_path / "scheme.json")
         content = json.loads((tmp_path / "scheme.json").read_text(encoding="utf-8"))
         rows = zip(*(each.tolist() for each in tables), strict=True)
         expected = [_in_plain_python(content, row) for row in rows]
         np.testing.assert_allclose(scheme.correct(given), expected, rtol=0, atol=1e-12)
-        labels_of = [scheme.classes[k] for k in scheme.predict(given)]
+
+
+@pytest.mark.parametrize(("kind", "count"), [("none", 1), ("products", 1), ("surrogate", 2)])
+def test_commands_and_models_apply_what_the_package_does(
+    kind: str, count: int, tmp_path: Path
+) -> None:
+    tables, labels = _tables(count)
+    given = tables if count > 1 else tables[0]
+    *_, scheme, _ = _schemes(kind, count, tables, labels)
+    scheme.save(tmp_path / "scheme.json")
+    ours, labels_of = scheme.apply(given), [scheme.classes[k] for k in scheme.predict(given)]
     files = [tmp_path / f"{k}.parquet" for k in range(count)]
     for file, probs in zip(files, tables, strict=True):
         ProbabilityTable.from_arrays(probs, labels, classes=scheme.classes).write(file)
@@ -133,14 +141,9 @@ def test_a_scheme_is_applied_alike_everywhere(kind: str, count: int, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [1, 2, *REAL[:: max(1, len(REAL) // 2)][:2]])
-def test_a_server_answers_what_the_package_computes(source: Any, tmp_path: Path) -> None:
-    if isinstance(source, Path):
-        with np.load(source) as file:
-            tables, labels = [file["probs"][:300].astype(float)], file["labels"][:300]
-        tables = [each / each.sum(axis=1, keepdims=True) for each in tables]
-    else:
-        tables, labels = _tables(source)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_server_answers_what_the_package_computes(count: int, tmp_path: Path) -> None:
+    tables, labels = _tables(count)
     *_, scheme, _ = _schemes("surrogate", len(tables), tables, labels)
     save_model(scheme, tmp_path / "model")
     address = f"http://127.0.0.1:{free_port()}"

@@ -20,7 +20,7 @@ from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep
 from dcs_workflows.study.cell import failed_record
 from tests.faults.sweeps import results, sweep
-from tests.workflows.conftest import biased_table, refused
+from tests.workflows.conftest import QUICK, biased_table, refused
 
 CONFIG = SweepConfig(
     name="small",
@@ -29,11 +29,7 @@ CONFIG = SweepConfig(
     seeds=(0,),
     methods=("icl", "dcs"),
     limit=30,
-    tuner=TunerSettings(
-        trials=2,
-        judge={"development": 0.3},
-        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
-    ),
+    tuner=QUICK,
     tracking={"figures": "none", "traces": 2},
 )
 

@@ -158,14 +158,6 @@ def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
     assert len([line for line in text.splitlines() if line.startswith("| x")]) == 2
 
 
-def test_tables_with_the_same_file_name_are_named_after_their_paths(tmp_path):
-    paths = [str(tmp_path / folder / "moods.parquet") for folder in "ab"]
-    for i, path in enumerate(paths):
-        write(Path(path), seed=i)
-    given = given_tables(config(str(tmp_path / "*" / "moods.parquet")))
-    assert [who(each)[:2] for each in given] == [("moods", path) for path in paths]
-
-
 def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
     assert [*paths_by_name([Path("a/x.parquet"), Path("b/y.npz"), Path()])] == [
         "x",
@@ -173,6 +165,7 @@ def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
         Path.cwd().name,
     ]
     paths = [Path("a/x.parquet"), Path("/b/../x.parquet"), Path("a/y/x.parquet")]
+    # Tables of the same file name are named after their paths.
     found = paths_by_name(paths)
     assert [*found.values()] == paths
     assert all("/" not in name for name in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dcs import DCSClassifier, fit_scheme
 from dcs.data.checks import checked_rows
 from dcs.data.reader import open_source, read_table
 from dcs.errors import DCSError, TableError
+from dcs.selection.compare import SelectionSettings
 from tests.dcs.refusals import refuses
 
 CLASSES = ["Billing", "Technical issue", "Access", "Other", "Cancel, refund"]
@@ -208,7 +210,8 @@ def test_numbers_beside_an_array_are_positions_unless_predictions_differ(
 
 
 def test_predictions_in_the_place_of_labels_are_noticed_in_python() -> None:
-    for fit in (fit_scheme, DCSClassifier().fit):
+    settings = SelectionSettings(betas=(1.0,), folds=2)
+    for fit in (partial(fit_scheme, settings=settings), DCSClassifier(settings=settings).fit):
         with pytest.warns(UserWarning, match="most probable class of every row"):
             fit(PROBS, PROBS.argmax(axis=1))
 

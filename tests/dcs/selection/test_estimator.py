@@ -99,12 +99,6 @@ def test_column_of_a_class_without_rows() -> None:
         _quick().fit(_PROBS[keep], _LABELS[keep])
 
 
-@pytest.mark.parametrize("labels", [[], [0]])
-def test_labels_of_fewer_than_two_classes_are_refused(labels: list[int]) -> None:
-    with pytest.raises(InvalidInputError, match="^labels "):
-        _quick(labels=labels).fit(_PROBS, np.zeros(_LABELS.size, int))
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [([0.5, -0.1, 0.6], "Negative"), ([0.5, np.nan, 0.5], "NaN"), ([0.0, 0.0, 0.0], "row 4")],

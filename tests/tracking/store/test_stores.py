@@ -9,7 +9,6 @@ import pytest
 from dcs.errors import ConfigError
 from dcs_tracking.store.client import (
     StoreUnavailable,
-    default_tracking_uri,
     open_client,
     open_store,
     redact,
@@ -27,6 +26,7 @@ def test_default_store_is_a_file_in_the_output_folder(
     assert resolve_tracking_uri("sqlite:////abs/x.db", "runs") == "sqlite:////abs/x.db"
     assert resolve_tracking_uri("http://host:5000/", "runs") == "http://host:5000"
     assert resolve_tracking_uri("postgresql+psycopg2://h/db", "r") == "postgresql+psycopg2://h/db"
+    assert redact("postgresql://me:p#x@host:5432/db") == "postgresql://me:***@host:5432/db"
 
 
 def test_stores_that_lose_runs_are_refused() -> None:
@@ -45,24 +45,18 @@ def test_opening_a_new_store_says_nothing_and_leaves_the_root_logger(
 ) -> None:
     root = logging.getLogger()
     before = (root.level, list(root.handlers))
-    # Two sweeps may make the same database.
-    uri = default_tracking_uri(tmp_path / "new" / "folder")
+    # Two sweeps may make the same database, and its address may have options and any letters.
+    uri = f"sqlite:///{tmp_path}/new/Zürich/x.db?timeout=30"
+    assert redact(uri) == uri
     with ThreadPoolExecutor(2) as pool:
         assert len([*pool.map(open_client, [uri, uri])]) == 2
     assert (root.level, list(root.handlers)) == before
     assert capfd.readouterr() == ("", "")
+    open_store(uri)
+    assert (tmp_path / "new" / "Zürich" / "x.db").is_file()
 
 
 def test_no_database_is_made_where_one_is_only_read(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"none\.db"):
         open_store(f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_sqlite_address_may_have_options_and_any_letters(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/Zürich/x.db?timeout=30"
-    assert redact(uri) == uri
-    assert redact("postgresql://me:p#x@host:5432/db") == "postgresql://me:***@host:5432/db"
-    open_store(uri, create=True)
-    open_store(uri)
-    assert (tmp_path / "Zürich" / "x.db").is_file()

@@ -70,17 +70,12 @@ def tuned(dcs, table, new_output) -> tuple[Outcome, Path]:
     return dcs("tune", table, *STUDY, "--output", output), output
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_every_command_teaches(name, dcs):
-    shown = dcs(*name.split(), "--help").out
-    assert "Usage" in shown and "Example: dcs" in shown
-
-
-def test_help_and_version_name_what_there_is(dcs):
-    top = {name.split()[0] for name in COMMANDS}
+def test_help_and_version_name_what_there_is_and_examples(dcs):
     assert dcs("--version").out.startswith(f"dcs {version('dcs-debias')}")
     shown = dcs("--help").out
-    assert [name for name in top if name not in shown] == []
+    for name in COMMANDS:
+        assert name.split()[0] in shown
+        assert "Example: dcs" in dcs(*name.split(), "--help").out, name
 
 
 def test_help_imports_no_engine():
@@ -130,6 +125,9 @@ def test_what_was_run_is_listed_and_goes_by_its_name(dcs, tuned):
     found = json.loads(dcs("runs", "tune", "--json", "-o", output).out)
     assert [row["method"] for row in found] == ["uncorrected", "dcs"]
     assert "/runs/" in outcome.out and found[1]["cell_key"][:8] in outcome.out
+    collected = output / "all.journal"
+    assert "1 study" in dcs("runs", "tune", "--studies", collected, "-o", output).out
+    assert collected.stat().st_size > 0
     lines = dcs("runs", "--sort", "test/cobias", "-o", output).out.splitlines()
     shown = [line for line in lines if "http" in line]
     for row, line in zip(sorted(found, key=lambda row: row["test/cobias"]), shown, strict=True):
@@ -195,6 +193,9 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert _content(page)["chosen"] == chosen
     refused("pick", path.parent, "--max-cobias", -1, says=["max_cobias"])
     refused("pick", output, says=[str(output / "scheme.json")])
+    assert [*output.glob("studies/*.journal")]
+    dcs("rm", cell.key[:8], "--yes", "-o", output)
+    assert not [*output.glob("studies/*.journal")]
 
 
 def _content(page):

@@ -1,4 +1,4 @@
-"""Signals end a command in order, closed pipes do not; summaries and exit codes for programs."""
+"""What people see: signals, exit codes, schemes, and a sweep while it runs and when done."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import typer
 
+from dcs.evaluation.metrics import METRICS, ClassificationMetrics
+from dcs.methods.parameters import Hyperparameters
+from dcs.schemes.corrections import Weight
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.compare import SelectionSettings, fit_scheme
+from dcs.selection.front import FittedScheme
+from dcs.selection.preference import Preference
 from dcs_workflows.cli.console import (
     Stop,
     conclude,
@@ -20,6 +29,15 @@ from dcs_workflows.cli.console import (
     new_table,
     prepare_output,
 )
+from dcs_workflows.cli.views import (
+    progress_line,
+    show_front,
+    show_judgement,
+    show_results,
+)
+from dcs_workflows.plan import Progress
+from tests.tracking.paper_cells import paper_cells
+from tests.workflows.conftest import biased_table
 
 
 @pytest.fixture
@@ -103,3 +121,73 @@ def test_what_is_printed_holds_nothing_that_turns_or_hides_it(capsys, monkeypatc
     said += warnings.formatwarning(hostile, UserWarning, "file", 1)
     assert said.count("gnp.exe") == 4
     assert all(c.isprintable() or c == "\n" for c in said)
+
+
+def test_schemes_are_judged_side_by_side(capsys):
+    table = biased_table(90, seed=1)
+    schemes = {"uncorrected": CorrectionScheme.identity(table.classes)}
+    for i, name in enumerate(("dcs", "logistic-balanced", "batch", "mine")):
+        weights = (Weight(0.2 + 0.1 * i), Weight(1.0), Weight(1.0))
+        schemes[name] = CorrectionScheme(table.classes, weights)
+    show_judgement("moods", table, schemes)
+    shown = capsys.readouterr().out
+    assert shown.count("against dcs") == 2
+    words = {*shown.split()}
+    for scheme in schemes.values():
+        predicted = scheme.predict(table.probs)
+        metrics = ClassificationMetrics.from_predictions(table.labels, predicted, 3)
+        figures = [getattr(metrics, name) for name in METRICS] + [*metrics.class_accuracies]
+        assert {f"{100 * each:.1f}" for each in figures} <= words
+    right = schemes["dcs"].predict(table.probs) == table.labels
+    changed = right.mean() - (table.probs.argmax(axis=1) == table.labels).mean()
+    assert f"{100 * changed:+.1f}," in words
+
+
+@pytest.fixture(scope="module")
+def fitted() -> FittedScheme:
+    table = biased_table(300)
+    candidate = Hyperparameters(calibration="linear")
+    settings = SelectionSettings(candidates=(candidate,), betas=(0.0, 0.3, 1.0), folds=3)
+    return fit_scheme(table.probs, table.labels, settings=settings, classes=table.classes)
+
+
+@pytest.mark.parametrize("prefer", ["accuracy", "balance"])
+def test_a_front_marks_the_choice_and_names_what_picks_each_point(fitted, prefer, capsys):
+    front = fitted.pick(Preference(prefer=prefer))
+    show_front(front)
+    shown = capsys.readouterr().out
+    assert "uncorrected" in shown
+    (marked,) = (line for line in shown.splitlines() if "→" in line)
+    assert prefer in marked and f" {100 * front.chosen.accuracy:.1f} ±" in marked
+
+
+def test_progress_shows_rates_and_time_left():
+    seen = Progress(tables_done=2, tables_total=4, cells_total=50, running=6)
+    seen.started, seen.first_cell, seen.cells_failed, seen.cells_done = 100.0, 155.0, 1, 20
+    seen.work.update(trials=50, cells=6)
+    seen.tables_done = 4
+    assert "left" not in progress_line(seen, 220.0), "while the first cells run"
+    seen.work.update(cells=1)
+    assert progress_line(seen, 225.0) == (
+        "tables 4/4, cells 20/50, 1 failed: 6 running · 0.4 trials/s · about 5 min left"
+    )
+    seen.recording = lambda: (5, 30, "cells")
+    assert "recording 30 cells · about 12 min left" in progress_line(seen, 225.0)
+    seen.cells_done, seen.recording = 50, lambda: (50, 0, "figures")
+    assert progress_line(seen, 225.0).endswith("recording figures")
+
+
+def test_what_is_printed_of_a_sweep_does_not_grow_with_its_cells(tmp_path, capsys):
+    records = [
+        replace(record, key=f"{record.key}{copy}", identity={**record.identity, "task": copy})
+        for record in paper_cells(tasks=("trec",), seeds=(0, 1))
+        for copy in map(str, range(20))
+    ]
+    failed = [replace(record, status="FAILED", error="no") for record in records[:9]]
+    show_results([*failed, *records[9:]], tmp_path / "results.csv")
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 30
+    assert "mean over these and seeds" in said and "5 more failed" in said
+    accuracies = [r.metrics["test/accuracy"] for r in records if r.identity["method"] == "dcs"]
+    assert f"{100 * np.mean(accuracies):.1f}" in said
+    assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(records) - 9

@@ -24,7 +24,7 @@ def data(tmp_path_factory) -> Path:
     (root / "sst5").mkdir()
     (root / "trec").mkdir()
     kinds = ("NUM:date", "LOC:city", "HUM:ind", "DESC:def", "ENTY:food", "ABBR:exp")
-    for split, count in (("train", 300), ("test", 60)):
+    for split, count in (("train", 60), ("test", 30)):
         rows = [json.dumps({"TEXT": f"{split} {k} .", "LBL": k % 5}) for k in range(count)]
         (root / f"sst5/{split}.jsonl").write_text("\n".join(rows))
         questions = [f"{kinds[k % 6]} What {split} is it {k} ?\n" for k in range(12)]
@@ -40,7 +40,7 @@ def test_six_tables_are_written_and_not_scored_again(data, tmp_path):
     assert len(paths) == 6
     for path in paths:
         table = ProbabilityTable.read(path)
-        assert table.n_rows == (299 if path.stem == "optimization" else 60)
+        assert table.n_rows == (59 if path.stem == "optimization" else 30)
         assert table.classes[0] == "Terrible"
         assert table.provenance.split == path.stem
         assert table.provenance.demonstration_seed == int(path.parent.name[-1])

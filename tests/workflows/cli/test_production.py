@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import mlflow
@@ -59,22 +59,17 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
-def fitted(folder: Path, *options: object) -> Path:
-    """Return the scheme of a model on the task of the folder."""
-    runs = folder / "runs"
+@pytest.fixture(scope="module")
+def scheme(folder: Path, server: ModelServer, new_output: Callable[[], Path]) -> Path:
+    """A scheme of a served model on the task of the folder."""
+    runs = new_output().rename(folder / "runs")
+    options = ("--engine", "openai", "--set", f"scoring.base_url={server.url}", "--model", "tiny")
     task = ("--task", folder / "mood.yaml", "--shots", "N", "-o", runs)
     out = done("generate", *task, *options).out
     assert "60 of 117 optimization texts have no label" in out
     (table,) = {path.parent for path in runs.glob("tables/*/test.parquet")}
     done("tune", table, "--method", "batch", "-o", runs, "--replace", *UNDRAWN)
     return runs / f"{table.name}-batch" / "scheme.json"
-
-
-@pytest.fixture(scope="module")
-def scheme(folder: Path, server: ModelServer) -> Path:
-    """A scheme of a served model."""
-    served = ("--engine", "openai", "--set", f"scoring.base_url={server.url}", "--model", "tiny")
-    return fitted(folder, *served)
 
 
 def test_new_texts_are_labelled_as_the_tables_were(
@@ -130,15 +125,15 @@ def test_another_model_or_no_prompt_is_refused(scheme: Path, tmp_path: Path) -> 
         dcs.Classifier.load(changed)
 
 
-def test_rows_that_moved_are_an_alarm_and_labels_settle_it(tmp_path: Path) -> None:
+def test_rows_that_moved_are_an_alarm_and_labels_settle_it(tmp_path: Path, output: Path) -> None:
     classes = {"Anger", "Fear", "Joy"}
-    biased, path, runs = biased_table(900), tmp_path / "rows.parquet", tmp_path / "runs"
+    biased, path = biased_table(900), tmp_path / "rows.parquet"
     biased.write(path)
-    done("tune", path, "--method", "dnip", "--trials", 0, "-o", runs, *UNDRAWN)
-    scheme = runs / "rows-dnip" / "scheme.json"
+    done("tune", path, "--method", "dnip", "--trials", 0, "-o", output, *UNDRAWN)
+    scheme = output / "rows-dnip" / "scheme.json"
     unlabelled = dataclasses.replace(biased, labels=np.full(biased.n_rows, -1))
     unlabelled.write(tmp_path / "same.parquet")
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+    store = f"sqlite:///{output}/mlflow.db"
     out = done("check", scheme, tmp_path / "same.parquet", "--tracking-uri", store).out
     # Most of these rows are those of the fit.
     assert "show no change" in out and "fitted on" in out

@@ -28,16 +28,11 @@ from dcs_workflows.config.sweep import TunerSettings
 from dcs_workflows.parallel import RayMapper, one_thread
 from dcs_workflows.study.cell import compute_cell
 from dcs_workflows.tables import StoredTables, TableRequest
-from tests.workflows.conftest import biased_table, toy_cell
+from tests.workflows.conftest import QUICK, biased_table, toy_cell
 
 TABLE = biased_table(60)
 TABLES = {"optimization": TABLE, "test": TABLE}
-TUNER = TunerSettings(
-    trials=2,
-    judge={"development": 0.3},
-    space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
-)
-CELL = toy_cell(TABLE, method="dcs", tuner=TUNER)
+CELL = toy_cell(TABLE, method="dcs", tuner=TunerSettings(**QUICK))
 
 
 def _slow_first(number: int) -> int:

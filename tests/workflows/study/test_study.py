@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +25,11 @@ from dcs_workflows.study.study import Tuned, Tuning, make_sampler, study_scheme
 from tests.dcs.solutions import setting_of
 from tests.workflows.conftest import biased_table
 
-SETTINGS = TunerSettings(trials=42, space={"weight_scale": [10, 40]})
+SETTINGS = TunerSettings(trials=42, judge={"folds": 3}, space={"weight_scale": [10, 40]})
 KNOBS = [row.name for row in PARAMETERS if len(row.values) > 1]
 
 
-TABLE = biased_table(300)
+TABLE = biased_table(150)
 
 
 def _study(settings: TunerSettings = SETTINGS, method: str = "dcs", **options: Any) -> Tuned:
@@ -116,14 +118,14 @@ def test_much_of_a_study_is_asked_after_results_are_known(tuned):
 
 def test_what_trials_gained_is_recorded(tuned):
     assert abs(tuned.metrics["dev/trials_gain"]) < 0.2
-    alone = _study(TunerSettings(trials=0))
+    alone = _study(TunerSettings(trials=0, judge={"folds": 3}))
     assert alone.metrics["dev/trials_gain"] == 0.0
     assert alone.params["averaged"] >= 1
     assert alone.params["best_trial"] in [trial.number for trial in alone.trials]
 
 
 def test_what_is_recorded_is_what_ran(tuned):
-    fitting = Fitting(TABLE.probs, TABLE.labels, 5, seed=3)
+    fitting = Fitting(TABLE.probs, TABLE.labels, 3, seed=3)
     chosen = tuned.trials[:: len(tuned.trials) // 6]
     for trial, fit in zip(
         chosen,
@@ -177,28 +179,32 @@ _SHORT = TunerSettings(
 )
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory) -> tuple[Path, Tuned]:
+    """The journal of a short study, and its result."""
+    stored = StoredStudy("cell", tmp_path_factory.mktemp("ended") / "cell.journal")
+    return stored.file, _study(_SHORT, stored=stored)
+
+
 @pytest.mark.parametrize("line", ["", "}{", '{"op_code": 99, "worker_id": "x"}', "[]", "null"])
-def test_a_damaged_journal_is_refused_in_one_line_that_names_it(line, tmp_path):
-    stored = StoredStudy("cell", tmp_path / "cell.journal")
-    _study(_SHORT, stored=stored)
+def test_a_damaged_journal_is_refused_in_one_line_that_names_it(line, ended, tmp_path):
+    stored = StoredStudy("cell", Path(shutil.copy(ended[0], tmp_path)))
     lines = stored.file.read_text().splitlines()
     stored.file.write_text("\n".join([*lines[:9], line, *lines[9:], ""]))
-    with pytest.raises(DCSError, match=rf"^{stored.file}: damaged .*; delete it") as caught:
+    with pytest.raises(DCSError, match=rf"^{stored.file}: damaged .*; delete it[^\n]*$") as caught:
         _study(_SHORT, stored=stored)
-    assert "\n" not in str(caught.value)
     assert not isinstance(caught.value, StudyStorageError)
 
 
-def test_trials_that_are_stored_twice_are_read_once(tmp_path):
+def test_trials_that_are_stored_twice_are_read_once(ended, tmp_path):
     """As two processes left them that ran the same study at the same time."""
-    stored = StoredStudy("cell", tmp_path / "cell.journal")
-    first = _study(_SHORT, stored=stored)
+    stored = StoredStudy("cell", Path(shutil.copy(ended[0], tmp_path)))
     with stored.opened() as study:
         trials = study.get_trials()
         for trial in [*trials[3:], *trials[:5]]:
             study.add_trial(trial)
         doubled = len(study.trials)
-    assert _results(_study(_SHORT, stored=stored)) == _results(first)
+    assert _results(_study(_SHORT, stored=stored)) == _results(ended[1])
     with stored.opened() as study:
         assert len(study.trials) == doubled
 

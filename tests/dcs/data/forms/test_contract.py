@@ -68,8 +68,10 @@ def test_a_probability_of_either_class_alone_or_beside_a_prediction() -> None:
         check_form(SINGLE, frame, table)
 
 
-@pytest.mark.parametrize("mark", ["", " ", "\u2581", "\u0120"])
-@pytest.mark.parametrize("api", ["chat", "responses", "completions"])
+@pytest.mark.parametrize(
+    ("api", "mark"),
+    [("chat", ""), ("chat", "\u2581"), ("responses", " "), ("completions", "\u0120")],
+)
 def test_an_answer_of_any_api(api: str, mark: str) -> None:
     meant = truth(3)
     rows = []

@@ -1,4 +1,4 @@
-"""Files of the sources are converted to tables, if their digests are as listed."""
+"""The scripts of the project: what they refuse, fetch and audit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import csv
 import hashlib
 import json
 import pickle
+import re
 import runpy
+import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,8 +19,38 @@ import numpy as np
 import pytest
 
 import dcs
+from tests.servers import answering, free_port
 
 ROOT = Path(__file__).parents[1]
+
+
+def _audit(folder: Path, *options: str) -> int:
+    (folder / "pins.txt").write_text("numpy==2.4.6\nscipy==1.17.1\n")
+    command = [sys.executable, ROOT / "scripts" / "audit.py", folder / "pins.txt", *options]
+    return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("vulnerable", "code"), [((), 3), (("django",), 0), (("django", "scipy"), 1)]
+)
+def test_the_verdict(vulnerable: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    def known(_: object, sent: bytes) -> bytes:
+        package = json.loads(sent)["package"]
+        fault = {"id": "X-1", "summary": "", "affected": [{"package": package, "ranges": []}]}
+        return json.dumps({"vulns": [fault]} if package["name"] in vulnerable else {}).encode()
+
+    with answering(200, known) as address:
+        options = ("--vulnerability-service=osv", f"--osv-url={address}/")
+        assert _audit(tmp_path, *options) == code
+
+
+@pytest.mark.slow
+def test_a_service_that_does_not_answer(tmp_path: Path) -> None:
+    address = f"http://127.0.0.1:{free_port()}/"
+    assert _audit(tmp_path, "--vulnerability-service=osv", f"--osv-url={address}") == 3
+
+
 _LOGITS = np.log([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.25, 0.5, 0.25]]).astype(np.float32)
 _QUESTIONS = [{"id": i, "logits_options": row} for i, row in enumerate(_LOGITS)]
 _IMAGES = [{"logits": row, "answer": "ACB"[i]} for i, row in enumerate(_LOGITS)]
@@ -99,3 +132,42 @@ def test_the_listing_names_a_commit_and_a_digest_of_every_file() -> None:
         for part in ("", "labels_"):
             assert len(row[f"{part}commit"]) == 40
             assert len(row[f"{part}sha256"]) == 64
+
+
+#: A planted line and the rule that refuses it.
+PRIVATE = {
+    "from sklearn.utils import _safe_indexing": "PLC2701",
+    "from ray._private import worker": "PLC2701",
+    "from ray._private.worker import global_worker": "PLC2701",
+    "print(ray._private)": "SLF001",
+    "print(client._tracking_client)": "SLF001",
+    "import ray.experimental.internal_kv": "TID251",
+    "from ray.experimental import internal_kv": "TID251",
+    "from mlflow.store.tracking import dbmodels": "TID251",
+    "from mlflow.server.handlers import get_endpoints": "TID251",
+}
+
+
+@pytest.mark.skipif(find_spec("ruff") is None, reason="ruff is installed by make install only")
+@pytest.mark.parametrize(
+    "folder", ["dcs", "tracking", "workflows", "benchmarks", "scripts", "tests"]
+)
+def test_private_interfaces_are_refused(folder: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "json"]
+        + ["--stdin-filename", str(ROOT / folder / "planted.py"), "-"],
+        input="\n".join(PRIVATE),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    refused = {(each["location"]["row"], each["code"]) for each in json.loads(done.stdout)}
+    assert set(enumerate(PRIVATE.values(), start=1)) <= refused
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-cluster.txt"])
+def test_hashes_are_those_of_the_tested_versions(name: str) -> None:
+    tested = set((ROOT / "constraints.txt").read_text().split("\n"))
+    packages = re.split(r"\n(?=\S)", (ROOT / name).read_text().strip())
+    assert {each.split(" \\")[0] for each in packages} <= tested
+    assert all(" --hash=sha256:" in each for each in packages)
