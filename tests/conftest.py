@@ -39,7 +39,13 @@ settings.register_profile(
 )
 settings.register_profile("search", derandomize=False, max_examples=500, deadline=None)
 # Failures of make fuzz are repeated by the seed that it prints.
-settings.register_profile("fuzz", derandomize=False, database=None, max_examples=60, deadline=None)
+settings.register_profile(
+    "fuzz",
+    derandomize=False,
+    database=None,
+    max_examples=int(os.environ.get("DCS_FUZZ_EXAMPLES", "60")),
+    deadline=None,
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
@@ -71,11 +77,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of a file in one process, and those of Ray in the same one."""
+    """Keep the tests of a file in one process, and those of Ray in the same one.
+
+    Documents share nothing.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if "::test_what_is_shown_works[" in nodeid:
+                return nodeid
             return "ray" if _RAY.search(nodeid) else super()._split_scope(nodeid)
 
     return Scheduling(config, log)

@@ -56,6 +56,8 @@ _QUICK = {
         "limit=300",
         "--set",
         "optimization_sizes=[200]",
+        "--set",
+        "tracking.figures=none",
     ),
 }
 
