@@ -8,6 +8,7 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,6 @@ _ENVIRONMENT = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "3",
     "RAY_health_check_initial_delay_ms": "500",
-    # Several start at the same time, beside the other suites.
-    "RAY_raylet_start_wait_time_s": "300",
 }
 
 
@@ -46,29 +45,42 @@ def _environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster(_environment) -> Iterator[object]:
+def together(tmp_path_factory) -> Path:
+    """The folder of all processes of this run."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Let the other processes of this run wait while the block runs."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def cluster(_environment, together) -> Iterator[object]:
     """A head and nodes of their own, as processes of this machine, with this process joined."""
     import ray
     from ray.cluster_utils import Cluster
 
     # Nobody reads its logs, and nothing scales it.
     unused = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
-    running = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **unused})
-    ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
+    # One after the other: a node ends if its agents take longer than 15 s to start.
+    with _alone(together / "cluster.lock"):
+        running = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **unused})
+        ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
     yield running
     ray.shutdown()
     running.shutdown()
 
 
 @pytest.fixture(scope="session")
-def undisturbed(cluster, empty_store, tmp_path_factory) -> tuple[Path, list[dict]]:
-    """A sweep that nothing happened to: its folder and its results."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent  # that of all processes of this run, of which one computes it
-    output = root / "undisturbed"
-    with (root / "undisturbed.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def undisturbed(cluster, empty_store, together) -> tuple[Path, list[dict]]:
+    """A sweep that nothing happened to, computed by one process: its folder and its results."""
+    output = together / "undisturbed"
+    with _alone(together / "undisturbed.lock"):
         if not output.exists():
             output.mkdir()
             shutil.copy(empty_store, output / "mlflow.db")
