@@ -91,7 +91,7 @@ test-docs: $(INSTALLED)  ## run the commands and examples of the documents
 	$(BIN)/python -m pytest -n 2 -m slow tests/docs
 
 test-browser: $(INSTALLED)  ## run the tests of the report and of MLflow in Chromium (requires chromium)
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -m browser $$(grep -rl 'mark\.browser' tests --include='*.py')
 
 test-faults: $(INSTALLED)  ## run the tests that kill processes, servers and nodes (requires PostgreSQL)
 	$(BIN)/python -m pytest -n 2 -m 'fault and not soak' tests/faults
