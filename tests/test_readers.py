@@ -32,7 +32,7 @@ from tests.tracking.cells import make_cell
 from tests.workflows.conftest import biased_table
 
 FUZZ = settings.get_current_profile_name() == "fuzz"
-thorough = settings(max_examples=60 if FUZZ else 12, deadline=None)
+thorough = settings(max_examples=settings().max_examples if FUZZ else 12, deadline=None)
 
 PLACE = {"optimization": "texts.jsonl", "test": "texts.jsonl", "label": "label"}
 TASK = OWN | {"sizes": {"test": 3}, "replace": [["&amp;", "&"]], "files": OWN["files"] | PLACE}

@@ -16,6 +16,7 @@ directory, Python names and what words stand for stay from one block to the next
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import re
@@ -56,6 +57,8 @@ _QUICK = {
         "limit=300",
         "--set",
         "optimization_sizes=[200]",
+        "--set",
+        "tracking.figures=none",
     ),
 }
 
@@ -106,12 +109,11 @@ def blocks_of(name: str) -> list[Block]:
 class Session:
     """A folder like a checkout, in which the blocks of a document run one after the other.
 
-    Unless `processes` are wanted, commands of ``dcs`` run in this one, which spares imports that
+    Commands of ``dcs`` whose output is not shown run in this process, which spares imports that
     take longer than the work.
     """
 
-    def __init__(self, folder: Path, store: Path, *, processes: bool) -> None:
-        self._processes = processes
+    def __init__(self, folder: Path, store: Path) -> None:
         self._folder = folder / "checkout"
         # A copy: what is built from the examples leaves files beside them.
         shutil.copytree(ROOT / "docs", self._folder / "docs")
@@ -177,7 +179,7 @@ class Session:
             started = running(command, health, env=self._variables, cwd=self._folder)
             self._started.enter_context(started)
         elif block.language == "sh":
-            commands = None if self._processes or shown else _commands(code)
+            commands = None if shown else _commands(code)
             return self._shell(code) if commands is None else self._dcs(commands)
         elif block.language == "python":
             return self._python(code)
@@ -214,6 +216,7 @@ class Session:
             timeout=_SECONDS,
         )
         assert done.returncode == 0, f"ended with {done.returncode}\n{code}\n{done}"
+        importlib.invalidate_caches()  # it may have installed a package
         pairs = [each.partition("=") for each in self._state.read_text().split("\0") if each]
         self._variables = {name: value for name, _, value in pairs}
         self._folder = Path(self._variables["PWD"])

@@ -17,8 +17,7 @@ _RUN = [name for name in documents() if any(block.runs for block in blocks_of(na
 @pytest.mark.parametrize("name", _RUN)
 def test_what_is_shown_works(name: str, tmp_path: Path, empty_store: Path) -> None:
     printed, blocks = "", blocks_of(name)
-    processes = any("pip install" in block.code for block in blocks)
-    with Session(tmp_path, empty_store, processes=processes) as session:
+    with Session(tmp_path, empty_store) as session:
         for block, after in zip(blocks, [*blocks[1:], None], strict=True):
             if block.runs:
                 shown = after is not None and bool(after.marked("output"))

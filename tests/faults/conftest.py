@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 
 from tests.servers import free_port
 
-from .sweeps import results, sweep
+from .sweeps import kept, results, sweep
 
 #: Ray reads these when it is imported, and every process of a cluster inherits them.
 _ENVIRONMENT = {
@@ -43,27 +45,47 @@ def _environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster(_environment) -> Iterator[object]:
+def together(tmp_path_factory) -> Path:
+    """The folder of all processes of this run."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Let the other processes of this run wait while the block runs."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def cluster(_environment, together) -> Iterator[object]:
     """A head and nodes of their own, as processes of this machine, with this process joined."""
     import ray
     from ray.cluster_utils import Cluster
 
-    running = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
-    )
-    ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
+    # Nobody reads its logs, and nothing scales it.
+    unused = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+    # One after the other: a node ends if its agents take longer than 15 s to start.
+    with _alone(together / "cluster.lock"):
+        running = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **unused})
+        ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
     yield running
     ray.shutdown()
     running.shutdown()
 
 
 @pytest.fixture(scope="session")
-def undisturbed(cluster, new_output) -> tuple[Path, list[dict]]:
-    """A sweep that nothing happened to: its folder and its results."""
-    output = new_output()
-    records, report = sweep(output)
-    assert report.pending == 0
-    return output, results(records)
+def undisturbed(cluster, empty_store, together) -> tuple[Path, list[dict]]:
+    """A sweep that nothing happened to, computed by one process: its folder and its results."""
+    output = together / "undisturbed"
+    with _alone(together / "undisturbed.lock"):
+        if not output.exists():
+            output.mkdir()
+            shutil.copy(empty_store, output / "mlflow.db")
+            assert sweep(output)[1].pending == 0
+    return output, results(kept(output))
 
 
 @pytest.fixture

@@ -38,7 +38,10 @@ ALONE = CONFIG.model_copy(update={"seeds": (0,), "methods": ("dcs",)})
 def sweep_command(
     cluster: Any, output: Path, *more: object, config: SweepConfig = CONFIG
 ) -> list[object]:
-    """Return the arguments of ``dcs sweep`` as a person would give them; None: no cluster."""
+    """Return the arguments of ``dcs sweep`` as a person would give them.
+
+    Without a cluster it runs on that of its process, or else on a new one.
+    """
     file = output.parent / "sweep.yaml"
     file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
     joined = [] if cluster is None else ["--address", cluster.address]

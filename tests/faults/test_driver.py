@@ -9,8 +9,9 @@ import pytest
 
 from dcs_tracking.store import queries
 from dcs_workflows.cluster.connect import ClusterError, check_nodes
+from tests.workflows.conftest import done
 
-from .processes import descendants, done, end, find_worker, start_dcs, title, wait_for
+from .processes import descendants, end, find_worker, start_dcs, title, wait_for
 from .sweeps import CONFIG, check_complete, kept, sweep_command
 
 
@@ -37,8 +38,7 @@ def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored):
         assert 1 <= len(kept(scored)) < 6
         wait_for(lambda: find_worker(os.getpid(), "run_cell") is None, "the tasks to be dropped")
 
-    out, _ = done(*arguments)
-    assert "finished earlier" in out
+    assert "finished earlier" in done(*sweep_command(None, scored)).out
     check_complete(scored, undisturbed[1])
 
 

@@ -16,8 +16,20 @@ from .processes import add_node, lose_first, remove_node, wait_for
 from .sweeps import CONFIG, SCORING, check_complete, disturbed_sweep, of_scoring, sweep
 
 
-@pytest.fixture
+def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, output):
+    nodes = [add_node(cluster, num_cpus=2, num_gpus=1) for _ in range(2)]
+    try:
+        disturbed_sweep(lambda: lose_first(cluster, nodes, "ScoringActor.score"), output, SCORING)
+        assert len(nodes) == 1
+    finally:
+        for node in nodes:
+            remove_node(cluster, node)
+    check_complete(output, of_scoring(undisturbed[1]))
+
+
+@pytest.fixture(scope="module")
 def gpu_node(cluster) -> Iterator[object]:
+    """The only node with a GPU, of all tests but the one above."""
     node = add_node(cluster, num_cpus=2, num_gpus=1)
     yield node
     remove_node(cluster, node)
@@ -82,17 +94,6 @@ def test_stages_overlap_and_each_stays_on_its_nodes(
     assert gpu_node.node_id not in nodes("cell")
     # The actor had left before the last cells ended: an autoscaler could take its node away.
     assert len(nodes("free")) == 3
-
-
-def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, output):
-    nodes = [add_node(cluster, num_cpus=2, num_gpus=1) for _ in range(2)]
-    try:
-        disturbed_sweep(lambda: lose_first(cluster, nodes, "ScoringActor.score"), output, SCORING)
-        assert len(nodes) == 1
-    finally:
-        for node in nodes:
-            remove_node(cluster, node)
-    check_complete(output, of_scoring(undisturbed[1]))
 
 
 @pytest.mark.parametrize("failures", [1, 2])

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tests.servers import free_port, ray_head
+from tests.workflows.conftest import done
 
-from .processes import descendants, done, end, find_worker, start_dcs, title, wait_for
+from .processes import descendants, end, find_worker, start_dcs, title, wait_for
 from .sweeps import check_complete, kept, sweep_command
 
 

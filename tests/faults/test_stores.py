@@ -14,8 +14,8 @@ import pytest
 
 from dcs_tracking import sync
 from tests.servers import free_port, mlflow_server
+from tests.workflows.conftest import done
 
-from .processes import done, end, start_dcs
 from .sweeps import CONFIG, check_complete, kept, results, sweep, sweep_command
 
 
@@ -48,8 +48,8 @@ def test_a_server_gone_for_a_while_holds_nothing_up(cluster, undisturbed, scored
 
 def test_a_server_gone_for_good_is_replaced_by_postgresql(undisturbed, finished, postgres):
     address = f"http://127.0.0.1:{free_port()}"
-    out, _ = done(*sweep_command(None, finished, "--tracking-uri", address), exit_code=3)
-    assert f"dcs sync --output {finished}" in out
+    ended = done(*sweep_command(None, finished, "--tracking-uri", address), code=3)
+    assert f"dcs sync --output {finished}" in ended.out
     (report,) = sync(finished, tracking_uri=postgres)
     assert report.pending == 0
     check_complete(finished, undisturbed[1], postgres)
@@ -98,12 +98,11 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing(cluster, undisturbed, sma
     runs = small_disk / "runs"
     runs.mkdir()
     elsewhere = f"sqlite:///{output / 'mlflow.db'}"
-    arguments = sweep_command(cluster, runs, "--tracking-uri", elsewhere)
+    arguments = sweep_command(None, runs, "--tracking-uri", elsewhere)
     # First no table can be written, then, where they all are there, no cell.
     for leave in (16_000, 40_000):
         ballast = _fill(small_disk, leave=leave)
-        code, _, err = end(start_dcs(*arguments))
-        assert code == 2, err
+        err = done(*arguments, code=2).err
         assert err.count("\n") == 1, err
         assert "No space left on device" in err
         assert "command again" in err

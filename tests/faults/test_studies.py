@@ -14,8 +14,9 @@ from pydantic import SecretStr
 
 from dcs_tracking import CellRecord
 from dcs_workflows.plan import STORAGE_VARIABLE
+from tests.workflows.conftest import done
 
-from .processes import done, end, find_worker, kill_worker, start_dcs, wait_for
+from .processes import end, find_worker, kill_worker, start_dcs, wait_for
 from .sweeps import (
     ALONE,
     CONFIG,
@@ -88,33 +89,30 @@ def test_a_worker_killed_in_mid_study_goes_on_from_there(cluster, undisturbed, s
 
 
 def test_a_driver_killed_in_mid_study_and_run_again(
-    cluster, undisturbed, scored, studies, tmp_path
+    cluster, undisturbed, scored, studies, tmp_path, monkeypatch
 ):
-    arguments = sweep_command(cluster, scored)
-    environment = {STORAGE_VARIABLE: studies}
-    process = start_dcs(*arguments, **environment)
+    monkeypatch.setenv(STORAGE_VARIABLE, studies)
+    process = start_dcs(*sweep_command(cluster, scored))
     wait_for(lambda: find_worker(os.getpid(), "run_cell"), "a cell")
     wait_for(lambda: _states(studies)["COMPLETE"] > 2, "some trials")
     process.kill()
     said = [*end(process)[1:]]
     wait_for(lambda: find_worker(os.getpid(), "run_cell") is None, "the tasks to be dropped")
 
-    again = done(*arguments, **environment)
+    again = done(*sweep_command(None, scored))
     check_complete(scored, undisturbed[1])
     _check_studies(studies, kept(scored))
 
     # The password is written down and said nowhere.
-    for text in [*said, *again]:
+    for text in [*said, again.out, again.err]:
         assert PASSWORD not in text
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):
         assert PASSWORD.encode() not in path.read_bytes(), path
 
 
-def test_a_storage_that_cannot_be_reached_is_said_at_once(cluster, scored):
-    nobody = f"postgresql://dcs:{PASSWORD}@127.0.0.1:1/x"
-    process = start_dcs(*sweep_command(cluster, scored), **{STORAGE_VARIABLE: nobody})
-    code, _, err = end(process)
-    assert code == 2
+def test_a_storage_that_cannot_be_reached_is_said_at_once(cluster, scored, monkeypatch):
+    monkeypatch.setenv(STORAGE_VARIABLE, f"postgresql://dcs:{PASSWORD}@127.0.0.1:1/x")
+    err = done(*sweep_command(None, scored), code=2).err
     assert err.startswith("dcs: error: optuna_storage postgresql://")
     assert "127.0.0.1:1" in err
     assert err.count("\n") == 1

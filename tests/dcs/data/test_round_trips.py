@@ -334,7 +334,7 @@ def agree(truth: Truth, path: Any, told: list[int | None], *, tame: bool = False
     assert found == told
 
 
-CASES = settings(max_examples=2000 if FUZZ else 60, deadline=None)
+CASES = settings(max_examples=30 * settings().max_examples if FUZZ else 100, deadline=None)
 
 
 @CASES
