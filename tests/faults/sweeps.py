@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dcs_tracking import Archive, CellRecord, Recorder, RecorderReport
 from dcs_tracking.store import queries
 from dcs_workflows.cluster.sweep import run_here, run_sweep
@@ -88,6 +90,18 @@ def disturbed_sweep(
         done = sweep(output, config)
         assert killed.result() > 0
     return done
+
+
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every cell that has a study raise, for lack of its tables."""
+
+    def run(cell, tables, *more):
+        # On a worker nothing is patched: this is the real one.
+        from dcs_workflows.cluster.driver import run_cell
+
+        return run_cell(cell, tables if cell.tuner is None else {}, *more)
+
+    monkeypatch.setattr("dcs_workflows.cluster.driver.run_cell", run)
 
 
 def results(records: list[CellRecord]) -> list[dict]:

@@ -16,6 +16,7 @@ from .sweeps import (
     disturbed_sweep,
     kept,
     of_scoring,
+    poison,
     results,
     same_cells,
     sweep,
@@ -39,10 +40,9 @@ def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, scored):
     check_complete(scored, undisturbed[1])
 
 
-def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, scored):
-    # It is imported by the study alone.
-    tuner = CONFIG.tuner.model_copy(update={"sampler": "nowhere:Sampler"})
-    poisoned = CONFIG.model_copy(update={"tuner": tuner, "seeds": (0,)})
+def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, scored, monkeypatch):
+    poison(monkeypatch)
+    poisoned = CONFIG.model_copy(update={"seeds": (0,)})
     records, report = sweep(scored, poisoned)
     assert report.pending == 0
     assert {r.identity["method"]: r.status for r in records} == {

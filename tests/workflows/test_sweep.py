@@ -16,10 +16,9 @@ from dcs_tracking.store import queries
 from dcs_tracking.store.client import open_experiment, search_runs
 from dcs_workflows.cluster.connect import place
 from dcs_workflows.config.sweep import SweepConfig
-from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep
 from dcs_workflows.study.cell import failed_record
-from tests.faults.sweeps import results, sweep
+from tests.faults.sweeps import poison, results, sweep
 from tests.workflows.conftest import QUICK, biased_table, refused
 
 CONFIG = SweepConfig(
@@ -154,12 +153,11 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
 
 
 def test_a_cell_that_raises_stops_no_other_and_those_are_the_same_without_ray(
-    cluster, new_output, tmp_path
+    cluster, new_output, tmp_path, monkeypatch
 ):
     biased_table(120).write(tmp_path / "my.parquet")
-    # It is imported by the study alone.
-    tuner = TunerSettings(sampler="nowhere:Sampler", judge={"development": 0.3})
-    common = {"name": "given", "seeds": (1, 0), "tuner": tuner, "tracking": {"figures": "none"}}
+    poison(monkeypatch)
+    common = {"name": "given", "seeds": (1, 0), "tracking": {"figures": "none"}}
     methods, tables = ("icl", "batch", "dnip"), (str(tmp_path / "my.parquet"),)
     config, output = SweepConfig(methods=methods, tables=tables, **common), new_output()
     on_ray, said = _sweep(config, output)

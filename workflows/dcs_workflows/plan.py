@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from dcs.data.columns import Reading
-from dcs.errors import ConfigError, DCSError, show
-from dcs.io import content_key, first_fault, validated
+from dcs.errors import ConfigError, DCSError
+from dcs.io import Strict, content_key, first_fault, validated
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import MIXTURE, PARAMETERS
 from dcs.plugins import plugin_version
@@ -470,8 +470,7 @@ class BudgetSpentError(DCSError):
     """A run of a sweep has used its budget, and left work to the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Strict):
     """What one run of a sweep may use; what it has begun is finished.
 
     Attributes
@@ -483,40 +482,15 @@ class Budget:
         more tables are scored; cells of complete tables are computed.
     """
 
-    hours: float = math.inf
-    requests: float = math.inf
-    tokens: float = math.inf
-
-    @classmethod
-    def of(cls, limits: Sequence[str]) -> Budget:
-        """Return the budget of texts such as ``hours=2``.
-
-        Raises
-        ------
-        ConfigError
-            If one is not the name of a limit and a positive number, or a limit is given twice.
-        """
-        found: dict[str, float] = {}
-        names = [each.name for each in fields(cls)]
-        for limit in limits:
-            name, _, text = limit.partition("=")
-            try:
-                value = float(text)
-            except ValueError:
-                value = math.nan
-            if name not in names or not 0.0 < value < math.inf:
-                allowed = "hours=NUMBER, requests=NUMBER or tokens=NUMBER, above 0"
-                raise ConfigError(f"--budget {show(limit)}: must be {allowed}")
-            if name in found:
-                raise ConfigError(f"--budget {show(limit)}: {name} is given twice; give it once")
-            found[name] = value
-        return cls(**found)
+    hours: float = Field(default=math.inf, gt=0.0)
+    requests: float = Field(default=math.inf, gt=0.0)
+    tokens: float = Field(default=math.inf, gt=0.0)
 
     def spent(self, progress: Progress) -> str:
         """Return the name of a limit that is reached, or an empty text; ``hours`` goes first."""
         used = {"hours": (time.monotonic() - progress.started) / 3600.0, **progress.work}
-        limits = [each.name for each in fields(self)]
-        return next((name for name in limits if used.get(name, 0.0) >= getattr(self, name)), "")
+        reached = (name for name, limit in self if used.get(name, 0.0) >= limit)
+        return next(reached, "")
 
 
 def sweep_key(config: SweepConfig) -> str:

@@ -121,16 +121,25 @@ def names(text: str) -> list[str]:
     return [name.strip() for row in rows for name in row]
 
 
+def named_values(option: str, texts: Sequence[str] | None, *, example: str) -> dict[str, Any]:
+    """Return the values of an option that is repeated as KEY=VALUE, each key once."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals or key in found:
+            must = "is given twice; give it once" if equals else "must be KEY=VALUE"
+            raise ConfigError(f"{option} {show(text)}: {must}, such as {example}")
+        found[key] = value
+    return found
+
+
 def reading(choices: Sequence[str] | None) -> Reading:
     """Return the reading of the values of `Read`."""
     from dcs.data.reader import as_reading
 
-    found: dict[str, Any] = {}
-    for choice in choices or ():
-        key, equals, value = choice.partition("=")
-        if not equals:
-            raise ConfigError(f"--read {show(choice)}: must be KEY=VALUE, such as label=gold")
-        found[key] = names(value) if key in ("columns", "classes") else value
+    found = named_values("--read", choices, example="label=gold")
+    for key in {"columns", "classes"} & found.keys():
+        found[key] = names(found[key])
     return as_reading(found, source="--read")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcs.errors import last_line, origin, redact
+from dcs.errors import ConfigError, last_line, origin, redact
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import (
     STOP,
@@ -311,13 +311,15 @@ def sweep(
 
     Example: `dcs sweep quickstart --only methods=dcs --set tuner.trials=5 --dry-run`
     """
+    from dcs.io import validated
     from dcs_workflows.cli.views import show_plan
-    from dcs_workflows.cluster.sweep import check_plan
     from dcs_workflows.config.sweep import load_config, packaged_config
     from dcs_workflows.plan import Budget, plan_sweep
+    from dcs_workflows.study.storage import Studies
 
     direct_output(as_json=as_json, quiet=quiet)
-    limits = Budget.of(budget or ())
+    given = options.named_values("--budget", budget, example="hours=2")
+    limits = validated(Budget, given, source="--budget", error=ConfigError)
     packaged = not config.suffix and not config.is_file()
     whole = load_config(
         packaged_config(str(config)) if packaged else config,
@@ -329,7 +331,7 @@ def sweep(
     )
     with console.status("checking existing results"):
         plan = plan_sweep(whole, output, only=only or (), retry_failed=retry_failed)
-        check_plan(plan)
+        Studies(plan.output, plan.study_storage).check()
     if not dry_run:
         _run(plan, whole, limits, uri=tracking_uri, address=address, as_json=as_json)
         return

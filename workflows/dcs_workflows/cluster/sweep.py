@@ -11,22 +11,6 @@ from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing
 from dcs_workflows.tables import StoredTables, TableRequest
 
 
-def check_plan(plan: SweepPlan) -> None:
-    """Refuse a sampler or a storage of studies that cells could not use.
-
-    Raises
-    ------
-    DCSError
-        If there is none of that name; nothing is written or connected to.
-    """
-    from dcs_workflows.study.storage import Studies
-    from dcs_workflows.study.study import make_sampler
-
-    for name in {each.tuner.sampler for each in plan.variants if each.tuner is not None}:
-        make_sampler(name, seed=0, trials=1)
-    Studies(plan.output, plan.study_storage).check()
-
-
 def run_sweep(
     plan: SweepPlan,
     recorder: Recorder,

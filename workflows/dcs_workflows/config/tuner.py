@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -71,8 +70,8 @@ ObjectiveChoice: TypeAlias = Annotated[
 
 PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
 
-#: Names of samplers of Optuna; any other is given as package.module:Class.
-SAMPLERS: Final = ("tpe", "nsga2", "gp", "random", "grid")
+#: Names of samplers of Optuna.
+Sampler: TypeAlias = Literal["tpe", "nsga2", "gp", "random"]
 
 
 def _as_values(value: Any) -> Any:
@@ -169,13 +168,6 @@ class Search(Strict):
         return self.model_dump(exclude={"schedule"}, exclude_none=True)
 
 
-def _check_sampler(value: str) -> str:
-    module, _, name = value.partition(":")
-    if value not in SAMPLERS and not (module and name.isidentifier()):
-        raise unknown("sampler", value, SAMPLERS, ", or a class as package.module:Class")
-    return value
-
-
 class TunerSettings(Strict):
     """The Optuna study of a cell.
 
@@ -184,9 +176,8 @@ class TunerSettings(Strict):
     trials : int
         Number of trials. The standard settings are the first, 12 by default and always tried; the
         sampler suggests the others. More of them gain nothing on a single table.
-    sampler : str
-        ``tpe``, ``nsga2``, ``gp`` or ``random`` of Optuna, a class as ``package.module:Class``, or
-        ``grid``: all combinations of the values in `space`.
+    sampler : "tpe", "nsga2", "gp" or "random"
+        The sampler of Optuna.
     window : int
         Maximum number of concurrent trials. Each trial is suggested without the results of those
         still running, also on a single CPU, so the window affects the result.
@@ -207,7 +198,7 @@ class TunerSettings(Strict):
     """
 
     trials: int = Field(default=24, ge=0, le=100_000)
-    sampler: Annotated[str, AfterValidator(_check_sampler)] = "tpe"
+    sampler: Sampler = "tpe"
     window: int = Field(default=4, ge=1, le=1000)
     judge: Judge = Judge()
     space: Space = Space()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -76,19 +75,10 @@ class SearchSpace:
         return Hyperparameters(**drawn, memberships=memberships, schedule=schedule)
 
     def first(self, standard: Sequence[Hyperparameters]) -> list[FixedTrial]:
-        """Return the trials to enqueue, as near to `standard` as possible.
-
-        With ``sampler: grid``, all combinations of the values that the configuration gives.
-        """
-        if self._settings.sampler == "grid":
-            given = [name for name in self._values if name in self._settings.given]
-            base = self._params(standard[0])
-            combined = itertools.product(*(self._values[name] for name in given))
-            found = [base | dict(zip(given, values, strict=True)) for values in combined]
-        else:
-            own = [each for each in standard if each.corrections in self._values["corrections"]]
-            found = [self._params(each) for each in own if self.admits(each)]
-            found = found or [self._params(standard[0])]
+        """Return the trials to enqueue, as near to `standard` as possible."""
+        own = [each for each in standard if each.corrections in self._values["corrections"]]
+        found = [self._params(each) for each in own if self.admits(each)]
+        found = found or [self._params(standard[0])]
         distinct: dict[Hyperparameters, FixedTrial] = {}
         for params in found:
             trial = FixedTrial(params)

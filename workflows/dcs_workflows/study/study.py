@@ -7,7 +7,6 @@ those that were judged, so that its sampler is in the same state as without the 
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,7 +21,6 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler
 from optuna.trial import FixedTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ConfigError, last_line
 from dcs.evaluation.metrics import METRICS
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.plugins import naming_plugin
@@ -40,7 +38,7 @@ from dcs.selection.methods import Method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_tracking.records import now_ms
-from dcs_workflows.config.tuner import TunerSettings
+from dcs_workflows.config.tuner import Sampler, TunerSettings
 from dcs_workflows.parallel import IN_PROCESS
 from dcs_workflows.study.space import SearchSpace
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
@@ -254,8 +252,6 @@ class _Study:
         self._settings = settings
         self.n_first = len(first)
         self._n_trials = max(settings.trials, self.n_first)
-        if settings.sampler == "grid":
-            self._n_trials = self.n_first
         seed = derive_seed(tuning.seed, "sampler") % _SAMPLER_SEEDS
         self._study = optuna.create_study(
             directions=[*OBJECTIVES.values()],
@@ -368,23 +364,17 @@ def _timed(
     return fit(item), time.perf_counter() - clock, started_ms
 
 
-def make_sampler(name: str, *, seed: int, trials: int) -> BaseSampler:
+def make_sampler(name: Sampler, *, seed: int, trials: int) -> BaseSampler:
     """Return a sampler of Optuna.
 
     Parameters
     ----------
-    name : str
-        ``tpe``, ``nsga2``, ``gp``, ``random``, ``grid`` or a class as ``package.module:Class``,
-        which is called with the seed.
+    name : "tpe", "nsga2", "gp" or "random"
+        Its name.
     seed : int
         Seed of the sampler.
     trials : int
         Number of trials of the study; fewer than these are random.
-
-    Raises
-    ------
-    ConfigError
-        If the class cannot be created.
     """
     startup = max(1, min(_STARTUP, trials // 3))
     if name == "tpe":
@@ -393,14 +383,4 @@ def make_sampler(name: str, *, seed: int, trials: int) -> BaseSampler:
         return NSGAIISampler(seed=seed, population_size=max(2, startup))
     if name == "gp":
         return GPSampler(seed=seed, n_startup_trials=startup, warn_independent_sampling=False)
-    if name in ("random", "grid"):
-        return RandomSampler(seed=seed)
-    module, _, attribute = name.partition(":")
-    try:
-        kind: Any = getattr(importlib.import_module(module), attribute)
-        if not (isinstance(kind, type) and BaseSampler in kind.__mro__):
-            raise TypeError("must be a subclass of optuna's BaseSampler")
-        sampler: BaseSampler = kind(seed=seed)
-        return sampler
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(f"tuner.sampler {name}: {last_line(error)}") from error
+    return RandomSampler(seed=seed)
