@@ -359,7 +359,7 @@ def evaluate(
         schemes[str(path) if name in schemes else name] = each
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
     if by is not None:
-        console.print(f"corrected by {by}", style="yellow" if "fitted" in by else "")
+        console.print(f"corrected by {by}")
     warn_of_fitted_rows(rows, schemes)
 
 
@@ -416,14 +416,14 @@ def apply(
 
     Files are read as those that the scheme was fitted on. Class columns are replaced by columns
     `corrected:CLASS`, a column `predicted` with the class is added, and all other columns are
-    kept. A probability table stays one.
+    kept.
 
     Example: `dcs apply dcs-runs/rows-dcs/scheme.json new.csv -o corrected.csv`
     """
     import pandas as pd
 
-    from dcs.io import content_key
     from dcs.selection.ensemble import TableEnsemble, mean_of
+    from dcs_workflows.cli.views import warn_of_fitted_rows
 
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     target = target_of(rows, output, "corrected")
@@ -431,28 +431,19 @@ def apply(
     direct_output(as_json=str(target) == "-", quiet=False)
     sources = open_rows(files, options.reading(read), correction)
     table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
-    name = f"scheme {content_key(correction.to_dict())[:8]}"
-    before = None
+    before = table.probs
     if len(correction.inputs) > 1 or len(files) > 1:
         tables = [(str(f), each.table) for f, each in zip(files, sources, strict=True)]
         ensemble = TableEnsemble.of(correction, tables)
         table, before = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
         # The tables are combined already, so only the correction remains.
         correction = replace(correction, combination=None, inputs=())
-        columns = tuple(f"p:{each}" for each in table.classes)
-        frame = pd.DataFrame({"id": list(table.ids)})
-    is_table = before is not None or rows.suffix == ".npz" or not sources[0].remark
-    if is_table and target.suffix == ".parquet":
-        if share := correction.share_fitted(table):
-            name += f", with about {100 * share:.0f} % of the rows that it was fitted on"
-        provenance = replace(table.provenance, corrected_by=name)
-        corrected = table.with_probs(correction.apply(table.probs))
-        replace(corrected, provenance=provenance).write(target)
-    else:
-        others = frame.drop(columns=[each for each in columns if each in frame])
-        write_corrected(others, target, sources[0].reading, correction, table.probs)
-    first = (table.probs if before is None else before).argmax(axis=1)
-    changed = int((correction.predict(table.probs) != first).sum())
+        labels = [table.classes[k] if k >= 0 else None for k in table.labels]
+        frame = pd.DataFrame({"id": list(table.ids), "label": labels})
+    others = frame.drop(columns=[each for each in columns if each in frame])
+    write_corrected(others, target, sources[0].reading, correction, table.probs)
+    warn_of_fitted_rows(table, {str(scheme): correction})
+    changed = int((correction.predict(table.probs) != before.argmax(axis=1)).sum())
     console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
     if table.labelled.any() and str(target) != "-":
         console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
