@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dcs import ProbabilityTable
+from dcs import read_table
 from tests.golden.test_golden import FOLDER
 from tests.workflows.conftest import done, refused
 
@@ -30,7 +30,7 @@ def test_a_table_is_tuned_corrected_recorded_and_reported(folder: Path) -> None:
     table = FOLDER / "table.parquet"
     done("tune", table, "--method", "dnip", "--output", "runs")
     done("apply", "runs/table-dnip/scheme.json", table, "-o", "out.parquet")
-    assert ProbabilityTable.read(folder / "out.parquet").n_rows == 60
+    assert read_table(folder / "out.parquet").n_rows == 60
     listed = json.loads(done("runs", "tune", "--runs", "runs", "--json").out)
     assert any(run["method"] == "dnip" for run in listed)
     done("report", "tune", "--runs", "runs", "-o", "report.html")

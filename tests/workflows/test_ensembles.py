@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dcs.data.columns import to_shares
+from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, inputs_of
@@ -101,14 +102,13 @@ def test_tune_and_apply_several_tables(tmp_path, output, dcs):
     path = output / "a+b+c-batch" / "scheme.json"
     scheme = CorrectionScheme.load(path)
     assert scheme.inputs == ("a", "b", "c")
-    fixed, rows = tmp_path / "fixed.parquet", tmp_path / "fixed.csv"
-    for file in (fixed, rows):
-        dcs("apply", path, *paths, "-o", file)
     tables = TableEnsemble.matched({p.stem: ProbabilityTable.read(p) for p in paths})
-    corrected = ProbabilityTable.read(fixed)
-    np.testing.assert_allclose(corrected.probs, scheme.apply(tables.probs), atol=1e-12)
-    assert corrected.ids == tables.tables[0].ids
-    assert len(rows.read_text().splitlines()) == 1 + len(corrected.ids)
+    for name in ("fixed.parquet", "fixed.csv"):
+        dcs("apply", path, *paths, "-o", tmp_path / name)
+        corrected = read_table(tmp_path / name)
+        np.testing.assert_allclose(corrected.probs, scheme.apply(tables.probs), atol=1e-12)
+        assert corrected.ids == tables.tables[0].ids
+        np.testing.assert_array_equal(corrected.labels, tables.labels)
     for wrong in (paths[:2], [paths[1], paths[0], paths[2]]):
         dcs("apply", path, *wrong, "-o", tmp_path / "no.parquet", code=2)
     assert not (tmp_path / "no.parquet").exists()

@@ -18,6 +18,7 @@ import pytest
 import requests
 from numpy.typing import NDArray
 
+from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.calibrations.maps import fit_stack
@@ -132,7 +133,7 @@ def test_commands_and_models_apply_what_the_package_does(
     for file, probs in zip(files, tables, strict=True):
         ProbabilityTable.from_arrays(probs, labels, classes=scheme.classes).write(file)
     done("apply", tmp_path / "scheme.json", *files, "-o", tmp_path / "out.parquet")
-    written = ProbabilityTable.read(tmp_path / "out.parquet").probs
+    written = read_table(tmp_path / "out.parquet").probs
     np.testing.assert_allclose(written, ours, rtol=0, atol=1e-12)
     save_model(scheme, tmp_path / "model")
     answer = mlflow.pyfunc.load_model(str(tmp_path / "model")).predict(_frame(scheme, tables))

@@ -263,12 +263,11 @@ def test_rows_of_an_earlier_scheme_keep_their_part(dcs, tmp_path, output):
     refused("tune", tmp_path / "strange.parquet", *batch, "--earlier", first, says=says)
 
 
-def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
+def test_apply_writes_what_evaluate_reads(dcs, tuned, table, tmp_path):
     _, output = tuned
-    scheme = scheme_of(output)
-    corrected = tmp_path / "corrected.parquet"
-    dcs("apply", scheme, table, "-o", corrected)
-    source, result = ProbabilityTable.read(table), ProbabilityTable.read(corrected)
+    scheme, corrected = scheme_of(output), tmp_path / "corrected.parquet"
+    assert "fitted on" in dcs("apply", scheme, table, "-o", corrected).out
+    source, result = ProbabilityTable.read(table), read_table(corrected)
     assert (result.ids, result.classes) == (source.ids, source.classes)
     expected = CorrectionScheme.load(scheme).predict(source.probs)
     np.testing.assert_array_equal(result.probs.argmax(axis=1), expected)
@@ -277,19 +276,20 @@ def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
         probs = scale * source.probs
         np.savez(archive, probs=probs, labels=source.labels, classes=source.classes)
         dcs("apply", scheme, archive, "-o", tmp_path / "again.parquet", *more)
-        again = ProbabilityTable.read(tmp_path / "again.parquet")
-        np.testing.assert_allclose(again.probs, result.probs, rtol=1e-12 if more else 0)
+        again = read_table(tmp_path / "again.parquet")
+        np.testing.assert_allclose(again.probs, result.probs, rtol=1e-12)
     dcs("evaluate", archive)
 
     accuracy = f"{100 * (expected == source.labels).mean():.1f}"
     plain, both = dcs("evaluate", corrected).out, dcs("evaluate", table, "--scheme", scheme).out
-    assert accuracy in plain and "uncorrected" not in plain and "fitted on" in plain
+    assert accuracy in plain and "uncorrected" not in plain and "corrected by" in plain
     assert accuracy in both and "fitted on" in both
-    for again in (("apply", scheme, corrected), ("evaluate", corrected, "-s", scheme)):
+    for again in (
+        ("apply", scheme, corrected),
+        ("evaluate", corrected, "-s", scheme),
+        ("tune", corrected, "-o", tmp_path / "twice"),
+    ):
         refused(*again, says=[str(corrected), "already corrected"])
-    refused(
-        "tune", corrected, "-o", tmp_path / "twice", says=[str(corrected), "already corrected"]
-    )
 
 
 def test_apply_reads_and_writes_standard_streams(dcs, tmp_path, monkeypatch):
