@@ -86,18 +86,14 @@ def show_plan(plan: SweepPlan) -> None:
 def _axes(plan: SweepPlan) -> Iterator[str]:
     """Yield a line for each axis: its values, with numbers of cells where these are known."""
     sources = [source for own in plan.sources.values() for source in own]
-    cells: dict[str, Counter[Any]] = {"methods": Counter()}
-    for variant in plan.variants:
-        cells["methods"][variant.method] += len(sources)
-    for axis, name in ORIGINS.items():
-        cells[axis] = Counter()
-        for source in sources:
-            cells[axis][getattr(source, name)] += len(plan.variants)
+    cells: dict[str, Counter[Any]] = {
+        axis: Counter(getattr(each, name) for each in sources for _ in plan.variants)
+        for axis, name in ORIGINS.items()
+    }
+    cells["methods"] = Counter(variant.method for variant in plan.variants for _ in sources)
     for axis, values in (dict.fromkeys(ORIGINS, ()) | plan.config.axis_values).items():
-        if axis in cells:
-            named = (f"{value_label(axis, v)} ({n:,})" for v, n in cells[axis].items())
-        else:
-            named = (value_label(axis, value) for value in values)
+        counts = cells.get(axis, dict.fromkeys(values))
+        named = (value_label(axis, v) + (f" ({n:,})" if n else "") for v, n in counts.items())
         yield f"  {axis}: {', '.join(named)}"
 
 

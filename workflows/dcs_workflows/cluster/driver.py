@@ -62,7 +62,6 @@ class _Tuning:
     """Cells that are submitted together."""
 
     cells: tuple[Cell, ...]
-    key: str
     started_ms: int
     width: int
 
@@ -87,9 +86,8 @@ class Driver:
 
     def __init__(self, plan: SweepPlan, progress: Progress, budget: Budget = _UNLIMITED) -> None:
         self._plan, self._progress, self._budget = plan, progress, budget
-        # The limits that were reached, and the numbers of tables and cells that they left.
+        # The limits that were reached.
         self._spent: set[str] = set()
-        self._left = [0, 0]
         self._archive = Archive(plan.output)
         self._studies = Studies(plan.output.absolute(), plan.study_storage)
         self._studies.check(connect=True)
@@ -127,11 +125,12 @@ class Driver:
                 yield from self._work()
         except RayError as error:
             raise gone(last_line(error)) from error
-        if any(self._left):
-            (tables, cells), names = self._left, " and ".join(sorted(self._spent))
+        seen = self._progress
+        if self._spent and (cells := seen.cells_total - seen.cells_done):
+            tables = seen.tables_total - seen.tables_done
             raise BudgetSpentError(
-                f"the budget of {names} is spent; {tables} tables and {cells} cells of others are "
-                "left; run the same command again to go on"
+                f"the budget of {' and '.join(sorted(self._spent))} is spent; {tables} tables and "
+                f"{cells} cells are left; run the same command again to go on"
             )
         if self._pool.unscored:
             first, *others = self._pool.unscored
@@ -161,13 +160,11 @@ class Driver:
         self._progress.work.update(
             {name: n - self._progress.work[name] for name, n in self._pool.used.items()}
         )
-        reached = self._budget.spent(self._progress)
-        if not reached:
+        if not (reached := self._budget.spent(self._progress)):
             return
         self._spent.add(reached)
-        self._left[0] += self._pool.stop()
+        self._pool.stop()
         if reached == "hours":
-            self._left[1] += sum(len(group) for each in self._waiting for group in each.cells)
             self._waiting.clear()
 
     def _wait(self) -> list[Any]:
@@ -183,7 +180,6 @@ class Driver:
 
     def _update_progress(self) -> None:
         self._placement, progress = self._watch.latest, self._progress
-        progress.tables_done = self._plan.n_tables - self._pool.n_missing
         progress.running = len(self._tuning)
         progress.show(progress)
 
@@ -200,6 +196,7 @@ class Driver:
             if ready in self._ready or not {each.key for each in members.values()} <= self._ready:
                 continue
             self._ready.add(ready)
+            self._progress.tables_done += 1
             # Keys are known only now: an earlier run may have computed cells of the same table.
             finished = self._archive.finished([cell.key for cell in cells])
             missing = [cell for cell in cells if cell.key not in finished]
@@ -235,7 +232,7 @@ class Driver:
             )
             if not (self._tuning or self._progress.work["cells"]):
                 self._progress.first_cell = time.monotonic()
-            self._tuning[running] = _Tuning(cells, waiting.key, now_ms(), width)
+            self._tuning[running] = _Tuning(cells, now_ms(), width)
             if not waiting.cells:
                 self._waiting.popleft()
 
@@ -271,7 +268,7 @@ class Driver:
             self._progress.cells_done += 1
             self._progress.cells_failed += not record.finished
             self._progress.work.update(cells=1, trials=len(record.trials))
-            yield self._plan.located(ended.key, record)
+            yield record
 
 
 def _is_cluster_error(error: BaseException | None) -> bool:

@@ -73,26 +73,16 @@ class ScoringPool:
         self.actors: list[_Actor] = []
         self.running: dict[Any, _Call] = {}
         self.used = Counter[str]()
-        #: Number of tables that are left without any work.
-        self._left_out = 0
         self._infos: dict[str, ScorerInfo] = {}
         self._deaths: Counter[tuple[str, int]] = Counter()
         # Restarted by the pool, so that its shards need not wait for it.
         self._class = ray.remote(max_restarts=0)(ScoringActor)
 
-    @property
-    def n_missing(self) -> int:
-        """Number of tables that are not scored."""
-        return self._left_out + len(self._waiting) + len(self._open) + len(self.unscored)
-
-    def stop(self) -> int:
-        """Give no more work; return the number of tables that are left."""
-        left = len(self._waiting) + sum(bool(table.left) for table in self._open)
-        self._left_out += len(self._waiting)
+    def stop(self) -> None:
+        """Give no more work."""
         self._waiting.clear()
         for table in self._open:
             table.left.clear()
-        return left
 
     def fill(self, options: Mapping[str, Any], slots: int) -> None:
         """Give work to all actors, start those that are missing and release those without work.
