@@ -48,14 +48,11 @@ class ChatTemplate:
         Name of the model, for messages.
     answer_prefix : {"user", "assistant", "none"}
         See :data:`dcs.prompting.AnswerPrefix`.
-    thinking : bool
-        Whether the model may think before it answers, by the default of its template.
     """
 
     tokenizer: Any
     model: str
     answer_prefix: AnswerPrefix = "user"
-    thinking: bool = False
 
     @cached_property
     def _template(self) -> str:
@@ -91,9 +88,7 @@ class ChatTemplate:
                 f"({named(error)}); use prompt=completion"
             ) from None
         thought = _OPEN_THOUGHT.search(texts[0])
-        if self.thinking:
-            start = ""
-        elif thought is not None:
+        if thought is not None:
             opening, name, closing = thought.groups()
             start = f"\n{opening}/{name}{closing}\n\n"
         else:
@@ -120,8 +115,7 @@ class ChatTemplate:
         return text
 
     def _apply(self, conversations: list[list[dict[str, str]]], **options: Any) -> list[str]:
-        if not self.thinking:
-            options |= _NO_THINKING
+        options |= _NO_THINKING
         texts: list[str] = self.tokenizer.apply_chat_template(
             conversations, chat_template=self._template, tokenize=False, **options
         )
@@ -191,9 +185,3 @@ class Tokenizer:
             return self.template.render(prefix, queries)
         texts = [f"{prefix}{query}" for query in queries]
         return texts, "" if texts[0][-1:].isspace() else " "
-
-
-def opened_thought(prompt: str) -> str:
-    """Return the beginning of a thought with which a prompt ends, e.g. ``<think>``, if any."""
-    thought = _OPEN_THOUGHT.search(prompt)
-    return "" if thought is None else thought[0]

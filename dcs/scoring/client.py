@@ -39,10 +39,13 @@ class ServedEngine(Engine):
     ----------
     base_url : str
         Address of the server as it may be shown.
+    votes : int or None
+        Number of answers to sample for each prompt, if any.
     """
 
     served = True
     base_url: str
+    votes: int | None = None
     _limit_name = "max_tokens"
 
     async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:

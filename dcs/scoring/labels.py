@@ -144,11 +144,6 @@ def usable_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     return values
 
 
-MissingRule = Literal["spread", "bound"]
-"""The probability of a label that a server does not return: an equal share of the probability of
-all tokens that are not returned, at most that of the least probable returned token; or that upper
-bound itself."""
-
 #: The end of a thought, and its beginning, in the formats of current reasoning models.
 _THOUGHT = r"think\w*|thought|reasoning|reflection"
 _THOUGHT_END = re.compile(rf"[<\[◁]/(?:{_THOUGHT})[>\]▷]|<\|channel\|>final<\|message\|>", re.I)
@@ -197,10 +192,11 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def fill_missing(
-    masses: NDArray[np.float64], shown: Shown, rule: MissingRule
-) -> NDArray[np.float64]:
+def fill_missing(masses: NDArray[np.float64], shown: Shown) -> NDArray[np.float64]:
     """Return class probabilities [N] from those of the returned labels; uniform if there is none.
+
+    Each of the others has an equal share of the probability of all tokens that are not returned,
+    at most that of the least probable returned token.
 
     Parameters
     ----------
@@ -208,17 +204,13 @@ def fill_missing(
         See :func:`label_masses`.
     shown : sequence of (str, float)
         The returned tokens and their log-probabilities.
-    rule : {"spread", "bound"}
-        See :data:`MissingRule`.
     """
     absent = masses == 0.0
     if absent.all():
         return np.full(masses.size, 1.0 / masses.size)
     if absent.any():
         returned = [math.exp(value) for _, value in shown]
-        share = min(returned)
-        if rule == "spread":
-            share = min(share, max(0.0, 1.0 - sum(returned)) / absent.sum())
+        share = min(*returned, max(0.0, 1.0 - sum(returned)) / absent.sum())
         masses = np.where(absent, share, masses)
     return np.asarray(masses / masses.sum(), dtype=np.float64)
 

@@ -28,6 +28,7 @@ from dcs.errors import (
     origin,
     plain_address,
     served_revision,
+    show,
 )
 from dcs.io import content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
@@ -35,13 +36,15 @@ from dcs.scoring.base import Progress, Prompt, Prompts, ReadingOptions, Scores
 from dcs.scoring.chat import PromptStyle, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, is_chat, run
 from dcs.scoring.labels import (
+    NO_DISTRIBUTION,
     UNUSABLE,
     LabelRule,
-    MissingRule,
     Shown,
     class_probabilities,
+    count_votes,
     fill_missing,
     label_masses,
+    mean_distribution,
     read_label_words,
     usable_scores,
 )
@@ -57,6 +60,9 @@ _TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server return
 #: Numbers of most probable tokens that servers return, of which the first accepted one is used;
 #: None if they return any tokens.
 _TOPS = (None, 20, 5)
+
+#: Prompts of which most may not be answered without a label.
+_FIRST_PROMPTS = 20
 
 #: Prompts that fail one after another, after which the server is asked whether it answers any.
 _FAILURES = 4
@@ -74,9 +80,15 @@ class OpenAIOptions(ReadingOptions):
     top_logprobs : int or None
         Number of most probable tokens to request. By default the server is asked for exactly the
         label tokens, and for 20 or 5 if it does not support that.
-    missing : {"spread", "bound"}
-        How to handle labels that are not among the most probable tokens; see
-        :data:`dcs.scoring.labels.MissingRule`.
+    votes : int or None
+        Number of answers to sample for each prompt instead of reading log-probabilities; the
+        result is the number of answers that name each label.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
+    answer : "distribution" or None
+        What sampled answers say: a share of each label instead of one label.
     concurrency : int
         Maximum number of concurrent requests.
     retries : int
@@ -99,7 +111,10 @@ class OpenAIOptions(ReadingOptions):
     ] = "https://api.openai.com/v1"
     api: Literal["completions", "chat"] = "completions"
     top_logprobs: int | None = Field(default=None, ge=1)
-    missing: MissingRule = "spread"
+    votes: int | None = Field(default=None, ge=1, le=1000)
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_tokens: int = Field(default=1024, ge=1)
+    answer: Literal["distribution"] | None = None
     concurrency: int = Field(default=8, ge=1)
     retries: int = Field(default=6, ge=0)
     timeout: float = Field(default=60.0, gt=0.0)
@@ -123,8 +138,13 @@ class OpenAIScorer(ServedEngine):
 
     Attributes
     ----------
+    votes : int or None
+        Number of answers to sample for each prompt; None reads log-probabilities instead.
     missing : collections.Counter
         Number of responses from which each label word was missing.
+    answered, parsed, unlabelled : int
+        Numbers so far of prompts that were answered, of sampled answers that name a label, and of
+        prompts whose answer contained no label.
 
     Raises
     ------
@@ -137,6 +157,8 @@ class OpenAIScorer(ServedEngine):
     options = OpenAIOptions
     indecisive = frozenset({"concurrency", "retries", "timeout", "key_variable"})
 
+    answered = parsed = unlabelled = 0
+
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(**options)
         asked = self._asked
@@ -146,6 +168,7 @@ class OpenAIScorer(ServedEngine):
         require("openai")
         self.model = model
         self.revision, self.base_url = served_revision(asked.base_url, asked.revision)
+        self.votes = asked.votes or (None if asked.answer is None else 1)
         self.missing: Counter[str] = Counter()
         self._samples, self._top = self.votes or 1, asked.top_logprobs
         self._chat = asked.api == "chat" and asked.prompt != "completion"
@@ -153,38 +176,50 @@ class OpenAIScorer(ServedEngine):
     @cached_property
     def settings(self) -> dict[str, str]:
         """Settings that determine the numbers; asks the server what it can do."""
-        settings = {"api": self._asked.api, "prompt": "chat" if self._chat else "completion"}
+        asked = self._asked
+        settings = {"api": asked.api, "prompt": "chat" if self._chat else "completion"}
         if self._chat:
-            settings["answer_prefix"] = self._asked.answer_prefix
+            settings["answer_prefix"] = asked.answer_prefix
         if self.votes is not None:
-            return settings | self._sampling
+            sampled = {"temperature": asked.temperature, "max_tokens": asked.max_tokens}
+            read = {"answer": asked.answer, "answers": self.votes}
+            sampled |= {"votes": self.votes} if asked.answer is None else read
+            return settings | {name: str(value) for name, value in sampled.items()}
         if self._top is None:
             self._top = run(self._find_log_probabilities())
         if self._top is None:
             self._rendered = self._rendering()
             rendered = {"rendering": self._rendered} if self._chat else {}
-            exact = {"log-probabilities": "exact", "label_rule": self._asked.label_rule}
+            exact = {"log-probabilities": "exact", "label_rule": asked.label_rule}
             return settings | exact | rendered
-        if self._asked.label_rule in ("mean", "joint"):
+        if asked.label_rule in ("mean", "joint"):
             raise ConfigError(
-                f"label_rule {self._asked.label_rule!r}: {self.base_url} returns only the most "
+                f"label_rule {asked.label_rule!r}: {self.base_url} returns only the most "
                 "probable tokens; use auto or first"
             )
         return settings | {
             "label_rule": "first",
             "log-probabilities": f"top {self._top}",
-            "missing": self._asked.missing,
+            "missing": "spread",
         }
 
     def report(self) -> list[str]:
-        """Return lines on labels missing from responses, and on unparsed votes."""
-        rule = {"bound": "the lowest returned probability", "spread": "a share of the rest"}
+        """Return lines on labels missing from responses, and on answers that name none."""
         lines = [
-            f"label word {word!r} was missing from {count} of {self.answered} responses; used "
-            f"{rule[self._asked.missing]}"
+            f"label word {word!r} was missing from {count} of {self.answered} responses; used a "
+            "share of the rest"
             for word, count in self.missing.most_common()
         ]
-        return lines + super().report()
+        if self.votes is not None:
+            number = self.votes * self.answered
+            what = "state a distribution" if self._asked.answer else "name one label"
+            lines.append(f"{self.parsed} of {number} sampled answers {what}")
+        if self.unlabelled:
+            lines.append(
+                f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
+                "their class probabilities are equal"
+            )
+        return lines
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         prefix, queries, label_words = prompts
@@ -238,7 +273,7 @@ class OpenAIScorer(ServedEngine):
                     else:
                         in_a_row = 0
                         if answer:
-                            silent[row] = self._why(answer)
+                            silent[row] = answer
                     progress(1)
 
             workers = min(self._asked.concurrency, len(prompts))
@@ -246,6 +281,28 @@ class OpenAIScorer(ServedEngine):
         lost = self._lost(silent, len(prompts) - len(reasons))
         scores[[*lost]] = np.nan
         return scores, reasons | lost
+
+    def _lost(self, silent: Mapping[int, str], answered: int) -> dict[int, str]:
+        """Count answered prompts, some without a label; return those that are lost, and why.
+
+        All are lost that state no distribution. If most name no label, they are lost too, which is
+        an error if there are enough prompts to tell.
+        """
+        self.answered += answered
+        if self._asked.answer is not None:
+            return {row: f"{NO_DISTRIBUTION}: {show(text)}" for row, text in silent.items()}
+        if 2 * len(silent) <= answered:
+            self.unlabelled += len(silent)
+            return {}
+        reasons = {
+            row: f"no label word is in the answer {show(text)}; see the prompt with `dcs tasks "
+            "show`, or use the other api or label words that the model answers with"
+            for row, text in silent.items()
+        }
+        if answered >= _FIRST_PROMPTS:
+            row, why = next(iter(reasons.items()))
+            raise ScoringError(f"query {row}: {why}, as in {len(silent)} of {answered} answers")
+        return reasons
 
     async def _answer_anything(
         self, read: Callable[[Prompt], Awaitable[object]], failure: ScoringError
@@ -297,10 +354,11 @@ class OpenAIScorer(ServedEngine):
         shown = await self._top_tokens(client, prompt, self._top or 1)
         masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
+        filled = fill_missing(masses, shown)
         if len(absent) == len(label_words):
-            return fill_missing(masses, shown, "spread"), first or "nothing"
+            return filled, first or "nothing"
         self.missing.update(absent)
-        return fill_missing(masses, shown, self._asked.missing), ""
+        return filled, ""
 
     async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> Shown:
         """Request the most probable next tokens of a prompt and their log-probabilities."""
@@ -332,7 +390,7 @@ class OpenAIScorer(ServedEngine):
                 "max_tokens": self._asked.max_tokens,
                 "n": min(self._samples, wanted - len(texts)),
             }
-            if self._asked.api == "completions" and self.answer is None:
+            if self._asked.api == "completions" and self._asked.answer is None:
                 body["stop"] = "\n"
             try:
                 answer = await self._post(client, body, prompt)
@@ -349,7 +407,12 @@ class OpenAIScorer(ServedEngine):
             ]
             if not choices:
                 raise ValueError("no answer")
-        read = self._read_answers(texts, label_words)
+        if self._asked.answer is None:
+            read = count_votes(texts, label_words)
+            self.parsed += int(read.sum())
+        else:
+            read, stated = mean_distribution(texts, label_words)
+            self.parsed += stated
         return read, "" if (read > 0).any() else texts[0] or "nothing"
 
     async def _read_exact(

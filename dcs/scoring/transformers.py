@@ -124,8 +124,6 @@ class TransformersScorer(TokenEngine):
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)
         self.model, self.revision = model.name, model.revision
         self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
-        self._decode = model.tokenizer.batch_decode
-        self._options = {"tokenizer": model.tokenizer, "pad_token_id": 0}
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
@@ -155,33 +153,6 @@ class TransformersScorer(TokenEngine):
             return logits[:, wanted].double()
 
         return self._run_in_batches(prompts, read, progress)
-
-    def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
-        torch = self._torch
-        shared = self._run_shared(prompts) if len(prompts) > 1 else _Prefix()
-        answers: list[list[str]] = []
-        for ids in prompts:
-            free = self._asked.max_tokens if self._limit is None else self._limit - len(ids)
-            rows = torch.tensor([ids], device=self._device).expand(votes, -1)
-            devices = [self._device] if self._device.type == "cuda" else []
-            with torch.random.fork_rng(devices):
-                torch.manual_seed(self._seed(ids))
-                tokens = self._model.generate(
-                    rows,
-                    attention_mask=torch.ones_like(rows),
-                    past_key_values=shared.cache and shared.repeated(votes),
-                    do_sample=True,
-                    temperature=self._asked.temperature,
-                    top_k=0,
-                    top_p=1.0,
-                    max_new_tokens=min(self._asked.max_tokens, free),
-                    stop_strings=self._stop,
-                    **self._options,
-                )
-            # Special tokens are kept: they may enclose a thought.
-            answers.append(self._decode(tokens[:, len(ids) :]))
-            progress(1)
-        return answers
 
     def _run_in_batches(
         self,

@@ -100,8 +100,6 @@ class VLLMScorer(TokenEngine):
             "enforce_eager": None if has_gpu else True,
             # In a Ray actor vLLM would select Ray and wait for GPUs reserved by the actor.
             "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
-            # On a CPU, seeds and parts of prompts do not go together.
-            "enable_chunked_prefill": None if has_gpu or self.votes is None else False,
             "gpu_memory_utilization": asked.memory,
             "max_model_len": asked.max_length or -1,  # fitted to the memory
         }
@@ -145,23 +143,6 @@ class VLLMScorer(TokenEngine):
         parts = [self._logs(prompts, wanted[k : k + _MAX_TOKEN_IDS]) for k in starts]
         progress(len(prompts))
         return np.concatenate(parts, axis=1)
-
-    def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
-        sampling = [
-            self._vllm.SamplingParams(
-                n=votes,
-                temperature=self._asked.temperature,
-                max_tokens=self._asked.max_tokens,
-                stop=self._stop,
-                seed=self._seed(ids),
-                # They may enclose a thought.
-                skip_special_tokens=False,
-            )
-            for ids in prompts
-        ]
-        outputs = self._run(prompts, sampling)
-        progress(len(prompts))
-        return [[answer.text for answer in output.outputs] for output in outputs]
 
     def _logs(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
         """Return the log-probabilities of at most 128 tokens after each prompt [M, K]."""

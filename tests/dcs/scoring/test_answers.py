@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcs.scoring.labels import (
-    MissingRule,
     Shown,
     fill_missing,
     label_masses,
@@ -62,26 +61,16 @@ class TestLabelMasses:
             )
 
 
-@pytest.mark.parametrize(
-    ("rule", "expected"), [("spread", [0.6, 0.2, 0.1, 0.1]), ("bound", [0.6, 0.2, 0.2, 0.2])]
-)
-def test_missing_labels(rule: MissingRule, expected: list[float]) -> None:
-    shown = logs(a=0.6, b=0.2)
-    filled = fill_missing(np.array([0.6, 0.2, 0.0, 0.0]), shown, rule)
-    np.testing.assert_allclose(filled, np.array(expected) / sum(expected))
+def test_missing_labels() -> None:
+    filled = fill_missing(np.array([0.6, 0.2, 0.0, 0.0]), logs(a=0.6, b=0.2))
+    np.testing.assert_allclose(filled, [0.6, 0.2, 0.1, 0.1])
 
 
-@given(
-    st.lists(st.floats(1e-6, 1.0), min_size=3, max_size=8),
-    st.integers(1, 7),
-    st.sampled_from(["spread", "bound"]),
-)
-def test_a_missing_label_is_never_above_a_returned_one(
-    weights: list[float], top: int, rule: MissingRule
-) -> None:
+@given(st.lists(st.floats(1e-6, 1.0), min_size=3, max_size=8), st.integers(1, 7))
+def test_a_missing_label_is_never_above_a_returned_one(weights: list[float], top: int) -> None:
     masses = np.sort(np.array(weights) / sum(weights))[::-1]
     shown = [(str(k), math.log(mass)) for k, mass in enumerate(masses[:top])]
-    filled = fill_missing(np.where(np.arange(masses.size) < top, masses, 0.0), shown, rule)
+    filled = fill_missing(np.where(np.arange(masses.size) < top, masses, 0.0), shown)
     assert math.isclose(filled.sum(), 1.0)
     assert (np.diff(filled) <= 1e-12).all()
 

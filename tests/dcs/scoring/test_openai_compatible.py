@@ -20,7 +20,7 @@ from dcs.errors import ConfigError, ScoringError
 from dcs.scoring import Scorer, StoredScorer, load_scorer
 from dcs.scoring.base import RowsError
 from dcs.scoring.cache import score_settings
-from dcs.scoring.labels import MissingRule, fill_missing, label_masses
+from dcs.scoring.labels import fill_missing, label_masses
 from dcs.scoring.openai import OpenAIScorer
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
@@ -386,14 +386,13 @@ def test_a_text_that_is_returned_twice(server: ModelServer) -> None:
 
 
 class TestMissing:
-    @pytest.mark.parametrize("rule", ["spread", "bound"])
-    def test_rules(self, server: ModelServer, rule: MissingRule) -> None:
+    def test_labels_have_a_share_of_the_rest(self, server: ModelServer) -> None:
         shown = {" good": -1.0, "the": -2.0}
         server.faults = [(200, {}, returned(shown))]
-        scorer = make(server, missing=rule)
+        scorer = make(server)
         (row,) = scorer.score("", ["Is it?"], ("good", "bad"))
         tokens = [*shown.items()]
-        expected = fill_missing(label_masses(tokens, ("good", "bad")), tokens, rule)
+        expected = fill_missing(label_masses(tokens, ("good", "bad")), tokens)
         np.testing.assert_allclose(row, expected)
         assert scorer.missing == {"bad": 1} and len(scorer.report()) == 1
 
