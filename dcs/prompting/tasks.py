@@ -175,11 +175,6 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
     return Demonstrations(tuple(pool[int(row)] for row in drawn), shots, seed)
 
 
-AnswerPrefix = Literal["user", "assistant", "none"]
-"""In a chat: whose turn holds the answer prefix, the last line of a query. ``user`` leaves it in
-the query, ``assistant`` begins the answer with it, ``none`` leaves it out."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPrefix:
     r"""The common beginning of prompts: an instruction and demonstrations.
@@ -211,7 +206,6 @@ def chat_messages(
     query: str,
     *,
     system: bool = True,
-    answer_prefix: AnswerPrefix = "user",
 ) -> list[dict[str, str]]:
     """Return a prompt as chat messages, up to the turn of the assistant.
 
@@ -224,8 +218,6 @@ def chat_messages(
         The last message.
     system : bool
         Whether there is a system message; if not, the first message begins with the instruction.
-    answer_prefix : {"user", "assistant", "none"}
-        See :data:`AnswerPrefix`.
 
     Returns
     -------
@@ -234,24 +226,16 @@ def chat_messages(
     """
     if isinstance(prefix, str):
         query, prefix = prefix + query, PromptPrefix()
-    last = last_line(query)
-    removed = "" if answer_prefix == "user" or not last else f"\n{last}"
-    lead = f"{last} " if answer_prefix == "assistant" and last else ""
     messages = []
-    for text, word in (*prefix.turns, (query, "")):
-        messages.append({"role": "user", "content": text.removesuffix(removed)})
-        messages.append({"role": "assistant", "content": lead + word})
-    del messages[-1]
+    for text, word in prefix.turns:
+        messages.append({"role": "user", "content": text})
+        messages.append({"role": "assistant", "content": word})
+    messages.append({"role": "user", "content": query})
     if prefix.instruction and system:
         messages.insert(0, {"role": "system", "content": prefix.instruction})
     elif prefix.instruction:
         messages[0]["content"] = f"{prefix.instruction}\n\n{messages[0]['content']}"
     return messages
-
-
-def last_line(query: str) -> str:
-    """Return the last line of a query, its answer prefix; empty if it is the only one."""
-    return query.rpartition("\n")[2] if "\n" in query else ""
 
 
 def render_prefix(task: Task, demonstrations: Demonstrations) -> PromptPrefix:

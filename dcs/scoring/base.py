@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dcs.data.checks import softmax
 from dcs.errors import ConfigError, ScoringError
 from dcs.io import Strict, validated
-from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
+from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring.chat import ChatTemplate, PromptStyle, Tokenizer
 from dcs.scoring.labels import (
     UNUSABLE,
@@ -80,13 +80,10 @@ class ReadingOptions(Strict):
     prompt : "auto", "completion" or "chat"
         Plain text, or chat messages by the chat template of the model; ``auto`` is ``chat`` if
         the model has a template. See :data:`dcs.scoring.PromptStyle`.
-    answer_prefix : "user", "assistant" or "none"
-        Whose turn in a chat holds the answer prefix; see :data:`dcs.prompting.AnswerPrefix`.
     """
 
     label_rule: LabelRule = "auto"
     prompt: PromptStyle = "auto"
-    answer_prefix: AnswerPrefix = "user"
 
 
 def tokenizer_of(tokenizer: Any, model: str, asked: ReadingOptions) -> Tokenizer:
@@ -99,7 +96,7 @@ def tokenizer_of(tokenizer: Any, model: str, asked: ReadingOptions) -> Tokenizer
     """
     template = None
     if asked.prompt != "completion" and getattr(tokenizer, "chat_template", None):
-        template = ChatTemplate(tokenizer, model, asked.answer_prefix)
+        template = ChatTemplate(tokenizer, model)
     elif asked.prompt == "chat":
         raise ScoringError(
             f"model {model!r} has no chat template; use prompt=completion, or a model trained "

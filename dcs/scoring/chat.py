@@ -12,11 +12,14 @@ from functools import cached_property
 from typing import Any, Literal, Self
 
 from dcs.errors import ScoringError, named
-from dcs.prompting.tasks import AnswerPrefix, PromptPrefix, chat_messages, last_line
+from dcs.prompting.tasks import PromptPrefix, chat_messages
 
 PromptStyle = Literal["auto", "completion", "chat"]
 """How a model is prompted: with plain text it continues (``completion``), as in the paper, or with
 the turns of a conversation (``chat``). ``auto`` is ``chat`` if the model has a chat template."""
+
+#: Whose turn holds the last line of a query: part of the keys of scored prompts.
+ANSWER_PREFIX = "user"
 
 #: Template options that switch off thinking; templates ignore those that they do not have.
 _NO_THINKING = {"enable_thinking": False, "thinking": False}
@@ -46,13 +49,10 @@ class ChatTemplate:
         A Transformers tokenizer with a chat template.
     model : str
         Name of the model, for messages.
-    answer_prefix : {"user", "assistant", "none"}
-        See :data:`dcs.prompting.AnswerPrefix`.
     """
 
     tokenizer: Any
     model: str
-    answer_prefix: AnswerPrefix = "user"
 
     @cached_property
     def _template(self) -> str:
@@ -73,10 +73,7 @@ class ChatTemplate:
         ScoringError
             If the template cannot render the prompt.
         """
-        turns = [
-            chat_messages(prefix, query, system=self._has_system, answer_prefix=self.answer_prefix)
-            for query in queries
-        ]
+        turns = [chat_messages(prefix, query, system=self._has_system) for query in queries]
         answered = [*turns[0], {"role": "assistant", "content": "x"}]
         try:
             texts = self._apply(turns, add_generation_prompt=True)
@@ -94,8 +91,6 @@ class ChatTemplate:
         else:
             start = _FINAL_CHANNEL if texts[0].endswith("<|start|>assistant") else ""
         space = "" if start or not closed.startswith(f"{texts[0]} x") else " "
-        if self.answer_prefix == "assistant" and (last := last_line(queries[0])):
-            start, space = start + space + last, " "
         return [text + start for text in texts], space
 
     @cached_property
@@ -168,10 +163,7 @@ class Tokenizer:
         if self.template is None:
             dropped = {"appended tokens": "dropped"} if self.appended else {}
             return {"prompt": "completion", **dropped}
-        return {
-            "prompt": f"chat {self.template.digest}",
-            "answer_prefix": self.template.answer_prefix,
-        }
+        return {"prompt": f"chat {self.template.digest}", "answer_prefix": ANSWER_PREFIX}
 
     def render(self, prefix: str | PromptPrefix, queries: Sequence[str]) -> tuple[list[str], str]:
         """Return the exact text of one or more prompts, and the space before the answer, if any.

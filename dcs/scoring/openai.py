@@ -33,7 +33,7 @@ from dcs.errors import (
 from dcs.io import content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
 from dcs.scoring.base import Progress, Prompt, Prompts, ReadingOptions, Scores
-from dcs.scoring.chat import PromptStyle, Tokenizer
+from dcs.scoring.chat import ANSWER_PREFIX, PromptStyle, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, is_chat, run
 from dcs.scoring.labels import (
     NO_DISTRIBUTION,
@@ -132,9 +132,9 @@ class OpenAIScorer(ServedEngine):
     **options
         See :class:`OpenAIOptions`. With ``api="chat"``, `prompt`
         is one message with the whole text (``completion``), or the instruction and the
-        demonstrations are messages (``chat``, also ``auto``); `answer_prefix` cannot be
-        ``assistant``. The label rules ``mean`` and ``joint`` need a server that returns the
-        log-probabilities of given tokens; with others, ``auto`` is ``first``.
+        demonstrations are messages (``chat``, also ``auto``). The label rules ``mean`` and
+        ``joint`` need a server that returns the log-probabilities of given tokens; with others,
+        ``auto`` is ``first``.
 
     Attributes
     ----------
@@ -164,7 +164,6 @@ class OpenAIScorer(ServedEngine):
         asked = self._asked
         styles = get_args(PromptStyle)[: 3 if asked.api == "chat" else 2]
         check_choice("prompt", asked.prompt, styles)
-        check_choice("answer_prefix", asked.answer_prefix, ("user", "none"))
         require("openai")
         self.model = model
         self.revision, self.base_url = served_revision(asked.base_url, asked.revision)
@@ -179,7 +178,7 @@ class OpenAIScorer(ServedEngine):
         asked = self._asked
         settings = {"api": asked.api, "prompt": "chat" if self._chat else "completion"}
         if self._chat:
-            settings["answer_prefix"] = asked.answer_prefix
+            settings["answer_prefix"] = ANSWER_PREFIX
         if self.votes is not None:
             sampled = {"temperature": asked.temperature, "max_tokens": asked.max_tokens}
             read = {"answer": asked.answer, "answers": self.votes}
@@ -230,7 +229,7 @@ class OpenAIScorer(ServedEngine):
 
     def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
         if self._chat:
-            return chat_messages(prefix, query, answer_prefix=self._asked.answer_prefix)
+            return chat_messages(prefix, query)
         text = f"{prefix}{query}"
         return [{"role": "user", "content": text}] if self._asked.api == "chat" else text
 

@@ -10,7 +10,7 @@ import pytest
 
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
-from dcs.prompting.tasks import AnswerPrefix, render_prefix, render_query, select_demonstrations
+from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.scoring import load_scorer, resolve_model
 from dcs.scoring.cache import group_key, score_settings
 from dcs.scoring.chat import ChatTemplate
@@ -67,24 +67,15 @@ def messages_of(text: str, *, system: bool) -> list[dict[str, str]]:
     return turns
 
 
-@pytest.mark.parametrize("prefix", ["", "Rating: "])
 @pytest.mark.parametrize("family", TEMPLATES)
-def test_is_what_transformers_renders(family: str, prefix: str) -> None:
-    """The last line of the template may begin the answer in place of ending the question."""
+def test_is_what_transformers_renders(family: str) -> None:
     tokenizer, space = tokenizer_with(TEMPLATES[family]), " " if family == "no system" else ""
     messages = [messages_of(text, system=family != "no system") for text in TEXTS]
-    for message in sum(messages, []) if prefix else ():
-        role, text = message["role"], message["content"]
-        message["content"] = (
-            prefix + text if role == "assistant" else text.removesuffix("\nRating:")
-        )
     options = {"add_generation_prompt": True, "enable_thinking": False}
     rendered = tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    place: AnswerPrefix = "assistant" if prefix else "user"
-    texts, found = ChatTemplate(tokenizer, "m", answer_prefix=place).render(PREFIX, QUERIES)
+    texts, found = ChatTemplate(tokenizer, "m").render(PREFIX, QUERIES)
     # The space belongs to the answer where the template writes one before it.
-    expected = [text + space + prefix if prefix else text + space for text in rendered]
-    assert [text + found for text in texts] == expected
+    assert (texts, found) == (rendered, space)
     assert [tokenizer(text, add_special_tokens=False)["input_ids"] for text in rendered] == (
         tokenizer.apply_chat_template(messages, return_dict=False, **options)
     )
@@ -154,14 +145,12 @@ class TestScorer:
             scorer = load_scorer(folder, device="cpu", **options)
             return group_key(score_settings(scorer, PREFIX, TASK.label_words))
 
-        prefixes: list[AnswerPrefix] = ["user", "assistant", "none"]
-        keys = [key(answer_prefix=each) for each in prefixes]
-        assert key() == key(prompt="chat") == keys[0]
-        assert len({*keys, key(prompt="completion")}) == 4
+        whole = key()
+        assert whole == key(prompt="chat") != key(prompt="completion")
         before = resolve_model(folder).revision
         (folder / "chat_template.jinja").write_text(TEMPLATES["thinking"])
         assert resolve_model(folder).revision != before
-        assert key() not in keys
+        assert key() != whole
 
     def test_another_day(self, folder: Path) -> None:
         template = "{% set how = '%f' %}{{ messages[-1].content }}{{ strftime_now(how) }} "
