@@ -388,7 +388,7 @@ class _Finder:
                 shares = {kind: rows.mean() for kind, rows in _fitting(numbers).items()}
                 if max(shares, key=lambda kind: shares[kind]) == "votes":
                     sure = sure if np.ptp(np.nansum(numbers, axis=1)) == 0 else []
-            if len(sure) > 1 and not self._alike(sure):
+            if len(sure) > 1:
                 pair = f"{quoted(sure[0], 3)} and {quoted(sure[1], 3)}"
                 question = f"columns {pair} are both class probabilities; which are to be read"
                 raise self._ask(question, "columns=A,B,...", self.names)
@@ -426,12 +426,6 @@ class _Finder:
     def _stripped(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         start = shared_prefix(columns)
         return tuple(name.removeprefix(start) for name in columns)
-
-    def _alike(self, found: Sequence[tuple[str, ...]]) -> bool:
-        """Whether groups of columns hold the same probabilities, such as with their logarithms."""
-        tables = [to_shares(self.matrix(each), self.kind(each)) for each in found]
-        same = (t.shape == tables[0].shape and np.abs(t - tables[0]).max() < 0.01 for t in tables)
-        return all(same)
 
     def _fits(self, columns: tuple[str, ...]) -> bool:
         """Whether most rows of columns are a distribution under a reading that shows it."""

@@ -53,7 +53,6 @@ VOTES = np.array([RNG.multinomial(10, row) for row in PROBS])
 SPARSE = [["" if v < 0.004 else f"{v:.4f}" for v in row] for row in PROBS]
 
 LABEL = {"label": GOLD}
-BOTH = pd.concat([columns(form="prob_{}"), columns(LOGS, "logprob_{}")], axis=1)
 
 #: Class columns, other columns, tolerance, and the separator unless it is a comma.
 WAYS: dict[str, tuple[Any, ...]] = {
@@ -76,7 +75,6 @@ WAYS: dict[str, tuple[Any, ...]] = {
     "with numbers": (columns(), {"length": range(120), "score": np.ones(120), **LABEL}, 1e-12),
     "with ids": (columns(), {"ticket_id": [f"T{k}" for k in range(120)], **LABEL}, 1e-12),
     "an index": (columns(), {"Unnamed: 0": range(120), **LABEL}, 1e-12),
-    "both": (BOTH, LABEL, 1e-12),
 }
 
 
@@ -128,6 +126,7 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns().assign(label=TOP), "label=label"),
         (columns().assign(label=PROBS.argmax(axis=1)), "label=label"),
         (pd.concat([columns(form="a_{}"), columns(PROBS[::-1], "b_{}")], axis=1), "columns="),
+        (pd.concat([columns(form="p_{}"), columns(LOGS, "log_{}")], axis=1), "columns="),
         (pd.DataFrame({"score": PROBS[:, 0], "label": GOLD}), "columns="),
         (columns()[:0], "no rows"),
     ],
