@@ -173,7 +173,7 @@ class OpenAIScorer(ServedEngine):
         self._chat = asked.api == "chat" and asked.prompt != "completion"
 
     @cached_property
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> Mapping[str, str]:  # type: ignore[override]
         """Settings that determine the numbers; asks the server what it can do."""
         asked = self._asked
         settings = {"api": asked.api, "prompt": "chat" if self._chat else "completion"}
