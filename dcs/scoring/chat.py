@@ -110,10 +110,8 @@ class ChatTemplate:
         return text
 
     def _apply(self, conversations: list[list[dict[str, str]]], **options: Any) -> list[str]:
-        options |= _NO_THINKING
-        texts: list[str] = self.tokenizer.apply_chat_template(
-            conversations, chat_template=self._template, tokenize=False, **options
-        )
+        options |= {"chat_template": self._template, "tokenize": False} | _NO_THINKING
+        texts: list[str] = self.tokenizer.apply_chat_template(conversations, **options)
         return texts
 
 
