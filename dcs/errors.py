@@ -74,19 +74,13 @@ _SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNOR
 _MIN_SECRET_LENGTH = 8
 
 
-def redact(text: str, *, environment: bool = True) -> str:
+def redact(text: str) -> str:
     """Return `text` with everything that looks like a password, token or key replaced by ``***``.
 
-    A safety net: errors of drivers and servers repeat the URLs and headers they were given.
-
-    Parameters
-    ----------
-    text : str
-        Text that may contain secrets.
-    environment : bool
-        Whether to also replace the values of environment variables whose names suggest secrets.
+    So are the values of environment variables whose names suggest secrets. A safety net: errors of
+    drivers and servers repeat the URLs and headers they were given.
     """
-    for name, value in os.environ.items() if environment else ():
+    for name, value in os.environ.items():
         # Replacing short values would hide ordinary words.
         if len(value) >= _MIN_SECRET_LENGTH and _SECRET_VARIABLE.search(name):
             text = text.replace(value, _REDACTED)

@@ -191,11 +191,7 @@ def to_number(column: pd.Series[Any], decimal: Mark = "") -> Number:
     import pandas as pd
 
     none = np.zeros(len(column), dtype=np.bool_)
-    if pd.api.types.is_bool_dtype(column.dtype) or not (
-        pd.api.types.is_numeric_dtype(column.dtype)
-        or pd.api.types.is_string_dtype(column.dtype)
-        or column.dtype == object
-    ):
+    if pd.api.types.is_bool_dtype(column.dtype):
         return Number(np.full(len(column), np.nan), ~none)
     if pd.api.types.is_numeric_dtype(column.dtype):
         return Number(column.to_numpy(dtype=np.float64, na_value=np.nan), none)

@@ -21,7 +21,7 @@ from dcs.data.checks import MOST_VALUES, checked_classes, checked_shape, refuse_
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet, reading_arrow
 from dcs.errors import TableError, escaped, quoted, reason, show
-from dcs.io import existing_file, parse_json, read_json, read_text
+from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -289,13 +289,12 @@ def _fields(text: str, mark: str, quoting: str) -> list[list[str]]:
 
 def _json_frame(text: str, source: str) -> pd.DataFrame:
     """Parse JSON lines, a list of objects, or an object with a list of them or of columns."""
-    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-    parse = partial(parse_json, error=TableError, finite=False)
+    first, _, others = text.strip().partition("\n")
     # The first line of a list or an object on several lines does not end it.
-    if len(lines) > 1 and lines[0][1].rstrip().endswith(("}", "]")):
-        rows = [parse(line, source=f"{source}: line {n}") for n, line in lines]
+    if others and first.rstrip().endswith(("}", "]")):
+        rows = parse_json_lines(text, source=source, error=TableError)
     else:
-        content = parse(text, source=source)
+        content = parse_json(text, source=source, error=TableError, finite=False)
         rows = content if isinstance(content, list) else _rows_of_columns(content)
     return _records_frame([each for row in rows for each in _inside(row)], source)
 
@@ -353,8 +352,7 @@ _TARGETS: Final = ("labels", "label", "y", "y_true", "target", "targets", "gold"
 def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     """Read an archive of arrays ``probs`` (or ``logits`` ...), ``labels``, ``classes``, ``ids``.
 
-    An ``index.json`` in the same folder, a list of entries with a key ``file``, specifies class
-    names, model and task of the files it lists. Pickled objects are never loaded.
+    Pickled objects are never loaded.
     """
     import pandas as pd
 
@@ -377,8 +375,7 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
         )
     values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
     refuse_too_large(*values.shape, source=source)
-    entry = _index_entry(path)
-    own = arrays["classes"].tolist() if "classes" in arrays else entry.get("classes")
+    own = arrays["classes"].tolist() if "classes" in arrays else None
     classes = checked_classes(given.classes or own, n_classes=values.shape[1], source=source)
     frame = pd.DataFrame(values, columns=[PREFIX + each for each in classes])
     for key, name in [*((key, "label") for key in labels), ("ids", "id")]:
@@ -388,8 +385,8 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
                 raise TableError(f"{source}: {shape}; must be one for each of {len(frame)} rows")
             frame.insert(0, name, arrays[key].ravel())
     kind = _VALUES[found[0]]
-    origin = Provenance(model=entry.get("model"), task=entry.get("task"), source=path.name)
-    return Records(frame, {} if kind == "probabilities" else {"values": kind}, origin, True)
+    told = {} if kind == "probabilities" else {"values": kind}
+    return Records(frame, told, Provenance(source=path.name), True)
 
 
 def _arrays(path: Path, source: str) -> dict[str, Any]:
@@ -405,16 +402,6 @@ def _arrays(path: Path, source: str) -> dict[str, Any]:
         if sum(member.file_size for member in members) > 8 * MOST_VALUES:
             raise TableError(f"{source}: the arrays are too large for one table")
         return {key: np.atleast_1d(archive[key]) for key in archive.files if key in known}
-
-
-def _index_entry(path: Path) -> dict[str, Any]:
-    """Return the entry of the file in ``index.json``, if it exists and lists the file."""
-    # Many programs write an index.json; ignore one that is not a list of files.
-    with suppress(TableError, LookupError, TypeError, StopIteration):
-        entries = read_json(path.parent / "index.json", error=TableError)
-        entry = next(entry for entry in entries if entry["file"] == path.name)
-        return {key: entry[key] for key in ("model", "task", "classes") if entry.get(key)}
-    return {}
 
 
 def _from_vectors(path: Path, text: str) -> Records:

@@ -13,7 +13,7 @@ from dcs.data.checks import softmax
 from dcs.errors import ConfigError, ScoringError
 from dcs.io import Strict, validated
 from dcs.prompting.tasks import PromptPrefix
-from dcs.scoring.chat import ChatTemplate, PromptStyle, Tokenizer
+from dcs.scoring.chat import PromptStyle, Tokenizer
 from dcs.scoring.labels import (
     UNUSABLE,
     LabelRule,
@@ -84,25 +84,6 @@ class ReadingOptions(Strict):
 
     label_rule: LabelRule = "auto"
     prompt: PromptStyle = "auto"
-
-
-def tokenizer_of(tokenizer: Any, model: str, asked: ReadingOptions) -> Tokenizer:
-    """Return a Transformers tokenizer that renders prompts as asked.
-
-    Raises
-    ------
-    ScoringError
-        If `prompt` is ``chat`` and the tokenizer has no chat template.
-    """
-    template = None
-    if asked.prompt != "completion" and getattr(tokenizer, "chat_template", None):
-        template = ChatTemplate(tokenizer, model)
-    elif asked.prompt == "chat":
-        raise ScoringError(
-            f"model {model!r} has no chat template; use prompt=completion, or a model trained "
-            "for chat"
-        )
-    return Tokenizer.of(tokenizer, template)
 
 
 class LocalOptions(ReadingOptions):
@@ -211,8 +192,6 @@ class Engine(ABC):
         Of the engine itself, if its class has one.
     packages : tuple of str
         Names of the installed packages whose versions determine the numbers.
-    extra : str
-        The extra of this package that installs them.
     served : bool
         Whether a server hosts the models, so that the engine receives a name.
     options : type of BaseModel
@@ -233,7 +212,6 @@ class Engine(ABC):
 
     version: str = ""
     packages: ClassVar[tuple[str, ...]] = ()
-    extra: ClassVar[str] = "models"
     served: ClassVar[bool] = False
     options: ClassVar[type[ReadingOptions]] = ReadingOptions
     indecisive: ClassVar[frozenset[str]] = frozenset()
@@ -301,7 +279,7 @@ class TokenEngine(Engine):
 
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
         """Set the tokenizer, and all settings that determine the numbers."""
-        self._tokenizer = tokenizer_of(tokenizer, self.model, self._asked)
+        self._tokenizer = Tokenizer.of(tokenizer, self.model, self._asked.prompt)
         # The sum of log-probabilities has had a name, by which scored prompts are found.
         rules = {"label_rule": self._asked.label_rule, "joint": "sum"}
         self.settings = {**settings, **rules, **self._tokenizer.settings}
@@ -322,21 +300,16 @@ class TokenEngine(Engine):
         # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.
         tokens = self._tokenizer.encode(texts)
         reasons = self._unfit(tokens, more)
-        if reasons:
-            progress(len(reasons))
         probs = np.full((len(texts), len(label_words)), np.nan)
         rows = [row for row in range(len(texts)) if row not in reasons]
-        if not rows:
-            return probs, reasons
         fitting = [tokens[row] for row in rows]
         self.tokens_read += sum(map(len, fitting))
-        if rule == "joint":
+        if rows and rule == "joint":
             probs[rows] = softmax(usable_scores(self._word_scores(fitting, token_ids)))
-            progress(len(rows))
-        else:
+        elif rows:
             wanted = sorted({*sum(token_ids, ())})
-            logits = self._next_scores(fitting, wanted, progress)
-            probs[rows] = class_probabilities(logits, token_ids)
+            probs[rows] = class_probabilities(self._next_scores(fitting, wanted), token_ids)
+        progress(len(texts))
         wrong = (row for row in rows if np.isnan(probs[row]).any())
         return probs, reasons | dict.fromkeys(wrong, UNUSABLE)
 
@@ -370,7 +343,7 @@ class TokenEngine(Engine):
         wanted = sorted({*sum(words, ())})
         # The continuations of one prompt follow each other, while an engine has it cached.
         longer = [[*prompt, *head] for prompt in prompts for head in heads]
-        logs = self._next_scores(longer, wanted, lambda count: None, normalised=True)
+        logs = self._next_scores(longer, wanted, normalised=True)
         logs = logs.reshape(len(prompts), len(heads), len(wanted))
         scores = np.zeros((len(prompts), len(words)))
         for column, word in enumerate(words):
@@ -380,12 +353,7 @@ class TokenEngine(Engine):
 
     @abstractmethod
     def _next_scores(
-        self,
-        prompts: list[list[int]],
-        wanted: list[int],
-        progress: Progress,
-        *,
-        normalised: bool = False,
+        self, prompts: list[list[int]], wanted: list[int], *, normalised: bool = False
     ) -> NDArray[np.float64]:
         """Return log-probabilities of some tokens after each prompt [M, K].
 

@@ -137,8 +137,22 @@ class Tokenizer:
     appended: int = 0
 
     @classmethod
-    def of(cls, tokenizer: Any, template: ChatTemplate | None) -> Self:
-        """Return the functions of a Transformers tokenizer."""
+    def of(cls, tokenizer: Any, model: str, prompt: PromptStyle = "auto") -> Self:
+        """Return the functions of a Transformers tokenizer.
+
+        Raises
+        ------
+        ScoringError
+            If `prompt` is ``chat`` and the tokenizer has no chat template.
+        """
+        template = None
+        if prompt != "completion" and getattr(tokenizer, "chat_template", None):
+            template = ChatTemplate(tokenizer, model)
+        elif prompt == "chat":
+            raise ScoringError(
+                f"model {model!r} has no chat template; use prompt=completion, or a model trained "
+                "for chat"
+            )
         # A chat template writes the special tokens itself.
         options = {"verbose": False, "add_special_tokens": template is None}
 

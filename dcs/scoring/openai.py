@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from dcs.data.checks import softmax
 from dcs.errors import (
     ConfigError,
     ScoringError,
@@ -34,11 +33,10 @@ from dcs.io import content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
 from dcs.scoring.base import Progress, Prompt, Prompts, ReadingOptions, Scores
 from dcs.scoring.chat import ANSWER_PREFIX, PromptStyle, Tokenizer
-from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, is_chat, run
+from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
 from dcs.scoring.labels import (
     NO_DISTRIBUTION,
     UNUSABLE,
-    LabelRule,
     Shown,
     class_probabilities,
     count_votes,
@@ -46,7 +44,6 @@ from dcs.scoring.labels import (
     label_masses,
     mean_distribution,
     read_label_words,
-    usable_scores,
 )
 from dcs.scoring.models import require
 
@@ -132,9 +129,9 @@ class OpenAIScorer(ServedEngine):
     **options
         See :class:`OpenAIOptions`. With ``api="chat"``, `prompt`
         is one message with the whole text (``completion``), or the instruction and the
-        demonstrations are messages (``chat``, also ``auto``). The label rules ``mean`` and
-        ``joint`` need a server that returns the log-probabilities of given tokens; with others,
-        ``auto`` is ``first``.
+        demonstrations are messages (``chat``, also ``auto``). The label rule ``mean``, also
+        ``auto``, needs a server that returns the log-probabilities of given tokens; with others,
+        ``auto`` is ``first``. There is no ``joint``.
 
     Attributes
     ----------
@@ -173,7 +170,7 @@ class OpenAIScorer(ServedEngine):
         self._chat = asked.api == "chat" and asked.prompt != "completion"
 
     @cached_property
-    def settings(self) -> Mapping[str, str]:  # type: ignore[override]
+    def settings(self) -> Mapping[str, str]:
         """Settings that determine the numbers; asks the server what it can do."""
         asked = self._asked
         settings = {"api": asked.api, "prompt": "chat" if self._chat else "completion"}
@@ -186,16 +183,18 @@ class OpenAIScorer(ServedEngine):
             return settings | {name: str(value) for name, value in sampled.items()}
         if self._top is None:
             self._top = run(self._find_log_probabilities())
+        if asked.label_rule == "joint" or (asked.label_rule == "mean" and self._top is not None):
+            tokens = "one token" if self._top is None else "the most probable tokens"
+            raise ConfigError(
+                f"label_rule {asked.label_rule!r}: {self.base_url} returns the log-probabilities "
+                f"of {tokens} only; use auto or first, or load the model by engine=transformers "
+                "or vllm"
+            )
         if self._top is None:
             self._rendered = self._rendering()
             rendered = {"rendering": self._rendered} if self._chat else {}
             exact = {"log-probabilities": "exact", "label_rule": asked.label_rule}
             return settings | exact | rendered
-        if asked.label_rule in ("mean", "joint"):
-            raise ConfigError(
-                f"label_rule {asked.label_rule!r}: {self.base_url} returns only the most "
-                "probable tokens; use auto or first"
-            )
         return settings | {
             "label_rule": "first",
             "log-probabilities": f"top {self._top}",
@@ -256,7 +255,7 @@ class OpenAIScorer(ServedEngine):
                     # Only what precedes a word matters; the server may refuse a long prompt.
                     shortest = min(prompts, key=lambda prompt: len(str(prompt)))
                     words = await self._label_tokens(client, shortest, label_words)
-                read = partial(self._read_exact, client, *words)
+                read = partial(self._read_exact, client, words)
 
             async def work() -> None:
                 nonlocal in_a_row
@@ -321,7 +320,7 @@ class OpenAIScorer(ServedEngine):
         async def ask() -> list[int]:
             async with self._connected() as client:
                 with self._converted("chat template"):
-                    return (await self._token_logs(client, self._render("", "A"), [0, 1]))[1]
+                    return (await self._encode(client, self._render("", "A")))[0]
 
         return content_key({"tokens": run(ask())})
 
@@ -415,69 +414,58 @@ class OpenAIScorer(ServedEngine):
         return read, "" if (read > 0).any() else texts[0] or "nothing"
 
     async def _read_exact(
-        self,
-        client: AsyncOpenAI,
-        words: tuple[tuple[int, ...], ...],
-        rule: LabelRule,
-        prompt: Prompt,
+        self, client: AsyncOpenAI, words: tuple[tuple[int, ...], ...], prompt: Prompt
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the log-probabilities of the label tokens."""
         wanted = sorted({*sum(words, ())})
-        (logs,), ids = await self._token_logs(client, prompt, wanted)
-        if rule != "joint":
-            values = np.array([[logs[token] for token in wanted]])
-            return _usable(class_probabilities(values, words)), ""
-        heads = sorted({word[:k] for word in words for k in range(1, len(word))})
-        after: dict[tuple[int, ...], dict[int, float]] = {(): logs}
-        if heads:
-            found, _ = await self._token_logs(client, [[*ids, *head] for head in heads], wanted)
-            after |= dict(zip(heads, found, strict=True))
-        scores = [sum(after[word[:k]][t] for k, t in enumerate(word)) for word in words]
-        return _usable(softmax(usable_scores(np.array([scores])))), ""
+        logs = await self._token_logs(client, prompt, wanted)
+        (row,) = class_probabilities(np.array([[logs[token] for token in wanted]]), words)
+        if np.isnan(row).any():
+            raise PromptError(UNUSABLE)
+        return row, ""
 
     async def _token_logs(
-        self, client: AsyncOpenAI, prompt: Prompt | list[list[int]], wanted: Sequence[int]
-    ) -> tuple[list[dict[int, float]], list[int]]:
-        """Return the log-probabilities of some tokens, for each prompt, and its token ids."""
-        logs: list[dict[int, float]] = []
+        self, client: AsyncOpenAI, prompt: Prompt, wanted: Sequence[int]
+    ) -> dict[int, float]:
+        """Return the log-probabilities of some tokens after a prompt."""
+        found: dict[int, float] = {}
         for start in range(0, len(wanted), _TOKENS_OF_A_REQUEST):
             some = list(wanted[start : start + _TOKENS_OF_A_REQUEST])
             body = {
                 **_ONE_TOKEN,
-                "logprobs": 1 if isinstance(prompt, str) or not is_chat(prompt) else True,
+                "logprobs": 1 if isinstance(prompt, str) else True,
                 "logprob_token_ids": some,
                 "return_tokens_as_token_ids": True,
             }
-            answer = await self._post(client, body, prompt)
-            choices = _in_order(answer)
-            logs = logs or [{} for _ in choices]
-            for found, choice in zip(logs, choices, strict=True):
-                shown = dict(_checked_logs(self._returned(choice)))
-                found |= {token: shown[f"token_id:{token}"] for token in some}
-        return logs, answer.get("prompt_token_ids") or choices[0].get("prompt_token_ids") or []
+            (choice,) = (await self._post(client, body, prompt))["choices"]
+            shown = dict(_checked_logs(self._returned(choice)))
+            found |= {token: shown[f"token_id:{token}"] for token in some}
+        return found
+
+    async def _encode(self, client: AsyncOpenAI, prompt: Any, **options: Any) -> list[list[int]]:
+        """Return the tokens of a prompt, or of each of several texts."""
+        answer = await self._post(client, {**_ONE_TOKEN, **options}, prompt)
+        if "prompt_token_ids" in answer:
+            return [answer["prompt_token_ids"]]
+        choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+        return [choice["prompt_token_ids"] for choice in choices]
 
     async def _label_tokens(
         self, client: AsyncOpenAI, prompt: Prompt, label_words: Sequence[str]
-    ) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
-        """Return the tokens of each label word as they follow a prompt, and the label rule."""
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return the tokens of each label word as they follow a prompt."""
         space = " " if isinstance(prompt, str) and not prompt[-1:].isspace() else ""
         words = [space + word.strip() for word in label_words]
 
-        async def encode(prompt: Any, **options: Any) -> list[list[int]]:
-            answer = await self._post(client, {**_ONE_TOKEN, **options}, prompt)
-            if "prompt_token_ids" in answer:
-                return [answer["prompt_token_ids"]]
-            return [choice["prompt_token_ids"] for choice in _in_order(answer)]
-
         if isinstance(prompt, str):
-            found = await encode([prompt, *(prompt + word for word in words)])
+            found = await self._encode(client, [prompt, *(prompt + word for word in words)])
         else:
-            found = await encode(prompt)
+            found = await self._encode(client, prompt)
             for word in words:
                 turns = [*prompt, {"role": "assistant", "content": word}]
                 options = {"continue_final_message": True, "add_generation_prompt": False}
-                found += await encode(turns, **options)
-        alone = await encode(words, add_special_tokens=False)
+                found += await self._encode(client, turns, **options)
+        alone = await self._encode(client, words, add_special_tokens=False)
         # Only their tokens are read, so that an empty text stands for the prompt of a chat.
         start = prompt if isinstance(prompt, str) else "\0"
         known = dict(zip([start, *(start + word for word in words)], found, strict=True))
@@ -489,12 +477,8 @@ class OpenAIScorer(ServedEngine):
                 "would not answer; use api=chat, or load the model by engine=transformers or vllm"
             )
         tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
-        return read_label_words(tokenizer, start, words, self._asked.label_rule)
-
-
-def _in_order(answer: Any) -> list[Any]:
-    """Return the choices of a response, in the order of the prompts."""
-    return sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+        rule = self._asked.label_rule
+        return read_label_words(tokenizer, start, words, "mean" if rule == "auto" else rule)[0]
 
 
 #: The body of a request that reads one position, for servers that return token ids.
@@ -520,14 +504,6 @@ def _checked_logs(shown: Shown) -> Shown:
             "; use another api or server"
         )
     return shown
-
-
-def _usable(probs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the only row of class probabilities, unless they are NaN."""
-    (row,) = probs
-    if np.isnan(row).any():
-        raise PromptError(UNUSABLE)
-    return np.asarray(row)
 
 
 def _check_prefixes(label_words: Sequence[str]) -> None:

@@ -20,12 +20,11 @@ from pydantic import ValidationError
 from dcs.errors import ConfigError, TableError
 from dcs.prompting.files import (
     DESCRIBED,
-    HubLocation,
     get_task,
     read_examples,
     read_task_file,
 )
-from dcs.prompting.tasks import SPLITS, Demonstrations, render_prefix, render_query
+from dcs.prompting.tasks import SPLITS, Demonstrations, HubLocation, render_prefix, render_query
 from tests.dcs.refusals import refuses
 
 
@@ -135,7 +134,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestPaperTasks:
     def test_as_in_the_appendix(self, name: str, data: Path) -> None:
         task, paper = get_task(name, data), PAPER[name]
-        assert tuple(dict(task.sizes).values()) == paper.sizes
+        assert tuple(task.file.sizes.values()) == paper.sizes
         assert render_query(task, task.examples("test")[0].text) == paper.printed
         for split in SPLITS:
             labels = [example.label for example in task.examples(split)]

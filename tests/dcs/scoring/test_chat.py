@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from dcs.errors import ScoringError
+from dcs.io import content_key
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.scoring import load_scorer, resolve_model
-from dcs.scoring.cache import group_key, score_settings
+from dcs.scoring.cache import score_settings
 from dcs.scoring.chat import ChatTemplate
 from dcs.scoring.models import load_tokenizer
 from tests.dcs.refusals import refuses
@@ -62,8 +63,8 @@ def messages_of(text: str, *, system: bool) -> list[dict[str, str]]:
         turns.append({"role": "assistant", "content": TASK.label_words[example.label]})
     turns.append({"role": "user", "content": f"Review: {text}\nRating:"})
     if system:
-        return [{"role": "system", "content": TASK.instruction}, *turns]
-    turns[0]["content"] = f"{TASK.instruction}\n\n{turns[0]['content']}"
+        return [{"role": "system", "content": TASK.file.instruction}, *turns]
+    turns[0]["content"] = f"{TASK.file.instruction}\n\n{turns[0]['content']}"
     return turns
 
 
@@ -98,7 +99,7 @@ def test_a_thought_is_closed(opening: str, closed: str) -> None:
 def test_a_template_that_ignores_the_system_message() -> None:
     template = "{% for m in messages if m.role != 'system' %}{{ m.content }}|{% endfor %}"
     texts, _ = ChatTemplate(tokenizer_with(template), "m").render(PREFIX, QUERIES[:1])
-    assert texts[0].startswith(TASK.instruction)
+    assert texts[0].startswith(TASK.file.instruction)
 
 
 def test_a_template_that_refuses_the_prompt() -> None:
@@ -107,7 +108,10 @@ def test_a_template_that_refuses_the_prompt() -> None:
         template.render(PREFIX, QUERIES)
 
 
-@pytest.mark.parametrize("call", ['strftime_now("%d %b %Y")', "strftime_now( '%Y-%m-%d' )"])
+@pytest.mark.parametrize(
+    "call",
+    ['strftime_now("%d %b %Y")', "strftime_now( '%Y-%m-%d' )"],
+)
 def test_the_date_is_fixed(call: str) -> None:
     dated = (
         "{{ messages[-1].content }}{% if strftime_now is defined %}{{ " + call + " }}{% endif %}"
@@ -143,7 +147,7 @@ class TestScorer:
     def test_keys(self, folder: Path) -> None:
         def key(**options: Any) -> str:
             scorer = load_scorer(folder, device="cpu", **options)
-            return group_key(score_settings(scorer, PREFIX, TASK.label_words))
+            return content_key(score_settings(scorer, PREFIX, TASK.label_words))
 
         whole = key()
         assert whole == key(prompt="chat") != key(prompt="completion")
