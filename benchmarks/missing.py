@@ -1,6 +1,6 @@
 """Simulate servers that return only some class probabilities, or votes.
 
-The most probable k classes of each row are kept and the others filled by each rule; votes are
+The most probable k classes of each row are kept and the others filled; votes are
 drawn from the probabilities of a row. A scheme is fitted on half of the rows and evaluated on the
 others. Run::
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import dcs
 from dcs.data.reader import open_sources
-from dcs.scoring.labels import MissingRule, fill_missing
+from dcs.scoring.labels import fill_missing
 
 _TOPS = (2, 5)
 _VOTES = 20
@@ -30,7 +30,7 @@ _STRENGTHS = (0.3, 1.0, 3.0)
 Probs = NDArray[np.float64]
 
 
-def keep_top(probs: Probs, top: int, rule: MissingRule) -> Probs:
+def keep_top(probs: Probs, top: int) -> Probs:
     """Return the probabilities [M, N] as read from the `top` most probable classes of each row."""
     rows = []
     for row in probs:
@@ -38,7 +38,7 @@ def keep_top(probs: Probs, top: int, rule: MissingRule) -> Probs:
         shown = [(str(k), math.log(max(row[k], 1e-300))) for k in kept]
         masses = np.zeros(row.size)
         masses[kept] = row[kept]
-        rows.append(fill_missing(masses, shown, rule))
+        rows.append(fill_missing(masses, shown))
     return np.array(rows)
 
 
@@ -52,8 +52,8 @@ def accesses(n_classes: int, seed: int) -> dict[str, Callable[[Probs], Probs]]:
     """Return what each kind of access makes of full probabilities, by name."""
     found: dict[str, Callable[[Probs], Probs]] = {"full": lambda probs: probs}
     for top in _TOPS:
-        for rule in ("spread", "bound") if top < n_classes else ():
-            found[f"top {top}, {rule}"] = lambda p, k=top, r=rule: keep_top(p, k, r)
+        if top < n_classes:
+            found[f"top {top}"] = lambda p, k=top: keep_top(p, k)
     for strength in _STRENGTHS:
         found[f"{_VOTES} votes, {strength:g}"] = lambda p, s=strength: draw_votes(
             p, s, np.random.default_rng(seed)

@@ -246,6 +246,16 @@ def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = 
         raise error(f"{source}: not valid JSON ({reason(problem)})") from None
 
 
+def parse_json_lines(text: str, *, source: str, error: type[DCSError]) -> list[Any]:
+    """Return the values of JSON lines; NaN and infinities are allowed, errors name the line."""
+    # Only line feeds end a line: texts may contain other separators used by splitlines().
+    numbered = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
+    return [
+        parse_json(line, source=f"{source}: line {n}", error=error, finite=False)
+        for n, line in numbered
+    ]
+
+
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object, unless a key is there twice: which of the values counts is unclear."""
     content = dict(pairs)

@@ -41,22 +41,6 @@ def start_safely() -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
 
 
-def plugin_names(group: Group) -> tuple[str, ...]:
-    """Return the names of the plug-ins in a group.
-
-    Parameters
-    ----------
-    group : {"dcs.engines", "dcs.methods"}
-        Group of entry points.
-
-    Returns
-    -------
-    tuple of str
-        Sorted names; no plug-in is imported.
-    """
-    return tuple(sorted({point.name for point in _entry_points(group, tuple(sys.path))}))
-
-
 @lru_cache
 def _entry_points(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points installed on `path`; cached, since scanning packages is slow."""
@@ -144,7 +128,8 @@ def find_named(group: Group, name: str, own: Mapping[str, _T], kind: type[_T]) -
         return own[name]
     what, needed = GROUPS[group]
     if not points:
-        raise unknown(what, name, (*own, *plugin_names(group)))
+        installed = {each.name for each in _entry_points(group, tuple(sys.path))}
+        raise unknown(what, name, (*own, *sorted(installed)))
     point, where = points[0], f"{name!r} of {owners[0]}"
     try:
         found = point.load()

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dcs.data.columns import PREFIX, Reading
-from dcs.data.forms import Form
+from dcs.data.forms.plain import Form
 from dcs.data.reader import FORMS, open_source
 from dcs.data.table import ProbabilityTable
 from dcs.methods.calibrations.base import FittedCalibration

@@ -26,7 +26,7 @@ from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import Archive, Sweep
 from dcs_workflows.config.sweep import load_config
-from tests.dcs.data.forms.test_lm_eval import asked, sample
+from tests.dcs.data.test_lm_eval import asked, sample
 from tests.dcs.prompting.test_files import OWN
 from tests.tracking.cells import make_cell
 from tests.workflows.conftest import biased_table

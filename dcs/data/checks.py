@@ -335,20 +335,6 @@ def normalised_rows(values: NDArray[np.float64], names: Named) -> NDArray[np.flo
     return probs
 
 
-def checked_counts(counts: ArrayLike, names: Named) -> NDArray[np.int64]:
-    """Return votes as a new int64 array [M, N].
-
-    Raises
-    ------
-    TableError
-        If the shape is invalid, or a count is not a whole number from 0 to 2**53.
-    """
-    values = checked_shape(counts, source=names.source)
-    whole = (values >= 0.0) & (values <= 2.0**53) & (values == np.floor(values))
-    names.refuse(~whole, values, "must be a whole number of votes")
-    return values.astype(np.int64)
-
-
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return probabilities [M, N] of logits; ``-inf`` gives 0, each row needs a finite value."""
     with np.errstate(over="ignore"):

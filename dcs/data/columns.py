@@ -191,11 +191,7 @@ def to_number(column: pd.Series[Any], decimal: Mark = "") -> Number:
     import pandas as pd
 
     none = np.zeros(len(column), dtype=np.bool_)
-    if pd.api.types.is_bool_dtype(column.dtype) or not (
-        pd.api.types.is_numeric_dtype(column.dtype)
-        or pd.api.types.is_string_dtype(column.dtype)
-        or column.dtype == object
-    ):
+    if pd.api.types.is_bool_dtype(column.dtype):
         return Number(np.full(len(column), np.nan), ~none)
     if pd.api.types.is_numeric_dtype(column.dtype):
         return Number(column.to_numpy(dtype=np.float64, na_value=np.nan), none)
@@ -401,7 +397,7 @@ class _Finder:
                 shares = {kind: rows.mean() for kind, rows in _fitting(numbers).items()}
                 if max(shares, key=lambda kind: shares[kind]) == "votes":
                     sure = sure if np.ptp(np.nansum(numbers, axis=1)) == 0 else []
-            if len(sure) > 1 and not self._alike(sure):
+            if len(sure) > 1:
                 pair = f"{quoted(sure[0], 3)} and {quoted(sure[1], 3)}"
                 question = f"columns {pair} are both class probabilities; which are to be read"
                 raise self._ask(question, "columns=A,B,...", self.names)
@@ -442,12 +438,6 @@ class _Finder:
     def _stripped(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         start = shared_prefix(columns)
         return tuple(name.removeprefix(start) for name in columns)
-
-    def _alike(self, found: Sequence[tuple[str, ...]]) -> bool:
-        """Whether groups of columns hold the same probabilities, such as with their logarithms."""
-        tables = [to_shares(self.matrix(each), self.kind(each)) for each in found]
-        same = (t.shape == tables[0].shape and np.abs(t - tables[0]).max() < 0.01 for t in tables)
-        return all(same)
 
     def _fits(self, columns: tuple[str, ...]) -> bool:
         """Whether most rows of columns are a distribution under a reading that shows it."""

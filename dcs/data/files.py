@@ -21,7 +21,7 @@ from dcs.data.checks import MOST_VALUES, checked_classes, checked_shape, refuse_
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet, reading_arrow
 from dcs.errors import TableError, escaped, quoted, reason, show
-from dcs.io import existing_file, parse_json, read_json, read_text
+from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,32 +192,19 @@ def _frame_of(table: Any, source: str) -> pd.DataFrame:
 
 
 def _series(column: Any) -> pd.Series[Any]:
-    """Return a column of Arrow as one of pandas."""
+    """Return a column of Arrow as one of pandas; others than numbers and text as plain Python."""
     import pandas as pd
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     types, kind = pa.types, column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        column = pa.chunked_array([each.storage for each in column.chunks], kind.storage_type)
-    if types.is_run_end_encoded(kind):
-        column = pa.chunked_array([*map(pc.run_end_decode, column.chunks)], kind.value_type)
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    kind = column.type
-    if types.is_nested(kind) or types.is_null(kind) or types.is_interval(kind):
-        return pd.Series(column.to_pylist(maps_as_pydicts="strict"), dtype=object)
-    if types.is_float16(kind) or types.is_decimal(kind):
-        column = column.cast(pa.float64())
-    elif types.is_temporal(kind):
-        column.to_pylist()  # fails if Python cannot represent one of them
-    elif not (types.is_primitive(kind) or types.is_boolean(kind)):
-        # Strings, binary and views of them.
-        try:
-            column = column.cast(pa.large_string())
-        except pa.ArrowInvalid:  # pictures, say
-            return pd.Series(column.to_pylist(), dtype=object)
-    return pd.Series(pd.arrays.ArrowExtensionArray(column))
+    numbers = types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
+    if numbers or types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind):
+        return pd.Series(pd.arrays.ArrowExtensionArray(column))
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_dictionary(kind):
+        # Text that is written as bytes, or once for each value; not pictures.
+        with suppress(pa.ArrowInvalid):
+            return _series(column.cast(pa.large_string()))
+    return pd.Series(column.to_pylist(maps_as_pydicts="strict"), dtype=object)
 
 
 def _separated(
@@ -302,13 +289,12 @@ def _fields(text: str, mark: str, quoting: str) -> list[list[str]]:
 
 def _json_frame(text: str, source: str) -> pd.DataFrame:
     """Parse JSON lines, a list of objects, or an object with a list of them or of columns."""
-    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-    parse = partial(parse_json, error=TableError, finite=False)
+    first, _, others = text.strip().partition("\n")
     # The first line of a list or an object on several lines does not end it.
-    if len(lines) > 1 and lines[0][1].rstrip().endswith(("}", "]")):
-        rows = [parse(line, source=f"{source}: line {n}") for n, line in lines]
+    if others and first.rstrip().endswith(("}", "]")):
+        rows = parse_json_lines(text, source=source, error=TableError)
     else:
-        content = parse(text, source=source)
+        content = parse_json(text, source=source, error=TableError, finite=False)
         rows = content if isinstance(content, list) else _rows_of_columns(content)
     return _records_frame([each for row in rows for each in _inside(row)], source)
 

@@ -21,9 +21,8 @@ from dcs.data.checks import (
 )
 from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_shares
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
-from dcs.data.forms import Form
 from dcs.data.forms.logs import LOGS
-from dcs.data.forms.plain import PLAIN
+from dcs.data.forms.plain import PLAIN, Form
 from dcs.data.labels import TELLING, read_labels
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show

@@ -18,7 +18,6 @@ from pydantic import BaseModel
 from dcs.data.checks import (
     Named,
     checked_classes,
-    checked_counts,
     checked_ids,
     checked_labels,
     checked_shape,
@@ -30,9 +29,6 @@ from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
 from dcs.errors import TableError, escaped, quoted, reason
 from dcs.io import atomic_path, existing_file, parse_json, validated
-
-COUNT_PREFIX: Final = "n:"
-"""Prefix of the columns that hold votes."""
 
 SMOOTHING: Final = 1.0
 """Votes that are added to each row of counts, spread evenly over the classes."""
@@ -116,8 +112,6 @@ class ProbabilityTable:
         M unique row names.
     provenance : Provenance
         Origin of the table.
-    counts : int64 array [M, N], optional
-        Numbers of votes, if the probabilities were estimated from them; see :meth:`from_counts`.
     source : str
         Name with which error messages begin.
 
@@ -132,7 +126,6 @@ class ProbabilityTable:
     classes: tuple[str, ...]
     ids: Sequence[str] = field(repr=False)
     provenance: Provenance = Provenance()
-    counts: NDArray[np.int64] | None = field(default=None, repr=False)
     source: InitVar[str] = "probability table"
 
     def __post_init__(self, source: str) -> None:
@@ -145,9 +138,8 @@ class ProbabilityTable:
             self.labels, n_rows=n_rows, n_classes=n_classes, names=names, missing=True
         )
         probs = normalised_rows(values, names)
-        counts = None if self.counts is None else checked_counts(self.counts, names)
         checked = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
-        for name, value in (checked | {"counts": counts}).items():
+        for name, value in checked.items():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
             object.__setattr__(self, name, value)
@@ -227,10 +219,13 @@ class ProbabilityTable:
         TableError
             If a count is negative or not a whole number, or another part is invalid.
         """
-        votes = checked_counts(counts, Named(escaped(os.fspath(source))))
+        name = escaped(os.fspath(source))
+        votes = checked_shape(counts, source=name)
+        whole = (votes >= 0.0) & (votes <= 2.0**53) & (votes == np.floor(votes))
+        Named(name).refuse(~whole, votes, "must be a whole number of votes")
         prior = finite_number(smoothing, "smoothing", positive=True)
         probs = (votes + prior / votes.shape[1]) / (votes.sum(axis=1, keepdims=True) + prior)
-        return replace(cls.from_arrays(probs, labels, source=source, **parts), counts=votes)
+        return cls.from_arrays(probs, labels, source=source, **parts)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ProbabilityTable:
@@ -250,24 +245,20 @@ class ProbabilityTable:
         """
         source = escaped(path)
         with open_parquet(path) as file:
-            metadata, names = file.schema_arrow.metadata or {}, file.schema_arrow.names
+            metadata = file.schema_arrow.metadata or {}
             if _KEY not in metadata:
                 raise TableError(f"{source}: not written by write; read it by dcs.read_table")
             place = f"{source}: table metadata"
             content = parse_json(metadata[_KEY].decode(), source=place, error=TableError)
             header = validated(_Header, content, source=place, error=TableError)
             columns = [PREFIX + name for name in header.classes]
-            voted = [COUNT_PREFIX + name for name in header.classes]
-            columns += voted if set(voted) <= set(names) else []
             refuse_too_large(file.metadata.num_rows, len(columns) + 2, source=source)
             table = file.read(columns=["id", "label", *columns])
             numbers = [np.asarray(table.column(name), dtype=np.float64) for name in columns]
             labels, ids = table.column("label").to_numpy(), table.column("id").to_pylist()
-        values = np.array(numbers).reshape(len(numbers), table.num_rows).T
-        probs, votes = np.split(values, [len(header.classes)], axis=1)
-        parts: dict[str, Any] = {"classes": header.classes, "provenance": header.provenance}
-        parts["counts"] = votes if votes.size else None
-        return cls(probs, labels, ids=ids, source=source, **parts)
+        probs = np.array(numbers).reshape(len(numbers), table.num_rows).T
+        classes = tuple(header.classes)
+        return cls(probs, labels, classes, ids, header.provenance, source=source)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a Parquet file atomically.
@@ -290,10 +281,8 @@ class ProbabilityTable:
         header = _Header(classes=list(self.classes), provenance=self.provenance)
         columns = {"id": pa.array(list(self.ids), pa.string())}
         columns["label"] = pa.array(self.labels, mask=~self.labelled)
-        for prefix, values in ((PREFIX, self.probs), (COUNT_PREFIX, self.counts)):
-            if values is not None:
-                for k, name in enumerate(self.classes):
-                    columns[prefix + name] = pa.array(np.ascontiguousarray(values[:, k]))
+        for name, values in zip(self.classes, self.probs.T, strict=True):
+            columns[PREFIX + name] = pa.array(np.ascontiguousarray(values))
         metadata = json.dumps(header.model_dump(exclude_none=True), sort_keys=True)
         table = pa.table(columns).replace_schema_metadata({_KEY: metadata})
         # Ids and probabilities rarely repeat, so dictionary encoding would only cost time.
@@ -327,7 +316,6 @@ class ProbabilityTable:
             probs=self.probs[index],
             labels=self.labels[index],
             ids=tuple(self.ids[row] for row in index.tolist()),
-            counts=None if self.counts is None else self.counts[index],
             provenance=replace(self.provenance, split=split or self.provenance.split),
         )
 
@@ -380,7 +368,6 @@ class ProbabilityTable:
             probs=self.probs[:, columns],
             labels=np.where(self.labelled, np.argsort(columns)[self.labels], -1),
             classes=tuple(classes),
-            counts=None if self.counts is None else self.counts[:, columns],
         )
 
     def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
@@ -396,7 +383,7 @@ class ProbabilityTable:
         TableError
             If they are not M rows of N probabilities.
         """
-        return replace(self, probs=np.asarray(probs), counts=None)
+        return replace(self, probs=np.asarray(probs))
 
     @property
     def n_rows(self) -> int:

@@ -6,33 +6,39 @@ import csv
 import io
 import os
 import re
-import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final
 
 import numpy as np
-from pydantic import (
-    BeforeValidator,
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    StrictBool,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
 
 from dcs.data.files import TEXT_BYTES
 from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
 from dcs.data.table import open_parquet
-from dcs.errors import HUB_ADVICE, ConfigError, check_choice, escaped, named, reason, show, unknown
-from dcs.io import Strict, existing_file, parse_json, read_text, read_yaml, validated
-from dcs.prompting.tasks import SPLITS, Example, Split, Task
+from dcs.errors import HUB_ADVICE, ConfigError, escaped, named, reason, show, unknown
+from dcs.io import (
+    existing_file,
+    parse_json,
+    parse_json_lines,
+    read_text,
+    read_yaml,
+    validated,
+)
+from dcs.prompting.tasks import (
+    SPLITS,
+    Example,
+    FileLocation,
+    HubLocation,
+    Prompt,
+    Split,
+    Task,
+    TaskFile,
+    TextLocation,
+)
 from dcs.seeds import derive_generator
 
 _FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
@@ -71,228 +77,6 @@ _CLEANERS: Final[dict[str, Callable[[str], str]]] = {
 }
 
 
-def _to_list(entry: Any) -> Any:
-    return entry if isinstance(entry, list) else [entry]
-
-
-Word = Annotated[str, StringConstraints(pattern=r"\S")]
-Labels = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_to_list)], ...]
-
-
-class TextLocation(Strict):
-    """The location of the texts of a task, and the names of their fields.
-
-    Attributes
-    ----------
-    optimization, test : str
-        File of the split in the task folder, or split of the hub dataset.
-    train : str
-        The only file or hub split, instead of both: divided at random, stratified by class, with
-        the seed of the task. Equal texts stay together.
-    held_out : float
-        Fraction of the texts of `train` that become test texts.
-    fields : dict of str to str
-        Fields of the template and their keys in a row; ``a.b`` is key b of object a.
-    label : str
-        Key of the label in a row.
-    labels : tuple of tuple
-        Label values of each class; by default class names, or numbers from 0.
-    id : str
-        Key of the row id; by default rows are numbered.
-    """
-
-    optimization: str = ""
-    test: str = ""
-    train: str = ""
-    held_out: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
-    fields: dict[str, str]
-    label: str
-    labels: Labels = ()
-    id: str = ""
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The keys of the files, or hub splits, that hold the texts."""
-        return ("train",) if self.train else SPLITS
-
-    @model_validator(mode="after")
-    def _has_texts(self) -> Self:
-        given = {part for part in ("train", *SPLITS) if getattr(self, part)}
-        if given not in ({"train"}, {*SPLITS}):
-            raise ValueError("needs either train, or both optimization and test")
-        return self
-
-
-class FileLocation(TextLocation):
-    """Local files of one format and encoding."""
-
-    format: Literal["jsonl", "json", "csv", "lines"] = "jsonl"
-    encoding: str = "utf-8"
-
-
-_HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
-
-
-class HubLocation(TextLocation):
-    """A hub dataset, optionally with a configuration and a revision."""
-
-    dataset: str
-    config: str = ""
-    revision: str = ""
-
-    @field_validator("dataset")
-    @classmethod
-    def _is_hub_name(cls, name: str) -> str:
-        # datasets would also read local files, for example by NAME csv, and a third-party task
-        # must not.
-        if not _HUB_NAME.fullmatch(name) or ".." in name:
-            raise ValueError("must be the name of a dataset on the hub, OWNER/NAME")
-        return name
-
-
-class Prompt(Strict):
-    """The prompt of a task; a variant may override each of these keys.
-
-    Attributes
-    ----------
-    instruction : str
-        As in :class:`dcs.prompting.Task`.
-    template : str
-        The query, with ``{field}`` as placeholder for a field of the text; the last line is the
-        answer prefix.
-    label_words : tuple of str
-        As in :class:`dcs.prompting.Task`; by default the class names.
-    separator : str
-        Text after each demonstration.
-    join : str
-        Separator between the parts of a field that is a list.
-    replace : tuple of (str, str)
-        Replacements in every field, in order.
-    clean : tuple of {"tokenized", "lower-cased"}
-        Transformations of every field after the replacements, in order.
-    """
-
-    instruction: str = ""
-    template: str = ""
-    label_words: tuple[Word, ...] = ()
-    separator: str = "\n\n"
-    join: str = " "
-    replace: tuple[tuple[Annotated[str, Field(min_length=1)], str], ...] = ()
-    clean: tuple[Literal["tokenized", "lower-cased"], ...] = ()
-
-
-class TaskFile(Prompt):
-    """The content of a task YAML file.
-
-    Attributes
-    ----------
-    name, title : str
-        As in :class:`dcs.prompting.Task`.
-    classes : tuple of str
-        As in :class:`dcs.prompting.Task`.
-    labels : tuple of tuple
-        Default for ``labels`` of :class:`TextLocation`.
-    variants : dict of str to Prompt
-        Alternative prompts by name; their keys override those of the task.
-    sizes : dict of str to int
-        Maximum number of texts per split, drawn with `seed`; by default all texts.
-    seed : int
-        Seed of the draw.
-    disjoint : bool, optional
-        Whether to exclude optimization texts that are also test texts. By default, more than 1 %
-        of the test texts among them are an error; False keeps them.
-    obtain : str
-        Instructions for obtaining the files, for messages.
-    files, hub : TextLocation or None
-        Local files and a hub dataset; at least one is required.
-    """
-
-    name: Annotated[str, StringConstraints(pattern=r"^[^\W_][\w.-]{0,99}$")]  # names folders
-    title: str = ""
-    classes: tuple[Word, ...] = Field(min_length=2)
-    labels: Labels = ()
-    template: str
-    variants: dict[Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,50}$")], Prompt] = Field(
-        default_factory=dict
-    )
-    sizes: dict[Split, PositiveInt] = Field(default_factory=dict)
-    seed: NonNegativeInt = 0
-    disjoint: StrictBool | None = None
-    obtain: str = ""
-    files: FileLocation | None = None
-    hub: HubLocation | None = None
-
-    def __hash__(self) -> int:
-        return hash(self.model_dump_json())
-
-    def variant(self, name: str) -> TaskFile:
-        """Return the task with the prompt of a variant.
-
-        Raises
-        ------
-        ConfigError
-            If the variant does not exist, or the resulting task is invalid.
-        """
-        check_choice(f"task {self.name!r}: variant of the prompt", name, self.variants)
-        values = self.model_dump(mode="json", exclude={"variants"})
-        values |= self.variants[name].model_dump(mode="json", exclude_unset=True)
-        return validated(TaskFile, values, source=f"key 'variants.{name}'", error=ConfigError)
-
-    @property
-    def input_template(self) -> str:
-        """The template without its last line."""
-        return self.template.rpartition("\n")[0]
-
-    @property
-    def answer_prefix(self) -> str:
-        """The last line of the template."""
-        return self.template.rpartition("\n")[2]
-
-    @property
-    def input_prefix(self) -> str:
-        """The text before the field, if the template has a single field at its end; else empty."""
-        head, brace, tail = self.input_template.partition("{")
-        plain = brace and tail.endswith("}") and "{" not in tail
-        return head.rstrip(" ") if plain and "\n" not in head and head.endswith(" ") else ""
-
-    @field_validator("template")
-    @classmethod
-    def _has_fields_and_an_answer(cls, template: str) -> str:
-        parts = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
-        plain = (not form and not how and str(name).isidentifier() for name, form, how in parts)
-        if not parts or not all(plain):
-            raise ValueError("fields must be written as {text}, with only a name in the braces")
-        last = template.rpartition("\n")[2]
-        if "\n" not in template or "{" in last or not last.strip():
-            raise ValueError("the last line must be the answer prefix, without fields")
-        return template
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        if len(set(self.classes)) < len(self.classes):
-            raise ValueError("key 'classes' contains duplicates")
-        if self.files is None and self.hub is None:
-            raise ValueError("key 'files' or 'hub' is required: the location of the texts")
-        fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
-        lists = {"labels": self.labels, "label_words": self.label_words}
-        for key, place in (("files", self.files), ("hub", self.hub)):
-            if place is not None:
-                lists[f"{key}.labels"] = place.labels
-                if set(place.fields) != fields:
-                    own, needed = ", ".join(place.fields), ", ".join(sorted(fields))
-                    raise ValueError(
-                        f"key '{key}.fields' has {own}; those of the template: {needed}"
-                    )
-        for key, entries in lists.items():
-            if entries and len(entries) != len(self.classes):
-                raise ValueError(
-                    f"key {key!r} has {len(entries)} entries for {len(self.classes)} classes"
-                )
-        for name in self.variants:
-            self.variant(name)
-        return self
-
-
 def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     """Return a task.
 
@@ -325,11 +109,11 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     prompt = file.variant(variant) if variant else file
     folder = None if data is None else os.path.abspath(data)
     examples = partial(read_examples, prompt, data=folder)
-    return _task(prompt, name="@".join(filter(None, (file.name, variant))), examples=examples)
+    return Task(name="@".join(filter(None, (file.name, variant))), file=prompt, examples=examples)
 
 
-def described_task(described: Mapping[str, Any], *, source: str) -> tuple[Task, TaskFile]:
-    """Return a task without texts from its :attr:`Task.described`, and its file.
+def described_task(described: Mapping[str, Any], *, source: str) -> Task:
+    """Return a task without texts from its :attr:`TaskFile.described`.
 
     Raises
     ------
@@ -337,24 +121,7 @@ def described_task(described: Mapping[str, Any], *, source: str) -> tuple[Task, 
         If the values are not those of a task; names `source` and the key.
     """
     file = validated(TaskFile, dict(described), source=source, error=ConfigError)
-    return _task(file, name=file.name, examples=lambda split: ()), file
-
-
-def _task(file: TaskFile, **parts: Any) -> Task:
-    """Return the task of a file, with the prompt of its variant."""
-    return Task(
-        title=file.title or file.name,
-        classes=file.classes,
-        label_words=file.label_words or file.classes,
-        instruction=file.instruction,
-        input_prefix=file.input_prefix,
-        answer_prefix=file.answer_prefix,
-        separator=file.separator,
-        template=file.template,
-        sizes=tuple(file.sizes.items()),
-        described=file.model_dump(mode="json", exclude_defaults=True, exclude={"variants"}),
-        **parts,
-    )
+    return Task(name=file.name, file=file, examples=lambda split: ())
 
 
 def read_task_file(path: Path) -> TaskFile:
@@ -622,16 +389,10 @@ def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
         if not isinstance(content, list):
             raise ConfigError(f"{source}: must contain a list or an object of rows")
         return content
-    # Only line feeds end a row: texts may contain other separators used by splitlines().
-    lines = [line.rstrip("\r") for line in text.split("\n")]
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if kind == "lines":
-        parts = [line.partition(" ") for _, line in numbered]
+        parts = [line.rstrip("\r").partition(" ") for line in text.split("\n") if line.strip()]
         return [{"label": head.partition(":")[0], "text": rest} for head, _, rest in parts]
-    return [
-        parse_json(line, source=f"{source}: line {number}", error=ConfigError, finite=False)
-        for number, line in numbered
-    ]
+    return parse_json_lines(text, source=source, error=ConfigError)
 
 
 def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[Any]:

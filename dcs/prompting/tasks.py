@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+import string
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from dcs.errors import ConfigError
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    StrictBool,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+
+from dcs.errors import ConfigError, check_choice
+from dcs.io import Strict, validated
 from dcs.seeds import derive_generator
 
 Split = Literal["optimization", "test"]
@@ -36,52 +50,262 @@ class Example:
     label: int
 
 
+def _to_list(entry: Any) -> Any:
+    return entry if isinstance(entry, list) else [entry]
+
+
+Word = Annotated[str, StringConstraints(pattern=r"\S")]
+Labels = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_to_list)], ...]
+
+
+class TextLocation(Strict):
+    """The location of the texts of a task, and the names of their fields.
+
+    Attributes
+    ----------
+    optimization, test : str
+        File of the split in the task folder, or split of the hub dataset.
+    train : str
+        The only file or hub split, instead of both: divided at random, stratified by class, with
+        the seed of the task. Equal texts stay together.
+    held_out : float
+        Fraction of the texts of `train` that become test texts.
+    fields : dict of str to str
+        Fields of the template and their keys in a row; ``a.b`` is key b of object a.
+    label : str
+        Key of the label in a row.
+    labels : tuple of tuple
+        Label values of each class; by default class names, or numbers from 0.
+    id : str
+        Key of the row id; by default rows are numbered.
+    """
+
+    optimization: str = ""
+    test: str = ""
+    train: str = ""
+    held_out: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
+    fields: dict[str, str]
+    label: str
+    labels: Labels = ()
+    id: str = ""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The keys of the files, or hub splits, that hold the texts."""
+        return ("train",) if self.train else SPLITS
+
+    @model_validator(mode="after")
+    def _has_texts(self) -> Self:
+        given = {part for part in ("train", *SPLITS) if getattr(self, part)}
+        if given not in ({"train"}, {*SPLITS}):
+            raise ValueError("needs either train, or both optimization and test")
+        return self
+
+
+class FileLocation(TextLocation):
+    """Local files of one format and encoding."""
+
+    format: Literal["jsonl", "json", "csv", "lines"] = "jsonl"
+    encoding: str = "utf-8"
+
+
+_HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+
+
+class HubLocation(TextLocation):
+    """A hub dataset, optionally with a configuration and a revision."""
+
+    dataset: str
+    config: str = ""
+    revision: str = ""
+
+    @field_validator("dataset")
+    @classmethod
+    def _is_hub_name(cls, name: str) -> str:
+        # datasets would also read local files, for example by NAME csv, and a third-party task
+        # must not.
+        if not _HUB_NAME.fullmatch(name) or ".." in name:
+            raise ValueError("must be the name of a dataset on the hub, OWNER/NAME")
+        return name
+
+
+class Prompt(Strict):
+    """The prompt of a task; a variant may override each of these keys.
+
+    Attributes
+    ----------
+    instruction : str
+        As in :class:`dcs.prompting.Task`.
+    template : str
+        The query, with ``{field}`` as placeholder for a field of the text; the last line is the
+        answer prefix.
+    label_words : tuple of str
+        As in :class:`dcs.prompting.Task`; by default the class names.
+    separator : str
+        Text after each demonstration.
+    join : str
+        Separator between the parts of a field that is a list.
+    replace : tuple of (str, str)
+        Replacements in every field, in order.
+    clean : tuple of {"tokenized", "lower-cased"}
+        Transformations of every field after the replacements, in order.
+    """
+
+    instruction: str = ""
+    template: str = ""
+    label_words: tuple[Word, ...] = ()
+    separator: str = "\n\n"
+    join: str = " "
+    replace: tuple[tuple[Annotated[str, Field(min_length=1)], str], ...] = ()
+    clean: tuple[Literal["tokenized", "lower-cased"], ...] = ()
+
+
+class TaskFile(Prompt):
+    """The content of a task YAML file.
+
+    Attributes
+    ----------
+    name, title : str
+        As in :class:`dcs.prompting.Task`.
+    classes : tuple of str
+        As in :class:`dcs.prompting.Task`.
+    labels : tuple of tuple
+        Default for ``labels`` of :class:`TextLocation`.
+    variants : dict of str to Prompt
+        Alternative prompts by name; their keys override those of the task.
+    sizes : dict of str to int
+        Maximum number of texts per split, drawn with `seed`; by default all texts.
+    seed : int
+        Seed of the draw.
+    disjoint : bool, optional
+        Whether to exclude optimization texts that are also test texts. By default, more than 1 %
+        of the test texts among them are an error; False keeps them.
+    obtain : str
+        Instructions for obtaining the files, for messages.
+    files, hub : TextLocation or None
+        Local files and a hub dataset; at least one is required.
+    """
+
+    name: Annotated[str, StringConstraints(pattern=r"^[^\W_][\w.-]{0,99}$")]  # names folders
+    title: str = ""
+    classes: tuple[Word, ...] = Field(min_length=2)
+    labels: Labels = ()
+    template: str
+    variants: dict[Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,50}$")], Prompt] = Field(
+        default_factory=dict
+    )
+    sizes: dict[Split, PositiveInt] = Field(default_factory=dict)
+    seed: NonNegativeInt = 0
+    disjoint: StrictBool | None = None
+    obtain: str = ""
+    files: FileLocation | None = None
+    hub: HubLocation | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+    def variant(self, name: str) -> TaskFile:
+        """Return the task with the prompt of a variant.
+
+        Raises
+        ------
+        ConfigError
+            If the variant does not exist, or the resulting task is invalid.
+        """
+        check_choice(f"task {self.name!r}: variant of the prompt", name, self.variants)
+        values = self.model_dump(mode="json", exclude={"variants"})
+        values |= self.variants[name].model_dump(mode="json", exclude_unset=True)
+        return validated(TaskFile, values, source=f"key 'variants.{name}'", error=ConfigError)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What :func:`dcs.prompting.files.described_task` makes the task of again."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={"variants"})
+
+    @property
+    def input_template(self) -> str:
+        """The template without its last line."""
+        return self.template.rpartition("\n")[0]
+
+    @property
+    def answer_prefix(self) -> str:
+        """The last line of the template."""
+        return self.template.rpartition("\n")[2]
+
+    @property
+    def input_prefix(self) -> str:
+        """The text before the field, if the template has a single field at its end; else empty."""
+        head, brace, tail = self.input_template.partition("{")
+        plain = brace and tail.endswith("}") and "{" not in tail
+        return head.rstrip(" ") if plain and "\n" not in head and head.endswith(" ") else ""
+
+    @field_validator("template")
+    @classmethod
+    def _has_fields_and_an_answer(cls, template: str) -> str:
+        parts = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
+        plain = (not form and not how and str(name).isidentifier() for name, form, how in parts)
+        if not parts or not all(plain):
+            raise ValueError("fields must be written as {text}, with only a name in the braces")
+        last = template.rpartition("\n")[2]
+        if "\n" not in template or "{" in last or not last.strip():
+            raise ValueError("the last line must be the answer prefix, without fields")
+        return template
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("key 'classes' contains duplicates")
+        if self.files is None and self.hub is None:
+            raise ValueError("key 'files' or 'hub' is required: the location of the texts")
+        fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
+        lists = {"labels": self.labels, "label_words": self.label_words}
+        for key, place in (("files", self.files), ("hub", self.hub)):
+            if place is not None:
+                lists[f"{key}.labels"] = place.labels
+                if set(place.fields) != fields:
+                    own, needed = ", ".join(place.fields), ", ".join(sorted(fields))
+                    raise ValueError(
+                        f"key '{key}.fields' has {own}; those of the template: {needed}"
+                    )
+        for key, entries in lists.items():
+            if entries and len(entries) != len(self.classes):
+                raise ValueError(
+                    f"key {key!r} has {len(entries)} entries for {len(self.classes)} classes"
+                )
+        for name in self.variants:
+            self.variant(name)
+        return self
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A text classification task and its prompt; see :func:`get_task`.
+    """A text classification task and its prompt; see :func:`dcs.prompting.files.get_task`.
 
     Parameters
     ----------
     name : str
         The name used on the command line and in tables; the part after an ``@`` is a variant of
         the prompt, which has the same demonstrations.
-    title : str
-        One-line description.
-    classes : tuple of str
-        Class names, in the order of the labels.
-    label_words : tuple of str
-        The answer of the model for each class.
-    instruction : str
-        Text at the beginning of the prompt.
-    input_prefix, answer_prefix : str
-        Text before an input and before its label word, e.g. ``"Review:"``, ``"Rating:"``.
+    file : TaskFile
+        The task file, with the prompt of the variant.
     examples : callable
         Returns the examples of a split, ``"optimization"`` for demonstrations and for selecting
         corrections, or ``"test"`` for the final evaluation; the same on every call.
-    separator : str
-        Text after each demonstration.
-    template : str
-        The query with unfilled fields, if texts are composed of several fields.
-    sizes : tuple of (str, int)
-        Number of texts per split according to the task description, for listings; the texts
-        themselves may be unavailable.
-    described : mapping
-        The task file, from which :func:`dcs.prompting.files.described_task` makes the task again;
-        empty for a task that was made otherwise.
     """
 
     name: str
-    title: str
-    classes: tuple[str, ...]
-    label_words: tuple[str, ...]
-    instruction: str
-    input_prefix: str
-    answer_prefix: str
+    file: TaskFile = field(repr=False)
     examples: Callable[[Split], tuple[Example, ...]] = field(repr=False, compare=False)
-    separator: str = "\n\n"
-    template: str = ""
-    sizes: tuple[tuple[str, int], ...] = ()
-    described: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names, in the order of the labels."""
+        return self.file.classes
+
+    @property
+    def label_words(self) -> tuple[str, ...]:
+        """The answer of the model for each class."""
+        return self.file.label_words or self.file.classes
 
     @property
     def n_classes(self) -> int:
@@ -175,11 +399,6 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
     return Demonstrations(tuple(pool[int(row)] for row in drawn), shots, seed)
 
 
-AnswerPrefix = Literal["user", "assistant", "none"]
-"""In a chat: whose turn holds the answer prefix, the last line of a query. ``user`` leaves it in
-the query, ``assistant`` begins the answer with it, ``none`` leaves it out."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPrefix:
     r"""The common beginning of prompts: an instruction and demonstrations.
@@ -211,7 +430,6 @@ def chat_messages(
     query: str,
     *,
     system: bool = True,
-    answer_prefix: AnswerPrefix = "user",
 ) -> list[dict[str, str]]:
     """Return a prompt as chat messages, up to the turn of the assistant.
 
@@ -224,8 +442,6 @@ def chat_messages(
         The last message.
     system : bool
         Whether there is a system message; if not, the first message begins with the instruction.
-    answer_prefix : {"user", "assistant", "none"}
-        See :data:`AnswerPrefix`.
 
     Returns
     -------
@@ -234,24 +450,16 @@ def chat_messages(
     """
     if isinstance(prefix, str):
         query, prefix = prefix + query, PromptPrefix()
-    last = last_line(query)
-    removed = "" if answer_prefix == "user" or not last else f"\n{last}"
-    lead = f"{last} " if answer_prefix == "assistant" and last else ""
     messages = []
-    for text, word in (*prefix.turns, (query, "")):
-        messages.append({"role": "user", "content": text.removesuffix(removed)})
-        messages.append({"role": "assistant", "content": lead + word})
-    del messages[-1]
+    for text, word in prefix.turns:
+        messages.append({"role": "user", "content": text})
+        messages.append({"role": "assistant", "content": word})
+    messages.append({"role": "user", "content": query})
     if prefix.instruction and system:
         messages.insert(0, {"role": "system", "content": prefix.instruction})
     elif prefix.instruction:
         messages[0]["content"] = f"{prefix.instruction}\n\n{messages[0]['content']}"
     return messages
-
-
-def last_line(query: str) -> str:
-    """Return the last line of a query, its answer prefix; empty if it is the only one."""
-    return query.rpartition("\n")[2] if "\n" in query else ""
 
 
 def render_prefix(task: Task, demonstrations: Demonstrations) -> PromptPrefix:
@@ -266,7 +474,8 @@ def render_prefix(task: Task, demonstrations: Demonstrations) -> PromptPrefix:
     """
     shown = ((render_query(task, e.text), e.label) for e in demonstrations.examples)
     turns = tuple((query, task.label_words[label]) for query, label in shown)
-    return PromptPrefix(instruction=task.instruction, turns=turns, separator=task.separator)
+    file = task.file
+    return PromptPrefix(instruction=file.instruction, turns=turns, separator=file.separator)
 
 
 def render_query(task: Task, text: str) -> str:
@@ -274,8 +483,8 @@ def render_query(task: Task, text: str) -> str:
 
     Trailing spaces are removed, because most tokenizers merge the space into the label word.
     """
-    head = f"{task.input_prefix} " if task.input_prefix else ""
-    return f"{head}{text.strip()}\n{task.answer_prefix}".rstrip(" ")
+    head = f"{task.file.input_prefix} " if task.file.input_prefix else ""
+    return f"{head}{text.strip()}\n{task.file.answer_prefix}".rstrip(" ")
 
 
 def prompt_hash(task: Task, demonstrations: Demonstrations) -> str:
@@ -284,13 +493,12 @@ def prompt_hash(task: Task, demonstrations: Demonstrations) -> str:
     Tables with the same hash have the same instruction, demonstrations, template, classes and
     label words.
     """
-    content: dict[str, object] = {
+    content = {
         "prefix": str(render_prefix(task, demonstrations)),
         "query": render_query(task, "{text}"),
         "classes": task.classes,
         "label_words": task.label_words,
+        "template": task.file.template,
     }
-    if task.template:
-        content["template"] = task.template
     canonical = json.dumps(content, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8")).hexdigest()

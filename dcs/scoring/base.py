@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from dcs.data.checks import softmax
-from dcs.errors import ConfigError, ScoringError, show
+from dcs.errors import ConfigError, ScoringError
 from dcs.io import Strict, validated
-from dcs.prompting.tasks import AnswerPrefix, PromptPrefix
-from dcs.scoring.chat import ChatTemplate, PromptStyle, Tokenizer, opened_thought
+from dcs.prompting.tasks import PromptPrefix
+from dcs.scoring.chat import PromptStyle, Tokenizer
 from dcs.scoring.labels import (
-    NO_DISTRIBUTION,
     UNUSABLE,
     LabelRule,
     class_probabilities,
-    count_votes,
-    mean_distribution,
     read_label_words,
     usable_scores,
 )
-from dcs.seeds import derive_seed
 
 SCORING_VERSION = 1
 """Increment when the engines return different numbers for the same model, to invalidate caches."""
@@ -45,9 +40,6 @@ class Prompts(NamedTuple):
 Progress = Callable[[int], None]
 """Callback that receives the number of queries just finished."""
 
-
-#: Prompts of which most may not be answered without a label.
-_FIRST_PROMPTS = 20
 
 Scores = tuple[NDArray[np.float64], dict[int, str]]
 """Class probabilities [M, N], and by row why those that are NaN could not be computed."""
@@ -88,46 +80,10 @@ class ReadingOptions(Strict):
     prompt : "auto", "completion" or "chat"
         Plain text, or chat messages by the chat template of the model; ``auto`` is ``chat`` if
         the model has a template. See :data:`dcs.scoring.PromptStyle`.
-    answer_prefix : "user", "assistant" or "none"
-        Whose turn in a chat holds the answer prefix; see :data:`dcs.prompting.AnswerPrefix`.
-    votes : int or None
-        Number of answers to sample for each prompt instead of reading log-probabilities; the
-        result is the number of answers that name each label.
-    temperature : float
-        Temperature of the samples.
-    max_tokens : int
-        Maximum number of tokens of a sample, including a thought.
-    answer : "distribution" or None
-        What sampled answers say: a share of each label instead of one label.
     """
 
     label_rule: LabelRule = "auto"
     prompt: PromptStyle = "auto"
-    answer_prefix: AnswerPrefix = "user"
-    votes: int | None = Field(default=None, ge=1, le=1000)
-    temperature: float = Field(default=1.0, ge=0.0)
-    max_tokens: int = Field(default=1024, ge=1)
-    answer: Literal["distribution"] | None = None
-
-
-def tokenizer_of(tokenizer: Any, model: str, asked: ReadingOptions) -> Tokenizer:
-    """Return a Transformers tokenizer that renders prompts as asked.
-
-    Raises
-    ------
-    ScoringError
-        If `prompt` is ``chat`` and the tokenizer has no chat template.
-    """
-    sampled = asked.votes is not None or asked.answer is not None
-    template = None
-    if asked.prompt != "completion" and getattr(tokenizer, "chat_template", None):
-        template = ChatTemplate(tokenizer, model, asked.answer_prefix, thinking=sampled)
-    elif asked.prompt == "chat":
-        raise ScoringError(
-            f"model {model!r} has no chat template; use prompt=completion, or a model trained "
-            "for chat"
-        )
-    return Tokenizer.of(tokenizer, template)
 
 
 class LocalOptions(ReadingOptions):
@@ -139,7 +95,6 @@ class LocalOptions(ReadingOptions):
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     """
 
-    temperature: float = Field(default=1.0, gt=0.0)
     dtype: str | None = None
 
 
@@ -237,8 +192,6 @@ class Engine(ABC):
         Of the engine itself, if its class has one.
     packages : tuple of str
         Names of the installed packages whose versions determine the numbers.
-    extra : str
-        The extra of this package that installs them.
     served : bool
         Whether a server hosts the models, so that the engine receives a name.
     options : type of BaseModel
@@ -253,18 +206,12 @@ class Engine(ABC):
         Number of shards given to an actor at a time. An actor that is lost costs all of them.
     repeatable : bool
         Whether a prompt has the same bits with any other prompts, so that resumed rows have.
-    votes : int or None
-        Number of answers to sample for each prompt; None reads log-probabilities instead.
-    answer : "distribution" or None
-        What sampled answers state: a share of each label, or one label if None.
-    tokens_read, answered, parsed, unlabelled : int
-        Numbers so far of prompt tokens, if known to the engine, of prompts scored, of sampled
-        answers that name a label, and of prompts whose answer contained no label.
+    tokens_read : int
+        Number so far of prompt tokens, if known to the engine.
     """
 
     version: str = ""
     packages: ClassVar[tuple[str, ...]] = ()
-    extra: ClassVar[str] = "models"
     served: ClassVar[bool] = False
     options: ClassVar[type[ReadingOptions]] = ReadingOptions
     indecisive: ClassVar[frozenset[str]] = frozenset()
@@ -274,76 +221,13 @@ class Engine(ABC):
 
     name: str
     model: str
-    votes: int | None = None
-    answer: Literal["distribution"] | None = None
-    tokens_read = answered = parsed = unlabelled = 0
+    tokens_read = 0
     _closed = False
     _rendered = ""
 
     def __init__(self, **options: Any) -> None:
         source = f"engine {self.name}"
         self._asked: Any = validated(self.options, options, source=source, error=ConfigError)
-        self.answer = self._asked.answer
-        self.votes = self._asked.votes or (None if self.answer is None else 1)
-
-    @property
-    def _sampling(self) -> dict[str, str]:
-        """The options of sampled answers, which determine the votes."""
-        asked = self._asked
-        options = {"temperature": str(asked.temperature), "max_tokens": str(asked.max_tokens)}
-        if self.answer is None:
-            return {"votes": str(self.votes), **options}
-        return {"answer": self.answer, "answers": str(self.votes), **options}
-
-    def _lost(self, silent: Mapping[int, str], answered: int) -> dict[int, str]:
-        """Count answered prompts, some without a label; return those that are lost, and why.
-
-        All are lost that state no distribution. If most name no label, they are lost too, which is
-        an error if there are enough prompts to tell.
-        """
-        self.answered += answered
-        if self.answer is None and 2 * len(silent) <= answered:
-            self.unlabelled += len(silent)
-            return {}
-        if self.answer is None and answered >= _FIRST_PROMPTS:
-            row, why = next(iter(silent.items()))
-            raise ScoringError(f"query {row}: {why}, as in {len(silent)} of {answered} answers")
-        return dict(silent)
-
-    def _why(self, answer: str) -> str:
-        """Return why an answer cannot be used."""
-        if self.answer is not None:
-            return f"{NO_DISTRIBUTION}: {show(answer)}"
-        return (
-            f"no label word is in the answer {show(answer)}; see the prompt with "
-            "`dcs tasks show`, or use the other api or label words that the model answers with"
-        )
-
-    def _read_answers(
-        self, texts: Sequence[str], label_words: Sequence[str]
-    ) -> NDArray[np.float64]:
-        """Return the votes for each label [N], or its mean share; NaN if no answer states any."""
-        if self.answer is None:
-            votes = count_votes(texts, label_words)
-            self.parsed += int(votes.sum())
-            return votes
-        shares, number = mean_distribution(texts, label_words)
-        self.parsed += number
-        return shares
-
-    def report(self) -> list[str]:
-        """Return lines on answers that name no label."""
-        lines = []
-        if self.votes is not None:
-            asked = self.votes * self.answered
-            what = "name one label" if self.answer is None else f"state a {self.answer}"
-            lines.append(f"{self.parsed} of {asked} sampled answers {what}")
-        if self.unlabelled:
-            lines.append(
-                f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
-                "their class probabilities are equal"
-            )
-        return lines
 
     def score(
         self,
@@ -387,10 +271,7 @@ class Engine(ABC):
 
 
 class TokenEngine(Engine):
-    """Base class of engines that run the model in this process and operate on token ids.
-
-    Sampled answers are seeded by the prompt.
-    """
+    """Base class of engines that run the model in this process and operate on token ids."""
 
     _tokenizer: Tokenizer
     _limit: int | None
@@ -398,11 +279,10 @@ class TokenEngine(Engine):
 
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
         """Set the tokenizer, and all settings that determine the numbers."""
-        self._tokenizer = tokenizer_of(tokenizer, self.model, self._asked)
+        self._tokenizer = Tokenizer.of(tokenizer, self.model, self._asked.prompt)
         # The sum of log-probabilities has had a name, by which scored prompts are found.
         rules = {"label_rule": self._asked.label_rule, "joint": "sum"}
-        read = rules if self.votes is None else self._sampling
-        self.settings = {**settings, **read, **self._tokenizer.settings}
+        self.settings = {**settings, **rules, **self._tokenizer.settings}
         self._rendered = self._rendering()
 
     def _rendering(self) -> str:
@@ -411,71 +291,27 @@ class TokenEngine(Engine):
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         prefix, queries, label_words = prompts
         texts, space = self._tokenizer.render(prefix, queries)
-        token_ids: tuple[tuple[int, ...], ...] = ()
-        more = 1
-        if self.votes is None:
-            words = [space + word.strip() for word in label_words]
-            token_ids, rule = read_label_words(
-                self._tokenizer, texts[0], words, self._asked.label_rule
-            )
-            # The joint rule also runs all tokens of the word except the last.
-            more = max(map(len, token_ids)) - 1 if rule == "joint" else 0
+        words = [space + word.strip() for word in label_words]
+        token_ids, rule = read_label_words(
+            self._tokenizer, texts[0], words, self._asked.label_rule
+        )
+        # The joint rule also runs all tokens of the word except the last.
+        more = max(map(len, token_ids)) - 1 if rule == "joint" else 0
         # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.
         tokens = self._tokenizer.encode(texts)
         reasons = self._unfit(tokens, more)
-        if reasons:
-            progress(len(reasons))
         probs = np.full((len(texts), len(label_words)), np.nan)
         rows = [row for row in range(len(texts)) if row not in reasons]
-        if not rows:
-            return probs, reasons
         fitting = [tokens[row] for row in rows]
         self.tokens_read += sum(map(len, fitting))
-        if self.votes is not None:
-            asked = [texts[row] for row in rows]
-            probs[rows], silent = self._count_votes(asked, fitting, label_words, progress)
-            lost = self._lost({rows[k]: why for k, why in silent.items()}, len(rows))
-            probs[[*lost]] = np.nan
-            return probs, reasons | lost
-        if rule == "joint":
+        if rows and rule == "joint":
             probs[rows] = softmax(usable_scores(self._word_scores(fitting, token_ids)))
-            progress(len(rows))
-        else:
+        elif rows:
             wanted = sorted({*sum(token_ids, ())})
-            logits = self._next_scores(fitting, wanted, progress)
-            probs[rows] = class_probabilities(logits, token_ids)
+            probs[rows] = class_probabilities(self._next_scores(fitting, wanted), token_ids)
+        progress(len(texts))
         wrong = (row for row in rows if np.isnan(probs[row]).any())
         return probs, reasons | dict.fromkeys(wrong, UNUSABLE)
-
-    def _count_votes(
-        self,
-        prompts: list[str],
-        tokens: list[list[int]],
-        label_words: Sequence[str],
-        progress: Progress,
-    ) -> Scores:
-        """Return the votes, or the mean shares, of each label [M, N], and rows without any."""
-        answers = self._sample(tokens, self.votes or 1, progress)
-        # A thought that the prompt opens is part of the answer.
-        begun = [opened_thought(prompt) for prompt in prompts]
-        counts = np.stack(
-            [
-                self._read_answers([start + text for text in texts], label_words)
-                for start, texts in zip(begun, answers, strict=True)
-            ]
-        )
-        silent = np.flatnonzero(~(counts > 0).any(axis=1))
-        return counts, {int(row): self._why(answers[row][0]) for row in silent}
-
-    @property
-    def _stop(self) -> list[str] | None:
-        """What ends a sampled answer: a line, if it continues a text; a chat ends itself."""
-        return ["\n"] if self._tokenizer.template is None and self.answer is None else None
-
-    @staticmethod
-    def _seed(prompt: Sequence[int]) -> int:
-        """Return the seed of the samples of a prompt, which do not depend on the others."""
-        return derive_seed(0, "votes", *prompt) % 2**31
 
     def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
         """Return a prompt as the model reads it, and its number of tokens."""
@@ -507,7 +343,7 @@ class TokenEngine(Engine):
         wanted = sorted({*sum(words, ())})
         # The continuations of one prompt follow each other, while an engine has it cached.
         longer = [[*prompt, *head] for prompt in prompts for head in heads]
-        logs = self._next_scores(longer, wanted, lambda count: None, normalised=True)
+        logs = self._next_scores(longer, wanted, normalised=True)
         logs = logs.reshape(len(prompts), len(heads), len(wanted))
         scores = np.zeros((len(prompts), len(words)))
         for column, word in enumerate(words):
@@ -517,18 +353,9 @@ class TokenEngine(Engine):
 
     @abstractmethod
     def _next_scores(
-        self,
-        prompts: list[list[int]],
-        wanted: list[int],
-        progress: Progress,
-        *,
-        normalised: bool = False,
+        self, prompts: list[list[int]], wanted: list[int], *, normalised: bool = False
     ) -> NDArray[np.float64]:
         """Return log-probabilities of some tokens after each prompt [M, K].
 
         Unless `normalised`, a constant may be added to each row.
         """
-
-    @abstractmethod
-    def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
-        """Return so many sampled answers to each prompt."""

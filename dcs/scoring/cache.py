@@ -1,15 +1,14 @@
 """An on-disk cache of scored prompts, and the scorer that uses it.
 
 A store is a folder. Prompts that differ only in the query form a group: a folder named by the
-hash of everything that determines their numbers, which ``settings.json`` lists. The rows of a
-group are stored in shards, NPZ files named by the hash of their content.
+hash of everything that determines their numbers. The rows of a group are stored in shards, NPZ
+files named by the hash of their content.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 import logging
 import os
 import threading
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError, reason
-from dcs.io import atomic_write_bytes, atomic_write_text, content_key
+from dcs.io import atomic_write_bytes, content_key
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring.base import (
@@ -48,7 +47,6 @@ def score_settings(
     """Return everything except the query that determines its probabilities.
 
     A local model is identified by the hash of its content; other models by name and revision.
-    ``_model`` is the name as specified, for information only.
     """
     is_content = scorer.revision.startswith("sha256:")
     is_chat = scorer.settings.get("prompt", "completion") != "completion"
@@ -64,16 +62,7 @@ def score_settings(
         # The text alone does not tell the turns of a chat.
         "prefix": str(prefix) if isinstance(prefix, str) or not is_chat else asdict(prefix),
         "label_words": list(label_words),
-        "_model": scorer.model,
     }
-
-
-def group_key(settings: Mapping[str, Any]) -> str:
-    """Return the name of a group: the hash of the canonical JSON of its settings.
-
-    Keys with a leading underscore are for information only and are not hashed.
-    """
-    return content_key({k: v for k, v in settings.items() if not k.startswith("_")})
 
 
 def query_hash(query: str) -> bytes:
@@ -100,9 +89,8 @@ class ShardGroup:
     """
 
     def __init__(self, store: Path, settings: Mapping[str, Any]) -> None:
-        self.folder = store / group_key(settings)
+        self.folder = store / content_key(settings)
         self.rows: dict[bytes, NDArray[np.float64]] = {}
-        self._settings = settings
         self._seen: set[str] = set()
         self.refresh()
 
@@ -129,11 +117,7 @@ class ShardGroup:
         np.savez(buffer, queries=queries, probs=np.asarray(probs, dtype="<f8"))
         data = buffer.getvalue()
         path = self.folder / f"{_digest(data)}.npz"
-        described = self.folder / "settings.json"
         try:
-            if not described.exists():
-                text = json.dumps(self._settings, indent=1, sort_keys=True, ensure_ascii=False)
-                atomic_write_text(described, text)
             atomic_write_bytes(path, data)
         except OSError as error:
             raise DCSError(f"store {self.folder}: cannot be written: {reason(error)}") from None
@@ -197,7 +181,7 @@ class StoredScorer(Engine):
         """Numbers of queries scored by the model so far, and of those found in the store."""
         self._scorer, self._shard_size = scorer, shard_size
         self._group: ShardGroup | None = None
-        self._turn, self._counting = threading.Lock(), threading.Lock()
+        self._turn = threading.Lock()
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         prefix, queries, label_words = prompts
@@ -210,27 +194,22 @@ class StoredScorer(Engine):
         distinct = list(by_hash)
         for start in range(0, len(distinct), self._shard_size):
             shard = distinct[start : start + self._shard_size]
-            if any(key not in group.rows for key in shard):
-                group.refresh()  # Another process may have scored it.
-            absent = [key for key in shard if key not in group.rows]
-            if absent:
-                texts = [by_hash[key] for key in absent]
-                with self._turn:
-                    asked = Prompts(prefix, texts, label_words)
+            with self._turn:
+                if any(key not in group.rows for key in shard):
+                    group.refresh()  # Another process may have scored it.
+                absent = [key for key in shard if key not in group.rows]
+                if absent:
+                    asked = Prompts(prefix, [by_hash[key] for key in absent], label_words)
                     probs, failed = score_rows(self._scorer, asked, progress)
                     self.tokens_read = getattr(self._scorer, "tokens_read", 0)
-                scored = [row for row in range(len(absent)) if row not in failed]
-                if scored:
-                    group.write([absent[row] for row in scored], probs[scored])
-                reasons |= {absent[row]: reason for row, reason in failed.items()}
-                with self._counting:
+                    scored = [row for row in range(len(absent)) if row not in failed]
+                    if scored:
+                        group.write([absent[row] for row in scored], probs[scored])
+                    reasons |= {absent[row]: reason for row, reason in failed.items()}
                     self.scored += len(scored)
-            if restored := len(shard) - len(absent):
-                progress(restored)
-                with self._counting:
-                    self.restored += restored
-        if len(distinct) < len(hashes):
-            progress(len(hashes) - len(distinct))
+                self.restored += len(shard) - len(absent)
+            progress(len(shard) - len(absent))
+        progress(len(hashes) - len(distinct))
         missing = np.full(len(label_words), np.nan)
         found = np.stack([missing if key in reasons else group.rows[key] for key in hashes])
         rows = enumerate(hashes)
@@ -244,7 +223,7 @@ class StoredScorer(Engine):
     def _open(self, settings: Mapping[str, Any]) -> ShardGroup:
         """Return a group; the last one is kept, since a table is scored in many calls."""
         group = self._group
-        if group is None or group.folder.name != group_key(settings):
+        if group is None or group.folder.name != content_key(settings):
             self._group = group = ShardGroup(self._folder, settings)
         return group
 

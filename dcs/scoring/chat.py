@@ -12,11 +12,14 @@ from functools import cached_property
 from typing import Any, Literal, Self
 
 from dcs.errors import ScoringError, named
-from dcs.prompting.tasks import AnswerPrefix, PromptPrefix, chat_messages, last_line
+from dcs.prompting.tasks import PromptPrefix, chat_messages
 
 PromptStyle = Literal["auto", "completion", "chat"]
 """How a model is prompted: with plain text it continues (``completion``), as in the paper, or with
 the turns of a conversation (``chat``). ``auto`` is ``chat`` if the model has a chat template."""
+
+#: Whose turn holds the last line of a query: part of the keys of scored prompts.
+ANSWER_PREFIX = "user"
 
 #: Template options that switch off thinking; templates ignore those that they do not have.
 _NO_THINKING = {"enable_thinking": False, "thinking": False}
@@ -46,16 +49,10 @@ class ChatTemplate:
         A Transformers tokenizer with a chat template.
     model : str
         Name of the model, for messages.
-    answer_prefix : {"user", "assistant", "none"}
-        See :data:`dcs.prompting.AnswerPrefix`.
-    thinking : bool
-        Whether the model may think before it answers, by the default of its template.
     """
 
     tokenizer: Any
     model: str
-    answer_prefix: AnswerPrefix = "user"
-    thinking: bool = False
 
     @cached_property
     def _template(self) -> str:
@@ -76,10 +73,7 @@ class ChatTemplate:
         ScoringError
             If the template cannot render the prompt.
         """
-        turns = [
-            chat_messages(prefix, query, system=self._has_system, answer_prefix=self.answer_prefix)
-            for query in queries
-        ]
+        turns = [chat_messages(prefix, query, system=self._has_system) for query in queries]
         answered = [*turns[0], {"role": "assistant", "content": "x"}]
         try:
             texts = self._apply(turns, add_generation_prompt=True)
@@ -91,16 +85,12 @@ class ChatTemplate:
                 f"({named(error)}); use prompt=completion"
             ) from None
         thought = _OPEN_THOUGHT.search(texts[0])
-        if self.thinking:
-            start = ""
-        elif thought is not None:
+        if thought is not None:
             opening, name, closing = thought.groups()
             start = f"\n{opening}/{name}{closing}\n\n"
         else:
             start = _FINAL_CHANNEL if texts[0].endswith("<|start|>assistant") else ""
         space = "" if start or not closed.startswith(f"{texts[0]} x") else " "
-        if self.answer_prefix == "assistant" and (last := last_line(queries[0])):
-            start, space = start + space + last, " "
         return [text + start for text in texts], space
 
     @cached_property
@@ -120,11 +110,8 @@ class ChatTemplate:
         return text
 
     def _apply(self, conversations: list[list[dict[str, str]]], **options: Any) -> list[str]:
-        if not self.thinking:
-            options |= _NO_THINKING
-        texts: list[str] = self.tokenizer.apply_chat_template(
-            conversations, chat_template=self._template, tokenize=False, **options
-        )
+        options |= {"chat_template": self._template, "tokenize": False} | _NO_THINKING
+        texts: list[str] = self.tokenizer.apply_chat_template(conversations, **options)
         return texts
 
 
@@ -150,8 +137,22 @@ class Tokenizer:
     appended: int = 0
 
     @classmethod
-    def of(cls, tokenizer: Any, template: ChatTemplate | None) -> Self:
-        """Return the functions of a Transformers tokenizer."""
+    def of(cls, tokenizer: Any, model: str, prompt: PromptStyle = "auto") -> Self:
+        """Return the functions of a Transformers tokenizer.
+
+        Raises
+        ------
+        ScoringError
+            If `prompt` is ``chat`` and the tokenizer has no chat template.
+        """
+        template = None
+        if prompt != "completion" and getattr(tokenizer, "chat_template", None):
+            template = ChatTemplate(tokenizer, model)
+        elif prompt == "chat":
+            raise ScoringError(
+                f"model {model!r} has no chat template; use prompt=completion, or a model trained "
+                "for chat"
+            )
         # A chat template writes the special tokens itself.
         options = {"verbose": False, "add_special_tokens": template is None}
 
@@ -174,10 +175,7 @@ class Tokenizer:
         if self.template is None:
             dropped = {"appended tokens": "dropped"} if self.appended else {}
             return {"prompt": "completion", **dropped}
-        return {
-            "prompt": f"chat {self.template.digest}",
-            "answer_prefix": self.template.answer_prefix,
-        }
+        return {"prompt": f"chat {self.template.digest}", "answer_prefix": ANSWER_PREFIX}
 
     def render(self, prefix: str | PromptPrefix, queries: Sequence[str]) -> tuple[list[str], str]:
         """Return the exact text of one or more prompts, and the space before the answer, if any.
@@ -191,9 +189,3 @@ class Tokenizer:
             return self.template.render(prefix, queries)
         texts = [f"{prefix}{query}" for query in queries]
         return texts, "" if texts[0][-1:].isspace() else " "
-
-
-def opened_thought(prompt: str) -> str:
-    """Return the beginning of a thought with which a prompt ends, e.g. ``<think>``, if any."""
-    thought = _OPEN_THOUGHT.search(prompt)
-    return "" if thought is None else thought[0]

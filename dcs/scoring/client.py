@@ -39,17 +39,21 @@ class ServedEngine(Engine):
     ----------
     base_url : str
         Address of the server as it may be shown.
+    votes : int or None
+        Number of answers to sample for each prompt, if any.
     """
 
     served = True
     base_url: str
+    votes: int | None = None
     _limit_name = "max_tokens"
 
     async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
         """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
         import openai
 
-        chat, limit = is_chat(prompt), body["max_tokens"]
+        chat = isinstance(prompt, list) and isinstance(prompt[0], dict)
+        limit = body["max_tokens"]
         body = {"model": self.model, "messages" if chat else "prompt": prompt, **body}
         del body["max_tokens"]
         if chat and "return_token_ids" in body:
@@ -171,8 +175,3 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     # A notebook already runs an event loop, which must not be blocked.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
-
-
-def is_chat(prompt: Any) -> bool:
-    """Return whether a prompt consists of messages."""
-    return isinstance(prompt, list) and isinstance(prompt[0], dict)

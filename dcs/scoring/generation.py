@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, SchemeError, ScoringError, show
-from dcs.prompting.files import TaskFile, described_task, text_of
+from dcs.prompting.files import described_task, text_of
 from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
@@ -32,8 +31,6 @@ from dcs.schemes.apply import normalised
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring import Progress, Scorer, StoredScorer, load_scorer
 from dcs.scoring.base import Prompts, Scores, score_rows, scored_rows
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +169,11 @@ class PromptSet:
             )
         return tables
 
-    def _described(self, scorer: ScorerInfo) -> dict[str, Any] | None:
-        """Return what it takes to score other texts alike; None if the task has no file."""
-        if not self.task.described:
-            return None
+    def _described(self, scorer: ScorerInfo) -> dict[str, Any]:
+        """Return what it takes to score other texts alike."""
         return {
             "scoring": {"engine": scorer.name, **scorer.options},
-            "task": dict(self.task.described),
+            "task": self.task.file.described,
             "demonstrations": [asdict(example) for example in self.demonstrations.examples],
         }
 
@@ -194,47 +189,6 @@ class PromptSet:
         texts = {self.texts[row]: reason for row, reason in reasons.items()}
         examples = (example for every in self.examples.values() for example in every)
         return {each.id: texts[each.text] for each in examples if each.text in texts}
-
-
-def generate_tables(
-    scorer: Scorer,
-    task: Task,
-    *,
-    shots: Shots,
-    seed: int,
-    limit: int | None = None,
-    progress: Progress | None = None,
-) -> dict[str, ProbabilityTable]:
-    """Score the texts of a task with a model.
-
-    Parameters
-    ----------
-    scorer : Scorer
-        The loaded model.
-    task, shots, seed, limit
-        See :meth:`PromptSet.select`.
-    progress : callable, optional
-        Called with the number of texts just scored, of ``len(PromptSet.texts)``.
-
-    Returns
-    -------
-    dict
-        ``{"optimization": table, "test": table}``. All prompts share the same demonstrations,
-        which are drawn from the optimization texts and excluded from both tables. A text that
-        cannot be scored is missing, with a warning.
-
-    Raises
-    ------
-    ConfigError
-        If `shots` or `limit` is invalid.
-    ScoringError
-        If the model cannot score the prompts, or none of a split.
-    """
-    chosen = PromptSet.select(task, shots=shots, seed=seed, limit=limit)
-    probs, reasons = score_rows(scorer, chosen.prompts(), progress)
-    for name, reason in chosen.missing(reasons).items():
-        _log.warning("%s is missing from the tables: %s", name, reason)
-    return chosen.tables(probs, ScorerInfo.of(scorer), reasons)
 
 
 Text = str | Mapping[str, Any]
@@ -253,8 +207,6 @@ class ScoredBy:
         The engine, under ``engine``, and its options.
     task : Task
         The task, without texts.
-    file : TaskFile
-        Its file.
     prefix : PromptPrefix
         Instruction and demonstrations.
     """
@@ -263,7 +215,6 @@ class ScoredBy:
     revision: str
     scoring: Mapping[str, Any]
     task: Task
-    file: TaskFile
     prefix: PromptPrefix
 
     @classmethod
@@ -282,7 +233,7 @@ class ScoredBy:
                 "probabilities by dcs apply, or score and fit again with a new --output"
             )
         prompt = table["prompt"]
-        task, file = described_task(prompt["task"], source=f"{source}: prompt")
+        task = described_task(prompt["task"], source=f"{source}: prompt")
         shown = tuple(Example(**each) for each in prompt["demonstrations"])
         demonstrations = Demonstrations(shown, table["shots"], table["demonstration_seed"])
         if prompt_hash(task, demonstrations) != table["prompt_hash"]:
@@ -290,7 +241,7 @@ class ScoredBy:
                 f"{source}: its prompt is not that of the fitted rows; fit the scheme again"
             )
         prefix = render_prefix(task, demonstrations)
-        return cls(table["model"], table["revision"], prompt["scoring"], task, file, prefix)
+        return cls(table["model"], table["revision"], prompt["scoring"], task, prefix)
 
     def load(self, *, model: str | None = None, **options: Any) -> Scorer:
         """Load the scorer; `model` and `options` replace what is recorded.
@@ -395,7 +346,7 @@ class Classifier(AbstractContextManager["Classifier"]):
         rows = [*texts]
         for row, values in enumerate(rows):
             try:
-                queries[row] = render_query(by.task, text_of(by.file, values))
+                queries[row] = render_query(by.task, text_of(by.task.file, values))
             except ValueError as error:
                 reasons[row] = str(error)
         places = np.array([*queries], dtype=np.intp)

@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.forms.logs import texts_of
+from dcs.data.forms.logs import plain_of, texts_of
 from dcs.data.labels import as_text, fold
 from dcs.errors import ScoringError
 from dcs.scoring.chat import Tokenizer
@@ -144,11 +144,6 @@ def usable_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     return values
 
 
-MissingRule = Literal["spread", "bound"]
-"""The probability of a label that a server does not return: an equal share of the probability of
-all tokens that are not returned, at most that of the least probable returned token; or that upper
-bound itself."""
-
 #: The end of a thought, and its beginning, in the formats of current reasoning models.
 _THOUGHT = r"think\w*|thought|reasoning|reflection"
 _THOUGHT_END = re.compile(rf"[<\[◁]/(?:{_THOUGHT})[>\]▷]|<\|channel\|>final<\|message\|>", re.I)
@@ -180,12 +175,13 @@ def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64
     float64 array [N]
         0 if no token of the label was returned.
     """
-    plain, words = _comparable(label_words)
+    plain = plain_of(label_words)
     texts = texts_of([token for token, _ in shown], label_words)
     variants: Counter[bytes] = Counter()
     for text, (_, value) in zip(texts, shown, strict=True):
         variants[_encoded(plain(text))] += math.exp(value)  # type: ignore[assignment]
-    masses, spelled = np.zeros(len(words)), [_encoded(word) for word in words]
+    spelled = [_encoded(plain(word)) for word in label_words]
+    masses = np.zeros(len(spelled))
     for start, mass in variants.items():
         owners = [k for k, word in enumerate(spelled) if word.startswith(start)]
         if start and len(owners) == 1:
@@ -197,10 +193,11 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def fill_missing(
-    masses: NDArray[np.float64], shown: Shown, rule: MissingRule
-) -> NDArray[np.float64]:
+def fill_missing(masses: NDArray[np.float64], shown: Shown) -> NDArray[np.float64]:
     """Return class probabilities [N] from those of the returned labels; uniform if there is none.
+
+    Each of the others has an equal share of the probability of all tokens that are not returned,
+    at most that of the least probable returned token.
 
     Parameters
     ----------
@@ -208,17 +205,13 @@ def fill_missing(
         See :func:`label_masses`.
     shown : sequence of (str, float)
         The returned tokens and their log-probabilities.
-    rule : {"spread", "bound"}
-        See :data:`MissingRule`.
     """
     absent = masses == 0.0
     if absent.all():
         return np.full(masses.size, 1.0 / masses.size)
     if absent.any():
         returned = [math.exp(value) for _, value in shown]
-        share = min(returned)
-        if rule == "spread":
-            share = min(share, max(0.0, 1.0 - sum(returned)) / absent.sum())
+        share = min(*returned, max(0.0, 1.0 - sum(returned)) / absent.sum())
         masses = np.where(absent, share, masses)
     return np.asarray(masses / masses.sum(), dtype=np.float64)
 
@@ -283,7 +276,8 @@ def parse_distribution(text: str, label_words: Sequence[str]) -> NDArray[np.floa
     none if the others add up, and the rest if there is one of them.
     """
     *_, answer = _THOUGHT_END.split(text)
-    plain, words = _comparable(label_words)
+    plain = plain_of(label_words)
+    words = [*map(plain, label_words)]
     alternatives = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
     label = rf"(?<![\w.,])({alternatives})(?!\w)"
     share = r"[^\w.,;%\n]{1,9}(?<![:=\s]-)(\d+(?:[.,]\d+)?|\.\d+)(?!\w|[.,]\d)"
@@ -314,11 +308,3 @@ def mean_distribution(
     stated = [parse_distribution(text, label_words) for text in texts]
     clear = [each for each in stated if each is not None]
     return np.mean(clear or [np.full(len(label_words), np.nan)], axis=0), len(clear)
-
-
-def _comparable(label_words: Sequence[str]) -> tuple[Callable[[str], str], list[str]]:
-    """Return a function that removes blanks and, if words stay distinct, case; and the words."""
-    words = [word.strip().casefold() for word in label_words]
-    if len({*words}) == len(words):
-        return lambda text: text.strip().casefold(), words
-    return str.strip, [word.strip() for word in label_words]

@@ -21,8 +21,7 @@ from dcs.errors import (
     named,
     suggest,
 )
-from dcs.scoring.base import ReadingOptions, tokenizer_of
-from dcs.scoring.chat import Tokenizer
+from dcs.scoring.chat import PromptStyle, Tokenizer
 from dcs.scoring.labels import read_label_words
 
 PACKAGED_MODELS = ("tiny_lm",)
@@ -137,16 +136,14 @@ def require(package: str, install: str = "'dcs-debias[models]'") -> Any:
         ) from None
 
 
-def load_tokenizer(
-    model: str | os.PathLike[str], asked: ReadingOptions | None = None
-) -> Tokenizer:
+def load_tokenizer(model: str | os.PathLike[str], prompt: PromptStyle = "auto") -> Tokenizer:
     """Load only the tokenizer of a model.
 
     Parameters
     ----------
     model : str or path-like
         See :func:`resolve_model`.
-    asked : ReadingOptions, optional
+    prompt : "auto", "completion" or "chat"
         How prompts are rendered.
 
     Raises
@@ -162,7 +159,7 @@ def load_tokenizer(
         loaded = transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
-    return tokenizer_of(loaded, reference.name, asked or ReadingOptions())
+    return Tokenizer.of(loaded, reference.name, prompt)
 
 
 def loaded_revision(reference: ModelReference) -> str:

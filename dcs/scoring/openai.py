@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from dcs.data.checks import softmax
 from dcs.errors import (
     ConfigError,
     ScoringError,
@@ -28,22 +27,23 @@ from dcs.errors import (
     origin,
     plain_address,
     served_revision,
+    show,
 )
 from dcs.io import content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
 from dcs.scoring.base import Progress, Prompt, Prompts, ReadingOptions, Scores
-from dcs.scoring.chat import PromptStyle, Tokenizer
-from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, is_chat, run
+from dcs.scoring.chat import ANSWER_PREFIX, PromptStyle, Tokenizer
+from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
 from dcs.scoring.labels import (
+    NO_DISTRIBUTION,
     UNUSABLE,
-    LabelRule,
-    MissingRule,
     Shown,
     class_probabilities,
+    count_votes,
     fill_missing,
     label_masses,
+    mean_distribution,
     read_label_words,
-    usable_scores,
 )
 from dcs.scoring.models import require
 
@@ -57,6 +57,9 @@ _TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server return
 #: Numbers of most probable tokens that servers return, of which the first accepted one is used;
 #: None if they return any tokens.
 _TOPS = (None, 20, 5)
+
+#: Prompts of which most may not be answered without a label.
+_FIRST_PROMPTS = 20
 
 #: Prompts that fail one after another, after which the server is asked whether it answers any.
 _FAILURES = 4
@@ -74,9 +77,15 @@ class OpenAIOptions(ReadingOptions):
     top_logprobs : int or None
         Number of most probable tokens to request. By default the server is asked for exactly the
         label tokens, and for 20 or 5 if it does not support that.
-    missing : {"spread", "bound"}
-        How to handle labels that are not among the most probable tokens; see
-        :data:`dcs.scoring.labels.MissingRule`.
+    votes : int or None
+        Number of answers to sample for each prompt instead of reading log-probabilities; the
+        result is the number of answers that name each label.
+    temperature : float
+        Temperature of the samples.
+    max_tokens : int
+        Maximum number of tokens of a sample, including a thought.
+    answer : "distribution" or None
+        What sampled answers say: a share of each label instead of one label.
     concurrency : int
         Maximum number of concurrent requests.
     retries : int
@@ -99,7 +108,10 @@ class OpenAIOptions(ReadingOptions):
     ] = "https://api.openai.com/v1"
     api: Literal["completions", "chat"] = "completions"
     top_logprobs: int | None = Field(default=None, ge=1)
-    missing: MissingRule = "spread"
+    votes: int | None = Field(default=None, ge=1, le=1000)
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_tokens: int = Field(default=1024, ge=1)
+    answer: Literal["distribution"] | None = None
     concurrency: int = Field(default=8, ge=1)
     retries: int = Field(default=6, ge=0)
     timeout: float = Field(default=60.0, gt=0.0)
@@ -117,14 +129,19 @@ class OpenAIScorer(ServedEngine):
     **options
         See :class:`OpenAIOptions`. With ``api="chat"``, `prompt`
         is one message with the whole text (``completion``), or the instruction and the
-        demonstrations are messages (``chat``, also ``auto``); `answer_prefix` cannot be
-        ``assistant``. The label rules ``mean`` and ``joint`` need a server that returns the
-        log-probabilities of given tokens; with others, ``auto`` is ``first``.
+        demonstrations are messages (``chat``, also ``auto``). The label rule ``mean``, also
+        ``auto``, needs a server that returns the log-probabilities of given tokens; with others,
+        ``auto`` is ``first``. There is no ``joint``.
 
     Attributes
     ----------
+    votes : int or None
+        Number of answers to sample for each prompt; None reads log-probabilities instead.
     missing : collections.Counter
         Number of responses from which each label word was missing.
+    answered, parsed, unlabelled : int
+        Numbers so far of prompts that were answered, of sampled answers that name a label, and of
+        prompts whose answer contained no label.
 
     Raises
     ------
@@ -137,54 +154,70 @@ class OpenAIScorer(ServedEngine):
     options = OpenAIOptions
     indecisive = frozenset({"concurrency", "retries", "timeout", "key_variable"})
 
+    answered = parsed = unlabelled = 0
+
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(**options)
         asked = self._asked
         styles = get_args(PromptStyle)[: 3 if asked.api == "chat" else 2]
         check_choice("prompt", asked.prompt, styles)
-        check_choice("answer_prefix", asked.answer_prefix, ("user", "none"))
         require("openai")
         self.model = model
         self.revision, self.base_url = served_revision(asked.base_url, asked.revision)
+        self.votes = asked.votes or (None if asked.answer is None else 1)
         self.missing: Counter[str] = Counter()
         self._samples, self._top = self.votes or 1, asked.top_logprobs
         self._chat = asked.api == "chat" and asked.prompt != "completion"
 
     @cached_property
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> Mapping[str, str]:
         """Settings that determine the numbers; asks the server what it can do."""
-        settings = {"api": self._asked.api, "prompt": "chat" if self._chat else "completion"}
+        asked = self._asked
+        settings = {"api": asked.api, "prompt": "chat" if self._chat else "completion"}
         if self._chat:
-            settings["answer_prefix"] = self._asked.answer_prefix
+            settings["answer_prefix"] = ANSWER_PREFIX
         if self.votes is not None:
-            return settings | self._sampling
+            sampled = {"temperature": asked.temperature, "max_tokens": asked.max_tokens}
+            read = {"answer": asked.answer, "answers": self.votes}
+            sampled |= {"votes": self.votes} if asked.answer is None else read
+            return settings | {name: str(value) for name, value in sampled.items()}
         if self._top is None:
             self._top = run(self._find_log_probabilities())
+        if asked.label_rule == "joint" or (asked.label_rule == "mean" and self._top is not None):
+            tokens = "one token" if self._top is None else "the most probable tokens"
+            raise ConfigError(
+                f"label_rule {asked.label_rule!r}: {self.base_url} returns the log-probabilities "
+                f"of {tokens} only; use auto or first, or load the model by engine=transformers "
+                "or vllm"
+            )
         if self._top is None:
             self._rendered = self._rendering()
             rendered = {"rendering": self._rendered} if self._chat else {}
-            exact = {"log-probabilities": "exact", "label_rule": self._asked.label_rule}
+            exact = {"log-probabilities": "exact", "label_rule": asked.label_rule}
             return settings | exact | rendered
-        if self._asked.label_rule in ("mean", "joint"):
-            raise ConfigError(
-                f"label_rule {self._asked.label_rule!r}: {self.base_url} returns only the most "
-                "probable tokens; use auto or first"
-            )
         return settings | {
             "label_rule": "first",
             "log-probabilities": f"top {self._top}",
-            "missing": self._asked.missing,
+            "missing": "spread",
         }
 
     def report(self) -> list[str]:
-        """Return lines on labels missing from responses, and on unparsed votes."""
-        rule = {"bound": "the lowest returned probability", "spread": "a share of the rest"}
+        """Return lines on labels missing from responses, and on answers that name none."""
         lines = [
-            f"label word {word!r} was missing from {count} of {self.answered} responses; used "
-            f"{rule[self._asked.missing]}"
+            f"label word {word!r} was missing from {count} of {self.answered} responses; used a "
+            "share of the rest"
             for word, count in self.missing.most_common()
         ]
-        return lines + super().report()
+        if self.votes is not None:
+            number = self.votes * self.answered
+            what = "state a distribution" if self._asked.answer else "name one label"
+            lines.append(f"{self.parsed} of {number} sampled answers {what}")
+        if self.unlabelled:
+            lines.append(
+                f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
+                "their class probabilities are equal"
+            )
+        return lines
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         prefix, queries, label_words = prompts
@@ -195,7 +228,7 @@ class OpenAIScorer(ServedEngine):
 
     def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
         if self._chat:
-            return chat_messages(prefix, query, answer_prefix=self._asked.answer_prefix)
+            return chat_messages(prefix, query)
         text = f"{prefix}{query}"
         return [{"role": "user", "content": text}] if self._asked.api == "chat" else text
 
@@ -222,7 +255,7 @@ class OpenAIScorer(ServedEngine):
                     # Only what precedes a word matters; the server may refuse a long prompt.
                     shortest = min(prompts, key=lambda prompt: len(str(prompt)))
                     words = await self._label_tokens(client, shortest, label_words)
-                read = partial(self._read_exact, client, *words)
+                read = partial(self._read_exact, client, words)
 
             async def work() -> None:
                 nonlocal in_a_row
@@ -238,7 +271,7 @@ class OpenAIScorer(ServedEngine):
                     else:
                         in_a_row = 0
                         if answer:
-                            silent[row] = self._why(answer)
+                            silent[row] = answer
                     progress(1)
 
             workers = min(self._asked.concurrency, len(prompts))
@@ -246,6 +279,28 @@ class OpenAIScorer(ServedEngine):
         lost = self._lost(silent, len(prompts) - len(reasons))
         scores[[*lost]] = np.nan
         return scores, reasons | lost
+
+    def _lost(self, silent: Mapping[int, str], answered: int) -> dict[int, str]:
+        """Count answered prompts, some without a label; return those that are lost, and why.
+
+        All are lost that state no distribution. If most name no label, they are lost too, which is
+        an error if there are enough prompts to tell.
+        """
+        self.answered += answered
+        if self._asked.answer is not None:
+            return {row: f"{NO_DISTRIBUTION}: {show(text)}" for row, text in silent.items()}
+        if 2 * len(silent) <= answered:
+            self.unlabelled += len(silent)
+            return {}
+        reasons = {
+            row: f"no label word is in the answer {show(text)}; see the prompt with `dcs tasks "
+            "show`, or use the other api or label words that the model answers with"
+            for row, text in silent.items()
+        }
+        if answered >= _FIRST_PROMPTS:
+            row, why = next(iter(reasons.items()))
+            raise ScoringError(f"query {row}: {why}, as in {len(silent)} of {answered} answers")
+        return reasons
 
     async def _answer_anything(
         self, read: Callable[[Prompt], Awaitable[object]], failure: ScoringError
@@ -265,7 +320,7 @@ class OpenAIScorer(ServedEngine):
         async def ask() -> list[int]:
             async with self._connected() as client:
                 with self._converted("chat template"):
-                    return (await self._token_logs(client, self._render("", "A"), [0, 1]))[1]
+                    return (await self._encode(client, self._render("", "A")))[0]
 
         return content_key({"tokens": run(ask())})
 
@@ -297,10 +352,11 @@ class OpenAIScorer(ServedEngine):
         shown = await self._top_tokens(client, prompt, self._top or 1)
         masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
+        filled = fill_missing(masses, shown)
         if len(absent) == len(label_words):
-            return fill_missing(masses, shown, "spread"), first or "nothing"
+            return filled, first or "nothing"
         self.missing.update(absent)
-        return fill_missing(masses, shown, self._asked.missing), ""
+        return filled, ""
 
     async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> Shown:
         """Request the most probable next tokens of a prompt and their log-probabilities."""
@@ -332,7 +388,7 @@ class OpenAIScorer(ServedEngine):
                 "max_tokens": self._asked.max_tokens,
                 "n": min(self._samples, wanted - len(texts)),
             }
-            if self._asked.api == "completions" and self.answer is None:
+            if self._asked.api == "completions" and self._asked.answer is None:
                 body["stop"] = "\n"
             try:
                 answer = await self._post(client, body, prompt)
@@ -349,73 +405,67 @@ class OpenAIScorer(ServedEngine):
             ]
             if not choices:
                 raise ValueError("no answer")
-        read = self._read_answers(texts, label_words)
+        if self._asked.answer is None:
+            read = count_votes(texts, label_words)
+            self.parsed += int(read.sum())
+        else:
+            read, stated = mean_distribution(texts, label_words)
+            self.parsed += stated
         return read, "" if (read > 0).any() else texts[0] or "nothing"
 
     async def _read_exact(
-        self,
-        client: AsyncOpenAI,
-        words: tuple[tuple[int, ...], ...],
-        rule: LabelRule,
-        prompt: Prompt,
+        self, client: AsyncOpenAI, words: tuple[tuple[int, ...], ...], prompt: Prompt
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the log-probabilities of the label tokens."""
         wanted = sorted({*sum(words, ())})
-        (logs,), ids = await self._token_logs(client, prompt, wanted)
-        if rule != "joint":
-            values = np.array([[logs[token] for token in wanted]])
-            return _usable(class_probabilities(values, words)), ""
-        heads = sorted({word[:k] for word in words for k in range(1, len(word))})
-        after: dict[tuple[int, ...], dict[int, float]] = {(): logs}
-        if heads:
-            found, _ = await self._token_logs(client, [[*ids, *head] for head in heads], wanted)
-            after |= dict(zip(heads, found, strict=True))
-        scores = [sum(after[word[:k]][t] for k, t in enumerate(word)) for word in words]
-        return _usable(softmax(usable_scores(np.array([scores])))), ""
+        logs = await self._token_logs(client, prompt, wanted)
+        (row,) = class_probabilities(np.array([[logs[token] for token in wanted]]), words)
+        if np.isnan(row).any():
+            raise PromptError(UNUSABLE)
+        return row, ""
 
     async def _token_logs(
-        self, client: AsyncOpenAI, prompt: Prompt | list[list[int]], wanted: Sequence[int]
-    ) -> tuple[list[dict[int, float]], list[int]]:
-        """Return the log-probabilities of some tokens, for each prompt, and its token ids."""
-        logs: list[dict[int, float]] = []
+        self, client: AsyncOpenAI, prompt: Prompt, wanted: Sequence[int]
+    ) -> dict[int, float]:
+        """Return the log-probabilities of some tokens after a prompt."""
+        found: dict[int, float] = {}
         for start in range(0, len(wanted), _TOKENS_OF_A_REQUEST):
             some = list(wanted[start : start + _TOKENS_OF_A_REQUEST])
             body = {
                 **_ONE_TOKEN,
-                "logprobs": 1 if isinstance(prompt, str) or not is_chat(prompt) else True,
+                "logprobs": 1 if isinstance(prompt, str) else True,
                 "logprob_token_ids": some,
                 "return_tokens_as_token_ids": True,
             }
-            answer = await self._post(client, body, prompt)
-            choices = _in_order(answer)
-            logs = logs or [{} for _ in choices]
-            for found, choice in zip(logs, choices, strict=True):
-                shown = dict(_checked_logs(self._returned(choice)))
-                found |= {token: shown[f"token_id:{token}"] for token in some}
-        return logs, answer.get("prompt_token_ids") or choices[0].get("prompt_token_ids") or []
+            (choice,) = (await self._post(client, body, prompt))["choices"]
+            shown = dict(_checked_logs(self._returned(choice)))
+            found |= {token: shown[f"token_id:{token}"] for token in some}
+        return found
+
+    async def _encode(self, client: AsyncOpenAI, prompt: Any, **options: Any) -> list[list[int]]:
+        """Return the tokens of a prompt, or of each of several texts."""
+        answer = await self._post(client, {**_ONE_TOKEN, **options}, prompt)
+        if "prompt_token_ids" in answer:
+            return [answer["prompt_token_ids"]]
+        choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+        return [choice["prompt_token_ids"] for choice in choices]
 
     async def _label_tokens(
         self, client: AsyncOpenAI, prompt: Prompt, label_words: Sequence[str]
-    ) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
-        """Return the tokens of each label word as they follow a prompt, and the label rule."""
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return the tokens of each label word as they follow a prompt."""
         space = " " if isinstance(prompt, str) and not prompt[-1:].isspace() else ""
         words = [space + word.strip() for word in label_words]
 
-        async def encode(prompt: Any, **options: Any) -> list[list[int]]:
-            answer = await self._post(client, {**_ONE_TOKEN, **options}, prompt)
-            if "prompt_token_ids" in answer:
-                return [answer["prompt_token_ids"]]
-            return [choice["prompt_token_ids"] for choice in _in_order(answer)]
-
         if isinstance(prompt, str):
-            found = await encode([prompt, *(prompt + word for word in words)])
+            found = await self._encode(client, [prompt, *(prompt + word for word in words)])
         else:
-            found = await encode(prompt)
+            found = await self._encode(client, prompt)
             for word in words:
                 turns = [*prompt, {"role": "assistant", "content": word}]
                 options = {"continue_final_message": True, "add_generation_prompt": False}
-                found += await encode(turns, **options)
-        alone = await encode(words, add_special_tokens=False)
+                found += await self._encode(client, turns, **options)
+        alone = await self._encode(client, words, add_special_tokens=False)
         # Only their tokens are read, so that an empty text stands for the prompt of a chat.
         start = prompt if isinstance(prompt, str) else "\0"
         known = dict(zip([start, *(start + word for word in words)], found, strict=True))
@@ -427,12 +477,8 @@ class OpenAIScorer(ServedEngine):
                 "would not answer; use api=chat, or load the model by engine=transformers or vllm"
             )
         tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
-        return read_label_words(tokenizer, start, words, self._asked.label_rule)
-
-
-def _in_order(answer: Any) -> list[Any]:
-    """Return the choices of a response, in the order of the prompts."""
-    return sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+        rule = self._asked.label_rule
+        return read_label_words(tokenizer, start, words, "mean" if rule == "auto" else rule)[0]
 
 
 #: The body of a request that reads one position, for servers that return token ids.
@@ -458,14 +504,6 @@ def _checked_logs(shown: Shown) -> Shown:
             "; use another api or server"
         )
     return shown
-
-
-def _usable(probs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the only row of class probabilities, unless they are NaN."""
-    (row,) = probs
-    if np.isnan(row).any():
-        raise PromptError(UNUSABLE)
-    return np.asarray(row)
 
 
 def _check_prefixes(label_words: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,24 +42,14 @@ class _Prefix:
     @property
     def supports_padding(self) -> bool:
         """Whether padding may follow: it would count towards a sliding attention window."""
-        return self.cache is None or all(map(_is_plain, self.cache.layers))
+        layers = () if self.cache is None else self.cache.layers
+        return all(type(layer).__name__ == "DynamicLayer" for layer in layers)
 
     def repeated(self, times: int) -> Any:
         """Return a copy of the cache for several rows, which the model may modify."""
         repeated = copy.deepcopy(self.cache)
-        for layer in repeated.layers:
-            if _is_plain(layer):
-                # A view suffices: this layer concatenates new and old keys in a new tensor.
-                layer.keys = layer.keys.expand(times, -1, -1, -1)
-                layer.values = layer.values.expand(times, -1, -1, -1)
-            else:
-                layer.batch_repeat_interleave(times)
+        repeated.batch_repeat_interleave(times)
         return repeated
-
-
-def _is_plain(layer: Any) -> bool:
-    """Return whether a cache layer holds exactly the keys and values of all tokens."""
-    return type(layer).__name__ == "DynamicLayer"
 
 
 class TransformersOptions(LocalOptions):
@@ -124,8 +113,6 @@ class TransformersScorer(TokenEngine):
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)
         self.model, self.revision = model.name, model.revision
         self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
-        self._decode = model.tokenizer.batch_decode
-        self._options = {"tokenizer": model.tokenizer, "pad_token_id": 0}
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
@@ -141,58 +128,11 @@ class TransformersScorer(TokenEngine):
             ) from None
 
     def _next_scores(
-        self,
-        prompts: list[list[int]],
-        wanted: list[int],
-        progress: Progress,
-        *,
-        normalised: bool = False,
+        self, prompts: list[list[int]], wanted: list[int], *, normalised: bool = False
     ) -> NDArray[np.float64]:
-        def read(tails: list[list[int]], prefix: _Prefix) -> Any:
-            logits = self._run(tails, prefix).logits[:, -1]
-            if normalised:
-                return logits.double().log_softmax(-1)[:, wanted]
-            return logits[:, wanted].double()
+        """Run the shared prefix once, and the rest of the prompts in batches of similar length.
 
-        return self._run_in_batches(prompts, read, progress)
-
-    def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
-        torch = self._torch
-        shared = self._run_shared(prompts) if len(prompts) > 1 else _Prefix()
-        answers: list[list[str]] = []
-        for ids in prompts:
-            free = self._asked.max_tokens if self._limit is None else self._limit - len(ids)
-            rows = torch.tensor([ids], device=self._device).expand(votes, -1)
-            devices = [self._device] if self._device.type == "cuda" else []
-            with torch.random.fork_rng(devices):
-                torch.manual_seed(self._seed(ids))
-                tokens = self._model.generate(
-                    rows,
-                    attention_mask=torch.ones_like(rows),
-                    past_key_values=shared.cache and shared.repeated(votes),
-                    do_sample=True,
-                    temperature=self._asked.temperature,
-                    top_k=0,
-                    top_p=1.0,
-                    max_new_tokens=min(self._asked.max_tokens, free),
-                    stop_strings=self._stop,
-                    **self._options,
-                )
-            # Special tokens are kept: they may enclose a thought.
-            answers.append(self._decode(tokens[:, len(ids) :]))
-            progress(1)
-        return answers
-
-    def _run_in_batches(
-        self,
-        prompts: list[list[int]],
-        read: Callable[[list[list[int]], _Prefix], Any],
-        progress: Progress,
-    ) -> NDArray[np.float64]:
-        """Return the result of `read` for all prompts, computed in batches.
-
-        The shared prefix is run once and the tails in batches of similar length; a batch that
-        does not fit into memory is halved.
+        A batch that does not fit into memory is halved.
         """
         found: dict[int, NDArray[np.float64]] = {}
         prefix = self._run_shared(prompts)
@@ -207,13 +147,12 @@ class TransformersScorer(TokenEngine):
             if not prefix.supports_padding:
                 rows = [row for row in rows if len(tails[row]) == longest]
             try:
-                values = read([tails[row] for row in rows], prefix).cpu().numpy()
+                values = self._scores([tails[row] for row in rows], prefix, wanted, normalised)
             except RuntimeError as error:
                 if len(rows) == 1 or not is_out_of_memory(error):
                     raise
             else:
                 found |= dict(zip(rows, values, strict=True))
-                progress(len(rows))
                 del pending[: len(rows)]
                 continue
             # The tensors of the failed run are only freed outside of the except block.
@@ -224,6 +163,14 @@ class TransformersScorer(TokenEngine):
             )
             self._torch.cuda.empty_cache()
         return np.stack([found[row] for row in range(len(prompts))])
+
+    def _scores(
+        self, tails: list[list[int]], prefix: _Prefix, wanted: list[int], normalised: bool
+    ) -> NDArray[np.float64]:
+        logits = self._run(tails, prefix).logits[:, -1]
+        if normalised:
+            logits = logits.double().log_softmax(-1)
+        return np.asarray(logits[:, wanted].double().cpu().numpy())
 
     def _run_shared(self, prompts: list[list[int]]) -> _Prefix:
         # At least one token of each prompt must remain.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from dcs.errors import ScoringError, named
-from dcs.scoring.base import LocalOptions, Progress, TokenEngine
+from dcs.scoring.base import LocalOptions, TokenEngine
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
@@ -67,7 +67,6 @@ class VLLMScorer(TokenEngine):
 
     name = "vllm"
     packages = ("vllm", "torch")
-    extra = "vllm"
     options = VLLMOptions
     indecisive = frozenset({"tensor_parallel", "memory", "max_length"})
     gpu_option = "tensor_parallel"
@@ -100,8 +99,6 @@ class VLLMScorer(TokenEngine):
             "enforce_eager": None if has_gpu else True,
             # In a Ray actor vLLM would select Ray and wait for GPUs reserved by the actor.
             "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
-            # On a CPU, seeds and parts of prompts do not go together.
-            "enable_chunked_prefill": None if has_gpu or self.votes is None else False,
             "gpu_memory_utilization": asked.memory,
             "max_model_len": asked.max_length or -1,  # fitted to the memory
         }
@@ -134,34 +131,11 @@ class VLLMScorer(TokenEngine):
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision, **same)
 
     def _next_scores(
-        self,
-        prompts: list[list[int]],
-        wanted: list[int],
-        progress: Progress,
-        *,
-        normalised: bool = True,
+        self, prompts: list[list[int]], wanted: list[int], *, normalised: bool = True
     ) -> NDArray[np.float64]:
         starts = range(0, len(wanted), _MAX_TOKEN_IDS)
         parts = [self._logs(prompts, wanted[k : k + _MAX_TOKEN_IDS]) for k in starts]
-        progress(len(prompts))
         return np.concatenate(parts, axis=1)
-
-    def _sample(self, prompts: list[list[int]], votes: int, progress: Progress) -> list[list[str]]:
-        sampling = [
-            self._vllm.SamplingParams(
-                n=votes,
-                temperature=self._asked.temperature,
-                max_tokens=self._asked.max_tokens,
-                stop=self._stop,
-                seed=self._seed(ids),
-                # They may enclose a thought.
-                skip_special_tokens=False,
-            )
-            for ids in prompts
-        ]
-        outputs = self._run(prompts, sampling)
-        progress(len(prompts))
-        return [[answer.text for answer in output.outputs] for output in outputs]
 
     def _logs(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
         """Return the log-probabilities of at most 128 tokens after each prompt [M, K]."""
@@ -174,13 +148,10 @@ class VLLMScorer(TokenEngine):
         )
         # One object for all prompts: vLLM silently returns wrong values for a batch whose prompts
         # ask for different tokens.
-        shown = [output.outputs[0].logprobs[0] for output in self._run(prompts, sampling)]
-        return np.array([[found[token].logprob for token in wanted] for found in shown])
-
-    def _run(self, prompts: Sequence[list[int]], sampling: Any) -> list[Any]:
         requests = [{"prompt_token_ids": ids} for ids in prompts]
         outputs: list[Any] = self._engine.generate(requests, sampling, use_tqdm=False)
-        return outputs
+        shown = [output.outputs[0].logprobs[0] for output in outputs]
+        return np.array([[found[token].logprob for token in wanted] for found in shown])
 
     def _free(self) -> None:
         engine = self._engine

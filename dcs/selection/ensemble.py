@@ -204,7 +204,7 @@ class TableEnsemble:
         if scheme.combination is None:
             return self.tables[self.names.index(scheme.inputs[0])]
         combined = scheme.combination.apply(probs)
-        return replace(self.tables[0], probs=combined, counts=None, provenance=self.provenance)
+        return replace(self.tables[0], probs=combined, provenance=self.provenance)
 
 
 def inputs_of(scheme: CorrectionScheme, rows: ProbabilityTable | TableEnsemble) -> Array:

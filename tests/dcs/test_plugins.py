@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from dcs.errors import ConfigError
-from dcs.plugins import Group, naming_plugin, plugin_names
+from dcs.plugins import Group, naming_plugin
 from dcs.scoring import engine_class, load_scorer
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import SweepConfig
@@ -61,7 +61,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_method_of_an_installed_package_is_found(site: Path) -> None:
     _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
-    assert plugin_names("dcs.methods") == ("pairs",)
+    refuses(ConfigError, get_method, "pair", names=["pairs"])
     scheme = get_method("pairs").fit([[0.75, 0.25]], [0], classes=["a", "b"])
     assert scheme.classes == ("a", "b")
 

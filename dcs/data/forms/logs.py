@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dcs.data.columns import PREFIX, Reading, cells_of
-from dcs.data.forms import (
+from dcs.data.forms.plain import (
     Form,
     Rows,
     natural,
     parsed,
     parsed_cells,
-    with_found,
     with_scores,
     with_votes,
 )
@@ -125,6 +124,18 @@ def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[st
     plain = plain_of(classes)
     found = {name: masses.get(plain(name), 0.0) for name in classes}
     return found if sum(found.values()) > 0.0 else {}
+
+
+def with_found(
+    frame: pd.DataFrame, scores: Sequence[Mapping[str, Any]], told: Mapping[str, Any]
+) -> Rows:
+    """Return the rows that have scores, and a remark on the others."""
+    kept = [row for row, each in enumerate(scores) if each]
+    lost = [row for row, each in enumerate(scores) if not each]
+    remark = f"{len(lost):,} failed rows are left out, the first is {lost[0]}" if lost else ""
+    rest = frame.iloc[kept].reset_index(drop=True)
+    rows = with_scores(rest, [scores[row] for row in kept], [*scores[kept[0]]])
+    return Rows(rows, {**told, "values": "scores", "columns": None}, remark)
 
 
 _KEYS: Final = ("response", "body", "choices", "output")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import zipfile
 from dataclasses import replace
@@ -193,17 +192,7 @@ class TestNpz:
             with pytest.raises(TableError):
                 read_table(path)
 
-    def test_an_index_names_classes_model_and_task(self, tmp_path: Path) -> None:
-        entry = {"file": "t.npz", "classes": ["no", "yes"], "model": "m", "task": "t"}
-        entries = [{"file": "other.npz", "task": "other"}, entry]
-        for content in ("{", "{}", "[1]"):  # of something else
-            (tmp_path / "index.json").write_text(content)
-            assert read_table(saved(tmp_path)).classes == ("class_0", "class_1")
-        (tmp_path / "index.json").write_text(json.dumps(entries))
-        table = read_table(saved(tmp_path))
-        assert table.classes == ("no", "yes")
-        assert (table.provenance.model, table.provenance.task) == ("m", "t")
-        # The file itself and the options go before it.
+    def test_the_option_goes_before_the_file(self, tmp_path: Path) -> None:
         assert read_table(saved(tmp_path, classes=["a", "b"])).classes == ("a", "b")
         assert read_table(saved(tmp_path), classes=["x", "y"]).classes == ("x", "y")
 

@@ -12,9 +12,15 @@ import pandas as pd
 import pytest
 
 from dcs import DCSClassifier, fit_scheme
-from dcs.data.checks import checked_rows
-from dcs.data.reader import open_source, read_table
-from dcs.errors import DCSError, TableError
+from dcs.data.checks import checked_rows, softmax
+from dcs.data.reader import (
+    as_reading,
+    open_source,
+    open_sources,
+    read_table,
+    refuse_shared_texts,
+)
+from dcs.errors import ConfigError, DCSError, TableError
 from dcs.selection.compare import SelectionSettings
 from tests.dcs.refusals import refuses
 
@@ -55,7 +61,6 @@ VOTES = np.array([RNG.multinomial(10, row) for row in PROBS])
 SPARSE = [["" if v < 0.004 else f"{v:.4f}" for v in row] for row in PROBS]
 
 LABEL = {"label": GOLD}
-BOTH = pd.concat([columns(form="prob_{}"), columns(LOGS, "logprob_{}")], axis=1)
 
 #: Class columns, other columns, tolerance, and the separator unless it is a comma.
 WAYS: dict[str, tuple[Any, ...]] = {
@@ -78,7 +83,6 @@ WAYS: dict[str, tuple[Any, ...]] = {
     "with numbers": (columns(), {"length": range(120), "score": np.ones(120), **LABEL}, 1e-12),
     "with ids": (columns(), {"ticket_id": [f"T{k}" for k in range(120)], **LABEL}, 1e-12),
     "an index": (columns(), {"Unnamed: 0": range(120), **LABEL}, 1e-12),
-    "both": (BOTH, LABEL, 1e-12),
 }
 
 
@@ -130,6 +134,7 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns().assign(label=TOP), "label=label"),
         (columns().assign(label=PROBS.argmax(axis=1)), "label=label"),
         (pd.concat([columns(form="a_{}"), columns(PROBS[::-1], "b_{}")], axis=1), "columns="),
+        (pd.concat([columns(form="p_{}"), columns(LOGS, "log_{}")], axis=1), "columns="),
         (pd.DataFrame({"score": PROBS[:, 0], "label": GOLD}), "columns="),
         (columns().join(columns(PROBS[::-1], "corrected:{}")).assign(label=GOLD), "corrected:*"),
         (columns(classes=list("cdeab")).assign(label=(LABELS + 3) % 5), "labels=from-0"),
@@ -315,3 +320,51 @@ def test_labels_of_the_next_file_count_as_those_of_the_first(tmp_path: Path) -> 
 def test_names_with_the_same_number_keep_their_order() -> None:
     frame = pd.DataFrame({"p1": [0.9, 0.2], "p01": [0.1, 0.8], "label": [0, 1]})
     assert read_table(frame, columns=("p*",)).classes == ("p1", "p01")
+
+
+def test_rows_need_not_sum_to_one_and_are_not_copied() -> None:
+    probs = np.array([[0.25, 0.25], [1.0 + 1e-7, 0.0]])
+    values, labels, classes = checked_rows(probs, [0, 1])
+    assert values is probs
+    assert labels.tolist() == [0, 1]
+    assert classes == ("class_0", "class_1")
+    with pytest.raises(TableError):
+        checked_rows([[0.5, 1.1]], [0])
+
+
+def test_softmax_of_logits_far_apart() -> None:
+    logits = np.array([[0.0, -np.inf], [1e308, -1e308], [-1e308, -1e308], [0.0, np.log(3.0)]])
+    expected = [[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.25, 0.75]]
+    np.testing.assert_allclose(softmax(logits), expected)
+
+
+def test_paths_and_answers_that_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    for name in ("none", "empty", "folder"):
+        refuses(TableError, open_sources, tmp_path / name, names=[f"{tmp_path / name}: "])
+    refuses(ConfigError, as_reading, {"classes": "no,yes"}, names=["classes"])
+
+
+def _write(path: Path, ids: list[str], share: float) -> Path:
+    rows = {"p:a": share, "p:b": 1.0 - share, "label": ["a", "b", "a"], "id": ids}
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("shared", [["x", "y", "z"], ["1", "2", "90"], ["7", "8", "9"]])
+def test_shared_ids_are_refused_unless_they_number_the_rows(
+    shared: list[str], tmp_path: Path
+) -> None:
+    fitted = _write(tmp_path / "a.csv", shared, 0.2)
+    test = _write(tmp_path / "b.csv", ["u", "v", shared[2]], 0.7)
+    refuses(TableError, open_sources, fitted, test=test, names=["b.csv", "1 of 3 ids"])
+    numbered = [_write(tmp_path / f"{k}.csv", ["1", "2", "3"], k / 10) for k in (2, 7)]
+    assert [*open_sources(numbered[0], test=numbered[1])] == ["optimization", "test"]
+
+
+def test_one_shared_text_in_a_hundred_is_chance() -> None:
+    test = [f"text {k}" for k in range(100)]
+    assert refuse_shared_texts(test[:1], test, "t") != ""
+    assert refuse_shared_texts(["another"], test, "t") == ""
+    refuses(TableError, refuse_shared_texts, test[:2], test, "t", names=["2 of 100 texts"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import sys
@@ -19,12 +20,11 @@ from pydantic import ValidationError
 from dcs.errors import ConfigError, TableError
 from dcs.prompting.files import (
     DESCRIBED,
-    HubLocation,
     get_task,
     read_examples,
     read_task_file,
 )
-from dcs.prompting.tasks import SPLITS, Demonstrations, render_prefix, render_query
+from dcs.prompting.tasks import SPLITS, Demonstrations, HubLocation, render_prefix, render_query
 from tests.dcs.refusals import refuses
 
 
@@ -37,7 +37,6 @@ class Paper:
 
     sizes: tuple[int, int]
     rows: list[dict[str, Any]]
-    instruction: str
     printed: str
     published: str
 
@@ -49,32 +48,24 @@ PAPER = {
             {"text": "Rain quot; again. It #39;ll rain John #39;s a\\b.", "label": k}
             for k in range(4)
         ],
-        "Please classify the news articles into the categories of World, Sports, Business, and "
-        "Technology.\n\n",
         "Article: Rain quot; again. It #39;ll rain John #39;s a b.\nAnswer:",
         "Article: Rain\" again. It'll rain John's a b.\nAnswer: Technology",
     ),
     "dbpedia": Paper(
         (10_000, 5_000),
         [{"text": "A thing.", "label": k} for k in range(14)],
-        "Please classify the documents based on whether they are about a Company, School, Artist, "
-        "Athlete, Politician, Transportation, Building, Nature, Village, Animal, Plant, Album, "
-        "Film, or Book.\n\n",
         "Article: A thing.\nAnswer:",
         "Article: A thing.\nAnswer: Polit",
     ),
     "sst5": Paper(
         (8_544, 2_210),
         [{"TEXT": "not bad .", "LBL": k} for k in range(5)],
-        "",
         "Review: not bad .\nSentiment:",
         "Review: not bad .\nSentiment: great",
     ),
     "trec": Paper(
         (5_452, 500),
         [{"label": k} for k in ("NUM:a", "LOC:b", "HUM:c", "DESC:d", "ENTY:e", "ABBR:f")],
-        "Please classify the questions based on whether their answer type is a Number, Location, "
-        "Person, Description, Entity, or Abbreviation.\n\n",
         'Question: What is John\'s "big" plan, then?\nAnswer Type:',
         'Question: What is John\'s "big" plan, then?\nAnswer Type: Ab',
     ),
@@ -84,7 +75,6 @@ PAPER = {
             {"premise": "It rains.", "hypothesis": "It is wet.", "label": k, "idx": 0}
             for k in ("entailment", "not_entailment")
         ],
-        "",
         "It rains.\nquestion:\nIt is wet.\nTrue or False?\nanswer:",
         "It rains.\nquestion: It is wet. True or False?\nanswer: False",
     ),
@@ -94,9 +84,6 @@ PAPER = {
             {"TEXT1": "@DRUG$ helps @DRUG$.", "LBL": k, "ID": f"x.{k}"}
             for k in ("0", "DDI-effect", "DDI-mechanism", "DDI-advise", "DDI-int")
         ],
-        "Please choose a most suitable answer from Negative, Effect, Mechanism, Advice, or "
-        "Interaction, for the drug-drug interaction relation between the @drug$ pair in the "
-        "following description.\n\n",
         "Description: @DRUG$ helps @DRUG$.\nAnswer:",
         "Description: @drug$ helps @drug$ .\nAnswer: Interaction",
     ),
@@ -106,8 +93,6 @@ PAPER = {
             {"QUESTION": "Does it?", "CONTEXTS": ["One.", "Two."], "final_decision": word}
             for word in ("yes", "no", "maybe")
         ],
-        "Please choose a most suitable answer from yes, no, or maybe, for the following question "
-        "given a context.\n\n",
         "Context: One. Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer:",
         "Context: One.===Two.\nQuestion: Does it?yes, no, or maybe?\nAnswer: maybe",
     ),
@@ -149,8 +134,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestPaperTasks:
     def test_as_in_the_appendix(self, name: str, data: Path) -> None:
         task, paper = get_task(name, data), PAPER[name]
-        assert tuple(dict(task.sizes).values()) == paper.sizes
-        assert str(render_prefix(task, BARE)) == paper.instruction
+        assert tuple(task.file.sizes.values()) == paper.sizes
         assert render_query(task, task.examples("test")[0].text) == paper.printed
         for split in SPLITS:
             labels = [example.label for example in task.examples(split)]
@@ -165,8 +149,16 @@ class TestPaperTasks:
         example = task.examples("test")[task.label_words.index(word)]
         shown = Demonstrations((example,), shots=1, seed=0)
         separated = f"{paper.published}\n\n====\n\n"
-        assert str(render_prefix(task, shown)) == f"{paper.instruction}{separated}"
+        assert (
+            str(render_prefix(task, shown)) == f"{render_prefix(get_task(name), BARE)}{separated}"
+        )
         assert render_query(task, example.text) == query
+
+
+def test_instructions_stay_as_printed() -> None:
+    # Those of the appendix, read once; change them knowingly.
+    texts = "".join(str(render_prefix(get_task(name), BARE)) for name in DESCRIBED)
+    assert hashlib.sha256(texts.encode()).hexdigest()[:16] == "d5ba58189a955289"
 
 
 def refused(name: str, data: Path | None = None, *parts: object) -> None:

@@ -15,6 +15,7 @@ from dcs.prompting.tasks import (
     Example,
     Shots,
     Task,
+    TaskFile,
     parse_shots,
     prompt_hash,
     render_prefix,
@@ -23,14 +24,17 @@ from dcs.prompting.tasks import (
 )
 from tests.dcs.refusals import refuses
 
-COINS = Task(
+FILE = TaskFile(
     name="coins",
-    title="Heads or tails",
     classes=("Heads", "Tails"),
     label_words=("heads", "tails"),
     instruction="Say which side is up.",
-    input_prefix="Coin:",
-    answer_prefix="Side:",
+    template="Coin: {text}\nSide:",
+    files={"train": "coins.jsonl", "fields": {"text": "text"}, "label": "side"},
+)
+COINS = Task(
+    name="coins",
+    file=FILE,
     examples=lambda split: tuple(
         Example(id=f"{split}-{i}", text=f"coin {i} of {split}", label=0) for i in range(4)
     ),
@@ -90,7 +94,8 @@ class TestPrompt:
     def test_hash_knows_all_but_the_query(self) -> None:
         asked = [(COINS, SHOWN), (get_task("reviews"), SHOWN)]
         asked += [(COINS, dataclasses.replace(SHOWN, examples=SHOWN.examples[::-1]))]
-        for change in ({"separator": "\n---\n"}, {"template": "{text}"}):
-            asked += [(dataclasses.replace(COINS, **change), SHOWN)]
+        for change in ({"separator": "\n---\n"}, {"template": "{text}\nSide:"}):
+            file = FILE.model_copy(update=change)
+            asked += [(dataclasses.replace(COINS, file=file), SHOWN)]
         assert len({prompt_hash(task, shown) for task, shown in asked}) == 5
         assert prompt_hash(COINS, SHOWN) == prompt_hash(dataclasses.replace(COINS), SHOWN)

@@ -53,8 +53,6 @@ class ModelServer:
         """Return the tokens of a text; those of messages are the tokens of their contents."""
         if isinstance(prompt, list) and isinstance(prompt[0], dict):
             prompt = "".join(message["content"] for message in prompt)
-        if isinstance(prompt, list):
-            return prompt
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=special)["input_ids"]
         return ids
 
@@ -113,7 +111,7 @@ class ModelServer:
         self, body: dict[str, Any], given: Any, chat: bool
     ) -> tuple[int, dict[str, str], str]:
         """Answer as vLLM's own server does: with the tokens asked for, and those of prompts."""
-        batch = not chat and isinstance(given, list) and not isinstance(given[0], int)
+        batch = not chat and isinstance(given, list)
         choices = []
         for index, prompt in enumerate(given if batch else [given]):
             ids = self.encode(prompt, special=body.get("add_special_tokens", True))

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from dcs.errors import ScoringError
+from dcs.io import content_key
 from dcs.prompting.files import get_task
-from dcs.prompting.tasks import AnswerPrefix, render_prefix, render_query, select_demonstrations
+from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.scoring import load_scorer, resolve_model
-from dcs.scoring.cache import group_key, score_settings
+from dcs.scoring.cache import score_settings
 from dcs.scoring.chat import ChatTemplate
 from dcs.scoring.models import load_tokenizer
 from tests.dcs.refusals import refuses
@@ -62,29 +63,20 @@ def messages_of(text: str, *, system: bool) -> list[dict[str, str]]:
         turns.append({"role": "assistant", "content": TASK.label_words[example.label]})
     turns.append({"role": "user", "content": f"Review: {text}\nRating:"})
     if system:
-        return [{"role": "system", "content": TASK.instruction}, *turns]
-    turns[0]["content"] = f"{TASK.instruction}\n\n{turns[0]['content']}"
+        return [{"role": "system", "content": TASK.file.instruction}, *turns]
+    turns[0]["content"] = f"{TASK.file.instruction}\n\n{turns[0]['content']}"
     return turns
 
 
-@pytest.mark.parametrize("prefix", ["", "Rating: "])
 @pytest.mark.parametrize("family", TEMPLATES)
-def test_is_what_transformers_renders(family: str, prefix: str) -> None:
-    """The last line of the template may begin the answer in place of ending the question."""
+def test_is_what_transformers_renders(family: str) -> None:
     tokenizer, space = tokenizer_with(TEMPLATES[family]), " " if family == "no system" else ""
     messages = [messages_of(text, system=family != "no system") for text in TEXTS]
-    for message in sum(messages, []) if prefix else ():
-        role, text = message["role"], message["content"]
-        message["content"] = (
-            prefix + text if role == "assistant" else text.removesuffix("\nRating:")
-        )
     options = {"add_generation_prompt": True, "enable_thinking": False}
     rendered = tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    place: AnswerPrefix = "assistant" if prefix else "user"
-    texts, found = ChatTemplate(tokenizer, "m", answer_prefix=place).render(PREFIX, QUERIES)
+    texts, found = ChatTemplate(tokenizer, "m").render(PREFIX, QUERIES)
     # The space belongs to the answer where the template writes one before it.
-    expected = [text + space + prefix if prefix else text + space for text in rendered]
-    assert [text + found for text in texts] == expected
+    assert (texts, found) == (rendered, space)
     assert [tokenizer(text, add_special_tokens=False)["input_ids"] for text in rendered] == (
         tokenizer.apply_chat_template(messages, return_dict=False, **options)
     )
@@ -107,7 +99,7 @@ def test_a_thought_is_closed(opening: str, closed: str) -> None:
 def test_a_template_that_ignores_the_system_message() -> None:
     template = "{% for m in messages if m.role != 'system' %}{{ m.content }}|{% endfor %}"
     texts, _ = ChatTemplate(tokenizer_with(template), "m").render(PREFIX, QUERIES[:1])
-    assert texts[0].startswith(TASK.instruction)
+    assert texts[0].startswith(TASK.file.instruction)
 
 
 def test_a_template_that_refuses_the_prompt() -> None:
@@ -116,7 +108,10 @@ def test_a_template_that_refuses_the_prompt() -> None:
         template.render(PREFIX, QUERIES)
 
 
-@pytest.mark.parametrize("call", ['strftime_now("%d %b %Y")', "strftime_now( '%Y-%m-%d' )"])
+@pytest.mark.parametrize(
+    "call",
+    ['strftime_now("%d %b %Y")', "strftime_now( '%Y-%m-%d' )"],
+)
 def test_the_date_is_fixed(call: str) -> None:
     dated = (
         "{{ messages[-1].content }}{% if strftime_now is defined %}{{ " + call + " }}{% endif %}"
@@ -152,16 +147,14 @@ class TestScorer:
     def test_keys(self, folder: Path) -> None:
         def key(**options: Any) -> str:
             scorer = load_scorer(folder, device="cpu", **options)
-            return group_key(score_settings(scorer, PREFIX, TASK.label_words))
+            return content_key(score_settings(scorer, PREFIX, TASK.label_words))
 
-        prefixes: list[AnswerPrefix] = ["user", "assistant", "none"]
-        keys = [key(answer_prefix=each) for each in prefixes]
-        assert key() == key(prompt="chat") == keys[0]
-        assert len({*keys, key(prompt="completion")}) == 4
+        whole = key()
+        assert whole == key(prompt="chat") != key(prompt="completion")
         before = resolve_model(folder).revision
         (folder / "chat_template.jinja").write_text(TEMPLATES["thinking"])
         assert resolve_model(folder).revision != before
-        assert key() not in keys
+        assert key() != whole
 
     def test_another_day(self, folder: Path) -> None:
         template = "{% set how = '%f' %}{{ messages[-1].content }}{{ strftime_now(how) }} "

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError
 from dcs.prompting.tasks import (
     SPLITS,
@@ -17,7 +18,7 @@ from dcs.prompting.tasks import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring.generation import PromptSet, generate_tables
+from dcs.scoring.generation import PromptSet, ScorerInfo
 from tests.dcs.prompting.test_tasks import COINS
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
@@ -31,15 +32,22 @@ TASK = dataclasses.replace(
 )
 
 
+def tables_of(
+    clerk: Clerk, shots: Shots = 2, seed: int = 0, limit: int | None = None
+) -> dict[str, ProbabilityTable]:
+    chosen = PromptSet.select(TASK, shots=shots, seed=seed, limit=limit)
+    return chosen.tables(clerk.score(*chosen.prompts()), ScorerInfo.of(clerk), {})
+
+
 @pytest.mark.parametrize("shots", [0, 1, 5, "N"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_tables(shots: Shots, seed: int) -> None:
-    clerk, steps = Clerk(), list[int]()
-    tables = generate_tables(clerk, TASK, shots=shots, seed=seed, progress=steps.append)
+    clerk = Clerk()
+    tables = tables_of(clerk, shots, seed)
     shown = select_demonstrations(TASK, shots, seed=seed)
     assert tuple(tables) == SPLITS
     ((prefix, queries, words),) = clerk.calls
-    assert sum(steps) == len(queries) == len({*queries})
+    assert len(queries) == len({*queries})
     assert prefix == render_prefix(TASK, shown)
     for split in SPLITS:
         table = tables[split]
@@ -52,7 +60,9 @@ def test_tables(shots: Shots, seed: int) -> None:
         about = {"model": "abacus", "revision": "r7", "scorer": "clerk", "scorer_version": "1"}
         about |= {"task": "coins", "prompt_hash": prompt_hash(TASK, shown)}
         drawn = {"shots": shots, "demonstration_seed": seed, "split": split}
-        assert table.provenance.to_dict() == about | drawn
+        found = table.provenance.to_dict()
+        assert found.pop("prompt")["task"] == TASK.file.described
+        assert found == about | drawn
 
 
 class Votes(Clerk):
@@ -63,23 +73,17 @@ class Votes(Clerk):
         return np.tile([2.0, 1.0], (len(queries), 1))
 
 
-def test_votes_are_kept_as_counts() -> None:
-    for table in generate_tables(Votes(), TASK, shots=1, seed=0).values():
-        assert table.counts is not None
-        assert table.counts.tolist() == [[2, 1]] * table.n_rows
+def test_votes_are_smoothed() -> None:
+    for table in tables_of(Votes()).values():
         np.testing.assert_allclose(table.probs, [[0.625, 0.375]] * table.n_rows)
 
 
 def test_limit() -> None:
-    tables = generate_tables(Clerk(), TASK, shots=2, seed=0, limit=3)
-    whole = generate_tables(Clerk(), TASK, shots=2, seed=0)
+    tables, whole = tables_of(Clerk(), limit=3), tables_of(Clerk())
     for split, table in tables.items():
         assert table.ids == whole[split].ids[:3]
     refuses(ConfigError, PromptSet.select, TASK, shots=2, seed=0, limit=0, names=["limit 0"])
 
 
-def test_a_task_whose_texts_are_all_shown_is_refused_before_anything_is_scored() -> None:
-    clerk = Clerk()
-    with pytest.raises(ConfigError, match="coins"):
-        generate_tables(clerk, TASK, shots=12, seed=0)
-    assert not clerk.calls
+def test_a_task_whose_texts_are_all_shown() -> None:
+    refuses(ConfigError, PromptSet.select, TASK, shots=12, seed=0, names=["coins"])

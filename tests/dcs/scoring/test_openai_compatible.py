@@ -20,7 +20,7 @@ from dcs.errors import ConfigError, ScoringError
 from dcs.scoring import Scorer, StoredScorer, load_scorer
 from dcs.scoring.base import RowsError
 from dcs.scoring.cache import score_settings
-from dcs.scoring.labels import MissingRule, fill_missing, label_masses
+from dcs.scoring.labels import fill_missing, label_masses
 from dcs.scoring.openai import OpenAIScorer
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
@@ -71,9 +71,7 @@ class TestContract(ScorerContract):
 class TestExact:
     WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
 
-    @pytest.mark.parametrize(
-        ("rule", "words"), [("auto", TASK.label_words), ("first", WORDS[:3]), ("auto", WORDS)]
-    )
+    @pytest.mark.parametrize(("rule", "words"), [("auto", TASK.label_words), ("first", WORDS[:3])])
     def test_agrees_with_transformers(
         self, server: ModelServer, rule: str, words: tuple[str, ...]
     ) -> None:
@@ -83,6 +81,8 @@ class TestExact:
         found = scorer.score(PREFIX, QUERIES[:8], words)
         np.testing.assert_allclose(found, local.score(PREFIX, QUERIES[:8], words), atol=1e-5)
         assert scorer.settings["log-probabilities"] == "exact"
+        refuses(ScoringError, scorer.score, "", QUERIES, self.WORDS, names=["'zebra stripes'"])
+        refuses(ConfigError, ask, server, top_logprobs=None, label_rule="joint", names=["joint"])
 
     def test_in_a_chat(self, server: ModelServer) -> None:
         server.exact = True
@@ -125,8 +125,7 @@ class TestExact:
         server.most = most
         scorer = make(server, top_logprobs=None)
         assert scorer.settings["log-probabilities"] == found
-        for rule in ("mean", "joint"):
-            refuses(ConfigError, ask, server, top_logprobs=None, label_rule=rule, names=[rule])
+        refuses(ConfigError, ask, server, top_logprobs=None, label_rule="mean", names=["mean"])
         asked = len(server.requests)
         scorer.score(PREFIX, QUERIES[:3], TASK.label_words)
         assert len(server.requests) == asked + 3
@@ -386,14 +385,13 @@ def test_a_text_that_is_returned_twice(server: ModelServer) -> None:
 
 
 class TestMissing:
-    @pytest.mark.parametrize("rule", ["spread", "bound"])
-    def test_rules(self, server: ModelServer, rule: MissingRule) -> None:
+    def test_labels_have_a_share_of_the_rest(self, server: ModelServer) -> None:
         shown = {" good": -1.0, "the": -2.0}
         server.faults = [(200, {}, returned(shown))]
-        scorer = make(server, missing=rule)
+        scorer = make(server)
         (row,) = scorer.score("", ["Is it?"], ("good", "bad"))
         tokens = [*shown.items()]
-        expected = fill_missing(label_masses(tokens, ("good", "bad")), tokens, rule)
+        expected = fill_missing(label_masses(tokens, ("good", "bad")), tokens)
         np.testing.assert_allclose(row, expected)
         assert scorer.missing == {"bad": 1} and len(scorer.report()) == 1
 

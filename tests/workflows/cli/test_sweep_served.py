@@ -22,7 +22,6 @@ scoring:
   engine: openai
   # Four tokens are too few to show five labels.
   top_logprobs: 4
-  missing: bound
   concurrency: 4
   key_variable: {KEY_VARIABLE}
 """

@@ -37,7 +37,7 @@ class TestKey:
         server = [
             {"revision": "3"},
             {"api": "chat"},
-            {"missing": "bound"},
+            {"votes": 3},
             {"label_rule": "joint"},
         ]
         words = [{"label_rule": "first"}, {"label_rule": "joint"}]
@@ -101,6 +101,6 @@ def test_options_go_to_the_engine():
         "prompt": "completion",
     }
     # Nothing answers at the address that could say what it offers.
-    away = SERVED.model_copy(update={"missing": "bound", "retries": 0})
+    away = SERVED.model_copy(update={"retries": 0})
     with pytest.raises(ScoringError):
         away.load("anything")

@@ -29,7 +29,7 @@ from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
-    from dcs.scoring.base import ReadingOptions
+    from dcs.scoring import LabelRule
     from dcs.scoring.chat import Tokenizer
     from dcs_workflows.config.sweep import SweepConfig
     from dcs_workflows.plan import Budget, SweepPlan
@@ -177,11 +177,11 @@ def list_tasks(context: typer.Context) -> None:
     table = new_table("task ", "classes ", "optimization", "test", "about ")
     for name in (*PACKAGED, *DESCRIBED):
         task = get_task(name)
-        sizes = dict(task.sizes)
+        sizes: dict[str, int] = {**task.file.sizes}
         if name in PACKAGED:
             sizes = {str(split): len(task.examples(split)) for split in SPLITS}
         counts = (str(sizes.get(split, "?")) for split in SPLITS)
-        table.add_row(name, ", ".join(task.classes), *counts, task.title)
+        table.add_row(name, ", ".join(task.classes), *counts, task.file.title or task.file.name)
     console.print(table)
     console.print(
         f"{', '.join(DESCRIBED)} have no texts included: set their folder with "
@@ -209,7 +209,6 @@ def show(
     """
     from dcs.prompting.files import get_task
     from dcs.prompting.tasks import parse_shots, render_prefix, render_query, select_demonstrations
-    from dcs.scoring.base import ReadingOptions
     from dcs.scoring.models import load_tokenizer
     from dcs_workflows.config.sweep import PromptsConfig, configured
 
@@ -220,11 +219,10 @@ def show(
     prefix = render_prefix(task, demonstrations)
     query = render_query(task, text.text)
     scoring = config.scoring
-    known = ReadingOptions.model_fields
-    asked = ReadingOptions(**{k: v for k, v in scoring.options.items() if k in known})
-    tokenizer = load_tokenizer(model, asked)
+    tokenizer = load_tokenizer(model, scoring.prompt)
     (prompt,), space = tokenizer.render(prefix, [query])
     (ids,) = tokenizer.encode([prompt])
+    words = [space + word for word in task.label_words]
     typer.echo(prompt)
     console.print()
     for line in (
@@ -232,21 +230,19 @@ def show(
         f"label words: {', '.join(task.label_words)}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
         f"number of tokens: {len(ids)}",
-        _describe_labels(tokenizer, prompt, [space + word for word in task.label_words], asked),
+        _describe_labels(tokenizer, prompt, words, scoring.label_rule),
     ):
         console.print(line)
     pieces = (tokenizer.describe(token).replace("\n", "\\n") for token in ids)
     typer.echo(f"tokens of {model}:\n{'|'.join(pieces)}")
 
 
-def _describe_labels(
-    tokenizer: Tokenizer, prompt: str, words: list[str], asked: ReadingOptions
-) -> str:
+def _describe_labels(tokenizer: Tokenizer, prompt: str, words: list[str], rule: LabelRule) -> str:
     from dcs.errors import ScoringError
     from dcs.scoring.labels import read_label_words
 
     try:
-        found, rule = read_label_words(tokenizer, prompt, words, asked.label_rule)
+        found, rule = read_label_words(tokenizer, prompt, words, rule)
     except ScoringError as error:
         return f"label tokens: no rule applies: {error}"
     shown = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)

@@ -22,8 +22,8 @@ from dcs.scoring import (
 from dcs.scoring.base import SCORING_VERSION
 from dcs.scoring.cache import local_folder
 
-#: Options that are recorded only where they differ. Earlier versions had ``joint``, which is still
-#: part of the keys of scored tables.
+#: Options that are recorded only where they differ. Earlier versions had ``joint`` and
+#: ``answer_prefix``, which are still part of the keys of scored tables.
 _DEFAULTS = {"label_rule": "auto", "joint": "sum", "prompt": "auto", "answer_prefix": "user"}
 
 _FIELDS = {

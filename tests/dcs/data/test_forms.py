@@ -11,9 +11,8 @@ import pytest
 
 from dcs.data.columns import Reading
 from dcs.data.files import read_records
-from dcs.data.forms import Form
 from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
-from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE
+from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE, Form
 from dcs.data.reader import FORMS, open_source
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
