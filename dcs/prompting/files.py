@@ -350,7 +350,8 @@ def _missing_texts(file: TaskFile, data: str | None, parts: Iterable[str] = ()) 
     ways = []
     if file.files is not None:
         folder = Path(data or "DIR")
-        names = " and ".join(getattr(file.files, part) for part in parts or file.files.parts)
+        wanted = [part for part in parts if part in file.files.parts] or file.files.parts
+        names = " and ".join(getattr(file.files, part) for part in wanted)
         way = f"put {names} into {folder} or {folder / file.name} (--data DIR)"
         ways.append(": ".join(filter(None, (way, file.obtain))))
     if file.hub is not None:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import checked_rows
 from dcs.errors import InvalidInputError
@@ -127,7 +128,9 @@ class Method:
             raise InvalidInputError(f"method {self.name!r} has no fitter; specify one")
         if self.needs == "labels":
             values, indices = values[labelled], indices[labelled]
-        return self.fitter(values, indices, classes=names, seed=seed)
+        # The matrices are small, so that multi-threaded linear algebra would only add overhead.
+        with threadpool_limits(limits=1):
+            return self.fitter(values, indices, classes=names, seed=seed)
 
 
 def _calibration(

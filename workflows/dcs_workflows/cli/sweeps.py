@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -177,9 +177,9 @@ def list_tasks(context: typer.Context) -> None:
     table = new_table("task ", "classes ", "optimization", "test", "about ")
     for name in (*PACKAGED, *DESCRIBED):
         task = get_task(name)
-        sizes: dict[str, int] = {**task.file.sizes}
+        sizes: dict[Any, int] = dict(task.file.sizes)
         if name in PACKAGED:
-            sizes = {str(split): len(task.examples(split)) for split in SPLITS}
+            sizes = {split: len(task.examples(split)) for split in SPLITS}
         counts = (str(sizes.get(split, "?")) for split in SPLITS)
         table.add_row(name, ", ".join(task.classes), *counts, task.file.title or task.file.name)
     console.print(table)
