@@ -8,7 +8,7 @@ those that were judged, so that its sampler is in the same state as without the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -235,23 +235,6 @@ def _record(number: int, fit: Fit, seconds: float, started_ms: int) -> TrialReco
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A trial with its setting, and what an earlier run has stored of it."""
-
-    trial: optuna.Trial
-    setting: Hyperparameters
-    earlier: FrozenTrial | None
-
-    @property
-    def judged(self) -> Fit | None:
-        """Its result, if an earlier run has stored it."""
-        if self.earlier is None:
-            return None
-        accuracy, cobias, moves = self.earlier.values
-        return Fit(self.setting, accuracy, cobias, int(moves))
-
-
 class _Study:
     """The study while it runs."""
 
@@ -276,9 +259,9 @@ class _Study:
         )
         self._copy = copy
         complete = [] if copy is None else copy.get_trials(states=[TrialState.COMPLETE])
-        # Two processes may have stored each trial twice: those asked are found in order.
-        self._stored = iter(complete)
-        self._asked: list[_Asked] = []
+        # Those found among the stored ones, in order: two processes may have stored each twice.
+        self._stored, self._earlier = iter(complete), list[FrozenTrial]()
+        self._asked: list[tuple[optuna.Trial, Hyperparameters]] = []
         self.fits: list[Fit] = []
         self.records: list[TrialRecord] = []
 
@@ -286,44 +269,64 @@ class _Study:
         """Judge the standard settings together, then those of the sampler in a window."""
         for trial in self._first:
             self._study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
-        first = [self._ask() for _ in self._first]
+        settings = [self._ask()[1] for _ in self._first]
         clock, started_ms = time.perf_counter(), now_ms()
         if MIXTURE in self._space.calibrations:
             self._fitting.prepare(self._tuning.mapper)
-        judged = [each.judged for each in first if each.judged is not None]
-        if len(judged) < len(first):
+        if len(self._earlier) < self.n_first:
             share = self.n_first / self._n_trials
             judged = self._fitting.judge(
-                [each.setting for each in first],
+                settings,
                 mapper=self._tuning.mapper,
                 progress=lambda part: self._tuning.progress(0.95 * share * part),
             )
+        else:
+            judged = [*map(_earlier_fit, settings, self._earlier)]
         seconds = (time.perf_counter() - clock) / len(judged)
         for fit in judged:
             self._tell(fit, seconds, started_ms)
-        # Trial n is asked when trial n - window is told.
-        sampled = (self._ask() for _ in range(self.n_first, self._n_trials))
-        fitted = partial(_timed, self._fitting.rows.fit)
-        results = self._tuning.mapper(fitted, sampled, ahead=self._settings.window)
-        for schemes, seconds, started_ms in results:
-            asked = self._asked[len(self.fits)]
-            fit = asked.judged or self._fitting.judged(asked.setting, schemes)
-            self._tell(fit, seconds, started_ms)
-            self._tuning.progress(0.95 * len(self.fits) / self._n_trials)
+        self._sample()
 
-    def _ask(self) -> _Asked:
+    def _sample(self) -> None:
+        window, fitting = self._settings.window, self._fitting
+
+        def items() -> Iterator[Hyperparameters]:
+            for number in range(self.n_first, self._n_trials):
+                # All trials but those of the window are told, in order, and no others.
+                while len(self.fits) <= number - window:
+                    self._tell(*found[len(self.fits)])
+                _, setting = self._ask()
+                if number < len(self._earlier):
+                    found[number] = (_earlier_fit(setting, self._earlier[number]), 0.0, 0)
+                else:
+                    yield setting
+
+        found: dict[int, tuple[Fit, float, int]] = {}
+        # Trial n is asked when trial n - window is done.
+        results = self._tuning.mapper(partial(_timed, fitting.rows.fit), items(), ahead=window)
+        for index, (schemes, took, started_ms) in enumerate(results):
+            number = max(self.n_first, len(self._earlier)) + index
+            fit = fitting.judged(self._asked[number][1], schemes)
+            found[number] = (fit, took, started_ms)
+            self._tuning.progress(0.95 * (number + 1) / self._n_trials)
+        while len(self.fits) < self._n_trials:
+            self._tell(*found[len(self.fits)])
+
+    def _ask(self) -> tuple[optuna.Trial, Hyperparameters]:
         trial = self._study.ask()
         setting = self._space.suggest(trial)
-        earlier = next((each for each in self._stored if each.params == trial.params), None)
-        self._asked.append(_Asked(trial, setting, earlier))
+        found = next((each for each in self._stored if each.params == trial.params), None)
+        if found is not None:
+            self._earlier.append(found)
+        self._asked.append((trial, setting))
         return self._asked[-1]
 
     def _tell(self, fit: Fit, seconds: float, started_ms: int) -> None:
         """Tell the study the next trial in order, and store it."""
         number = len(self.fits)
-        trial, earlier = self._asked[number].trial, self._asked[number].earlier
-        if earlier is not None:
-            attrs = earlier.user_attrs
+        trial, _ = self._asked[number]
+        if number < len(self._earlier):
+            attrs = self._earlier[number].user_attrs
             seconds, started_ms = attrs["seconds"], attrs["started_ms"]
         values = {name: float(getattr(fit, name)) for name in OBJECTIVES}
         about = {"score": fit.accuracy - fit.cobias, "seconds": seconds, "started_ms": started_ms}
@@ -333,7 +336,7 @@ class _Study:
         self._constrain(trial, fit)
         self._study.tell(trial, [*values.values()])
         stored = self._tuning.stored
-        if stored is not None and self._copy is not None and earlier is None:
+        if stored is not None and self._copy is not None and number >= len(self._earlier):
             with stored.storage_errors():
                 self._copy.add_trial(self._study.get_trials(deepcopy=False)[number])
         self.records.append(_record(number, fit, seconds, started_ms))
@@ -348,13 +351,17 @@ class _Study:
             trial.set_constraint("max_accuracy_loss", 100.0 * loss - settings.max_accuracy_loss)
 
 
+def _earlier_fit(setting: Hyperparameters, trial: FrozenTrial) -> Fit:
+    accuracy, cobias, moves = trial.values
+    return Fit(setting, accuracy, cobias, int(moves))
+
+
 def _timed(
-    fit: Callable[[Hyperparameters], tuple[CorrectionScheme, ...]], asked: _Asked
+    fit: Callable[[Any], tuple[CorrectionScheme, ...]], item: Any
 ) -> tuple[tuple[CorrectionScheme, ...], float, int]:
-    """Fit a setting without each fold, unless it is judged, and measure the time."""
+    """Fit a setting without each fold on a worker and measure the time there."""
     started_ms, clock = now_ms(), time.perf_counter()
-    schemes = () if asked.earlier is not None else fit(asked.setting)
-    return schemes, time.perf_counter() - clock, started_ms
+    return fit(item), time.perf_counter() - clock, started_ms
 
 
 def make_sampler(name: Sampler, *, seed: int, trials: int) -> BaseSampler:
