@@ -389,6 +389,17 @@ class SweepPlan:
         lines = (line for each in given if isinstance(each, GivenTable) for line in each.remarks)
         return list(dict.fromkeys(lines))
 
+    def located(self, key: str, record: CellRecord) -> CellRecord:
+        """Return the record of a cell with the files of its tables in their provenance."""
+        files, tables = self.tables[key].files, record.provenance.get("tables")
+        if not files or tables is None:
+            return record
+        located = {
+            split: {**about, "file": str(files[split].absolute())}
+            for split, about in tables.items()
+        }
+        return replace(record, provenance={**record.provenance, "tables": located})
+
     @property
     def varies(self) -> tuple[str, ...]:
         """Which of model, task, shots and seed differ between the sources."""

@@ -137,6 +137,12 @@ class GivenTable(Source):
     remarks: tuple[str, ...] = ()
     complete: ClassVar = True
 
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """File of the rows of each split; empty for rows that are joined from several."""
+        first, *others = self.members.values()
+        return {} if others else {"optimization": first[0], "test": first[-1]}
+
     def rows(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, as they are now."""
         tables = {name: _read_member(each, self.reading)[0] for name, each in self.members.items()}
@@ -670,6 +676,7 @@ class JointTables:
     """Stored tables of the same rows by name, which are tuned jointly and have no own file."""
 
     members: Mapping[str, StoredTables]
+    files: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

@@ -181,6 +181,13 @@ class TestNpz:
         with pytest.raises(TableError, match="t.npz: "):
             read_table(path)
 
+    def test_arrays_that_are_too_large_are_not_unpacked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = saved(tmp_path)
+        monkeypatch.setattr("dcs.data.files.MOST_VALUES", 16)
+        refuses(TableError, read_table, path, names=["too large"])
+
     def test_no_pickle_is_loaded(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(saved(tmp_path, labels=None), "a") as archive:
             archive.writestr("labels.npy", pickle.dumps(Trap()))

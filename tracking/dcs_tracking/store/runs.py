@@ -475,7 +475,8 @@ def _cell_params(record: CellRecord, varied: Collection[str]) -> dict[str, Any]:
 
 
 def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
-    """Return the tables of a cell as MLflow datasets: what is known of them, and their sizes."""
+    """Return the tables of a cell as MLflow datasets: where they are, and their sizes."""
+    from mlflow.data import sources
     from mlflow.data.code_dataset_source import CodeDatasetSource
     from mlflow.data.meta_dataset import MetaDataset
     from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -487,7 +488,12 @@ def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
         if digest is None:
             continue
         about = record.provenance.get("tables", {}).get(split, {})
-        source = CodeDatasetSource({k: str(about[k]) for k in about} | {"digest": digest})
+        # Without a file of its own, what is known of the table.
+        source: Any = CodeDatasetSource({k: str(about[k]) for k in about} | {"digest": digest})
+        if "file" in about:
+            # MLflow makes the classes of this module when it is imported.
+            kind = sources.LocalArtifactDatasetSource  # type: ignore[attr-defined]
+            source = kind(about["file"])
         dataset = MetaDataset(  # type: ignore[abstract]
             source,
             name=schema.shorten(" ".join([*who, split]), 500),

@@ -62,6 +62,7 @@ class _Tuning:
     """Cells that are submitted together."""
 
     cells: tuple[Cell, ...]
+    key: str
     started_ms: int
     width: int
 
@@ -232,7 +233,7 @@ class Driver:
             )
             if not (self._tuning or self._progress.work["cells"]):
                 self._progress.first_cell = time.monotonic()
-            self._tuning[running] = _Tuning(cells, now_ms(), width)
+            self._tuning[running] = _Tuning(cells, waiting.key, now_ms(), width)
             if not waiting.cells:
                 self._waiting.popleft()
 
@@ -268,7 +269,7 @@ class Driver:
             self._progress.cells_done += 1
             self._progress.cells_failed += not record.finished
             self._progress.work.update(cells=1, trials=len(record.trials))
-            yield record
+            yield self._plan.located(ended.key, record)
 
 
 def _is_cluster_error(error: BaseException | None) -> bool:

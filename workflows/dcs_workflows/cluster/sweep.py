@@ -119,7 +119,7 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
         for group in sharing(cells):
             known: dict[Any, Any] = {}
             for cell in group:
-                yield compute_cell(
+                record = compute_cell(
                     cell,
                     tables,
                     sweep=plan.config.name,
@@ -128,6 +128,7 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
                     studies=studies,
                     known=known,
                 )
+                yield plan.located(key, record)
 
 
 def _record_all(
