@@ -226,29 +226,20 @@ def _scored(
     columns: dict[tuple[str, ...], list[Any]] = {}
     for name in structured(frame):
         columns[(name,)] = parsed_cells(frame, name)
-    if both := _list_columns(frame, {name: cells for (name,), cells in columns.items()}, given):
-        cells = zip(*(columns[(name,)] for name in both), strict=True)
-        columns[both] = [dict(zip(_LISTS, pair, strict=True)) for pair in cells]
+    rows = zip(*columns.values(), strict=True)
+    parts = [dict(zip((name for (name,) in columns), row, strict=True)) for row in rows]
+    if both := next(filter(None, map(_lists, parts)), None):
+        columns[both] = [{name: row[name] for name in both} for row in parts]
     for names, found in columns.items():
         pairs = [_pairs(cell) for cell in found]
         filled = zip(pairs, found, strict=True)
         if any(pairs) and all(each or cell is None for each, cell in filled):
-            return [*names], pairs
+            # Lists of other names may be tokens and what they cost.
+            labels = {frozenset(label for label, _ in row) for row in pairs if row}
+            named = all({*_LISTS} <= cell.keys() for cell in found if isinstance(cell, dict))
+            if named or not (len(labels) > 1 or has_class_columns(frame, given)):
+                return [*names], pairs
     return None
-
-
-def _list_columns(
-    frame: pd.DataFrame, columns: Mapping[str, list[Any]], given: Reading
-) -> tuple[str, str] | None:
-    """Return the columns of labels and of scores; other names if each row has all labels."""
-    rows = [
-        dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
-    ]
-    both = next(filter(None, map(_lists, rows)), None)
-    if both is None or both == _LISTS:
-        return both
-    labels = {frozenset(row[both[0]]) for row in rows if _lists(row) == both}
-    return None if len(labels) > 1 or has_class_columns(frame, given) else both
 
 
 def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:

@@ -286,6 +286,8 @@ def test_lists_in_another_order_in_each_row() -> None:
         table = read_table(frame.assign(gold=GOLD)).with_classes(CLASSES)
         np.testing.assert_allclose(table.probs, PROBS)
         assert table.labels.tolist() == LABELS.tolist()
+    tokens = [{"tokens": ["the", str(k)], "costs": [0.5, 0.5]} for k in range(120)]
+    assert read_table(columns().assign(label=GOLD, said=tokens)).classes == tuple(CLASSES)
 
 
 def test_a_question_is_answered() -> None:
