@@ -26,6 +26,8 @@ from dcs.errors import DCSError, escaped, redact
 
 #: Width for files and pipes, in which no table is wrapped.
 _PIPE_WIDTH = 1000
+#: Interval between attempts to stop a command that is importing modules.
+_IMPORT_SECONDS = 0.05
 
 
 class _Console(Console):
@@ -138,8 +140,23 @@ class Stop:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
+        if number != signal.SIGALRM:
+            self.number = number
+        if _is_importing(frame):
+            # Some modules discard an exception that interrupts their import, and stay locked for
+            # other threads: try again when the import has ended.
+            signal.signal(signal.SIGALRM, self._on_signal)
+            signal.setitimer(signal.ITIMER_REAL, _IMPORT_SECONDS)
+            return
         raise KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 #: One instance, since signal handlers are per process.
