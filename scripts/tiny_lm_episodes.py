@@ -146,8 +146,8 @@ def _task_episode(
         items.append((text, words[label]))
     if mode == "replaced" or chance(rng, 0.25):
         return _join(pick(rng, _INSTRUCTIONS), *_TEMPLATES[draw_index(rng, [1] * 6)], items)
-    instruction = "" if mode == "permuted" and chance(rng, 0.5) else task.instruction
-    return _join(instruction, task.input_prefix, task.answer_prefix, items)
+    instruction = "" if mode == "permuted" and chance(rng, 0.5) else task.file.instruction
+    return _join(instruction, task.file.input_prefix, task.file.answer_prefix, items)
 
 
 def _topic_episode(rng: np.random.Generator, length: int) -> Episode:
