@@ -36,7 +36,7 @@ def test_a_server_gone_for_a_while_holds_nothing_up(cluster, undisturbed, scored
     try:
         records, report = sweep(scored, tracking_uri=address)
         assert results(records) == undisturbed[1]
-        assert back.wait(60), "the server did not come back"
+        assert back.wait(300), "the server did not come back"
         if report.pending:
             (report,) = sync(scored)
         assert report.pending == 0, report.message
