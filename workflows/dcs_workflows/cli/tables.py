@@ -359,7 +359,10 @@ def evaluate(
         schemes[str(path) if name in schemes else name] = each
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
     if by is not None:
-        console.print(f"corrected by {by}")
+        console.print(
+            f"corrected by {by}; of rows that it was fitted on, these metrics are optimistic",
+            style="yellow",
+        )
     warn_of_fitted_rows(rows, schemes)
 
 
