@@ -104,3 +104,12 @@ def test_options_go_to_the_engine():
     away = SERVED.model_copy(update={"retries": 0})
     with pytest.raises(ScoringError):
         away.load("anything")
+
+
+@pytest.mark.parametrize(
+    ("engine", "option", "owner"),
+    [("transformers", {"votes": 3}, "openai"), ("openai", {"dtype": "float32"}, "vllm")],
+)
+def test_an_option_of_another_engine_names_that_engine(engine, option, owner):
+    with pytest.raises(ValueError, match=owner):
+        ScoringSettings(engine=engine, **option)

@@ -71,6 +71,12 @@ class ScoringSettings(_Options):  # type: ignore[misc]
     def _has_known_options(self) -> ScoringSettings:
         model = as_value_error(engine_options, self.engine)
         for name in self.options:
+            owners = [e for e in PACKAGED_ENGINES if name in engine_options(e).model_fields]
+            if owners and name not in model.model_fields:
+                raise ValueError(
+                    f"key {name!r}: is an option of the engine {' and '.join(owners)}, not of "
+                    f"{self.engine}"
+                )
             check_choice("key", name, ("engine", "store", *model.model_fields))
         check = partial(validated, model, source=f"engine {self.engine}", error=ConfigError)
         as_value_error(check, self.options)
