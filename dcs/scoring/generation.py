@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -31,6 +32,8 @@ from dcs.schemes.apply import normalised
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring import Progress, Scorer, StoredScorer, load_scorer
 from dcs.scoring.base import Prompts, Scores, score_rows, scored_rows
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,47 @@ class PromptSet:
         texts = {self.texts[row]: reason for row, reason in reasons.items()}
         examples = (example for every in self.examples.values() for example in every)
         return {each.id: texts[each.text] for each in examples if each.text in texts}
+
+
+def generate_tables(
+    scorer: Scorer,
+    task: Task,
+    *,
+    shots: Shots,
+    seed: int,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, ProbabilityTable]:
+    """Score the texts of a task with a model.
+
+    Parameters
+    ----------
+    scorer : Scorer
+        The loaded model.
+    task, shots, seed, limit
+        See :meth:`PromptSet.select`.
+    progress : callable, optional
+        Called with the number of texts just scored, of ``len(PromptSet.texts)``.
+
+    Returns
+    -------
+    dict
+        ``{"optimization": table, "test": table}``. All prompts share the same demonstrations,
+        which are drawn from the optimization texts and excluded from both tables. A text that
+        cannot be scored is missing, with a warning.
+
+    Raises
+    ------
+    ConfigError
+        If `shots` or `limit` is invalid.
+    ScoringError
+        If the model cannot score the prompts, or none of a split.
+    """
+    chosen = PromptSet.select(task, shots=shots, seed=seed, limit=limit)
+    probs, reasons = score_rows(scorer, chosen.prompts(), progress)
+    for name, reason in chosen.missing(reasons).items():
+        _log.warning("%s is missing from the tables: %s", name, reason)
+    return chosen.tables(probs, ScorerInfo.of(scorer), reasons)
 
 
 Text = str | Mapping[str, Any]

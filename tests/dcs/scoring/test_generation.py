@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError
 from dcs.prompting.tasks import (
     SPLITS,
@@ -18,7 +17,7 @@ from dcs.prompting.tasks import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring.generation import PromptSet, ScorerInfo
+from dcs.scoring.generation import PromptSet, generate_tables
 from tests.dcs.prompting.test_tasks import COINS
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
@@ -32,22 +31,15 @@ TASK = dataclasses.replace(
 )
 
 
-def tables_of(
-    clerk: Clerk, shots: Shots = 2, seed: int = 0, limit: int | None = None
-) -> dict[str, ProbabilityTable]:
-    chosen = PromptSet.select(TASK, shots=shots, seed=seed, limit=limit)
-    return chosen.tables(clerk.score(*chosen.prompts()), ScorerInfo.of(clerk), {})
-
-
 @pytest.mark.parametrize("shots", [0, 1, 5, "N"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_tables(shots: Shots, seed: int) -> None:
-    clerk = Clerk()
-    tables = tables_of(clerk, shots, seed)
+    clerk, steps = Clerk(), list[int]()
+    tables = generate_tables(clerk, TASK, shots=shots, seed=seed, progress=steps.append)
     shown = select_demonstrations(TASK, shots, seed=seed)
     assert tuple(tables) == SPLITS
     ((prefix, queries, words),) = clerk.calls
-    assert len(queries) == len({*queries})
+    assert sum(steps) == len(queries) == len({*queries})
     assert prefix == render_prefix(TASK, shown)
     for split in SPLITS:
         table = tables[split]
@@ -74,12 +66,13 @@ class Votes(Clerk):
 
 
 def test_votes_are_smoothed() -> None:
-    for table in tables_of(Votes()).values():
+    for table in generate_tables(Votes(), TASK, shots=2, seed=0).values():
         np.testing.assert_allclose(table.probs, [[0.625, 0.375]] * table.n_rows)
 
 
 def test_limit() -> None:
-    tables, whole = tables_of(Clerk(), limit=3), tables_of(Clerk())
+    tables = generate_tables(Clerk(), TASK, shots=2, seed=0, limit=3)
+    whole = generate_tables(Clerk(), TASK, shots=2, seed=0)
     for split, table in tables.items():
         assert table.ids == whole[split].ids[:3]
     refuses(ConfigError, PromptSet.select, TASK, shots=2, seed=0, limit=0, names=["limit 0"])
