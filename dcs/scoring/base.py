@@ -114,9 +114,8 @@ class Scorer(Protocol):
         ``votes``, the number of answers sampled for each prompt, `score` returns the number of
         votes for each class.
 
-    A class may also define the attributes of :class:`Engine`; a method ``report()`` that returns
-    lines to print at the end; and a method ``sent(prefix, query)`` that returns the prompt as it
-    is sent to the model, and its number of tokens, 0 if unknown.
+    A class may also define the attributes of :class:`Engine`, and a method ``report()``, which
+    returns lines to print at the end.
     """
 
     name: str
@@ -312,11 +311,6 @@ class TokenEngine(Engine):
         progress(len(texts))
         wrong = (row for row in rows if np.isnan(probs[row]).any())
         return probs, reasons | dict.fromkeys(wrong, UNUSABLE)
-
-    def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
-        """Return a prompt as the model reads it, and its number of tokens."""
-        (text,), _ = self._tokenizer.render(prefix, [query])
-        return text, len(self._tokenizer.encode([text])[0])
 
     def _unfit(self, tokens: list[list[int]], word: int) -> dict[int, str]:
         """Return why prompts cannot be run, by row."""

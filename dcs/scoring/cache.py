@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ from dcs.scoring.base import (
     SCORING_VERSION,
     Engine,
     Progress,
-    Prompt,
     Prompts,
     Scorer,
     Scores,
@@ -214,11 +213,6 @@ class StoredScorer(Engine):
         found = np.stack([missing if key in reasons else group.rows[key] for key in hashes])
         rows = enumerate(hashes)
         return found, {row: reasons[key] for row, key in rows if key in reasons}
-
-    def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
-        """Return a prompt as it is sent to the model, and its number of tokens, 0 if unknown."""
-        sent: Any = getattr(self._scorer, "sent", lambda *texts: ("".join(map(str, texts)), 0))
-        return cast("tuple[Prompt, int]", sent(prefix, query))
 
     def _open(self, settings: Mapping[str, Any]) -> ShardGroup:
         """Return a group; the last one is kept, since a table is scored in many calls."""

@@ -232,10 +232,6 @@ class OpenAIScorer(ServedEngine):
         text = f"{prefix}{query}"
         return [{"role": "user", "content": text}] if self._asked.api == "chat" else text
 
-    def sent(self, prefix: str | PromptPrefix, query: str) -> tuple[Prompt, int]:
-        """Return a prompt as it is sent; servers count the tokens of all."""
-        return self._render(prefix, query), 0
-
     async def _score_all(
         self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress
     ) -> Scores:

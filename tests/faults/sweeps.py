@@ -29,7 +29,7 @@ CONFIG = SweepConfig(
         judge={"development": 0.3},
         space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
     ),
-    tracking={"trials": "none", "figures": "none", "traces": 0},
+    tracking={"trials": "none", "figures": "none"},
 )
 #: Little beside the scoring.
 SCORING = CONFIG.model_copy(update={"methods": ("icl",)})

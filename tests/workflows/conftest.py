@@ -73,7 +73,7 @@ QUICK = {
 }
 
 #: Drawing takes longer than all else in recording, and is tested where it is written.
-UNDRAWN = ("--set", "tracking.figures=none", "--set", "tracking.traces=0")
+UNDRAWN = ("--set", "tracking.figures=none")
 
 
 #: The key of a served model, in the variable of a test's own: workers have it from their start.

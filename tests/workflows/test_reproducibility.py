@@ -26,7 +26,7 @@ CONFIG = SweepConfig(
     tuner=QUICK | {"trials": 4},
     # Cross-validation calibrates, which is linear algebra; a study is Optuna and annealing.
     axes={"development": (0.3, None)},
-    tracking={"trials": "none", "figures": "none", "traces": 0},
+    tracking={"trials": "none", "figures": "none"},
 )
 N_CELLS = 4
 

@@ -128,7 +128,6 @@ SCORING: dict[str, Any] = {
     "metrics": {},
     "started_ms": 0,
     "finished_ms": 0,
-    "prompts": "scored/k1/prompts.json",
 }
 
 
@@ -148,13 +147,6 @@ def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
     ):
         with pytest.raises(ValidationError):
             use()
-
-
-def test_a_record_of_prompts_names_no_other_files() -> None:
-    assert ScoringRecord(**SCORING).prompts
-    for path in ("../prompts.json", "/etc/prompts.json", "a/../../prompts.json"):
-        with pytest.raises(ValidationError):
-            ScoringRecord(**SCORING | {"prompts": path})
 
 
 def test_the_pages_of_mlflow_are_for_this_machine() -> None:

@@ -29,7 +29,7 @@ CONFIG = SweepConfig(
     methods=("icl", "dcs"),
     limit=30,
     tuner=QUICK,
-    tracking={"figures": "none", "traces": 2},
+    tracking={"figures": "none"},
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import collect_provenance
-from dcs_tracking.records import CellRecord, PromptRecord, ScoringRecord, TrialRecord
+from dcs_tracking.records import CellRecord, ScoringRecord, TrialRecord
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.store import queries
 from dcs_tracking.store.recorder import Recorder, RecorderReport, sync
@@ -18,7 +18,6 @@ __all__ = [
     "Archive",
     "CellRecord",
     "Cells",
-    "PromptRecord",
     "Recorder",
     "RecorderReport",
     "ScoringRecord",

@@ -28,13 +28,11 @@ from dcs.io import (
     atomic_write_text,
     first_fault,
     naming,
-    read_json,
     read_text,
 )
 from dcs_tracking.records import (
     KEY_PATTERN,
     CellRecord,
-    PromptRecord,
     ScoringRecord,
     SweepStatus,
     plain,
@@ -57,13 +55,10 @@ class TrackingSettings(Strict):
         Whether to record the trials of a cell, as step metrics and a table of its run.
     figures : "sweep" or "none"
         Whether to draw the figures of the sweep.
-    traces : int
-        Maximum number of prompts of each scored table to log as traces, with their texts.
     """
 
     trials: Literal["table", "none"] = "table"
     figures: Literal["sweep", "none"] = "sweep"
-    traces: int = Field(default=20, ge=0, le=100)
 
 
 class Sweep(TrackingSettings):
@@ -176,19 +171,6 @@ class Archive:
         if record.key != key:
             raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
         return record
-
-    def prompts(self, scoring: ScoringRecord) -> list[PromptRecord]:
-        """Return the sampled prompts of a scored table.
-
-        Raises
-        ------
-        dcs.errors.TrackingError
-            Raised if their file is damaged; names it.
-        """
-        path = self.output / scoring.prompts
-        if not scoring.prompts or not path.is_file():
-            return []
-        return [PromptRecord(**values) for values in read_json(path, error=TrackingError)]
 
     def digest(self, key: str) -> str | None:
         """Return the digest of a record without parsing it; None if it does not exist."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -280,9 +280,6 @@ class ScoringRecord:
         ``scoring/seconds``, ``scoring/prompts_per_second`` and so on.
     started_ms, finished_ms : int
         Start and end, in milliseconds since the epoch.
-    prompts : str
-        Path in the output folder of a JSON file with a list of prompts, the values of
-        `PromptRecord`; empty without.
     """
 
     key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
@@ -291,49 +288,11 @@ class ScoringRecord:
     metrics: Mapping[str, float]
     started_ms: int
     finished_ms: int
-    prompts: str = ""
-
-    @field_validator("prompts")
-    @classmethod
-    def _is_inside(cls, path: str) -> str:
-        # A record from elsewhere must not send other files of this machine to a server.
-        if PurePath(path).is_absolute() or ".." in PurePath(path).parts:
-            raise ValueError("must be a path in the output folder")
-        return path
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON without the sample of prompts, hexadecimal."""
-        body = {name: value for name, value in plain(self).items() if name != "prompts"}
-        return text_digest(json.dumps(body, sort_keys=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class PromptRecord:
-    """A prompt as it was sent to a model, and what the model returned.
-
-    Parameters
-    ----------
-    inputs : mapping
-        ``prompt``, a text, or ``messages`` of a chat.
-    outputs : mapping
-        ``log_probabilities`` or ``votes``, by label word.
-    label : str
-        Label word of the true class.
-    tokens : int
-        Number of tokens of the prompt; 0 if unknown.
-    started_ms : int
-        Start, in milliseconds since the epoch.
-    seconds : float
-        Wall time: of a batch, its share.
-    """
-
-    inputs: Annotated[Mapping[str, Any], _Plain]
-    outputs: Annotated[Mapping[str, Any], _Plain]
-    label: str
-    tokens: int
-    started_ms: int
-    seconds: float
+        """SHA-256 of the canonical JSON, hexadecimal."""
+        return text_digest(json.dumps(plain(self), sort_keys=True))
 
 
 @plain_dataclass(frozen=True, slots=True)

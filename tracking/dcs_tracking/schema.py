@@ -15,7 +15,6 @@ KIND_CELL: Final = "cell"
 KIND_MEAN: Final = "mean"
 KIND_SCORING: Final = "scoring"
 KIND_MODEL: Final = "model"
-KIND_PROMPT: Final = "prompt"
 
 SWEEP: Final = "dcs.sweep"
 SWEEP_KEY: Final = "dcs.sweep_key"

@@ -32,7 +32,7 @@ from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
 from dcs.seeds import derive_generator
 from dcs.selection.ensemble import TableEnsemble, joint_digest
-from dcs_tracking.records import PromptRecord, now_ms, plain
+from dcs_tracking.records import now_ms
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
 from dcs_workflows.held_out import Rows, hold_out
@@ -589,11 +589,6 @@ class StoredTables:
         return {str(split): self.folder / f"{split}.parquet" for split in SPLITS}
 
     @property
-    def prompts(self) -> Path:
-        """The file of the sampled prompts, which may not exist."""
-        return self.folder / "prompts.json"
-
-    @property
     def scoring(self) -> Scoring | None:
         """The record of the scoring, or None if it does not exist.
 
@@ -643,17 +638,8 @@ class StoredTables:
                 )
         return tables
 
-    def write(
-        self,
-        tables: Mapping[str, ProbabilityTable],
-        *,
-        prompts: Sequence[PromptRecord] = (),
-        **about: Any,
-    ) -> Scoring:
-        """Write both tables and sampled prompts, each atomically.
-
-        Their record is written last, and returned.
-        """
+    def write(self, tables: Mapping[str, ProbabilityTable], **about: Any) -> Scoring:
+        """Write both tables, each atomically; their record is written last, and returned."""
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
@@ -664,9 +650,6 @@ class StoredTables:
         with FileLock(self.folder / ".lock"):
             for split, file in self.files.items():
                 tables[split].write(file)
-            if prompts:
-                text = json.dumps([plain(prompt) for prompt in prompts], indent=1)
-                atomic_write_text(self.prompts, text)
             atomic_write_text(self.folder / _RECORD, json.dumps(asdict(scoring), indent=1))
         return scoring
 

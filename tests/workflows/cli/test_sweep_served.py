@@ -17,7 +17,7 @@ tasks: [reviews]
 shots: [1]
 methods: [icl]
 limit: 20
-tracking: {{figures: none, traces: 2}}
+tracking: {{figures: none}}
 scoring:
   engine: openai
   # Four tokens are too few to show five labels.

@@ -13,7 +13,7 @@ from dcs_tracking import schema
 from dcs_tracking.archive import Archive
 from dcs_tracking.records import CellRecord, StoredCell
 from dcs_tracking.results.cells import MEASURES, ordered
-from dcs_tracking.store.client import delete_traces, open_experiment, open_store, search_runs
+from dcs_tracking.store.client import open_experiment, open_store, search_runs
 from dcs_tracking.store.views import view_links
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
 
 
 def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str) -> int:
-    """Delete the runs that match a filter, their models and traces; return their number.
+    """Delete the runs that match a filter, and their models; return their number.
 
     MLflow keeps deleted runs until `mlflow gc`.
     """
@@ -224,7 +224,6 @@ def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str)
             of_run = f"source_run_id = '{run_id}'"
             for model in client.search_logged_models([experiment_id], of_run):
                 client.delete_logged_model(model.model_id)
-            delete_traces(client, experiment_id, run_id)
             client.delete_run(run_id)
             count += 1
     return count

@@ -25,9 +25,7 @@ from dcs_tracking.results.settings import own_settings
 from dcs_tracking.results.sweep_tables import main_results, table_files
 from dcs_tracking.store import views
 from dcs_tracking.store.client import (
-    delete_traces,
     log_files,
-    log_traces,
     make_experiment,
     search_runs,
 )
@@ -242,9 +240,6 @@ class SweepRuns:
         run_id = self._new_run(schema.KIND_SCORING, name, tags, start=scoring.started_ms)
         metrics = _metrics(scoring.metrics, scoring.finished_ms)
         self._log(run_id, metrics, params={**who, **scoring.params})
-        if prompts := self._archive.prompts(scoring)[: self._sweep.traces]:
-            own = {key: tags[key] for key in tags if key.startswith("dcs.")}
-            log_traces(self._client, prompts, self.experiment_id, run_id, own)
         self._client.set_terminated(run_id, end_time=scoring.finished_ms)
 
     def write_summary(self, cells: Cells, failed: int) -> None:
@@ -364,7 +359,6 @@ class SweepRuns:
         return parent.info
 
     def _delete_cell(self, run_id: str) -> None:
-        delete_traces(self._client, self.experiment_id, run_id)
         # A deleted run can be restored and must not be RUNNING then.
         self._client.set_terminated(run_id, "KILLED")
         self._client.delete_run(run_id)

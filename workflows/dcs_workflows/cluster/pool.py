@@ -123,8 +123,7 @@ class ScoringPool:
     def _open_next(self) -> None:
         key, request = self._waiting.popleft()
         try:
-            texts, sampled = self._plan.texts.get(key), self._plan.config.tracking.traces
-            self._open.append(TableScoring(key, request, texts, sampled=sampled))
+            self._open.append(TableScoring(key, request, self._plan.texts.get(key)))
         except DCSError as error:
             self._skip(request, error)
 
@@ -136,7 +135,7 @@ class ScoringPool:
             fresh = [each for each in tables if each not in taken]
             table = actor.table = fresh[0] if fresh else max(tables, key=lambda t: len(t.left))
         shard = table.left.popleft()
-        reference = actor.handle.score.remote(table.prompts.prompts(shard), table.sampled(shard))
+        reference = actor.handle.score.remote(table.prompts.prompts(shard))
         actor.calls += 1
         self.running[reference] = _Call(actor, table, shard)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.scoring import Progress, StoredScorer, engine_trait
-from dcs.scoring.base import Prompt, Prompts, score_rows
+from dcs.scoring.base import Prompts, score_rows
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import PromptSet, ScorerInfo
-from dcs_tracking.records import PromptRecord, now_ms
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.tables import Scoring, StoredTables, TableRequest, texts_key
@@ -48,10 +47,6 @@ class ScoredShard:
         Numbers of prompts scored by the model, and of their tokens, since the actor was started.
     remarks : list of str
         Report of the engine.
-    started_ms, seconds : int, float
-        Start of the shard, in milliseconds since the epoch, and its wall time.
-    sent : list of tuple
-        The sampled prompts; see :meth:`dcs.scoring.StoredScorer.sent`.
     reasons : mapping of int to str
         Why prompts could not be scored, by row; their probabilities are NaN.
     """
@@ -60,9 +55,6 @@ class ScoredShard:
     scored: int
     tokens: int
     remarks: list[str]
-    started_ms: int = 0
-    seconds: float = 0.0
-    sent: Sequence[tuple[Prompt, int]] = ()
     reasons: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -110,28 +102,11 @@ class ScoringActor:
         return ScorerInfo.of(scorer, self._settings.recorded)
 
     @one_thread()
-    def score(
-        self,
-        prompts: Prompts,
-        sampled: Sequence[int] = (),
-        progress: Progress | None = None,
-    ) -> ScoredShard:
-        """Score and store prompts; see :meth:`dcs.scoring.Scorer.score`.
-
-        Those of the indices `sampled` are returned as they are sent to the model.
-        """
-        scorer, started_ms, clock = self._scorer, now_ms(), time.perf_counter()
+    def score(self, prompts: Prompts, progress: Progress | None = None) -> ScoredShard:
+        """Score and store prompts; see :meth:`dcs.scoring.Scorer.score`."""
+        scorer = self._scorer
         probs, reasons = score_rows(scorer, prompts, progress)
-        return ScoredShard(
-            probs,
-            scorer.scored,
-            scorer.tokens_read,
-            scorer.report(),
-            started_ms=started_ms,
-            seconds=time.perf_counter() - clock,
-            sent=[scorer.sent(prompts.prefix, prompts.queries[row]) for row in sampled],
-            reasons=reasons,
-        )
+        return ScoredShard(probs, scorer.scored, scorer.tokens_read, scorer.report(), reasons)
 
     def close(self) -> None:
         """Free the memory of the model, including GPU memory, before the process ends."""
@@ -175,8 +150,6 @@ class TableScoring:
         The request.
     texts : str, optional
         Its :func:`texts_key` when the sweep was planned.
-    sampled : int
-        Number of prompts to record, evenly spaced.
 
     Attributes
     ----------
@@ -189,9 +162,7 @@ class TableScoring:
         If the texts cannot be read, or have changed.
     """
 
-    def __init__(
-        self, key: str, request: TableRequest, texts: str | None = None, *, sampled: int = 0
-    ) -> None:
+    def __init__(self, key: str, request: TableRequest, texts: str | None = None) -> None:
         if texts is not None and texts != texts_key(request):
             # Stored under this key, the table would be mistaken for that of the planned texts.
             raise ScoringError(
@@ -208,9 +179,6 @@ class TableScoring:
         self._unscored = self.n_prompts
         self._clock = time.perf_counter()
         self._scored = self._tokens = 0
-        rows = np.linspace(0, self.n_prompts - 1, sampled, dtype=int)
-        #: The sampled prompts by row, with the shards that hold them.
-        self._sent: dict[int, tuple[Prompt, int, ScoredShard] | None] = dict.fromkeys(rows)
         self._remarks: dict[Work, list[str]] = {}
         self._reasons: dict[int, str] = {}
 
@@ -219,16 +187,10 @@ class TableScoring:
         """Whether all shards are scored."""
         return not self._unscored
 
-    def sampled(self, shard: slice) -> list[int]:
-        """Return the sampled rows of a shard, counted from its first."""
-        return [row - shard.start for row in self._sent if shard.start <= row < shard.stop]
-
     def add(self, shard: slice, result: ScoredShard, work: Work) -> None:
         """Add a scored shard of an actor."""
         self._probs[shard] = result.probs
         self._reasons |= {shard.start + row: reason for row, reason in result.reasons.items()}
-        for row, (prompt, tokens) in zip(self.sampled(shard), result.sent, strict=True):
-            self._sent[shard.start + row] = prompt, tokens, result
         self._unscored -= shard.stop - shard.start
         # Results of an actor may arrive in another order.
         scored, tokens = max(0, result.scored - work.scored), max(0, result.tokens - work.tokens)
@@ -258,33 +220,7 @@ class TableScoring:
             missing=self.prompts.missing(self._reasons),
             scored=self._scored,
             tokens=self._tokens,
-            prompts=[*self._prompt_records("votes" in info.settings)],
         )
-
-    def _prompt_records(self, voted: bool) -> Iterator[PromptRecord]:
-        task, examples = self.prompts.task, self.prompts.examples.values()
-        words = [*task.label_words, ""]  # the last one is that of unlabelled texts
-        labels = {each.text: words[each.label] for part in examples for each in part}
-        for row, sent in self._sent.items():
-            if sent is None or row in self._reasons:
-                continue
-            prompt, tokens, shard = sent
-            values = self._probs[row]
-            if not voted:
-                values = np.log(np.maximum(values, np.finfo(float).tiny))
-            yield PromptRecord(
-                inputs={"prompt" if isinstance(prompt, str) else "messages": prompt},
-                outputs={
-                    "votes" if voted else "log_probabilities": dict(
-                        zip(task.label_words, values.tolist(), strict=True)
-                    )
-                },
-                label=labels[self.prompts.texts[row]],
-                # A server says it of all prompts together.
-                tokens=tokens or round(self._tokens / max(self._scored, 1)),
-                started_ms=shard.started_ms,
-                seconds=shard.seconds / len(shard.probs),
-            )
 
 
 def score_here(
@@ -299,7 +235,7 @@ def score_here(
         work.info = actor.load()
 
     def score(shard: slice) -> ScoredShard:
-        return actor.score(table.prompts.prompts(shard), table.sampled(shard), progress)
+        return actor.score(table.prompts.prompts(shard), progress)
 
     with ThreadPoolExecutor(in_flight(table.request.scoring)) as threads:
         for shard, result in zip(table.left, threads.map(score, table.left), strict=True):

@@ -74,7 +74,6 @@ def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
                 metrics=note.metrics,
                 started_ms=note.finished_ms - round(1000 * note.seconds),
                 finished_ms=note.finished_ms,
-                prompts=stored.prompts.relative_to(plan.output).as_posix(),
             )
 
 
