@@ -8,11 +8,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from dcs.io import content_key
 from dcs_tracking import Archive
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings
-from dcs_workflows.plan import Budget, Progress, SweepPlan, plan_sweep, sharing
+from dcs_workflows.plan import (
+    STORAGE_VARIABLE,
+    Budget,
+    Progress,
+    SweepPlan,
+    plan_sweep,
+    sharing,
+)
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.tables import StoredTables
 from tests.workflows.conftest import QUICK, biased_table, refused, toy_cell
@@ -84,6 +92,18 @@ def test_a_dry_run_counts_and_computes_nothing(dcs, begun):
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path):
     given = ("--dry-run", "--output", tmp_path, "--set")
     refused("sweep", "quickstart", *given, "optuna_storage=redis://x")
+
+
+def test_studies_in_memory_are_not_stored_and_need_no_folder_in_common(dcs, tmp_path, monkeypatch):
+    assert plan_sweep(CONFIG, tmp_path).shared_folder == tmp_path
+    for storage in ("memory", "postgresql://me@host/x"):
+        config = CONFIG.model_copy(update={"optuna_storage": SecretStr(storage)})
+        assert plan_sweep(config, tmp_path).shared_folder is None
+    biased_table(60).write(tmp_path / "rows.parquet")
+    monkeypatch.setenv(STORAGE_VARIABLE, "memory")
+    dcs("tune", tmp_path / "rows.parquet", "--trials", "1", "--output", tmp_path / "runs")
+    assert (tmp_path / "runs" / "rows-dcs" / "scheme.json").exists()
+    assert not (tmp_path / "runs" / "studies").exists()
 
 
 def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):

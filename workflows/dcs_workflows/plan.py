@@ -160,6 +160,9 @@ _FORMER_TRIALS: Final = 48
 STORAGE_VARIABLE: Final = "DCS_OPTUNA_STORAGE"
 """Environment variable with the storage of studies, used if the configuration has none."""
 
+MEMORY: Final = "memory"
+"""Storage of studies that are not stored, so that nodes need no folder in common."""
+
 
 def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
     """Return the settings with those that do not affect a method reset to their defaults.
@@ -325,9 +328,12 @@ class SweepPlan:
 
     @property
     def shared_folder(self) -> Path | None:
-        """The folder that all nodes must share: for scored prompts and journals of studies."""
-        in_database = "://" in (self.study_storage or "")
-        return None if in_database and not self.missing_tables else self.output
+        """The folder that all nodes must share, for the journals of studies.
+
+        Tables and records come back to the driver; scored prompts may stay where they are.
+        """
+        storage = self.study_storage or ""
+        return None if storage == MEMORY or "://" in storage else self.output
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells of a table with the given digests.

@@ -266,7 +266,7 @@ def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
     for record in Archive(runs).load(keys, summaries=True).values():
         with suppress(ConfigError):  # An earlier version wrote the record.
             stored.append(studies.of(Cell.from_identity(record.identity)))
-    return stored
+    return [*filter(None, stored)]
 
 
 def register(

@@ -67,8 +67,8 @@ _DAEMONS: dict[str, psutil.Process] = {}
 
 #: The ways out if nodes have no common folder.
 SHARED = (
-    "give a folder of a file system that all nodes share, or use tables in place of prompts "
-    "(--tables) with studies in a database (DCS_OPTUNA_STORAGE), which need none"
+    "give a folder of a file system that all nodes share, or, which needs none, keep studies in "
+    "memory (--set optuna_storage=memory) or in a database (DCS_OPTUNA_STORAGE)"
 )
 
 #: Custom resources of a cluster that declares where work runs; see cluster.yaml. Nodes that
@@ -270,19 +270,23 @@ def _silence_stderr() -> Iterator[None]:
 def _start_local(options: dict[str, Any]) -> None:
     import ray
 
-    try:
-        # Always start a new cluster: after a crash Ray's address file is stale.
-        ray.init(address="local", include_dashboard=False, **options)
-        for process in psutil.Process().children():
-            if process.name() in ("gcs_server", "raylet"):
-                _DAEMONS[process.name()] = process
-    except Exception as error:
-        # Ray raises no specific type here and does not stop the processes that it has started.
-        ray.shutdown()
-        raise ClusterError(
-            f"Ray did not start on this machine ({one_line(error)}), which may be short of memory "
-            "or overloaded; run the same command again, or join a cluster with --address"
-        ) from error
+    for last in (False, True):  # On a machine that is busy for a moment, a second start succeeds.
+        try:
+            # Always start a new cluster: after a crash Ray's address file is stale.
+            ray.init(address="local", include_dashboard=False, **options)
+            break
+        except Exception as error:
+            # Ray raises no specific type here and does not stop the processes that it has started.
+            ray.shutdown()
+            if last:
+                raise ClusterError(
+                    f"Ray did not start on this machine ({one_line(error)}), which may be short "
+                    "of memory or overloaded; run the same command again, or join a cluster with "
+                    "--address"
+                ) from error
+    for process in psutil.Process().children():
+        if process.name() in ("gcs_server", "raylet"):
+            _DAEMONS[process.name()] = process
 
 
 def _join(address: str, options: dict[str, Any]) -> None:

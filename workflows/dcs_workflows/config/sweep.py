@@ -264,8 +264,9 @@ class SweepConfig(PromptsConfig, TuneConfig):
         others set as in `tuner` and all rows.
     optuna_storage : str or None
         Folder of journals, or URL of a database, for the Optuna studies, one per cell; by default
-        the folder ``studies`` in the output folder. Never displayed or recorded, because a URL may
-        contain a password.
+        the folder ``studies`` in the output folder. ``memory`` stores none: a cell that is stopped
+        begins again, and nodes need no folder in common. Never displayed or recorded, because a
+        URL may contain a password.
     """
 
     tasks: Distinct[str] = ()

@@ -29,7 +29,7 @@ from sqlalchemy.pool import NullPool
 from dcs.errors import DCSError, reason, redact
 from dcs.io import atomic_write_text, naming
 from dcs_tracking.environment import source_digest
-from dcs_workflows.plan import Cell
+from dcs_workflows.plan import MEMORY, Cell
 
 #: Objectives of every study, with their directions.
 OBJECTIVES: Final[dict[str, Literal["maximize", "minimize"]]] = {
@@ -175,14 +175,16 @@ class Studies:
     output : pathlib.Path
         The output folder.
     storage : str or None
-        Another folder of the journals, or URL of a database.
+        Another folder of the journals, URL of a database, or `MEMORY`, which stores none.
     """
 
     output: Path
     storage: str | None = field(default=None, repr=False)
 
-    def of(self, cell: Cell) -> StoredStudy:
-        """Return the study of a cell, which may not exist yet."""
+    def of(self, cell: Cell) -> StoredStudy | None:
+        """Return the study of a cell, which may not exist yet; None if studies are not stored."""
+        if self.storage == MEMORY:
+            return None
         name = f"{cell.label} {cell.key[:8]}"
         if self.storage is not None and "://" in self.storage:
             return StoredStudy(name, self.output / "studies" / f"{cell.key}.lock", self.storage)
