@@ -191,7 +191,7 @@ def to_number(column: pd.Series[Any], decimal: Mark = "") -> Number:
     import pandas as pd
 
     none = np.zeros(len(column), dtype=np.bool_)
-    if pd.api.types.is_bool_dtype(column.dtype):
+    if pd.api.types.is_bool_dtype(column.dtype) or column.dtype.kind == "c":
         return Number(np.full(len(column), np.nan), ~none)
     if pd.api.types.is_numeric_dtype(column.dtype):
         return Number(column.to_numpy(dtype=np.float64, na_value=np.nan), none)
@@ -394,7 +394,7 @@ class _Finder:
             if candidates is every and sure:
                 # Any whole numbers can be votes; those of all rows are as many.
                 numbers = self.matrix(sure[0])
-                shares = {kind: rows.mean() for kind, rows in _fitting(numbers).items()}
+                shares = {kind: rows.mean() for kind, rows in fitting(numbers).items()}
                 if max(shares, key=lambda kind: shares[kind]) == "votes":
                     sure = sure if np.ptp(np.nansum(numbers, axis=1)) == 0 else []
             if len(sure) > 1:
@@ -441,7 +441,7 @@ class _Finder:
 
     def _fits(self, columns: tuple[str, ...]) -> bool:
         """Whether most rows of columns are a distribution under a reading that shows it."""
-        shares = [*map(np.mean, _fitting(self.matrix(columns)).values())]
+        shares = [*map(np.mean, fitting(self.matrix(columns)).values())]
         return bool(max(shares) >= 0.5)
 
     def kind(self, columns: tuple[str, ...]) -> Values:
@@ -452,7 +452,7 @@ class _Finder:
             names.refuse(self.number(name).wrong, self.frame[name].tolist(), rule)
         self._settle_commas(columns)
         numbers, wanted = self.matrix(columns), self.given.values
-        fits = _fitting(numbers)
+        fits = fitting(numbers)
         share = {kind: float(np.mean(rows)) for kind, rows in fits.items()}
         best = max(share, key=lambda kind: share[kind])
         kind: Values = wanted or best
@@ -482,7 +482,7 @@ class _Finder:
 _BASES: Final[dict[Values, float]] = {"log-probabilities": np.e, "log2": 2.0, "log10": 10.0}
 
 
-def _fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
+def fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
     """Return which rows are a distribution, by kind of values; empty cells are zeros."""
     tolerance = _ROUNDING * numbers.shape[1]
     filled = np.nan_to_num(numbers, nan=0.0, posinf=np.inf, neginf=-np.inf)

@@ -24,6 +24,7 @@ from dcs.data.columns import (
     PREFIX,
     Reading,
     cells_of,
+    fitting,
     has_class_columns,
     is_id,
     is_label,
@@ -31,7 +32,7 @@ from dcs.data.columns import (
     numbered,
     to_number,
 )
-from dcs.data.labels import TELLING, as_text, comparable
+from dcs.data.labels import TELLING, as_text, comparable, hashable
 from dcs.errors import TableError, quoted, show
 
 if TYPE_CHECKING:
@@ -289,7 +290,20 @@ def _number_columns(frame: pd.DataFrame, given: Reading) -> dict[str, list[dict[
         rows = [_inner(cell) for cell in cells]
         if any(rows) and all(row or cell is None for row, cell in zip(rows, cells, strict=True)):
             found[name] = rows
+    # Numbers of tokens beside answers, for example, are no class probabilities.
+    if not any(map(_are_shares, found.values())):
+        rest = frame.drop(columns=[*found])
+        return {} if any(form.sniff(rest, given) for form in (RUNS, LONG, SINGLE)) else found
     return found
+
+
+def _are_shares(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether most rows of numbers are a distribution, other than of votes."""
+    filled = [[*row.values()] for row in rows if row]
+    if len(filled[0]) < 2 or any(len(row) != len(filled[0]) for row in filled):
+        return False
+    fits = fitting(np.array(filled, dtype=np.float64))
+    return max(own.mean() for kind, own in fits.items() if kind != "votes") >= 0.5
 
 
 def _number_rows(
@@ -321,8 +335,15 @@ _ANSWER: Final = re.compile(
 )
 
 
+def _comparable(frame: pd.DataFrame, name: str) -> bool:
+    """Whether no cell of a column is a list or an object."""
+    return frame[name].dtype.kind != "O" or all(map(hashable, frame[name]))
+
+
 def _constant(frame: pd.DataFrame, key: str, name: str) -> bool:
     """Whether a column has one value per id."""
+    if not _comparable(frame, name):
+        return False
     return bool(frame.groupby(key, sort=False)[name].nunique(dropna=False).max() == 1)
 
 
@@ -336,8 +357,8 @@ def _are_answers(frame: pd.DataFrame, key: str, name: str, given: Reading) -> bo
 
 def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | None] | None:
     """Return the columns of ids, of classes or answers, and of probabilities, if any."""
-    nested = structured(frame)
-    named = [n for n in frame.columns if n == given.id]
+    nested = [n for n in frame.columns if not _comparable(frame, n)]
+    named = [n for n in frame.columns if n == given.id and n not in nested]
     ids = named or [n for n in frame.columns if is_id(n) and n not in nested]
     texts = [n for n in frame.columns if n.lower() in ("text", "document") and n not in nested]
     keys = [n for n in ids or texts if 1 < frame[n].nunique() < len(frame)]

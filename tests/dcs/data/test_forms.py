@@ -102,7 +102,12 @@ def test_the_contract_of_votes() -> None:
     wide = pd.DataFrame(ANSWERS).add_prefix("run_").assign(label=gold)
     check_form(RUNS, wide, table)
     rows = {"id": np.repeat(range(9), 5), "epoch": [*range(5)] * 9, "answer": ANSWERS.ravel()}
-    check_form(LONG, pd.DataFrame(rows | {"target": np.repeat(gold, 5)}), table)
+    votes = pd.DataFrame(rows | {"target": np.repeat(gold, 5)})
+    check_form(LONG, votes, table)
+    # What servers return beside an answer.
+    for beside in ({"tokens": 7}, [3, 4], None):
+        cells = ["text" if beside is None and k % 2 else beside or [k] for k in range(45)]
+        check_form(LONG, votes.assign(usage=cells), table)
     assert {*WRITTEN.values(), RUNS} == {*FORMS}
 
 

@@ -103,10 +103,16 @@ def test_new_texts_are_labelled_as_the_tables_were(
         with pytest.raises(RowsError, match="non-empty text"):
             classifier.predict([""])
     assert len(server.requests) <= asked + 2  # asks the server what it can do
-    assert "39 rows" in done("apply", scheme, "new-predicted.csv", "-o", "again.csv").out
+    refused("apply", scheme, "new-predicted.csv", "-o", "again.csv", says=["'corrected:unhappy'"])
+    found.drop(columns=[f"corrected:{name}" for name in WORDS]).to_csv("probs.csv", index=False)
+    assert "39 rows" in done("apply", scheme, "probs.csv", "-o", "again.csv").out
     assert pd.read_csv("again.csv")["predicted_corrected"].tolist() == wanted
     Path("broken.csv").write_text("text\nIt broke, at once\n")
     refused("predict", scheme, "broken.csv", says=["broken.csv", "no row"])
+    asked = len(server.requests)
+    refused("predict", scheme, "new-predicted.csv", says=["new-predicted.csv", "'p:unhappy'"])
+    refused("predict", scheme, "new.csv", "-o", "new.xlsx", says=["new.xlsx", ".jsonl"])
+    assert len(server.requests) == asked
 
 
 def test_another_model_or_no_prompt_is_refused(scheme: Path, tmp_path: Path) -> None:

@@ -17,7 +17,15 @@ from dcs.errors import ConfigError, SchemeError, show
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import console, direct_output, new_table, progress_bar
 from dcs_workflows.cli.options import argument, option
-from dcs_workflows.cli.tables import FRONT, Scheme, Written, open_rows, target_of, write_corrected
+from dcs_workflows.cli.tables import (
+    FRONT,
+    Scheme,
+    Written,
+    open_rows,
+    refuse_columns,
+    target_of,
+    write_corrected,
+)
 
 #: Number of rows, or classes, that are listed.
 _LISTED = 10
@@ -61,7 +69,7 @@ def predict(
     """
     import pandas as pd
 
-    from dcs.data.columns import PREFIX, Reading
+    from dcs.data.columns import CORRECTED, PREFIX, Reading
     from dcs.prompting.files import read_texts
     from dcs.scoring.generation import Classifier, ScoredBy
     from dcs_workflows.config.sweep import ScoringConfig, configured
@@ -76,6 +84,8 @@ def predict(
     replaced = {name: value for name, value in values.items() if value != known.get(name)}
     target = target_of(texts, output, "predicted")
     rows = read_texts(texts, text=sys.stdin.read() if str(texts) == "-" else None)
+    added = [start + name for start in (PREFIX, CORRECTED) for name in correction.classes]
+    refuse_columns(added, {key for row in rows if isinstance(row, dict) for key in row}, texts)
     if model is not None:
         replaced["model"] = model
     store = chosen.scoring.store or Path("dcs-runs") / "shards"

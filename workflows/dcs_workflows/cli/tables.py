@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
     from dcs_workflows.held_out import Rows
+
+#: Suffixes of files of corrected rows.
+_FORMATS = (".parquet", ".csv", ".tsv", ".jsonl")
 
 #: Files beside a scheme, with its rows: its front, and the page of the result.
 FRONT, RESULT = "front.json", "result.html"
@@ -425,6 +428,7 @@ def apply(
     """
     import pandas as pd
 
+    from dcs.data.columns import CORRECTED
     from dcs.selection.ensemble import TableEnsemble, mean_of
     from dcs_workflows.cli.views import warn_of_fitted_rows
 
@@ -444,6 +448,7 @@ def apply(
         labels = [table.classes[k] if k >= 0 else None for k in table.labels]
         frame = pd.DataFrame({"id": list(table.ids), "label": labels})
     others = frame.drop(columns=[each for each in columns if each in frame])
+    refuse_columns([CORRECTED + name for name in correction.classes], others, rows)
     write_corrected(others, target, sources[0].reading, correction, table.probs)
     warn_of_fitted_rows(table, {str(scheme): correction})
     changed = int((correction.predict(table.probs) != before.argmax(axis=1)).sum())
@@ -454,13 +459,24 @@ def apply(
 
 def target_of(rows: Path, output: Path | None, what: str) -> Path:
     """Return the output, by default a file beside the rows, in their format."""
+    if output is not None and str(output) != "-" and output.suffix not in _FORMATS:
+        raise ConfigError(f"--output {output}: must end in {', '.join(_FORMATS)}, or be -")
     if output is not None or str(rows) == "-":
         return output or rows
-    suffix = rows.suffix if rows.suffix in (".csv", ".tsv", ".jsonl") else ".parquet"
+    suffix = rows.suffix if rows.suffix in _FORMATS else ".parquet"
     target = rows.with_name(f"{rows.stem}-{what}{suffix}")
     if target.exists():
         raise ConfigError(f"{target}: exists; give -o {target} to replace it, or another file")
     return target
+
+
+def refuse_columns(added: Iterable[str], there: Collection[str], source: Path) -> None:
+    """Raise ConfigError if rows have a column that is to be added, as an earlier output has."""
+    if taken := [name for name in added if name in there]:
+        raise ConfigError(
+            f"{source}: has the columns {quoted(taken, 3)} already, which the output would have "
+            "twice; drop or rename them"
+        )
 
 
 def write_corrected(
@@ -496,7 +512,7 @@ def write_corrected(
         # pandas would round to 15 digits. Missing values (NaN) do not equal themselves.
         each = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
         atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in each))
-    elif path.suffix in (".csv", ".tsv") or str(path) == "-":
+    else:
         # A spreadsheet would run a class named =1+1 as a formula.
         frame[predicted] = frame[predicted].str.replace(r"^(?=[=+@\t\r]|-(?!\d))", "'", regex=True)
         separator = "\t" if path.suffix == ".tsv" else reading.separator or ","
@@ -505,5 +521,3 @@ def write_corrected(
             typer.echo(text, nl=False)
         else:
             atomic_write_text(path, text)
-    else:
-        raise ConfigError(f"--output {path}: must end in .parquet, .csv, .tsv or .jsonl, or be -")
