@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.labels import TELLING, as_text, read_labels
+from dcs.data.labels import TELLING, as_text, below_chance, read_labels
 from dcs.errors import InvalidInputError, TableError, quoted, reason, show
 
 SUM_TOLERANCE: Final = 1e-6
@@ -166,10 +166,7 @@ def checked_rows(
     refuse_other_order(probs, labels)
     given = _as_array(labels, "labels")
     columns = column_names(probs)
-    if columns is not None and classes is not None:
-        probs = np.asarray(probs)[:, column_order(columns, classes, "classes=")]
-    elif columns is not None:
-        classes = classes_of(columns, given.ravel().tolist())
+    probs, classes = named_columns(probs, classes, given.ravel().tolist())
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
     texts = given.dtype.kind in "OU" and any(isinstance(each, str) for each in given.flat)
@@ -210,7 +207,7 @@ def refuse_other_order(probs: Any, labels: Any) -> None:
 
 def column_names(values: Any) -> list[str] | None:
     """Return the column names of a data frame; None for an array, or for columns 0, 1, ..."""
-    columns = getattr(values, "columns", None)
+    columns = getattr(values, "column_names", getattr(values, "columns", None))
     if columns is None or [*columns] == [*range(len(columns))]:
         return None
     return flat_names(columns)
@@ -238,6 +235,27 @@ def shared_prefix(names: Sequence[str]) -> str:
     return shared[: max(shared.rfind(mark) for mark in SEPARATORS) + 1]
 
 
+def named_columns(
+    values: Any, classes: Iterable[str] | None, labels: Sequence[Any] = ()
+) -> tuple[Any, Sequence[str] | None]:
+    """Return the columns of a data frame in the order of the classes, which they name if None.
+
+    Arrays and classes without a data frame are as they are.
+
+    Raises
+    ------
+    TableError
+        As of :func:`column_order`.
+    """
+    names = None if classes is None else tuple(classes)
+    columns = column_names(values)
+    if columns is None:
+        return values, names
+    if names is None:
+        return np.asarray(values), classes_of(columns, labels)
+    return np.asarray(values)[:, column_order(columns, names, "classes")], names
+
+
 def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> list[int]:
     """Return the place of the column of every class, given one column per class.
 
@@ -248,7 +266,7 @@ def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> l
     classes : sequence of str
         Class names.
     option : str
-        Argument that gives the classes of the columns, for the message.
+        What gives the order of the classes, for the message.
 
     Raises
     ------
@@ -259,7 +277,7 @@ def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> l
     if not found:
         raise TableError(
             f"columns {quoted(names)} are not named by the classes {quoted(classes)}; give one "
-            f"column per class, named by it, or an array without names, whose order {option} gives"
+            f"column per class, named by it, or an array without names, in the order of {option}"
         )
     start, end = found[0]
     return [list(names).index(f"{start}{name}{end}") for name in classes]
@@ -457,6 +475,16 @@ def warn_of_predictions(labels: NDArray[np.int64], probs: NDArray[np.float64]) -
         message = (
             "labels name the most probable class of every row; if they are the predictions of the "
             "model, give the true classes"
+        )
+        warnings.warn(message, UserWarning, stacklevel=4)
+
+
+def warn_below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> None:
+    """Warn if predictions are worse than chance, as those of columns in another order."""
+    if (found := below_chance(labels, probs)) is not None:
+        message = (
+            f"{found} of {(labels >= 0).sum()} labels are predicted, fewer than by chance; are "
+            "the classes in the order of the columns?"
         )
         warnings.warn(message, UserWarning, stacklevel=4)
 

@@ -223,6 +223,17 @@ def _check(
         ask(f"{question}: which is it", sorted(ways))
 
 
+def below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> int | None:
+    """Return how many labels are predicted, if clearly fewer than by chance; otherwise None."""
+    known = labels[labels >= 0]
+    if known.size < TELLING:
+        return None
+    top, size = probs.argmax(axis=1)[labels >= 0], probs.shape[1]
+    expected = np.bincount(known, minlength=size) @ np.bincount(top, minlength=size) / known.size
+    own = int((top == known).sum())
+    return own if own < expected - _DECISIVE * np.sqrt(expected) else None
+
+
 def _doubt_order(
     found: NDArray[np.int64],
     probs: NDArray[np.float64],
@@ -232,16 +243,10 @@ def _doubt_order(
     documented: bool,
 ) -> None:
     """Ask whether positions count other classes, if fewer are predicted than by chance."""
-    labels, top = found[found >= 0], probs.argmax(axis=1)[found >= 0]
-    if documented or labels.size < TELLING:
-        return
-    size = probs.shape[1]
-    expected = np.bincount(labels, minlength=size) @ np.bincount(top, minlength=size) / labels.size
-    own = int((top == labels).sum())
-    if own < expected - _DECISIVE * np.sqrt(expected):
+    if not documented and (own := below_chance(found, probs)) is not None:
         ask(
-            f"labels are positions, and {own} of {labels.size} rows are predicted, fewer than by "
-            "chance: are the classes in the order of the columns",
+            f"labels are positions, and {own} of {(found >= 0).sum()} rows are predicted, fewer "
+            "than by chance: are the classes in the order of the columns",
             (way,),
             "classes=A,B,... in the order of the labels",
         )

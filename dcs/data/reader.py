@@ -23,7 +23,7 @@ from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_sha
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import LOGS
 from dcs.data.forms.plain import PLAIN, Form
-from dcs.data.labels import TELLING, read_labels
+from dcs.data.labels import TELLING, below_chance, read_labels
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
 from dcs.io import validated
@@ -185,6 +185,11 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
                     f"{source}: column {show(reading.label)} names the most probable class of "
                     f"every row: if it holds labels, specify --read label={reading.label}"
                 )
+        if (own := below_chance(labels, probs)) is not None and known is None:
+            remarks.append(
+                f"warning: {own} of {marked.size} labels are predicted, fewer than by chance: are "
+                "the columns those of these classes?"
+            )
         if missing := int((labels < 0).sum()):
             remarks.append(f"{missing:,} rows without a label")
         absent = [name for k, name in enumerate(classes) if marked.size and k not in marked]

@@ -22,7 +22,9 @@ from dcs.data.checks import (
     checked_labels,
     checked_shape,
     finite_number,
+    named_columns,
     normalised_rows,
+    refuse_other_order,
     refuse_too_large,
 )
 from dcs.data.columns import PREFIX, Reading
@@ -159,8 +161,9 @@ class ProbabilityTable:
 
         Parameters
         ----------
-        probs : array-like [M, N]
-            Class probabilities; rows sum to 1.
+        probs : array-like [M, N], or data frame
+            Class probabilities; rows sum to 1. The columns of a data frame name the classes, or
+            are put in the order of `classes`.
         labels : array-like of int [M], or None
             True classes, ``0 .. N-1``; -1, None or NaN for an unlabelled row. None if all
             rows are unlabelled.
@@ -178,8 +181,10 @@ class ProbabilityTable:
         TableError
             If the content is invalid; the message names source, row, class and value.
         """
+        refuse_other_order(probs, labels)
         if labels is None:
             labels = np.full(len(np.atleast_1d(np.asarray(probs, dtype=object))), -1)
+        probs, classes = named_columns(probs, classes)
         given: dict[str, Any] = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
         return cls(
             **given,
@@ -205,7 +210,7 @@ class ProbabilityTable:
 
         Parameters
         ----------
-        counts : array-like [M, N]
+        counts : array-like [M, N], or data frame
             Number of votes for each class; whole numbers. A row without votes is uniform.
         labels : array-like of int [M], or None
             True classes, as in :meth:`from_arrays`.
@@ -219,7 +224,9 @@ class ProbabilityTable:
         TableError
             If a count is negative or not a whole number, or another part is invalid.
         """
+        refuse_other_order(counts, labels)
         name = escaped(os.fspath(source))
+        counts, parts["classes"] = named_columns(counts, parts.get("classes"))
         votes = checked_shape(counts, source=name)
         whole = (votes >= 0.0) & (votes <= 2.0**53) & (votes == np.floor(votes))
         Named(name).refuse(~whole, votes, "must be a whole number of votes")
@@ -383,7 +390,7 @@ class ProbabilityTable:
         TableError
             If they are not M rows of N probabilities.
         """
-        return replace(self, probs=np.asarray(probs))
+        return replace(self, probs=np.asarray(named_columns(probs, self.classes)[0]))
 
     @property
     def n_rows(self) -> int:

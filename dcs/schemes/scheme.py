@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from dcs.data.checks import checked_classes, checked_probabilities
+from dcs.data.checks import checked_classes, checked_probabilities, named_columns
 from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
 from dcs.evaluation.uncertainty import percent
 from dcs.io import atomic_write_text, read_json, validated
@@ -163,9 +163,9 @@ class CorrectionScheme:
 
         Parameters
         ----------
-        probs : array of float, shape [M, N]
-            Class probabilities, columns in the order of `classes`; for a scheme of K tables a
-            list of K such arrays of the same rows, in the order of `inputs`.
+        probs : array of float, shape [M, N], or data frame
+            Class probabilities, columns in the order of `classes`, or named by them; for a scheme
+            of K tables a list of K such arrays of the same rows, in the order of `inputs`.
 
         Returns
         -------
@@ -178,13 +178,19 @@ class CorrectionScheme:
         InvalidInputError
             If a value is not a probability, or the number of classes or tables differs.
         """
-        if self.combination is not None:
-            values = self.combination.checked(probs)
+        given: Any = probs
+        if self.combination is None:
+            values = checked_probabilities(self._in_order(given), n_classes=len(self.classes))
         else:
-            values = checked_probabilities(probs, n_classes=len(self.classes))
+            several = isinstance(given, list | tuple)
+            values = self.combination.checked([*map(self._in_order, given)] if several else given)
         steps = [part.step for part in (self.combination, self.calibration) if part is not None]
         functions = [correction.coefficients for correction in self.corrections]
         return corrected(values, steps, functions)
+
+    def _in_order(self, probs: Any) -> Any:
+        """Return the columns of a data frame in the order of the classes."""
+        return named_columns(probs, self.classes)[0]
 
     def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
         """Correct class probabilities and normalise every row to sum to 1.

@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import (
     checked_rows,
+    warn_below_chance,
     warn_of_absent_classes,
     warn_of_predictions,
     whole_number,
@@ -201,6 +202,7 @@ def fit_rows(
     fitting = Fitting(probs, labels, **settings.judge, seed=seed)
     warn_of_absent_classes(fitting.labels, classes)
     warn_of_predictions(labels, probs)
+    warn_below_chance(labels, probs)
     standard = standard_settings(settings, fitting.n_classes)
     # The matrices are small, so that multi-threaded linear algebra would only add overhead.
     with threadpool_limits(limits=1):

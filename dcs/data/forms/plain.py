@@ -303,7 +303,7 @@ def _are_shares(rows: Sequence[Mapping[str, Any]]) -> bool:
     if len(filled[0]) < 2 or any(len(row) != len(filled[0]) for row in filled):
         return False
     fits = fitting(np.array(filled, dtype=np.float64))
-    return max(own.mean() for kind, own in fits.items() if kind != "votes") >= 0.5
+    return bool(max(own.mean() for kind, own in fits.items() if kind != "votes") >= 0.5)
 
 
 def _number_rows(

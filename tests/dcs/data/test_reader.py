@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
-from dcs import DCSClassifier, fit_scheme
+from dcs import CorrectionScheme, DCSClassifier, fit_scheme, get_method
 from dcs.data.checks import checked_rows, softmax
 from dcs.data.reader import (
     as_reading,
@@ -22,6 +23,7 @@ from dcs.data.reader import (
 )
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, DCSError, TableError
+from dcs.schemes.calibration import mean_combination
 from dcs.selection.compare import SelectionSettings
 from tests.dcs.refusals import refuses
 
@@ -257,7 +259,46 @@ def test_rows_are_matched_by_place_or_by_index_but_not_by_chance() -> None:
     frame, gold = columns(), pd.Series(GOLD)
     for fit in (fit_scheme, DCSClassifier().fit):
         refuses(DCSError, fit, frame, gold[::-1], names=["index", "labels"])
+    for build in (ProbabilityTable.from_arrays, ProbabilityTable.from_counts):
+        refuses(TableError, build, frame, pd.Series(LABELS)[::-1], names=["index", "labels"])
     assert checked_rows(frame, gold[::-1].to_numpy()[::-1])[1].tolist() == LABELS.tolist()
+
+
+@pytest.mark.parametrize("prefix", ["", "p:"])
+def test_columns_of_a_frame_are_matched_by_name_wherever_one_is_given(prefix: str) -> None:
+    frame = columns()
+    other = frame[frame.columns[::-1]].add_prefix(prefix)
+    table = ProbabilityTable.from_arrays(frame.to_numpy(), LABELS, classes=CLASSES)
+    for rows in (other, pa.Table.from_pandas(other)):
+        for made in (
+            ProbabilityTable.from_arrays(rows, LABELS, classes=CLASSES),
+            ProbabilityTable.from_arrays(rows, LABELS[:] * 0).with_classes(CLASSES),
+            table.with_probs(rows),
+        ):
+            assert np.array_equal(made.probs, table.probs)
+    counts = (10 * other).round()
+    voted = ProbabilityTable.from_counts(counts, LABELS, classes=CLASSES)
+    meant = ProbabilityTable.from_counts((10 * frame).round().to_numpy(), None)
+    assert np.array_equal(voted.probs, meant.probs)
+    scheme = get_method("batch").fit(frame, LABELS)
+    joint = CorrectionScheme.identity(
+        CLASSES, combination=mean_combination(2, 5), inputs=("x", "y")
+    )
+    for use in ("correct", "apply", "predict"):
+        assert np.array_equal(getattr(scheme, use)(other), getattr(scheme, use)(frame))
+        both = getattr(joint, use)([other, frame]), getattr(joint, use)([frame.to_numpy()] * 2)
+        assert np.array_equal(*both)
+    refuses(TableError, scheme.apply, other.iloc[:, 1:], names=["columns"])
+    refuses(TableError, scheme.apply, other.assign(label=GOLD), names=["columns", "label"])
+
+
+def test_labels_that_are_predicted_less_than_by_chance_are_a_warning() -> None:
+    turned = [*CLASSES[1:], CLASSES[0]]
+    gold = [CLASSES[(k + (row % 40 == 0)) % 5] for row, k in enumerate(PROBS.argmax(axis=1))]
+    with pytest.warns(UserWarning, match="fewer than by chance"):
+        fit_scheme(PROBS, gold, classes=turned)
+    rows = columns(classes=turned, form="p:{}").assign(label=gold)
+    assert "fewer than by chance" in open_source(rows).remark
 
 
 def test_answers_of_a_text_under_any_names_of_columns() -> None:

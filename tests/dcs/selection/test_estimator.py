@@ -86,7 +86,7 @@ def test_names_that_contradict_the_classes_are_refused() -> None:
         lambda: fit_scheme(*other, classes=names),
         lambda: fit_scheme(_PROBS, given[1]),
     ):
-        with pytest.raises(InvalidInputError, match="classes=|labels|must be one of"):
+        with pytest.raises(InvalidInputError, match="classes|labels|must be one of"):
             fit()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -470,7 +470,7 @@ def target_of(rows: Path, output: Path | None, what: str) -> Path:
     return target
 
 
-def refuse_columns(added: Iterable[str], there: Collection[str], source: Path) -> None:
+def refuse_columns(added: Iterable[str], there: Container[str], source: Path) -> None:
     """Raise ConfigError if rows have a column that is to be added, as an earlier output has."""
     if taken := [name for name in added if name in there]:
         raise ConfigError(
