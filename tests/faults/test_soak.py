@@ -115,7 +115,7 @@ def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, t
         finally:
             code, out, err = end(driver)
         computed = time.monotonic() - started
-        assert code == 0, out + err
+        assert code in (0, 3), out + err  # 3: the store was away when the driver ended
         while any(report.pending for report in sync(output)):
             time.sleep(5.0)
         recorded = time.monotonic() - started

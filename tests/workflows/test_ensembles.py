@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dcs.data.columns import to_shares
@@ -109,7 +110,10 @@ def test_tune_and_apply_several_tables(tmp_path, output, dcs):
         np.testing.assert_allclose(corrected.probs, scheme.apply(tables.probs), atol=1e-12)
         assert corrected.ids == tables.tables[0].ids
         np.testing.assert_array_equal(corrected.labels, tables.labels)
-    for wrong in (paths[:2], [paths[1], paths[0], paths[2]]):
+    plain = [each.with_suffix(".csv") for each in paths]  # which say nothing of their origin
+    for file, each in zip(plain, paths, strict=True):
+        pd.read_parquet(each).to_csv(file, index=False)
+    for wrong in (paths[:2], [paths[1], paths[0], paths[2]], plain[::-1]):
         dcs("apply", path, *wrong, "-o", tmp_path / "no.parquet", code=2)
     assert not (tmp_path / "no.parquet").exists()
     refused("evaluate", paths[0], "--scheme", path, says=[str(path), "dcs apply"])

@@ -431,6 +431,7 @@ def apply(
     from dcs.data.columns import CORRECTED
     from dcs.selection.ensemble import TableEnsemble, mean_of
     from dcs_workflows.cli.views import warn_of_fitted_rows
+    from dcs_workflows.tables import source_name
 
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     target = target_of(rows, output, "corrected")
@@ -440,6 +441,12 @@ def apply(
     table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
     before = table.probs
     if len(correction.inputs) > 1 or len(files) > 1:
+        given = [source_name(file) for file in files]
+        if given != [*correction.inputs] and sorted(given) == sorted(correction.inputs):
+            raise SchemeError(
+                f"{scheme}: expects its tables in the order {quoted(correction.inputs)}, got "
+                f"{quoted(given)}"
+            )
         tables = [(str(f), each.table) for f, each in zip(files, sources, strict=True)]
         ensemble = TableEnsemble.of(correction, tables)
         table, before = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
