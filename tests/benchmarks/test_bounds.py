@@ -13,6 +13,8 @@ from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from tests.dcs.solutions import SETS, coarse_problem, judge, least
 
+pytestmark = pytest.mark.slow  # half a minute of compiling
+
 _OBJECTIVE = Objective(pseudo_count=20.0)
 
 

@@ -101,8 +101,9 @@ def test_studies_in_memory_are_not_stored_and_need_no_folder_in_common(dcs, tmp_
         assert plan_sweep(config, tmp_path).shared_folder is None
     biased_table(60).write(tmp_path / "rows.parquet")
     monkeypatch.setenv(STORAGE_VARIABLE, "memory")
-    dcs("tune", tmp_path / "rows.parquet", "--trials", "1", "--output", tmp_path / "runs")
-    assert (tmp_path / "runs" / "rows-dcs" / "scheme.json").exists()
+    given = ("--method", "dnip", "--trials", "1", "--output", tmp_path / "runs")
+    dcs("tune", tmp_path / "rows.parquet", *given)
+    assert (tmp_path / "runs" / "rows-dnip" / "scheme.json").exists()
     assert not (tmp_path / "runs" / "studies").exists()
 
 
