@@ -32,7 +32,10 @@ TELLING: Final = 20
 
 
 def as_text(cell: Any) -> str:
-    """Return a cell as text in Unicode NFC: whole numbers without decimals, missing ones empty."""
+    """Return a cell as text in Unicode NFC: whole numbers without decimals, missing ones empty.
+
+    The sign ``−`` that typesetters write is a minus.
+    """
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
         return ""
     if isinstance(cell, float | np.floating):
@@ -40,7 +43,7 @@ def as_text(cell: Any) -> str:
         return "" if number != number else str(int(number)) if number.is_integer() else str(cell)
     text = cell.decode("utf-8", "replace") if isinstance(cell, bytes) else str(cell)
     if not text.isascii():
-        text = unicodedata.normalize("NFC", text).strip().strip("\ufeff")
+        text = unicodedata.normalize("NFC", text).strip().strip("\ufeff").replace("\u2212", "-")
     return text.strip()
 
 

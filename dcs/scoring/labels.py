@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Final, Literal
 
@@ -216,35 +216,85 @@ def fill_missing(masses: NDArray[np.float64], shown: Shown) -> NDArray[np.float6
     return np.asarray(masses / masses.sum(), dtype=np.float64)
 
 
+#: Version of :func:`parse_vote`, so that answers read by other rules are not mixed in.
+VOTE_READING: Final = "2"
+
+
 def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
     """Return the index of the label that an answer names, None if it is not clear.
 
     The text after a thought is read. It counts if it begins with a label, apart from punctuation,
-    or names exactly one without a negation before it, with the case of the label words, otherwise
-    in any case.
+    and does not go on to list another; or if it names exactly one without a negation. The case of
+    the label words is tried first, then any case. Labels that are asked about (``toxic?``) or
+    denied (``"toxic": false``) are not named.
     """
     *_, answer = _THOUGHT_END.split(text)
     if _THOUGHT_BEGIN.search(answer):
         return None  # The thought did not end.
-    for plain in (as_text, fold):
-        indices = {plain(word): k for k, word in enumerate(label_words)}
-        if len(indices) < len(label_words):
-            continue
-        longest = sorted(indices, key=len, reverse=True)
-        pattern, text = "|".join(map(_as_word, longest)), plain(answer)
-        # In any case, so that "Non-toxic" is not "toxic", which is spelled alike.
-        places = [m for m in re.finditer(pattern, text, re.I) if m[0] in indices]
-        first = re.match(rf"[\W_]*?({pattern})", text, re.I)
-        if first is not None and first[1] in indices:
-            return indices[first[1]]
-        if len({m[0] for m in places}) == 1:
-            denied = any(_NEGATION.search(text[: m.start()]) for m in places)
-            return None if denied else indices[places[0][0]]
+    readings = [
+        _named(answer, label_words, plain)
+        for plain in (as_text, fold)
+        if len({*map(plain, label_words)}) == len(label_words)
+    ]
+    for first, _ in readings:
+        if first is not None:
+            return first
+    _, in_any_case = readings[-1]
+    letters = {k for k in in_any_case if len(label_words[k].strip()) == 1}
+    for _, named in readings:
+        # In another case, a letter may be an article.
+        if len(named) == 1 and in_any_case.keys() - named.keys() <= letters:
+            ((k, negated),) = named.items()
+            return None if negated else k
     return None
 
 
-#: What reverses the label that follows.
-_NEGATION: Final = re.compile(r"(?:\b(?:not|no|never)|n['’]t|不是|并非)\s*$", re.I)
+def _named(
+    answer: str, label_words: Sequence[str], plain: Callable[[str], str]
+) -> tuple[int | None, dict[int, bool]]:
+    """Return the label with which an answer begins, and those it names: whether it negates them."""
+    indices = {plain(word): k for k, word in enumerate(label_words)}
+    longest = sorted(indices, key=len, reverse=True)
+    pattern, words = "|".join(map(_as_word, longest)), "|".join(map(re.escape, longest))
+    text = plain(answer)
+    named: dict[int, bool] = {}
+    # In any case, so that "Non-toxic" is not "toxic", which is spelled alike.
+    for m in re.finditer(pattern, text, re.I):
+        if m[0] in indices:
+            negated = _NEGATION.search(text[: m.start()]) is not None
+            named[indices[m[0]]] = negated or named.get(indices[m[0]], False)
+    begin = re.match(rf"[\W_]*?({pattern})", text, re.I)
+    first = None if begin is None else indices.get(begin[1])
+    if begin is not None and first is not None and len(named) > 1:
+        goes_on = _AS_ARTICLE if re.fullmatch(r"[^\W\d_]", begin[1]) else _LIST
+        if re.compile(goes_on.format(words), re.I).match(text, begin.end()):
+            first = None
+    return first, named
+
+
+#: What reverses the label that follows, a few words later or at once.
+_NEGATION: Final = re.compile(
+    r"(?:\b(?:not|never|hardly|nicht|kein\w*|pas|nunca|не)|n['’]t)(?:\s+\w+){0,4}\W?\s*$"
+    r"|\b(?:no|non|neither|nor|without|rather than|instead of|far from)(?:\s+\w+)?\W?\s*$"
+    r"|(?:不[是太算够]|并非|没有)\s*$",
+    re.I,
+)
+
+#: What asks about the label before it, or denies it.
+_DENIED: Final = (
+    r"(?![^\w.,;:!\n]{0,3}[?？]"
+    r"|[^\w,;\n]{0,3}[:=][^\w,;\n]{0,3}(?:false|no|none|0)\b[^\w,;}\n]{0,3}(?:[,;}\n]|$)"
+    r"|\s*(?:では|じゃ)(?:ない|なく|あり)|[이가]?\s*아[니닙])"
+)
+
+#: A label followed by another, or by a share, is not an answer: ``Yes/no``, ``A: 0.7, B: 0.3``.
+#: The fraction of a scale is one: ``3/5``.
+_LIST: Final = (
+    r"[^\w,/|&~–-]{{0,3}}"
+    r"(?:(?<!\d)/|[,|&]|(?<=\d)\s?[~–-]|\b(?:or|and|nor|oder|und|ou|et|y)\b|[或和与與、])"
+    r"\W{{0,4}}(?:{0})|[^\w,;\n]{{0,3}}[:=]\W{{0,3}}[.\d]"
+)
+_AS_ARTICLE: Final = _LIST + r"|\s+[^\W\d_]"
 
 #: Letters of scripts that are written without blanks between words, or with endings (Korean).
 _BLANKLESS: Final = (
@@ -258,7 +308,13 @@ def _as_word(word: str) -> str:
     if re.match(f"[{_BLANKLESS}]", word):
         # A single letter is part of many words, and a negation before a word reverses it.
         before = r"(?<!\w)" if len(word) == 1 else "(?<![不非没沒無无未])"
-    return before + re.escape(word) + ("" if re.search(f"[{_BLANKLESS}]$", word) else after)
+    if word[:1].isdigit():
+        before += r"(?<!\A-)(?<!\W-)(?<!\d[.,])"
+    if word[-1:].isdigit():
+        after += r"(?![.,](?!0+(?!\w))\d)"
+    if re.search(f"[{_BLANKLESS}]$", word):
+        after = ""
+    return before + re.escape(word) + after + _DENIED
 
 
 def count_votes(texts: Iterable[str], label_words: Sequence[str]) -> NDArray[np.float64]:

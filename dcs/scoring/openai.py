@@ -35,6 +35,7 @@ from dcs.scoring.base import Progress, Prompt, Prompts, ReadingOptions, Scores
 from dcs.scoring.chat import ANSWER_PREFIX, PromptStyle, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
 from dcs.scoring.labels import (
+    VOTE_READING,
     NO_DISTRIBUTION,
     UNUSABLE,
     Shown,
@@ -179,7 +180,8 @@ class OpenAIScorer(ServedEngine):
         if self.votes is not None:
             sampled = {"temperature": asked.temperature, "max_tokens": asked.max_tokens}
             read = {"answer": asked.answer, "answers": self.votes}
-            sampled |= {"votes": self.votes} if asked.answer is None else read
+            vote = {"votes": self.votes, "reading": VOTE_READING}
+            sampled |= vote if asked.answer is None else read
             return settings | {name: str(value) for name, value in sampled.items()}
         if self._top is None:
             self._top = run(self._find_log_probabilities())

@@ -97,6 +97,18 @@ def test_a_missing_label_is_never_above_a_returned_one(weights: list[float], top
         ("no tag: Sports</think> World", 0),
         ("<|channel|>analysis<|message|>Sports?<|end|><|channel|>final<|message|>World", 0),
         ("<|channel|>analysis<|message|>Sports", None),
+        # Lists, questions and shares are not answers.
+        ("World/Sports", None),
+        ("Sports and World", None),
+        ("World or Sports? Sports.", None),
+        ("World: 0.1, Sports: 0.9", None),
+        ('{"World": false, "Sports": true}', 1),
+        ("Sports? No, not quite.", None),
+        # Nor is what an answer denies.
+        ("This is not a piece on Sports.", None),
+        ("non-Sports", None),
+        ("far from Sports", None),
+        ("World, not Sports", 0),
     ],
 )
 def test_votes(text: str, vote: int | None) -> None:
@@ -122,6 +134,19 @@ def test_votes(text: str, vote: int | None) -> None:
         ("Non-toxic", ("toxic", "non-toxic"), 1),
         ("It isn't toxic.", ("toxic", "harmless"), None),
         ("I think a good answer is B", ("A", "B"), 1),
+        ("A good question. The answer is B.", ("A", "B"), None),
+        ("A is right", ("A", "B"), 0),
+        ("Yes, since there is no doubt", ("yes", "no"), 0),
+        ("Yes and no", ("yes", "no"), None),
+        ("Answer: Yes. I have no doubt.", ("yes", "no"), None),
+        ("−1", ("-1", "0", "1"), 0),
+        ("-1", ("0", "1"), None),
+        ("2.5", ("2", "3"), None),
+        ("2.0", ("2", "3"), 0),
+        ("2-3", ("2", "3"), None),
+        ("3/5", ("3", "5"), 0),
+        ("ポジティブではない", ("ポジティブ", "ネガティブ"), None),
+        ("긍정이 아닙니다", ("긍정", "부정"), None),
     ],
 )
 def test_votes_in_any_script(text: str, words: tuple[str, ...], vote: int | None) -> None:
