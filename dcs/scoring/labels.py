@@ -216,8 +216,8 @@ def fill_missing(masses: NDArray[np.float64], shown: Shown) -> NDArray[np.float6
     return np.asarray(masses / masses.sum(), dtype=np.float64)
 
 
-#: Version of :func:`parse_vote`, so that answers read by other rules are not mixed in.
-VOTE_READING: Final = "2"
+#: Version of the rules by which answers are read, so that answers read by others are not mixed in.
+ANSWER_READING: Final = "2"
 
 
 def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
@@ -252,7 +252,7 @@ def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
 def _named(
     answer: str, label_words: Sequence[str], plain: Callable[[str], str]
 ) -> tuple[int | None, dict[int, bool]]:
-    """Return the label with which an answer begins, and those it names: whether it negates them."""
+    """Return the label with which an answer begins; those it names, and whether it negates them."""
     indices = {plain(word): k for k, word in enumerate(label_words)}
     longest = sorted(indices, key=len, reverse=True)
     pattern, words = "|".join(map(_as_word, longest)), "|".join(map(re.escape, longest))
@@ -328,29 +328,39 @@ def parse_distribution(text: str, label_words: Sequence[str]) -> NDArray[np.floa
     """Return the distribution that an answer states [N], None if it is not clear.
 
     After a thought, every label is followed by its share: ``A: 70 %, B: 30 %``, or ``{"A": 0.7}``.
-    The shares must add up to 1 within a tenth, and are normalised. Labels that are not named have
-    none if the others add up, and the rest if there is one of them.
+    The shares have one unit, must add up to 1 within a tenth, and are normalised. Labels that are
+    not named have none if the others add up, and the rest if there is one of them.
     """
-    *_, answer = _THOUGHT_END.split(text)
+    *_, answer = _THOUGHT_END.split(text.replace("\u2212", "-"))
     plain = plain_of(label_words)
     words = [*map(plain, label_words)]
     alternatives = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
     label = rf"(?<![\w.,])({alternatives})(?!\w)"
-    share = r"[^\w.,;%\n]{1,9}(?<![:=\s]-)(\d+(?:[.,]\d+)?|\.\d+)(?!\w|[.,]\d)"
+    # Neither a range nor a fraction.
+    share = (
+        r"[^\w.,;%\n]{1,9}(?<![:=\s]-)(\d+(?:[.,]\d+)?|\.\d+)"
+        r"(?!\w|[.,]\d|\s?[-–~/]\s?\d|\s(?:out\s)?of\b)\s?([%％]|percent\b)?"
+    )
     flags = re.IGNORECASE if plain("A") == "a" else 0
     found: dict[str, set[float]] = {}
-    for name, number in re.findall(label + share, answer, flags):
-        found.setdefault(plain(name), set()).add(float(number.replace(",", ".")))
+    units = set()
+    for name, number, unit in re.findall(label + share, answer, flags):
+        value = float(number.replace(",", "."))
+        found.setdefault(plain(name), set()).add(value)
+        if value:
+            units.add(unit != "")
     rest = re.sub(label + share, "", answer, flags=flags)
     named = {plain(name) for name in re.findall(label, rest, flags)}
     clear = named <= found.keys() and all(len(each) == 1 for each in found.values())
-    if not found or not clear or _THOUGHT_BEGIN.search(answer):
+    if len(units) != 1 or not clear or _THOUGHT_BEGIN.search(answer):
         return None
     shares = np.array([min(found.get(word, {math.nan})) for word in words])
-    shares /= 100.0 if "%" in answer or np.nansum(shares) > 1.5 else 1.0
+    # Without a unit, 7 and 2 may be of ten: no rest is computed.
+    of_hundred = np.nansum(shares) > 1.5
+    shares /= 100.0 if of_hundred or units == {True} else 1.0
     absent, total = np.isnan(shares), np.nansum(shares)
     if absent.any():
-        if absent.sum() > 1 and total < 0.98:
+        if (absent.sum() > 1 or units == {False} and of_hundred) and total < 0.98:
             return None
         shares[absent] = max(0.0, 1.0 - total) if absent.sum() == 1 else 0.0
         total = shares.sum()

@@ -35,7 +35,7 @@ from dcs.scoring.base import Progress, Prompt, Prompts, ReadingOptions, Scores
 from dcs.scoring.chat import ANSWER_PREFIX, PromptStyle, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
 from dcs.scoring.labels import (
-    VOTE_READING,
+    ANSWER_READING,
     NO_DISTRIBUTION,
     UNUSABLE,
     Shown,
@@ -179,9 +179,9 @@ class OpenAIScorer(ServedEngine):
             settings["answer_prefix"] = ANSWER_PREFIX
         if self.votes is not None:
             sampled = {"temperature": asked.temperature, "max_tokens": asked.max_tokens}
+            sampled["reading"] = ANSWER_READING
             read = {"answer": asked.answer, "answers": self.votes}
-            vote = {"votes": self.votes, "reading": VOTE_READING}
-            sampled |= vote if asked.answer is None else read
+            sampled |= {"votes": self.votes} if asked.answer is None else read
             return settings | {name: str(value) for name, value in sampled.items()}
         if self._top is None:
             self._top = run(self._find_log_probabilities())
