@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import whole_number
 from dcs.data.splits import copied_rows, stratified_folds, stratified_split
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import design_effect, paired_errors
 from dcs.methods.calibrations import CALIBRATIONS
@@ -421,7 +422,7 @@ class Fitting:
     Raises
     ------
     InvalidInputError
-        If there are fewer than two folds or labelled rows.
+        If there are fewer than two folds, labelled rows or different rows.
 
     Notes
     -----
@@ -449,9 +450,15 @@ class Fitting:
         whole_number(self.labels.size, "number of labelled rows", least=FEWEST_LABELS)
         self.unlabelled = labels.size - self.labels.size
         group = copied_rows(probs[known])
-        self.duplicates = int(self.labels.size - np.unique(group).size)
+        different = np.unique(group).size
+        self.duplicates = int(self.labels.size - different)
         if development is None:
-            self.n_folds = min(folds, self.labels.size)
+            if different < 2:
+                raise InvalidInputError(
+                    f"all {group.size:,} labelled rows have the same class probabilities, so that "
+                    "no correction can tell them apart; check the prompts and the file"
+                )
+            self.n_folds = min(folds, different)
             self.place = stratified_folds(self.labels, self.n_folds, seed=seed, groups=group)
         else:
             self.n_folds = 1

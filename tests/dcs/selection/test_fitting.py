@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import Hyperparameters
@@ -176,6 +177,14 @@ def test_copies_stay_in_one_fold_and_count_once() -> None:
     two = fitting.change(np.tile(before, 2), np.tile(after, 2))
     assert (one.effect, two.effect) == (1.0, 2.0)
     assert two.accuracy_error == pytest.approx(one.accuracy_error, rel=0.2)
+
+
+def test_rows_that_are_all_equal_are_refused() -> None:
+    labels = np.arange(30) % 3
+    with pytest.raises(InvalidInputError):
+        Fitting(np.full((30, 3), 1 / 3), labels, 5, seed=0)
+    two = np.where(labels[:, None] == 0, [0.51234, 0.28766, 0.2], [1 / 3] * 3)
+    assert Fitting(two, labels, 5, seed=0).n_folds >= 2
 
 
 def test_threads_keep_the_order_and_take_no_more_than_allowed() -> None:
