@@ -453,6 +453,24 @@ def checked_ids(ids: Iterable[Any] | None, *, n_rows: int, source: str) -> Seque
     return names
 
 
+def checked_groups(groups: NDArray[Any], *, n_rows: int, source: str) -> NDArray[np.int64]:
+    """Return groups of rows, numbered in order of first appearance; by default each is its own.
+
+    Raises
+    ------
+    TableError
+        If there is not one integer per row.
+    """
+    numbers = groups if groups.size else np.arange(n_rows)
+    if numbers.shape != (n_rows,) or not np.issubdtype(numbers.dtype, np.integer):
+        raise TableError(
+            f"{source}: groups are {numbers.dtype} of shape {numbers.shape}; must be an integer "
+            f"for each of {n_rows} rows"
+        )
+    _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[group.ravel()].astype(np.int64)
+
+
 def _refuse_repeated(names: Sequence[str], kind: str, source: str, what: str = "name") -> None:
     first: dict[str, int] = {}
     for k, name in enumerate(names):

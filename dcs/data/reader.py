@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcs.data.checks import (
     Named,
@@ -19,11 +20,12 @@ from dcs.data.checks import (
     flat_names,
     refuse_too_large,
 )
-from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, to_shares
+from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, is_id, to_shares
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import LOGS
 from dcs.data.forms.plain import PLAIN, Form
-from dcs.data.labels import TELLING, below_chance, read_labels
+from dcs.data.labels import TELLING, as_text, below_chance, hashable, read_labels
+from dcs.data.splits import joined
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
 from dcs.io import validated
@@ -203,11 +205,17 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
         records.origin, reading=reading, corrected_by="a scheme" if corrected else None
     )
     parts: dict[str, Any] = {"classes": classes, "ids": names.ids, "provenance": origin}
+    parts["groups"] = _groups(frame, reading)
     if kind == "votes":
         counts = np.nan_to_num(numbers, nan=0.0)
         table = ProbabilityTable.from_counts(counts, labels, source=source, **parts)
     else:
         table = ProbabilityTable.from_arrays(probs, labels, source=source, **parts)
+    if table.repeated:
+        remarks.append(
+            f"{table.repeated:,} rows repeat the text or id of another, and stay with it when "
+            "rows are divided"
+        )
     return Source(table, frame, reading, "; ".join(remarks))
 
 
@@ -346,7 +354,8 @@ def _refuse_shared_rows(fitted: Source, test: Source, name: str) -> str:
     shared = (
         refuse_shared_texts(map(str, fitted.frame[each]), [*map(str, test.frame[each])], name)
         for each in {*fitted.frame.columns} & {*test.frame.columns}
-        if _is_text(fitted, each) and _is_text(test, each)
+        if _is_text(fitted.frame, fitted.reading, each)
+        and _is_text(test.frame, test.reading, each)
     )
     return next(filter(None, shared), "")
 
@@ -381,9 +390,28 @@ def _are_numbers(ids: Sequence[str]) -> bool:
     return len(numbers) == max(numbers) - min(numbers) + 1 and min(numbers) <= 1
 
 
-def _is_text(source: Source, name: str) -> bool:
+def _is_text(frame: pd.DataFrame, reading: Reading, name: str) -> bool:
     """Whether a column holds the texts of rows: strings that are long and mostly different."""
-    others = (*(source.reading.columns or ()), source.reading.label, source.reading.id)
-    cells = [each for each in source.frame[name].tolist() if isinstance(each, str) and each]
+    others = (*(reading.columns or ()), reading.label, reading.id)
+    cells = [each for each in frame[name].tolist() if isinstance(each, str) and each]
     long = sum(map(len, cells)) > _TEXT_LENGTH * len(cells)
-    return name not in others and 2 * len({*cells}) > len(source.frame) and long
+    return name not in others and 2 * len({*cells}) > len(frame) and long
+
+
+def _groups(frame: pd.DataFrame, reading: Reading) -> NDArray[np.int64]:
+    """Return numbers that are equal in rows of the same text or id.
+
+    Ids that are mostly repeated are not those of rows.
+    """
+    found = [np.arange(len(frame))]
+    for name in frame.columns:
+        if is_id(name) or _is_text(frame, reading, name):
+            cells = cells_of(frame[name])
+            texts = [as_text(cell) if hashable(cell) else "" for cell in cells]
+            numbers = {text: k for k, text in enumerate(dict.fromkeys(texts)) if text}
+            known = sum(text != "" for text in texts)
+            if len(numbers) < known < 2 * len(numbers):
+                alone = range(len(texts), 2 * len(texts))
+                group = [numbers.get(text, k) for text, k in zip(texts, alone, strict=True)]
+                found.append(np.array(group))
+    return joined(*found)

@@ -8,6 +8,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from dcs.data.checks import checked_labels, whole_number
 from dcs.errors import InvalidInputError, show
@@ -77,10 +79,13 @@ def stratified_split(
         counts = _allocate(int(own.sum()), shares, targets - sizes)
         sizes += counts
         part_of[rows] = np.repeat(np.arange(len(names)), _fill(counts - taken, rows.size))
-    if not sizes.all():
+    filled = np.bincount(part_of, minlength=len(names))
+    if not filled.all():
+        different = classes.size if groups is None else np.unique(groups).size
+        copies = "" if different == classes.size else f" ({different} without copies)"
         raise InvalidInputError(
-            f"split part {show(names[sizes.argmin()])} would be empty: {classes.size} rows for "
-            f"{len(names)} parts; use more rows or fewer parts"
+            f"split part {show(names[filled.argmin()])} would be empty: {classes.size} rows"
+            f"{copies} for {len(names)} parts; use more rows or fewer parts"
         )
     return {name: np.flatnonzero(part_of == part) for part, name in enumerate(names)}
 
@@ -151,7 +156,9 @@ _MOST_VOTES: Final = 1000
 _LEAST_STEP: Final = 1e-4
 
 
-def copied_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
+def copied_rows(
+    probs: NDArray[np.float64], groups: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
     """Return the group of copies of every row, numbered by their first rows.
 
     The copies of a row must not be divided between fitted and held-out rows. Rows with equal
@@ -164,7 +171,27 @@ def copied_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
     ----------
     probs : array of float, shape [M, N]
         Class probabilities.
+    groups : array of int, shape [M], optional
+        Numbers that are equal in rows of the same id or text, which are copies as well.
     """
+    equal = _equal_rows(probs)
+    return equal if groups is None else joined(equal, groups)
+
+
+def joined(*groupings: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the groups of rows that are together in any of some groupings, directly or not."""
+    n_rows, pairs = groupings[0].size, []
+    for grouping in groupings:
+        _, first, group = np.unique(grouping, return_index=True, return_inverse=True)
+        pairs.append(first[group.ravel()])
+    rows, firsts = np.tile(np.arange(n_rows), len(pairs)), np.concatenate(pairs)
+    graph = coo_array((np.ones(rows.size), (rows, firsts)), shape=(n_rows, n_rows))
+    _, part = connected_components(graph, directed=False)
+    _, first, group = np.unique(part, return_index=True, return_inverse=True)
+    return first[group.ravel()].astype(np.int64)
+
+
+def _equal_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
     n_rows = len(probs)
     alone = np.arange(n_rows)
     # Equal up to the rounding of their normalisation.

@@ -156,6 +156,7 @@ class PromptSet:
                 [example.label for example in examples],
                 classes=self.task.classes,
                 ids=[example.id for example in examples],
+                groups=[rows[example.text] for example in examples],
                 provenance=Provenance(
                     model=scorer.model,
                     revision=scorer.revision,

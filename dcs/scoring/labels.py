@@ -252,7 +252,7 @@ def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
 def _named(
     answer: str, label_words: Sequence[str], plain: Callable[[str], str]
 ) -> tuple[int | None, dict[int, bool]]:
-    """Return the label with which an answer begins; those it names, and whether it negates them."""
+    """Return the label with which an answer begins, and those it names: whether it negates it."""
     indices = {plain(word): k for k, word in enumerate(label_words)}
     longest = sorted(indices, key=len, reverse=True)
     pattern, words = "|".join(map(_as_word, longest)), "|".join(map(re.escape, longest))

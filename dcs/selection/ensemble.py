@@ -154,6 +154,11 @@ class TableEnsemble:
         return self.tables[0].labelled
 
     @property
+    def groups(self) -> NDArray[np.int64]:
+        """Numbers that are equal in rows of the same text, [M]."""
+        return self.tables[0].groups
+
+    @property
     def n_rows(self) -> int:
         """Number of rows, M."""
         return self.tables[0].n_rows

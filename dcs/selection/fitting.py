@@ -397,6 +397,8 @@ class Fitting:
         Whether these rows have the class shares of all.
     seed : int
         Seed of folds and searches.
+    groups : array of int, shape [M], optional
+        Numbers that are equal in rows of the same text.
 
     Attributes
     ----------
@@ -442,6 +444,7 @@ class Fitting:
         development: float | None = None,
         stratified: bool = True,
         seed: int,
+        groups: Labels | None = None,
     ) -> None:
         whole_number(folds, "folds", least=2)
         seed = whole_number(seed, "seed", least=0)
@@ -449,7 +452,7 @@ class Fitting:
         self.labels = labels[known]
         whole_number(self.labels.size, "number of labelled rows", least=FEWEST_LABELS)
         self.unlabelled = labels.size - self.labels.size
-        group = copied_rows(probs[known])
+        group = copied_rows(probs[known], None if groups is None else groups[known])
         different = np.unique(group).size
         self.duplicates = int(self.labels.size - different)
         if development is None:

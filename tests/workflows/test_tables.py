@@ -8,11 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
 from dcs.methods.calibrations.base import batch_calibration
@@ -63,6 +65,40 @@ def test_rows_are_held_out_for_each_seed(tmp_path):
     parts = first.read()
     assert (parts["optimization"].n_rows, parts["test"].n_rows) == (90, 30)
     assert {*parts["optimization"].ids, *parts["test"].ids} == {*table.ids}
+
+
+@pytest.mark.parametrize("column", ["text", "uid"])
+def test_rows_of_one_text_or_id_are_held_out_together(tmp_path, column):
+    rng = np.random.default_rng(0)
+    labels, number = rng.integers(0, 3, 300), np.arange(300)
+    text = np.where(number < 150, number // 2, number)
+    names = (
+        [f"the review number {k}" for k in text] if column == "text" else [f"r{k}" for k in text]
+    )
+    probs = pd.DataFrame(rng.dirichlet([1, 1, 1], 300), columns=[*"abc"])
+    frame = probs.assign(label=[*map("abc".__getitem__, labels)], **{column: names})
+    frame.sample(frac=1, random_state=1).to_csv(tmp_path / "my.csv", index=False)
+    (given,) = given_tables(config(str(tmp_path / "my.csv")))
+    parts = given.read()
+    assert sum(table.n_rows for table in parts.values()) == 300
+    first, second = ({*names} for names in _texts_of(tmp_path / "my.csv", parts, column))
+    assert not first & second
+    assert parts["test"].repeated > 0
+    parts["test"].write(tmp_path / "again.parquet")
+    again = ProbabilityTable.read(tmp_path / "again.parquet")
+    assert np.array_equal(again.groups, parts["test"].groups)
+    assert again.digest == parts["test"].digest
+
+
+def _texts_of(path, parts, column):
+    """Return the texts of each part, whose ids are row numbers."""
+    texts = pd.read_csv(path)[column]
+    return [texts[[int(name) for name in table.ids]] for table in parts.values()]
+
+
+def test_an_id_that_is_mostly_repeated_is_none_of_rows():
+    frame = pd.DataFrame({"id": ["d1", "d2"] * 10, "label": ["a", "b"] * 10, "a": 0.4, "b": 0.6})
+    assert read_table(frame).repeated == 0
 
 
 def test_every_kind_of_source_is_taken(tmp_path):

@@ -50,7 +50,7 @@ def hold_out(
         table.labels[labelled],
         {"optimization": 1.0 - share, "test": share},
         seed=derive_seed(seed, "held-out"),
-        groups=copied_rows(probs[labelled]),
+        groups=copied_rows(probs[labelled], table.groups[labelled]),
         placed=placed,
     )
     rows = {split: labelled[part] for split, part in parts.items()}

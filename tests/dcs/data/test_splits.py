@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dcs.data.splits import copied_rows, stratified_choice, stratified_folds, stratified_split
+from dcs.data.splits import (
+    copied_rows,
+    joined,
+    stratified_choice,
+    stratified_folds,
+    stratified_split,
+)
 from dcs.errors import InvalidInputError
 
 quick = settings(max_examples=40, deadline=None)
@@ -154,6 +162,33 @@ def test_rows_that_coincide_are_no_copies(number: int, n_classes: int) -> None:
         np.eye(n_classes)[_RNG.integers(n_classes, size=number)],
     ):
         assert _n_copies(coarse) == 0
+
+
+@quick
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=20), st.randoms())
+def test_groupings_are_joined(first: list[int], random: Random) -> None:
+    second = random.sample(first, len(first))
+    found = joined(np.array(first), np.array(second))
+    # The closure of "equal in one of them", by repetition.
+    expected = list(range(len(first)))
+    for _ in first:
+        for own in (first, second):
+            for i, j in itertools.combinations(range(len(first)), 2):
+                if own[i] == own[j]:
+                    expected[i] = expected[j] = min(expected[i], expected[j])
+    assert found.tolist() == expected
+
+
+def test_rows_of_one_text_are_copies_with_any_probabilities() -> None:
+    groups = np.arange(400) // 2
+    assert np.unique(copied_rows(_FLOATS, groups)).size == 200
+    votes = _RNG.multinomial(3, _FLOATS) / 3
+    assert np.unique(copied_rows(votes, groups)).size == 200
+
+
+def test_copies_of_one_row_cannot_be_split() -> None:
+    with pytest.raises(InvalidInputError):
+        stratified_split(np.arange(30) % 3, {"a": 0.7, "b": 0.3}, seed=0, groups=np.zeros(30))
 
 
 @quick

@@ -164,7 +164,9 @@ def check(
     margin, low, high, known = held_out.get("margin"), -1.0, 1.0, rows.labelled
     if known.any():
         right, others = (each[known] == rows.labels[known] for each in (after, before))
-        effect = design_effect(copied_rows(probs[known]), before[known] != after[known])
+        effect = design_effect(
+            copied_rows(probs[known], rows.groups[known]), before[known] != after[known]
+        )
         gained, lost = (float(each.sum()) / effect for each in (right & ~others, others & ~right))
         size = known.sum() / effect
         low, high = accuracy_difference(gained, lost, size, confidence=2 * _CONFIDENCE - 1)

@@ -184,7 +184,9 @@ def _run(
 ) -> tuple[tuple[TrialRecord, ...], FittedScheme, float]:
     """Return trials, front, and what the sampled trials gained, in score."""
     table, settings = tuning.table, tuning.settings
-    fitting = Fitting(table.probs, table.labels, **selection.judge, seed=tuning.seed)
+    fitting = Fitting(
+        table.probs, table.labels, **selection.judge, seed=tuning.seed, groups=table.groups
+    )
     standard = standard_settings(selection, table.n_classes)
     front = partial(
         front_of, fitting, settings=selection, classes=table.classes, reference=tuning.reference
