@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import (
+    checked_groups,
     checked_rows,
     warn_below_chance,
     warn_of_absent_classes,
@@ -125,6 +126,7 @@ def fit_scheme(
     settings: SelectionSettings | None = None,
     seed: int = 0,
     classes: Sequence[str] | None = None,
+    groups: ArrayLike = (),
     reference: ArrayLike | None = None,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
@@ -149,6 +151,9 @@ def fit_scheme(
         Random seed; the same arguments give the same schemes.
     classes : sequence of str, optional
         Class names, by default ``"class_0", "class_1", ...``.
+    groups : array of int, shape [M], optional
+        Numbers that are equal in rows of the same text, which are in one fold; by default all
+        different. Rows with equal probabilities are found without.
     reference : array of int, shape [M], optional
         Predictions with which accuracy is compared, by default those of the uncorrected
         probabilities. For combined tables, those before the combination.
@@ -180,6 +185,7 @@ def fit_scheme(
         names,
         settings=settings,
         seed=seed,
+        groups=checked_groups(np.asarray(groups), n_rows=len(known), source="groups"),
         reference=reference,
         progress=progress,
         mapper=mapper,
@@ -193,13 +199,14 @@ def fit_rows(
     *,
     settings: SelectionSettings | None = None,
     seed: int = 0,
+    groups: NDArray[np.int64] | None = None,
     reference: ArrayLike | None = None,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
 ) -> FittedScheme:
     """Do what :func:`fit_scheme` does for validated rows, whose labels are positions."""
     settings = SelectionSettings() if settings is None else settings
-    fitting = Fitting(probs, labels, **settings.judge, seed=seed)
+    fitting = Fitting(probs, labels, **settings.judge, seed=seed, groups=groups)
     warn_of_absent_classes(fitting.labels, classes)
     warn_of_predictions(labels, probs)
     warn_below_chance(labels, probs)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, TableError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.corrections import Membership
+from dcs.selection.compare import fit_scheme
 from dcs.selection.fitting import Fit, Fitting, Threads, cobias_noise
 from tests.dcs.biased import biased_table
 
@@ -177,6 +178,15 @@ def test_copies_stay_in_one_fold_and_count_once() -> None:
     two = fitting.change(np.tile(before, 2), np.tile(after, 2))
     assert (one.effect, two.effect) == (1.0, 2.0)
     assert two.accuracy_error == pytest.approx(one.accuracy_error, rel=0.2)
+
+
+def test_rows_of_a_group_are_in_one_fold() -> None:
+    probs, labels = biased_table(200, 3)
+    fitting = Fitting(probs, labels, 5, seed=0, groups=np.arange(200) // 2)
+    assert fitting.duplicates == 100
+    assert np.array_equal(fitting.place[::2], fitting.place[1::2])
+    with pytest.raises(TableError):
+        fit_scheme(probs, labels, groups=np.arange(199))
 
 
 def test_rows_that_are_all_equal_are_refused() -> None:
