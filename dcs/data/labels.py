@@ -52,11 +52,19 @@ def hashable(cell: Any) -> bool:
     return not isinstance(cell, list | dict | tuple | set | np.ndarray)
 
 
+#: Marks that typesetters and language models write for those of a keyboard.
+_MARKS: Final = str.maketrans("\u2010\u2018\u2019\u201c\u201d", "-''\"\"")
+
+
 def fold(cell: Any) -> str:
-    """Return a cell as text to be compared in any case; the letters i of Turkish are one."""
-    text = as_text(cell).casefold()
+    """Return a cell as text to be compared in any case, width and typography (Unicode NFKC).
+
+    The letters i of Turkish are one.
+    """
+    text = as_text(cell)
     if text.isascii():
-        return text
+        return text.casefold()
+    text = unicodedata.normalize("NFKC", text).translate(_MARKS).casefold()
     plain = unicodedata.normalize("NFD", text).replace("i\u0307", "i").replace("\u0131", "i")
     return unicodedata.normalize("NFC", plain)
 
