@@ -343,6 +343,9 @@ _ADVICE: Final = "give other rows, or remove the test rows to have some held out
 #: Mean length, in characters, from which a column of different strings is the text of the rows.
 _TEXT_LENGTH: Final = 12
 
+#: Number of cells whose letters are counted.
+_SOME: Final = 200
+
 
 def _refuse_shared_rows(fitted: Source, test: Source, name: str) -> str:
     """Refuse test rows that are among the fitted ones; return a remark on a few texts."""
@@ -391,17 +394,25 @@ def _are_numbers(ids: Sequence[str]) -> bool:
 
 
 def _is_text(frame: pd.DataFrame, reading: Reading, name: str) -> bool:
-    """Whether a column holds the texts of rows: strings that are long and mostly different."""
-    others = (*(reading.columns or ()), reading.label, reading.id)
+    """Whether a column holds the texts of rows: strings that are long and mostly different.
+
+    A third of their characters are letters, unlike those of numbers and dates.
+    """
+    if name in (*(reading.columns or ()), reading.label, reading.id):
+        return False
     cells = [each for each in frame[name].tolist() if isinstance(each, str) and each]
     long = sum(map(len, cells)) > _TEXT_LENGTH * len(cells)
-    return name not in others and 2 * len({*cells}) > len(frame) and long
+    if 2 * len({*cells}) <= len(frame) or not long:
+        return False
+    some = "".join(cells[:_SOME])
+    return 3 * sum(map(str.isalpha, some)) > len(some)
 
 
 def _groups(frame: pd.DataFrame, reading: Reading) -> NDArray[np.int64]:
     """Return numbers that are equal in rows of the same text or id.
 
-    Ids that are mostly repeated are not those of rows.
+    Ids that are mostly repeated are not those of rows, and numbers that count the rows of several
+    files say nothing of the others.
     """
     found = [np.arange(len(frame))]
     for name in frame.columns:
@@ -410,7 +421,7 @@ def _groups(frame: pd.DataFrame, reading: Reading) -> NDArray[np.int64]:
             texts = [as_text(cell) if hashable(cell) else "" for cell in cells]
             numbers = {text: k for k, text in enumerate(dict.fromkeys(texts)) if text}
             known = sum(text != "" for text in texts)
-            if len(numbers) < known < 2 * len(numbers):
+            if len(numbers) < known < 2 * len(numbers) and not _are_numbers([*numbers]):
                 alone = range(len(texts), 2 * len(texts))
                 group = [numbers.get(text, k) for text, k in zip(texts, alone, strict=True)]
                 found.append(np.array(group))
