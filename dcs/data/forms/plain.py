@@ -351,7 +351,10 @@ def _are_answers(frame: pd.DataFrame, key: str, name: str, given: Reading) -> bo
     """Whether the cells of a column name classes, and not one class per id."""
     label = label_of(frame, given, (key, name))
     classes = {*map(comparable, _classes(frame, given, label))} if label or given.classes else {}
-    cells = {*map(comparable, cells_of(frame[name]))} - {""}
+    cells = {*cells_of(frame[name])}
+    if len(cells) > 3 * len(classes) + 9:  # Not even in several spellings.
+        return False
+    cells = {*map(comparable, cells)} - {""}
     return len(cells) > 1 and cells <= {*classes} and not _constant(frame, key, name)
 
 
