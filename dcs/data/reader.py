@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import LOGS
 from dcs.data.forms.plain import PLAIN, Form
 from dcs.data.labels import TELLING, as_text, below_chance, hashable, read_labels
-from dcs.data.splits import joined
+from dcs.data.splits import are_common, joined
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
 from dcs.io import validated
@@ -411,17 +412,18 @@ def _is_text(frame: pd.DataFrame, reading: Reading, name: str) -> bool:
 def _groups(frame: pd.DataFrame, reading: Reading) -> NDArray[np.int64]:
     """Return numbers that are equal in rows of the same text or id.
 
-    Ids that are mostly repeated are not those of rows, and numbers that count the rows of several
-    files say nothing of the others.
+    Ids that are mostly repeated are not those of rows, numbers that count the rows of several
+    files say nothing of the others, and common texts, such as "thank you", coincide.
     """
     found = [np.arange(len(frame))]
     for name in frame.columns:
         if is_id(name) or _is_text(frame, reading, name):
             cells = cells_of(frame[name])
             texts = [as_text(cell) if hashable(cell) else "" for cell in cells]
-            numbers = {text: k for k, text in enumerate(dict.fromkeys(texts)) if text}
-            known = sum(text != "" for text in texts)
-            if len(numbers) < known < 2 * len(numbers) and not _are_numbers([*numbers]):
+            counts = Counter(filter(None, texts))
+            if len(counts) < counts.total() < 2 * len(counts) and not _are_numbers([*counts]):
+                common = are_common(np.array([*counts.values()]), len(frame))
+                numbers = {text: k for k, text in enumerate(counts) if not common[k]}
                 alone = range(len(texts), 2 * len(texts))
                 group = [numbers.get(text, k) for text, k in zip(texts, alone, strict=True)]
                 found.append(np.array(group))

@@ -203,11 +203,15 @@ def _equal_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
         return alone
     if n_rows > _MOST_REPEATS * counts.size and counts.min() < counts.max():
         return alone
-    large = counts > max(_FEWEST_LARGE, _LARGEST_SHARE * n_rows)
-    if counts.min() == counts.max():
-        large[:] = False
     certain = probs.max(axis=1) > 1.0 - _CERTAIN
-    return np.where(large[group] | certain, alone, first[group])
+    return np.where(are_common(counts, n_rows)[group] | certain, alone, first[group])
+
+
+def are_common(counts: NDArray[np.int64], n_rows: int) -> NDArray[np.bool_]:
+    """Return whether groups of equal rows are so large, unlike others, that these coincide."""
+    if counts.min() == counts.max():
+        return np.zeros(counts.size, np.bool_)
+    return np.asarray(counts > max(_FEWEST_LARGE, _LARGEST_SHARE * n_rows))
 
 
 def _is_coarse(probs: NDArray[np.float64]) -> bool:

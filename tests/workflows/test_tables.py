@@ -101,12 +101,14 @@ def _texts_of(path, parts, column):
     [
         ("id", ["d1", "d2"] * 10),
         ("id", [*range(12), *range(8)]),
+        ("text", ["thank you very much"] * 11 + [f"the parcel number {k}" for k in range(29)]),
         ("seconds", [0.12345678901234] * 4 + [k / 7 for k in range(16)]),
         ("when", [f"2026-01-01T10:00:{k // 2 if k < 4 else k:02}" for k in range(20)]),
     ],
 )
 def test_cells_that_coincide_make_no_copies(tmp_path, column, cells):
-    frame = pd.DataFrame({"label": ["a", "b"] * 10, "a": 0.4, "b": 0.6, column: cells})
+    labels = ["a", "b"] * (len(cells) // 2)
+    frame = pd.DataFrame({"label": labels, "a": 0.4, "b": 0.6, column: cells})
     assert read_table(frame).repeated == 0
     frame.to_csv(tmp_path / "rows.csv", index=False)
     assert read_table(tmp_path / "rows.csv").repeated == 0
