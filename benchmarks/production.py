@@ -93,9 +93,7 @@ def intervals(number: int, method: str, concentration: float) -> Iterator[str]:
                     ]
                     counts = rng.multinomial(m, truth @ errors)
                     names = [str(k) for k in range(n_classes)]
-                    found = class_shares(
-                        confusion, counts, classes=names, method=method, resamples=400
-                    )
+                    found = class_shares(confusion, counts, classes=names, method=method)
                     for each, share in zip(found, truth, strict=True):
                         covered.append(each.low <= share <= each.high)
                         counting = 2 * 1.96 * np.sqrt(share * (1.0 - share) / n)
