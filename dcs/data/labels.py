@@ -69,6 +69,11 @@ def fold(cell: Any) -> str:
     return unicodedata.normalize("NFC", plain)
 
 
+def plain_of(classes: Sequence[str]) -> Callable[[Any], str]:
+    """Return how tokens and classes are compared: in any case, if classes stay different."""
+    return fold if len({*map(fold, classes)}) == len(classes) else as_text
+
+
 def comparable(cell: Any) -> Hashable:
     """Return numerals and truth values as numbers, so that 1.0 equals 1; other cells folded.
 

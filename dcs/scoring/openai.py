@@ -20,6 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PlainSerializer
 
+from dcs.data.answers import (
+    ANSWER_READING,
+    NO_DISTRIBUTION,
+    count_votes,
+    mean_distribution,
+)
 from dcs.errors import (
     ConfigError,
     ScoringError,
@@ -35,15 +41,11 @@ from dcs.scoring.base import Progress, Prompt, Prompts, ReadingOptions, Scores
 from dcs.scoring.chat import ANSWER_PREFIX, PromptStyle, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
 from dcs.scoring.labels import (
-    ANSWER_READING,
-    NO_DISTRIBUTION,
     UNUSABLE,
     Shown,
     class_probabilities,
-    count_votes,
     fill_missing,
     label_masses,
-    mean_distribution,
     read_label_words,
 )
 from dcs.scoring.models import require

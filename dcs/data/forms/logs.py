@@ -28,7 +28,7 @@ from dcs.data.forms.plain import (
     with_scores,
     with_votes,
 )
-from dcs.data.labels import as_text, fold
+from dcs.data.labels import as_text, plain_of
 from dcs.errors import TableError, quoted, show
 
 if TYPE_CHECKING:
@@ -78,11 +78,6 @@ def _from_pieces(text: str) -> str:
         return bytes(_ALPHABET[character] for character in text).decode("utf-8", "surrogateescape")
     except KeyError:
         return text
-
-
-def plain_of(classes: Sequence[str]) -> Callable[[Any], str]:
-    """Return how tokens and classes are compared: in any case, if classes stay different."""
-    return fold if len({*map(fold, classes)}) == len(classes) else as_text
 
 
 def likely_tokens(response: Any, classes: Sequence[str]) -> list[tuple[str, dict[str, float]]]:

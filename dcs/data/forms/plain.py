@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from dcs.data.answers import parse_vote
 from dcs.data.columns import (
     PREFIX,
     Reading,
@@ -167,12 +168,15 @@ def with_votes(
         for answer in filter(None, map(as_text, several)):
             if name := known.get(comparable(answer)):
                 counts[row][name] += 1
+            elif given.classes and (vote := parse_vote(answer, classes)) is not None:
+                counts[row][classes[vote]] += 1
             else:
                 odd.append(answer)
     if odd and given.classes is None:
         raise TableError(
             f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels ({quoted(classes)}); "
-            f"name all classes with --read classes={','.join(classes)}; others are no votes"
+            f"name all classes with --read classes={','.join(classes)}; others are then read as "
+            "texts that name one of them"
         )
     if len(known) < max(2, len(classes)):
         raise TableError(f"must have two different classes, got {show(list(classes))}")

@@ -1,4 +1,4 @@
-"""What is read from likely tokens, from sampled texts, and from the logits of label words."""
+"""What is read from likely tokens, and from the logits of label words."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from dcs.scoring.labels import (
     class_probabilities,
     fill_missing,
     label_masses,
-    parse_distribution,
-    parse_vote,
     read_label_words,
 )
 from tests.dcs.refusals import refuses
@@ -80,117 +78,6 @@ def test_a_missing_label_is_never_above_a_returned_one(weights: list[float], top
     filled = fill_missing(np.where(np.arange(masses.size) < top, masses, 0.0), shown)
     assert math.isclose(filled.sum(), 1.0)
     assert (np.diff(filled) <= 1e-12).all()
-
-
-@pytest.mark.parametrize(
-    ("text", "vote"),
-    [
-        (" World", 0),
-        ('**"Sports"**', 1),
-        ("The category is World.", 0),
-        ('{"label": "New York"}', 2),
-        ("York, not New York", 3),
-        ("not Sports but World", None),
-        ("", None),
-        ("<think>Sports? no</think>\n\nWorld", 0),
-        ("<think>surely Sports", None),
-        ("no tag: Sports</think> World", 0),
-        ("<|channel|>analysis<|message|>Sports?<|end|><|channel|>final<|message|>World", 0),
-        ("<|channel|>analysis<|message|>Sports", None),
-        # Lists, questions and shares are not answers.
-        ("World/Sports", None),
-        ("Sports and World", None),
-        ("World or Sports? Sports.", None),
-        ("World: 0.1, Sports: 0.9", None),
-        ('{"World": false, "Sports": true}', 1),
-        ("Sports? No, not quite.", None),
-        # Nor is what an answer denies.
-        ("This is not a piece on Sports.", None),
-        ("non-Sports", None),
-        ("far from Sports", None),
-        ("World, not Sports", 0),
-    ],
-)
-def test_votes(text: str, vote: int | None) -> None:
-    assert parse_vote(text, WORDS) == vote
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "vote"),
-    [
-        ("答案是正面", ("正面", "负面"), 0),
-        ("这不是正面,是负面", ("正面", "负面"), None),
-        ("不正面", ("正面", "负面"), None),
-        ("是的", ("是", "否"), 0),
-        ("不是", ("是", "否"), None),
-        ("不是", ("是", "不是"), 1),
-        ("答案是A", ("A", "B"), 0),
-        ("긍정입니다", ("긍정", "부정"), 0),
-        ("iyi", ("İyi", "Kötü"), 0),
-        ("Cevap: İYİ.", ("iyi", "kötü"), 0),
-        ("KO\u0308TU\u0308", ("iyi", "k\u00f6t\u00fc"), 1),
-        ("STRASSE", ("Straße", "Haus"), 0),
-        ("A", ("a", "A"), 1),
-        ("Non-toxic", ("toxic", "non-toxic"), 1),
-        ("It isn't toxic.", ("toxic", "harmless"), None),
-        ("I think a good answer is B", ("A", "B"), 1),
-        ("A good question. The answer is B.", ("A", "B"), None),
-        ("A is right", ("A", "B"), 0),
-        ("Yes, since there is no doubt", ("yes", "no"), 0),
-        ("Yes and no", ("yes", "no"), None),
-        ("Answer: Yes. I have no doubt.", ("yes", "no"), None),
-        ("−1", ("-1", "0", "1"), 0),
-        ("Non\u2011toxic", ("toxic", "non-toxic"), 1),
-        ("It is non\u2011toxic.", ("toxic", "non-toxic"), 1),
-        ("new\u00a0york", ("York", "New York"), 1),
-        ("ｐｏｓｉｔｉｖｅ", ("positive", "negative"), 0),
-        ("I don’t know", ("I know", "I don't know"), 1),
-        ("-1", ("0", "1"), None),
-        ("2.5", ("2", "3"), None),
-        ("2.0", ("2", "3"), 0),
-        ("2-3", ("2", "3"), None),
-        ("3/5", ("3", "5"), 0),
-        ("ポジティブではない", ("ポジティブ", "ネガティブ"), None),
-        ("긍정이 아닙니다", ("긍정", "부정"), None),
-    ],
-)
-def test_votes_in_any_script(text: str, words: tuple[str, ...], vote: int | None) -> None:
-    assert parse_vote(text, words) == vote
-
-
-@pytest.mark.parametrize(
-    ("text", "shares"),
-    [
-        ('```json\n{"a": 0.7, "b": .2, "c": 0.1}```', [0.7, 0.2, 0.1]),
-        ("**A** - 70\n**B** - 20\n**C** - 10", [0.7, 0.2, 0.1]),
-        ("A=62,5%; B=37,5%; C=0%", [0.625, 0.375, 0.0]),
-        ("A: 70 %, B: 20 %", [0.7, 0.2, 0.1]),
-        ("A: 100%", [1.0, 0.0, 0.0]),
-        ("A: 33 %, B: 33 %, C: 33 %", [1 / 3] * 3),
-        ("A: 100 %, B: 0, C: 0", [1.0, 0.0, 0.0]),
-        ("A: 0.7, B: 0.2, C: 0.1 (confidence: 90 %)", [0.7, 0.2, 0.1]),
-        ("<think>A: 1 %?</think>A: 0.7, B: 0.2, C: 0.1", [0.7, 0.2, 0.1]),
-        # Not guessed.
-        ("A: 70 %", None),
-        ("A: 70 %, B: 70 %, C: 10 %", None),
-        ("A: 70 %, A: 60 %, B: 20 %, C: 10 %", None),
-        ("A: -5 %, B: 100 %, C: 5 %", None),
-        ("A: 1.2.3, B: 0.5, C: 0.5", None),
-        ("A: 70-80 %, B: 20 %, C: 5 %", None),
-        ("A: 7 out of 10; B: 3 out of 10", None),
-        ("A: 7, B: 2", None),
-        ("A: 0.5, B: 0.5 %", None),
-        ("A: 0, B: 0, C: 0", None),
-        ("probably A", None),
-        ("<think>A: 70 %, B: 20 %, C: 10 %", None),
-    ],
-)
-def test_distributions(text: str, shares: list[float] | None) -> None:
-    found = parse_distribution(text, ("A", "B", "C"))
-    if shares is None or found is None:
-        assert found is shares
-    else:
-        np.testing.assert_allclose(found, shares)
 
 
 def read(words: Sequence[str], rule: LabelRule) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
