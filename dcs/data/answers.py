@@ -67,10 +67,14 @@ def _named(
         if m[0] in indices:
             negated = _NEGATION.search(text[: m.start()]) is not None
             named[indices[m[0]]] = negated or named.get(indices[m[0]], False)
+            if re.compile(_LIST.format(words), re.I).match(text, m.end()):
+                named[_ANOTHER] = False
     begin = re.match(rf"[\W_]*?({pattern})", text, re.I)
     first = None if begin is None else indices.get(begin[1])
     if begin is not None and first is not None and len(named) > 1:
-        goes_on = _AS_ARTICLE if re.fullmatch(r"[^\W\d_]", begin[1]) else _LIST
+        goes_on = rf"{_LIST}|{_SHARE}"
+        if re.fullmatch(r"[^\W\d_]", begin[1]):
+            goes_on += r"|\s+[^\W\d_]"  # It may be an article.
         if re.compile(goes_on.format(words), re.I).match(text, begin.end()):
             first = None
     return first, named
@@ -91,14 +95,18 @@ _DENIED: Final = (
     r"|\s*(?:では|じゃ)(?:ない|なく|あり)|[이가]?\s*아[니닙])"
 )
 
-#: A label followed by another, or by a share, is not an answer: ``Yes/no``, ``A: 0.7, B: 0.3``.
-#: The fraction of a scale is one: ``3/5``.
+#: A label followed by another is not an answer, ``Yes/no``, but the fraction of a scale: ``3/5``.
 _LIST: Final = (
     r"[^\w,/|&~–-]{{0,3}}"
     r"(?:(?<!\d)/|[,|&]|(?<=\d)\s?[~–-]|\b(?:or|and|nor|oder|und|ou|et|y)\b|[或和与與、])"
-    r"\W{{0,4}}(?:{0})|[^\w,;\n]{{0,3}}[:=]\W{{0,3}}[.\d]"
+    r"\W{{0,4}}(?:{0})"
 )
-_AS_ARTICLE: Final = _LIST + r"|\s+[^\W\d_]"
+
+#: Nor is one of several that are followed by shares: ``A: 0.7, B: 0.3``.
+_SHARE: Final = r"[^\w,;\n]{{0,3}}[:=]\W{{0,3}}[.\d]"
+
+#: What stands for the other labels of a list, which may be asked about.
+_ANOTHER: Final = -1
 
 #: Letters of scripts that are written without blanks between words, or with endings (Korean).
 _BLANKLESS: Final = (

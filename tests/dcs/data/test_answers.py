@@ -32,6 +32,7 @@ WORDS = ("World", "Sports", "New York", "York")
         ("World/Sports", None),
         ("Sports and World", None),
         ("World or Sports? Sports.", None),
+        ("World or Sports?", None),
         ("World: 0.1, Sports: 0.9", None),
         ('{"World": false, "Sports": true}', 1),
         ("Sports? No, not quite.", None),
