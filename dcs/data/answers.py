@@ -62,12 +62,14 @@ def _named(
     pattern, words = "|".join(map(_as_word, longest)), "|".join(map(re.escape, longest))
     text = plain(answer)
     named: dict[int, bool] = {}
+    listed = re.compile(_LIST.format(words), re.I)
     # In any case, so that "Non-toxic" is not "toxic", which is spelled alike.
     for m in re.finditer(pattern, text, re.I):
         if m[0] in indices:
-            negated = _NEGATION.search(text[: m.start()]) is not None
+            before = text[max(0, m.start() - _REACH) : m.start()]
+            negated = _NEGATION.search(before) is not None
             named[indices[m[0]]] = negated or named.get(indices[m[0]], False)
-            if re.compile(_LIST.format(words), re.I).match(text, m.end()):
+            if listed.match(text, m.end()):
                 named[_ANOTHER] = False
     begin = re.match(rf"[\W_]*?({pattern})", text, re.I)
     first = None if begin is None else indices.get(begin[1])
@@ -87,6 +89,9 @@ _NEGATION: Final = re.compile(
     r"|(?:不[是太算够]|并非|没有)\s*$",
     re.I,
 )
+
+#: Number of characters in which it is looked for: long answers name labels many times.
+_REACH: Final = 80
 
 #: What asks about the label before it, or denies it.
 _DENIED: Final = (
