@@ -458,8 +458,8 @@ class Fitting:
         if development is None:
             if different < 2:
                 raise InvalidInputError(
-                    f"all {group.size:,} labelled rows have the same class probabilities, so that "
-                    "no correction can tell them apart; check the prompts and the file"
+                    f"all {group.size:,} labelled rows are copies of one, by their probabilities or "
+                    "groups, so that none can be held out; check the prompts and the file"
                 )
             self.n_folds = min(folds, different)
             self.place = stratified_folds(self.labels, self.n_folds, seed=seed, groups=group)
