@@ -458,7 +458,7 @@ class Fitting:
         if development is None:
             if different < 2:
                 raise InvalidInputError(
-                    f"all {group.size:,} labelled rows are copies of one, by their probabilities or "
+                    f"all {group.size:,} labelled rows are copies of one, by probabilities or "
                     "groups, so that none can be held out; check the prompts and the file"
                 )
             self.n_folds = min(folds, different)
