@@ -215,7 +215,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     if table.repeated:
         remarks.append(
             f"{table.repeated:,} rows repeat the text or id of another, and stay with it when "
-            "rows are divided"
+            "rows are divided; intervals on held-out rows count them as independent"
         )
     return Source(table, frame, reading, "; ".join(remarks))
 
