@@ -20,6 +20,7 @@ import requests
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the servers of the tests
 
+from dcs.data.columns import CORRECTED
 from dcs.data.reader import open_source
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
@@ -66,11 +67,11 @@ def main(output: str, *files: str) -> int:
         (path,) = folder.glob("*/scheme.json")
         run("apply", path, file, "-o", folder / "applied.parquet")
         scheme, table = CorrectionScheme.load(path), open_source(file).table
-        applied = ProbabilityTable.read(folder / "applied.parquet")
+        applied = pd.read_parquet(folder / "applied.parquet")
+        probs = applied[[CORRECTED + name for name in scheme.classes]].to_numpy()
         answer = served(scheme, folder / "model", table)
-        labels = [scheme.classes[k] for k in applied.probs.argmax(axis=1)]
-        same = answer.pop("label").tolist() == labels
-        distance = float(np.abs(answer.to_numpy() - applied.probs).max())
+        same = answer.pop("label").tolist() == applied["predicted"].tolist()
+        distance = float(np.abs(answer.to_numpy() - probs).max())
         calibration = scheme.calibration
         products = calibration is not None and calibration.products
         kind = "none" if calibration is None else "products" if products else "logs"
