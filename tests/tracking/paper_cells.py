@@ -24,6 +24,8 @@ def paper_cells(
     labelled = identity.get("optimization_size") or 10_000
     kept = (identity.get("tuner") or {}).get("keep_unlabelled", False)
     rows = 10_000 if kept else labelled
+    if "tuner" not in identity:
+        identity = {"objective": "full", **identity}
     settings = f"{zlib.crc32(repr(identity).encode()):08x}"
     return [
         make_cell(

@@ -6,6 +6,7 @@ In the folder::
     cells.parquet             the summaries of many cells in one file, for speed alone
     sweeps/<key>.json         a sweep: its experiment, settings and tracking store
     sweeps/<key>.cells        the keys of its cells, one per line
+    sweeps/<key>.runs         their runs in tracking stores, for links to them
     sweeps/<key>.lock         held by the process that records the sweep
 """
 
@@ -30,10 +31,12 @@ from dcs.io import (
     naming,
     read_text,
 )
+from dcs_tracking import schema
 from dcs_tracking.records import (
     KEY_PATTERN,
     CellRecord,
     ScoringRecord,
+    StoredCell,
     SweepStatus,
     plain,
     sealed,
@@ -93,6 +96,18 @@ class Sweep(TrackingSettings):
     run_name: str | None = None
     scorings: tuple[ScoringRecord, ...] = ()
     status: SweepStatus | None = None
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """What differs between its cells: settings, then fields of the identity."""
+        lists = {
+            "method": "methods",
+            schema.OBJECTIVE: "objectives",
+            schema.OPTIMIZATION_SIZE: "optimization_sizes",
+        }
+        given = self.sweep_params
+        several = [name for name, key in lists.items() if len(given.get(key) or ()) > 1]
+        return (*(given.get("axes") or ()), *several, *self.varies)
 
 
 #: For the index alone, which is no contract: it checks less than `CellRecord.from_json`.
@@ -299,6 +314,47 @@ class Archive:
             if KEY_PATTERN.fullmatch(key) and self.path(key).exists()
         ]
 
+    def add_run(self, sweep_key: str, key: str, *run: str) -> None:
+        """Note the run of a cell: its id, that of its experiment, and the name of the store."""
+        path = self._runs_path(sweep_key)
+        with naming(path), path.open("a", encoding="utf-8") as file:
+            file.write("\n" + " ".join((key, *run)))
+
+    def runs(self, sweep_key: str, store: str) -> dict[str, tuple[str, str]]:
+        """Return the ids of the runs and experiments in a store of the cells of a sweep."""
+        path = self._runs_path(sweep_key)
+        lines = path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
+        # A line that was cut by a crash has no store.
+        parts = [line.split(" ", 3) for line in lines if line.endswith(f" {store}")]
+        return {key: (run_id, experiment_id) for key, run_id, experiment_id, _ in parts}
+
+    def stored(self, experiment: str | None, store: str) -> list[tuple[Sweep, StoredCell]]:
+        """Return the cells of sweeps, by default of all, with their runs in a store.
+
+        Parameters
+        ----------
+        experiment : str or None
+            Name of sweeps.
+        store : str
+            Name of the store; see `runs`.
+
+        Returns
+        -------
+        list of (Sweep, StoredCell)
+            Oldest first, without the search. Cells of several sweeps of one name are there once.
+        """
+        sweeps = [each for each in self.sweeps() if experiment in (None, each.experiment)]
+        keys = {each.sweep_key: self.keys(each.sweep_key) for each in sweeps}
+        records = self.load({key for own in keys.values() for key in own}, summaries=True)
+        found: dict[tuple[str, str], tuple[Sweep, StoredCell]] = {}
+        for sweep in sweeps:
+            runs = self.runs(sweep.sweep_key, store)
+            for key in filter(records.__contains__, keys[sweep.sweep_key]):
+                cell = StoredCell(records[key], *runs.get(key, (None, None)))
+                if cell.run_id or (sweep.experiment, key) not in found:
+                    found[sweep.experiment, key] = sweep, cell
+        return sorted(found.values(), key=lambda each: each[1].record.started_ms)
+
     def remove(self, key: str) -> None:
         """Delete the record of a cell."""
         self.path(key).unlink(missing_ok=True)
@@ -306,6 +362,7 @@ class Archive:
     def remove_sweep(self, sweep: Sweep) -> None:
         """Delete a sweep, without its cells."""
         self._list_path(sweep.sweep_key).unlink(missing_ok=True)
+        self._runs_path(sweep.sweep_key).unlink(missing_ok=True)
         (self._sweeps / f"{sweep.sweep_key}.json").unlink(missing_ok=True)
 
     def own_keys(self, sweeps: Iterable[Sweep]) -> list[str]:
@@ -337,3 +394,6 @@ class Archive:
 
     def _list_path(self, sweep_key: str) -> Path:
         return self._sweeps / f"{sweep_key}.cells"
+
+    def _runs_path(self, sweep_key: str) -> Path:
+        return self._sweeps / f"{sweep_key}.runs"

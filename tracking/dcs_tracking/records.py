@@ -303,10 +303,10 @@ class StoredCell:
     ----------
     record : CellRecord
         The cell.
-    run_id, experiment_id : str
-        Ids of its run and experiment in the store.
+    run_id, experiment_id : str or None
+        Ids of its run and experiment in the store; None if it is not known to be recorded there.
     """
 
     record: CellRecord
-    run_id: str
-    experiment_id: str
+    run_id: str | None
+    experiment_id: str | None

@@ -102,6 +102,18 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def as_params(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as parameters of a run."""
+    flat = flatten(values)
+    names = safe_names(flat)
+    return {
+        names[name]: shorten(
+            value if isinstance(value, str | int | float) else json.dumps(value), PARAM_LIMIT
+        )
+        for name, value in flat.items()
+    }
+
+
 def shorten(value: object, limit: int) -> str:
     """Return `value` as text of at most `limit` characters."""
     text = str(value)

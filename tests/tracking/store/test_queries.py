@@ -15,6 +15,7 @@ from dcs_tracking import Archive
 from dcs_tracking.store import queries
 from dcs_tracking.store.client import default_tracking_uri, open_client, run_link
 from dcs_tracking.store.queries import find_cell, log_report, stored_cells
+from dcs_tracking.store.serving import log_cell_scheme
 from tests.servers import answering
 from tests.tracking.cells import failed_cell, make_cell, recorded
 
@@ -63,6 +64,32 @@ def test_cells_are_read_back_with_their_runs(several: Path, store: str, tmp_path
     for given, host in ((store, "127.0.0.1:5000"), ("http://me:pass@host:80/", "host:80")):
         place = f"http://{host}/#/experiments/1/runs/{found[0].run_id}?"
         assert run_link(given, found[0]).startswith(place)
+
+
+def test_the_folder_tells_of_its_sweeps_what_the_store_does(several: Path, store: str) -> None:
+    archive = Archive(several)
+    for sweep in ("demo", "other", None):
+        told, on_disk = queries.cells(store, sweep), queries.cells(store, sweep, archive=archive)
+        assert len(told) == (5 if sweep is None else len(on_disk))
+        shown = [name for name in told if not name.startswith("trial/") and name in on_disk]
+        assert {*queries.CELL_COLUMNS, "params.method"} <= {*shown}
+        orders = [
+            frame.sort_values("run_id", ignore_index=True)[shown] for frame in (told, on_disk)
+        ]
+        pd.testing.assert_frame_equal(*orders, check_dtype=False)
+    assert stored_cells(store, "demo", archive=archive)[0].run_id in {*told["run_id"]}
+    assert find_cell(store, "cell0003", archive=archive) == find_cell(store, "cell0003")
+
+
+def test_cells_that_are_in_no_store_have_no_run(output: Path, uri: str) -> None:
+    recorded(output, 1)
+    archive = Archive(output)
+    for store in (uri, "http://127.0.0.1:9"):
+        (cell,) = stored_cells(store, "demo", archive=archive)
+        assert (cell.run_id is None) == (store != uri)
+    assert run_link(store, cell) == ""
+    with pytest.raises(TrackingError, match="dcs sync"):
+        log_cell_scheme(store, cell)
 
 
 def test_a_cell_goes_by_its_key_run_id_or_name(store: str) -> None:

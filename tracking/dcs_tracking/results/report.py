@@ -44,7 +44,7 @@ def render_report(
     title : str
         Name of the sweep.
     link : callable
-        Returns the URL of a cell's run in MLflow.
+        Returns the URL of a cell's run in MLflow; empty if it has none.
 
     Returns
     -------

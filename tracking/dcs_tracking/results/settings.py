@@ -175,7 +175,7 @@ def objective_label(record: CellRecord) -> str | None:
     """
     tuner = record.identity.get("tuner") or {}
     found = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
-    if found is None and not (tuner or record.trials):
+    if found is None and not tuner:
         return None
     return objective_name("full" if found is None else found)
 

@@ -96,6 +96,10 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     return answer.result()
 
 
+#: Name of the SQLite file of an output folder, which may be moved with it.
+DEFAULT = "default"
+
+
 class StoreUnavailable(TrackingError):
     """Raised if the tracking store cannot be reached or denies access."""
 
@@ -162,6 +166,11 @@ def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
     )
 
 
+def store_name(uri: str, output: Path | str) -> str:
+    """Return the name of a store in the files of an output folder, which has no password."""
+    return DEFAULT if uri == default_tracking_uri(output) else redact(uri)
+
+
 def redact(uri: str) -> str:
     """Return `uri` without passwords and tokens, for files and messages."""
     from sqlalchemy.engine import make_url
@@ -210,7 +219,7 @@ def pages(tracking_uri: str) -> str:
 
 
 def run_link(tracking_uri: str, run: Any) -> str:
-    """Return the URL of a run in the MLflow UI.
+    """Return the URL of a run in the MLflow UI; empty if it has no id.
 
     Parameters
     ----------
@@ -219,6 +228,8 @@ def run_link(tracking_uri: str, run: Any) -> str:
     run : object
         Has a ``run_id`` and an ``experiment_id``: a stored cell, or the ``info`` of a run.
     """
+    if run.run_id is None:
+        return ""
     place = f"{pages(tracking_uri)}/experiments/{run.experiment_id}"
     return f"{place}/runs/{run.run_id}?{CLASSICAL}"
 

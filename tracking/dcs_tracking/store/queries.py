@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import TrackingError, one_line, unknown
 from dcs.evaluation.metrics import metric_of
 from dcs_tracking import schema
-from dcs_tracking.archive import Archive
+from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.records import CellRecord, StoredCell
 from dcs_tracking.results.cells import MEASURES, ordered
-from dcs_tracking.store.client import open_experiment, open_store, search_runs
-from dcs_tracking.store.views import view_links
+from dcs_tracking.store import views
+from dcs_tracking.store.client import open_experiment, open_store, search_runs, store_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +26,9 @@ _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 
 # These metrics are columns even if no cell has finished: notebooks access them by name.
 FIGURES = tuple(f"test/{name}" for name in MEASURES)
+
+#: Key, run id and name of a cell.
+_Names = tuple[str | None, str | None, str | None]
 
 _RUN = ("run_id", "cell_key", "status", "name", "sweep", "experiment_id")
 
@@ -45,9 +49,9 @@ def cells(
     tracking_uri : str
         Tracking URI of the store.
     experiment : str, optional
-        Name of the experiment (the sweep); by default all experiments of the store.
+        Name of the experiment (the sweep); by default all experiments.
     archive : Archive, optional
-        Archive whose records have precedence over the metrics in the store.
+        Output folder, whose sweeps are read from disk; only others are read from the store.
 
     Returns
     -------
@@ -55,10 +59,11 @@ def cells(
         ``run_id``, ``cell_key``, ``status``, ``name``, ``sweep``, ``experiment_id``, ``model``,
         ``task``, ``shots``, ``seed``, ``method``, ``objective``, ``optimization_size``,
         ``started``, ``seconds``, ``test/accuracy``, ``test/cobias``, even without any cell; then
-        the other metrics of the cells, with `archive` all of their records, such as the bounds
+        the other metrics of the cells, from disk all of their records, such as the bounds
         of the 95 % interval ``test/accuracy_low`` and ``test/accuracy_high`` and the p-value
         ``test/accuracy_p`` of no difference to uncorrected; and their parameters as
-        ``params.<name>``.
+        ``params.<name>``. Without a ``run_id`` is a cell of the folder that is not known to be
+        recorded in the store.
 
     Raises
     ------
@@ -67,22 +72,50 @@ def cells(
     """
     import pandas as pd
 
-    if experiment is None:
-        runs = _search_all(open_store(tracking_uri), _CELLS)
-    else:
-        runs = _deduplicate(search_runs(*open_experiment(tracking_uri, experiment), _CELLS))
-    records = _on_disk(runs, archive, summaries=True)
-    frame = pd.DataFrame([_format_row(run, records.get(run.info.run_id)) for run in runs])
+    found = _on_disk(archive, tracking_uri, experiment)
+    rows = [_row_of_record(*each) for each in found]
+    if not rows and experiment is None:
+        rows = [_row_of_run(run) for run in _search_all(open_store(tracking_uri), _CELLS)]
+    elif not rows and experiment is not None:
+        runs = search_runs(*open_experiment(tracking_uri, experiment), _CELLS)
+        rows = [_row_of_run(run) for run in _deduplicate(runs)]
+    frame = pd.DataFrame(rows)
     others = [name for name in frame if name not in CELL_COLUMNS]
     # The types must not depend on the number of rows.
     return frame.reindex(columns=[*CELL_COLUMNS, *others]).astype(_TYPES)
 
 
-def _format_row(run: Run, record: CellRecord | None) -> dict[str, Any]:
+def _on_disk(
+    archive: Archive | None, tracking_uri: str, experiment: str | None = None
+) -> list[tuple[Sweep, StoredCell]]:
+    if archive is None:
+        return []
+    return archive.stored(experiment, store_name(tracking_uri, archive.output))
+
+
+def _row_of_record(sweep: Sweep, cell: StoredCell) -> dict[str, Any]:
+    record = cell.record
+    params = schema.as_params(views.cell_params(record, sweep.varied))
+    identity = views.identity_of(record)
+    return {
+        **record.metrics,
+        **{f"params.{name}": value for name, value in params.items()},
+        "run_id": cell.run_id,
+        "cell_key": record.key,
+        "status": record.status,
+        "name": views.cell_name(record, sweep.varied),
+        "sweep": sweep.experiment,
+        "experiment_id": cell.experiment_id,
+        **{name: identity.get(name) for name in _IDENTITY},
+        "started": record.started_ms,
+        "seconds": (record.finished_ms - record.started_ms) / 1000,
+    }
+
+
+def _row_of_run(run: Run) -> dict[str, Any]:
     tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
     return {
         **run.data.metrics,
-        **(record.metrics if record else {}),
         **{f"params.{name}": value for name, value in run.data.params.items()},
         "run_id": run.info.run_id,
         "cell_key": tags.get(schema.CELL_KEY),
@@ -144,20 +177,21 @@ def stored_cells(
     experiment : str
         Name of the experiment (the sweep).
     archive : Archive, optional
-        Archive to read records from first: a file is faster to read than an artifact.
+        Output folder, whose sweeps are read from disk, without the search of each cell.
 
     Raises
     ------
     dcs.errors.TrackingError
         Raised if the experiment does not exist or has no cells, or the store cannot be opened.
     """
-    client, experiment_id = open_experiment(tracking_uri, experiment)
-    runs = [
-        run
-        for run in _deduplicate(search_runs(client, experiment_id, _CELLS))
-        if run.info.status in ("FINISHED", "FAILED")
-    ]
-    cells = _load_cells(client, runs, archive)
+    cells = [cell for _, cell in _on_disk(archive, tracking_uri, experiment)]
+    if not cells:
+        client, experiment_id = open_experiment(tracking_uri, experiment)
+        cells = [
+            _download_cell(client, run)
+            for run in _deduplicate(search_runs(client, experiment_id, _CELLS))
+            if run.info.status in ("FINISHED", "FAILED")
+        ]
     if not cells:
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are not "
@@ -177,28 +211,45 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
     name : str
         A cell key or run id, or a prefix of one; or the name of a run.
     archive : Archive, optional
-        Archive to read the record from first.
+        Output folder, which is searched first.
 
     Raises
     ------
     dcs.errors.TrackingError
         Raised if no cell or several cells match.
     """
+    found: dict[_Names, StoredCell] = {
+        (cell.record.key, cell.run_id, views.cell_name(cell.record, sweep.varied)): cell
+        for sweep, cell in _on_disk(archive, tracking_uri)
+    }
+    if archive is not None and (of_name := _named(found, name)):
+        # Several sweeps may have the same cell, with the same record.
+        cell = found[of_name[-1]]
+        return replace(cell, record=archive.read(cell.record.key))
     client = open_store(tracking_uri)
-    runs = [run for run in _search_all(client, _CELLS) if name and _is(run, name)]
-    if len({run.data.tags.get(schema.CELL_KEY) for run in runs}) != 1:
-        known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in runs[:5])
+    runs: dict[_Names, Run] = {
+        (run.data.tags.get(schema.CELL_KEY), str(run.info.run_id), run.info.run_name): run
+        for run in _search_all(client, _CELLS)
+    }
+    if of_name := _named(runs, name):
+        return _download_cell(client, runs[of_name[-1]])
+    raise TrackingError(f"run {name!r}: no cell has this key, run id or name; see `dcs runs`")
+
+
+def _named(found: Iterable[_Names], name: str) -> list[_Names]:
+    """Return those of the keys, run ids and names of cells that a user means; all of one cell."""
+    named = [
+        each
+        for each in found
+        if name and (each[2] == name or any(own and own.startswith(name) for own in each[:2]))
+    ]
+    if len({key for key, _, _ in named}) > 1:
+        known = ", ".join(f"{key} ({run})" for key, _, run in named[:5])
         raise TrackingError(
-            f"run {name!r}: {len(runs)} cells have this key, run id or name ({known}); `dcs runs` "
-            "lists all of them"
+            f"run {name!r}: {len(named)} cells have this key, run id or name ({known}); "
+            "`dcs runs` lists all of them"
         )
-    # Several sweeps may have the same cell, with the same record.
-    return _load_cells(client, runs[-1:], archive)[0]
-
-
-def _is(run: Run, name: str) -> bool:
-    ids = (run.data.tags.get(schema.CELL_KEY, ""), run.info.run_id)
-    return run.info.run_name == name or any(each.startswith(name) for each in ids)
+    return named
 
 
 def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
@@ -233,35 +284,14 @@ def newest_links(tracking_uri: str, ui: str) -> dict[str, str]:
     """Return the URLs at `ui` of the views of the newest sweep of a store, by name."""
     newest_first = ["creation_time DESC"]
     for experiment in open_store(tracking_uri).search_experiments(order_by=newest_first):
-        if links := view_links(experiment.experiment_id, experiment.tags, f"{ui}/#"):
+        if links := views.view_links(experiment.experiment_id, experiment.tags, f"{ui}/#"):
             return links
     return {}
 
 
-def _load_cells(
-    client: MlflowClient, runs: Sequence[Run], archive: Archive | None
-) -> list[StoredCell]:
-    records, cells = _on_disk(runs, archive), []
-    for run in runs:
-        run_id = str(run.info.run_id)
-        record = records.get(run_id) or _download_record(client, run_id)
-        cells.append(StoredCell(record, run_id, str(run.info.experiment_id)))
-    return cells
-
-
-def _on_disk(
-    runs: Iterable[Run], archive: Archive | None, *, summaries: bool = False
-) -> dict[str, CellRecord]:
-    """Return the records that runs were written from, by run id, of those that are on disk."""
-    if archive is None:
-        return {}
-    same: dict[str, str] = {}
-    for run in runs:
-        key = run.data.tags.get(schema.CELL_KEY, "")
-        if archive.digest(key) == run.data.tags.get(schema.RECORD_DIGEST):
-            same[str(run.info.run_id)] = key
-    records = archive.load(same.values(), summaries=summaries)
-    return {run_id: records[key] for run_id, key in same.items() if key in records}
+def _download_cell(client: MlflowClient, run: Run) -> StoredCell:
+    run_id, experiment_id = str(run.info.run_id), str(run.info.experiment_id)
+    return StoredCell(_download_record(client, run_id), run_id, experiment_id)
 
 
 def _download_record(client: MlflowClient, run_id: str) -> CellRecord:

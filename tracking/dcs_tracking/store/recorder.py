@@ -25,7 +25,7 @@ from dcs_tracking.records import CellRecord, ScoringRecord, SweepStatus
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import figure_files, overview_figures
 from dcs_tracking.store.client import (
-    default_tracking_uri,
+    DEFAULT,
     has_server,
     load_client_class,
     open_client,
@@ -35,6 +35,7 @@ from dcs_tracking.store.client import (
     resolve_tracking_uri,
     run_link,
     sqlite_path,
+    store_name,
     timeout,
 )
 from dcs_tracking.store.runs import SweepRuns
@@ -135,8 +136,8 @@ class Recorder:
     ) -> None:
         self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
         self.archive = Archive(output)
-        default = self.tracking_uri == default_tracking_uri(output)
-        values = {"tracking_uri": None if default else redact(self.tracking_uri), **sweep}
+        self._store = store_name(self.tracking_uri, output)
+        values = {"tracking_uri": None if self._store == DEFAULT else self._store, **sweep}
         self._sweep = validated(Sweep, values, source="tracking", error=ConfigError)
         self.recorded = 0
         self.idle = False
@@ -150,6 +151,7 @@ class Recorder:
         self._queue: SimpleQueue[str | None] = SimpleQueue()
         self._keys = set(self._unsent)
         self._count_lock = threading.Lock()
+        self._noted = self.archive.runs(self._sweep.sweep_key, self._store)
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._failures: dict[str, str] = {}
         self._error: str | None = None
@@ -361,7 +363,8 @@ class Recorder:
         """Write a cell to the store unless the store has its record already."""
         digest = self.archive.digest(key)
         # The file may be damaged, so an existing run is only replaced once the record was read.
-        written = digest is not None and runs.reconcile(key, digest, overwrite=False) is None
+        run_id = None if digest is None else runs.reconcile(key, digest, overwrite=False)
+        written = digest is not None and run_id is None
         if written:
             try:
                 record = self.archive.read(key)
@@ -369,10 +372,19 @@ class Recorder:
                 self._failures[key] = str(error)
                 self._mark_processed(key)
                 return
-            runs.write_cell(record)
+            run_id = runs.write_cell(record)
         # An attempt that failed without a response may still have been successful.
         written |= self._failures.pop(key, None) is not None
+        if run_id is not None:
+            self._note(key, (run_id, runs.experiment_id))
         self._mark_processed(key, written=written)
+
+    def _note(self, key: str, run: tuple[str, str]) -> None:
+        """Note the run of a cell on disk, where commands that read results find it."""
+        with self._count_lock:
+            if self._noted.get(key) != run:
+                self.archive.add_run(self._sweep.sweep_key, key, *run, self._store)
+                self._noted[key] = run
 
     def _mark_processed(self, key: str, *, written: bool = False) -> None:
         self._progress = time.monotonic()

@@ -21,7 +21,6 @@ from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import user_name
 from dcs_tracking.records import CellRecord, ScoringRecord, now_ms, sealed, text_digest
 from dcs_tracking.results.cells import Cells, has_chosen
-from dcs_tracking.results.settings import own_settings
 from dcs_tracking.results.sweep_tables import main_results, table_files
 from dcs_tracking.store import views
 from dcs_tracking.store.client import (
@@ -76,7 +75,7 @@ class SweepRuns:
         self._client = client
         self._sweep = sweep
         self._archive = archive
-        self._varied = (*_varied(sweep.sweep_params), *sweep.varies)
+        self._varied = sweep.varied
         experiment = make_experiment(
             client, sweep.experiment, archive.output, views.EXPERIMENT_KIND
         )
@@ -166,7 +165,7 @@ class SweepRuns:
         metrics = _metrics(_shown_metrics(record, self._varied), record.finished_ms)
         if self._sweep.trials != "none":
             metrics += _trial_metrics(record)
-        self._log(run_id, metrics, params=_cell_params(record, self._varied))
+        self._log(run_id, metrics, params=views.cell_params(record, self._varied))
         log_files(self._client, run_id, files)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
         self._found[record.key] = [replace(run, complete=True)]
@@ -195,7 +194,7 @@ class SweepRuns:
         self._client.log_batch(
             run_id,
             [Metric(*metric) for metric in metrics],
-            [Param(*param) for param in _to_params(params or {}).items()],
+            [Param(*param) for param in schema.as_params(params or {}).items()],
             [RunTag(*tag) for tag in (tags or {}).items()],
             synchronous=True,
         )
@@ -353,7 +352,7 @@ class SweepRuns:
         if parent is None:
             name = sweep.run_name or sweep.experiment
             parent = self._client.get_run(self._new_run(schema.KIND_SWEEP, name, _author_tags()))
-        params = _to_params(sweep.sweep_params)
+        params = schema.as_params(sweep.sweep_params)
         new = {key: params[key] for key in params if key not in parent.data.params}
         self._log(parent.info.run_id, params=new)
         return parent.info
@@ -415,35 +414,18 @@ def _score(cell: CellRecord) -> float:
     return cell.metrics.get("test/accuracy", 0.0) - cell.metrics.get("test/cobias", 0.0)
 
 
-def _varied(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the settings that a sweep varies, by their names."""
-    lists = {
-        "method": "methods",
-        schema.OBJECTIVE: "objectives",
-        schema.OPTIMIZATION_SIZE: "optimization_sizes",
-    }
-    several = [name for name, key in lists.items() if len(params.get(key) or ()) > 1]
-    return (*(params.get("axes") or ()), *several)
-
-
 def _author_tags() -> dict[str, str]:
     return {"mlflow.user": user_name(), "mlflow.source.name": "dcs", "mlflow.source.type": "LOCAL"}
 
 
 def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
-    known = {**record.identity, **record.who}
-    identity = {
-        f"dcs.{name}": schema.shorten(known[name], schema.TAG_LIMIT)
-        for name in (*schema.IDENTITY_TAGS, *schema.DIGESTS)
-        if known.get(name) is not None
+    own = {
+        **{name: record.identity.get(name) for name in schema.DIGESTS},
+        **views.group_tags(record, varied),
+        **views.identity_of(record, varied),
     }
-    settings = own_settings(record, (*varied, schema.OBJECTIVE, schema.OPTIMIZATION_SIZE))
-    if known.get(schema.OPTIMIZATION_SIZE) is None:
-        settings[schema.OPTIMIZATION_SIZE] = "full"
-    own = views.group_tags(record, varied) | settings
     return {
-        **identity,
-        **{f"dcs.{name}": value for name, value in own.items()},
+        **{f"dcs.{name}": value for name, value in own.items() if value is not None},
         schema.CELL_KEY: record.key,
         schema.NOTE: schema.shorten(views.cell_note(record), schema.TAG_LIMIT),
         views.COLOR: views.color_of(str(record.who["method"])),
@@ -458,14 +440,6 @@ def _shown_metrics(record: CellRecord, varied: Collection[str]) -> dict[str, flo
         return shown
     by_task = {schema.task_metric(n, record.who["task"]): shown[n] for n in [*shown][:2]}
     return shown | by_task
-
-
-def _cell_params(record: CellRecord, varied: Collection[str]) -> dict[str, Any]:
-    """Return the parameters of a cell, named so that MLflow compares first what is varied."""
-    known = {k: v for k, v in record.identity.items() if not k.endswith("digest")}
-    settings = own_settings(record, [*varied, schema.OBJECTIVE])
-    winner = {f"winner.{name}": value for name, value in record.params.items()}
-    return {**known, **settings, "method": record.who["method"], **winner}
 
 
 def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
@@ -498,18 +472,6 @@ def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
         entity = Dataset(**dataset.to_dict() | {"profile": json.dumps(profile)})
         inputs.append(DatasetInput(entity, [InputTag("mlflow.data.context", split)]))
     return inputs
-
-
-def _to_params(values: Mapping[str, Any]) -> dict[str, str]:
-    flat = schema.flatten(values)
-    names = schema.safe_names(flat)
-    return {
-        names[name]: schema.shorten(
-            value if isinstance(value, str | int | float) else json.dumps(value),
-            schema.PARAM_LIMIT,
-        )
-        for name, value in flat.items()
-    }
 
 
 def _metrics(values: Mapping[str, float], when: int) -> list[Measured]:

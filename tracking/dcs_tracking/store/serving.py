@@ -190,9 +190,11 @@ def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
     Raises
     ------
     dcs.errors.TrackingError
-        Raised if the method of the cell has no scheme to serve.
+        Raised if the method of the cell has no scheme to serve, or the cell is not recorded.
     """
     record = cell.record
+    if cell.experiment_id is None:
+        raise TrackingError(f"cell {record.key} is not recorded in MLflow; run `dcs sync`")
     if record.scheme is None or not has_chosen(record):
         raise TrackingError(
             f"run {cell.run_id} has no scheme to serve; give a run of a method that searches for "

@@ -114,6 +114,23 @@ def cell_note(record: CellRecord) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def identity_of(record: CellRecord, varied: Collection[str] = ()) -> dict[str, str]:
+    """Return what distinguishes the cell of a sweep, by the tags of its run without prefix."""
+    own = {key: value for key, value in record.who.items() if value is not None}
+    settings = own_settings(record, (*varied, *schema.SETTING_TAGS))
+    if record.identity.get(schema.OPTIMIZATION_SIZE) is None:
+        settings[schema.OPTIMIZATION_SIZE] = "full"
+    return {key: schema.shorten(value, schema.TAG_LIMIT) for key, value in own.items()} | settings
+
+
+def cell_params(record: CellRecord, varied: Collection[str]) -> dict[str, Any]:
+    """Return the parameters of a cell, named so that MLflow compares first what is varied."""
+    known = {k: v for k, v in record.identity.items() if not k.endswith("digest")}
+    settings = own_settings(record, [*varied, schema.OBJECTIVE])
+    winner = {f"winner.{name}": value for name, value in record.params.items()}
+    return {**known, **settings, "method": record.who["method"], **winner}
+
+
 def group_names(varied: Collection[str]) -> dict[str, str]:
     """Return the tags that views group by, and what is varied between the groups of each."""
     axes = [name for name in varied if name not in ("method", "task")]

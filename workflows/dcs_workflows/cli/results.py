@@ -155,6 +155,9 @@ def runs(
         _show_runs(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
     count = f"{len(found):,} cell{'' if len(found) == 1 else 's'}"
     console.print(f"{count}; the links need {options.ui_command(output, tracking_uri)}")
+    if left := int((found["link"] == "").sum()):
+        sync = f"dcs sync {options.place(output, tracking_uri)}"
+        console.print(f"{left:,} without a link; `{sync}` records them")
 
 
 def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
