@@ -81,7 +81,7 @@ def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
     for words in (
         ("tune", moods, "--method", "batch", *UNDRAWN, "-o", tmp_path, *uri),
         ("sync", "-o", tmp_path, *uri),
-        ("report", "tune", "--runs", tmp_path, *uri),
+        ("report", "tune", "-o", tmp_path / "report.html", "--runs", tmp_path, *uri),
         ("ui", "-o", tmp_path, *uri),
         ("runs", "--tracking-uri", f"http://{USER}@{echo.partition('@')[2]}"),
     ):

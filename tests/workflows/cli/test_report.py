@@ -43,6 +43,14 @@ def test_the_report_is_written_and_kept(dcs, runs, tmp_path):
     assert text in [path.read_text(encoding="utf-8") for path in kept]
 
 
+def test_a_report_needs_no_store(dcs, runs, tmp_path):
+    page = tmp_path / "report.html"
+    away = ("--tracking-uri", "http://127.0.0.1:9")
+    dcs("report", "paper", "-o", page, "--runs", runs, *away, code=3)
+    assert "COBias trec" in page.read_text(encoding="utf-8")
+    assert "without a link" in dcs("runs", "paper", "--runs", runs, *away).out
+
+
 def test_sweeps_are_put_together(dcs, runs, tmp_path):
     page = tmp_path / "both.html"
     both = ("report", "paper", "plain", "-o", page, "--runs", runs)

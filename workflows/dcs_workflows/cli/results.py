@@ -17,7 +17,7 @@ import typer
 from rich.style import Style
 from rich.text import Text
 
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, TrackingError
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, new_table
 from dcs_workflows.cli.options import argument, flag, option
@@ -43,7 +43,8 @@ def report(
 ) -> None:
     """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
 
-    The report is one file that needs no network; it is also logged to the runs of the sweeps.
+    The report is one file that needs no network; it is also logged to the runs of the sweeps, or
+    the exit code is 3.
     `--files` writes tables as Markdown, CSV, LaTeX and JSON, figures as PNG and SVG.
 
     Example: `dcs report quickstart -o report.html --files figures`
@@ -63,6 +64,7 @@ def report(
         for each in experiments[::-1]
         for cell in options.cells_of(each, runs, tracking_uri)
     }
+    unlogged: TrackingError | None = None
     stored, title = list(found.values()), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
     with console.status("writing the report"):
@@ -70,16 +72,22 @@ def report(
         figures = overview_figures(cells)
         page = render_report(stored, figures, title=title, link=link)
         atomic_write_text(output, page)
-        logged = [log_report(uri, each, page) for each in experiments]
         if files is not None:
             for each in all_tables(cells):
                 each.write(files)
             for name, content in figure_files(figures).items():
                 atomic_write_bytes(files / Path(name).name, content)
+        try:
+            logged = [log_report(uri, each, page) for each in experiments]
+        except TrackingError as error:
+            logged, unlogged = [], error
     for run in filter(None, logged):
         console.print(f"sweep {run.info.run_name}: {link(run.info)}")
     links = f"its links need {options.ui_command(runs, tracking_uri)}"
     console.print(f"{len(cells.records)} cells reported in {output}; {links}", style="bold")
+    if unlogged:
+        console.print(f"warning: not logged to the runs of the sweeps: {unlogged}", style="yellow")
+    conclude({}, as_json=False, pending=unlogged)
 
 
 def ui(
