@@ -16,6 +16,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -125,6 +126,16 @@ def _current(found: Mapping[str, tuple[str, str]], path: Path) -> str | None:
     return value if version == _version(path) else None
 
 
+def _share(record: CellRecord, shared: dict[str, Any]) -> CellRecord:
+    """Return a record whose large settings are those of other records, if they are equal."""
+
+    def own(values: Mapping[str, Any]) -> dict[str, Any]:
+        large = {name: value for name, value in values.items() if isinstance(value, dict)}
+        return {**values, **{k: shared.setdefault(repr(v), v) for k, v in large.items()}}
+
+    return replace(record, identity=own(record.identity), provenance=own(record.provenance))
+
+
 class Archive:
     """The finished cells and the sweeps of an output folder.
 
@@ -187,6 +198,10 @@ class Archive:
             raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
         return record
 
+    def with_scheme(self, record: CellRecord) -> CellRecord:
+        """Return a record as on disk, if its scheme was left out."""
+        return self.read(record.key) if record.scheme == {} else record
+
     def digest(self, key: str) -> str | None:
         """Return the digest of a record without parsing it; None if it does not exist."""
         path = self.path(key)
@@ -243,7 +258,7 @@ class Archive:
         keys : iterable of str, optional
             Keys of the cells; by default all.
         summaries : bool
-            Whether to leave out the search, which takes most of the memory.
+            Whether to leave out search and scheme, which take most of the memory.
 
         Returns
         -------
@@ -251,6 +266,7 @@ class Archive:
             Records by key.
         """
         records: dict[str, CellRecord] = {}
+        shared: dict[str, Any] = {}
         known = self._read_index("summary") if summaries else {}
         if keys is None:
             keys = sorted(path.stem for path in self.cells.glob("[!.]*.json"))
@@ -259,10 +275,10 @@ class Archive:
                 continue
             try:
                 if text := _current(known, self.path(key)):
-                    records[key] = _RECORD.validate_json(text)
+                    records[key] = _share(_RECORD.validate_json(text), shared)
                     continue
                 record = self.read(key)
-                records[key] = record.summary if summaries else record
+                records[key] = _share(record.summary, shared) if summaries else record
             except TrackingError as error:
                 _log.warning("%s", error)
         return records
@@ -341,7 +357,8 @@ class Archive:
         Returns
         -------
         list of (Sweep, StoredCell)
-            Oldest first, without the search. Cells of several sweeps of one name are there once.
+            Oldest first, without search and scheme. Cells of several sweeps of one name are
+            there once.
         """
         sweeps = [each for each in self.sweeps() if experiment in (None, each.experiment)]
         keys = {each.sweep_key: self.keys(each.sweep_key) for each in sweeps}

@@ -216,8 +216,12 @@ class CellRecord:
 
     @property
     def summary(self) -> CellRecord:
-        """The record without the large fields on the search, which tables do not need."""
-        return replace(self, trials=(), trace=(), histograms={}, front=None)
+        """The record without the large fields, which tables do not need.
+
+        Without the search; a scheme is an empty mapping, which shows that there is one.
+        """
+        scheme: Mapping[str, Any] | None = None if self.scheme is None else {}
+        return replace(self, trials=(), trace=(), histograms={}, front=None, scheme=scheme)
 
     @property
     def digest(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError, last_line
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking.archive import Archive
 from dcs_tracking.records import StoredCell
 from dcs_tracking.results import sweep_tables
 from dcs_tracking.results.cells import (
@@ -32,6 +33,7 @@ def render_report(
     *,
     title: str,
     link: Callable[[StoredCell], str],
+    archive: Archive | None = None,
 ) -> str:
     """Return the report of a sweep as HTML.
 
@@ -45,6 +47,8 @@ def render_report(
         Name of the sweep.
     link : callable
         Returns the URL of a cell's run in MLflow; empty if it has none.
+    archive : Archive, optional
+        Output folder, for the schemes of cells that were read without them.
 
     Returns
     -------
@@ -86,7 +90,7 @@ def render_report(
             for _, small in [narrow.get(name, (caption, figure))]
         ],
         ablations=sweep_tables.ablation_tables(cells),
-        schemes=_build_schemes([each for each in stored if each.record.key in main], link),
+        schemes=_build_schemes([c for c in stored if c.record.key in main], link, archive),
         classes=sweep_tables.class_accuracies(cells),
         failures=failures,
     )
@@ -104,7 +108,7 @@ def _collect_facts(cells: Cells) -> list[tuple[str, str]]:
 
 
 def _build_schemes(
-    cells: Sequence[StoredCell], link: Callable[[StoredCell], str]
+    cells: Sequence[StoredCell], link: Callable[[StoredCell], str], archive: Archive | None
 ) -> list[dict[str, Any]]:
     """Return the schemes to show, one per model and task.
 
@@ -124,7 +128,7 @@ def _build_schemes(
         best.setdefault((cell.record.who["model"], cell.record.who["task"]), cell)
     schemes = []
     for cell in sorted(best.values(), key=shown.index):
-        record = cell.record
+        record = cell.record if archive is None else archive.with_scheme(cell.record)
         scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
         corrections = zip(scheme.classes, scheme.corrections, strict=True)
         schemes.append(

@@ -177,7 +177,7 @@ def stored_cells(
     experiment : str
         Name of the experiment (the sweep).
     archive : Archive, optional
-        Output folder, whose sweeps are read from disk, without the search of each cell.
+        Output folder, whose sweeps are read from disk, without search and scheme of each cell.
 
     Raises
     ------

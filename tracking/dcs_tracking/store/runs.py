@@ -331,7 +331,7 @@ class SweepRuns:
             data = next(iter(_dataset_inputs(cell)[-1:]), None)
             log_model(
                 self._client,
-                CorrectionScheme.from_dict(cell.scheme or {}),
+                CorrectionScheme.from_dict(self._archive.with_scheme(cell).scheme or {}),
                 experiment_id=self.experiment_id,
                 run_id=run_id,
                 name=views.cell_name(cell),

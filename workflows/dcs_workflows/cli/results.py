@@ -50,6 +50,7 @@ def report(
     Example: `dcs report quickstart -o report.html --files figures`
     """
     from dcs.io import atomic_write_bytes, atomic_write_text
+    from dcs_tracking import Archive
     from dcs_tracking.results.cells import Cells
     from dcs_tracking.results.figures import figure_files, overview_figures
     from dcs_tracking.results.report import render_report
@@ -70,7 +71,7 @@ def report(
     with console.status("writing the report"):
         link = functools.partial(run_link, uri)
         figures = overview_figures(cells)
-        page = render_report(stored, figures, title=title, link=link)
+        page = render_report(stored, figures, title=title, link=link, archive=Archive(runs))
         atomic_write_text(output, page)
         if files is not None:
             for each in all_tables(cells):
