@@ -28,6 +28,7 @@ TESTED = {
     **{f"dcs/{name}": f"tests/dcs/{name}" for name in ("data", "evaluation", "prompting")},
     **{f"dcs/{name}": f"tests/dcs/{name}" for name in ("schemes", "scoring", "search")},
     "dcs/selection": "tests/dcs/selection",
+    "dcs/methods": "tests/dcs/methods tests/dcs/selection",
     "dcs": "tests/dcs/test_io.py tests/dcs/test_errors.py tests/dcs/test_plugins.py "
     "tests/dcs/test_seeds.py",
     "tracking/dcs_tracking/records.py": "tests/tracking/test_records.py tests/golden",

@@ -73,6 +73,17 @@ class Interval:
     high: float
     standard_error: float
 
+    def widened(self, effect: float) -> Interval:
+        """Return the interval of a metric whose variance is `effect` times as large."""
+        factor = math.sqrt(effect)
+        return Interval(
+            self.estimate,
+            # A missing value stays one.
+            max(self.estimate - factor * (self.estimate - self.low), 0.0),
+            min(self.estimate + factor * (self.high - self.estimate), 1.0),
+            factor * self.standard_error,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MetricIntervals:
@@ -122,7 +133,11 @@ class PairedComparison:
 
 
 def metric_intervals(
-    confusion: NDArray[Any], *, resamples: int = _RESAMPLES, seed: int = 0
+    confusion: NDArray[Any],
+    *,
+    resamples: int = _RESAMPLES,
+    seed: int = 0,
+    effect: float = 1.0,
 ) -> MetricIntervals:
     """Return 95 % confidence intervals of all metrics of a confusion matrix.
 
@@ -141,6 +156,8 @@ def metric_intervals(
         Row = true class, column = predicted class.
     resamples : int, optional
         Number of bootstrap samples.
+    effect : float, optional
+        Factor by which copies of rows increase variances; see `design_effect`.
     seed : int, optional
         Seed of the random number generator.
 
@@ -177,11 +194,20 @@ def metric_intervals(
     bootstrapped |= {name: _resample_metric(counts, name, resamples, seed) for name in others}
     for name, values in bootstrapped.items():
         metrics[name] = _bootstrap(getattr(estimate, name), values)
-    return MetricIntervals(metrics, by_class, curve.centre)
+    return MetricIntervals(
+        {name: each.widened(effect) for name, each in metrics.items()},
+        tuple(each.widened(effect) for each in by_class),
+        curve.centre,
+    )
 
 
 def compare_predictions(
-    labels: ArrayLike, before: ArrayLike, after: ArrayLike, n_classes: int
+    labels: ArrayLike,
+    before: ArrayLike,
+    after: ArrayLike,
+    n_classes: int,
+    *,
+    groups: ArrayLike | None = None,
 ) -> PairedComparison:
     """Compare two sets of predictions on the same rows, e.g. uncorrected and corrected.
 
@@ -195,6 +221,8 @@ def compare_predictions(
         True classes and the two predictions.
     n_classes : int
         Number of classes N.
+    groups : array of int, shape [M], optional
+        Group of copies of every row, which counts once in variances; by default no row is a copy.
 
     Raises
     ------
@@ -207,20 +235,27 @@ def compare_predictions(
     (_, bias1), (_, bias2) = _both_metrics(drawn)
     curves = [_CobiasCurve.of(cells[first] + cells[3], rows) for first in (2, 1)]
     correlation = _correlation(bias1, bias2)
+    changed = np.asarray(before) != np.asarray(after)
+    effect = 1.0 if groups is None else design_effect(groups, changed)
+    centre = curves[1].centre - curves[0].centre
+    change = curves[1].observed - curves[0].observed
 
     def ends(level: float) -> tuple[float, float]:
         one, two = ((curve.centre, *curve.ends(level)) for curve in curves)
-        return _difference(two, one, correlation)
+        low, high = _difference(two, one, correlation)
+        return (
+            centre - math.sqrt(effect) * (centre - low),
+            centre + math.sqrt(effect) * (high - centre),
+        )
 
-    low, high = ends(_LEVEL)
     gained, lost = int(cells[1].sum()), int(cells[2].sum())
     gain = (gained - lost) / n_rows
-    error = math.sqrt(max(0.0, gained + lost - n_rows * gain**2)) / n_rows
-    change = curves[1].observed - curves[0].observed
+    error = math.sqrt(effect * max(0.0, gained + lost - n_rows * gain**2)) / n_rows
+    reached = accuracy_difference(gained / effect, lost / effect, n_rows / effect)
     return PairedComparison(
-        accuracy=Interval(gain, *accuracy_difference(gained, lost, n_rows), error),
-        cobias=_around(change, (low, high), bias2 - bias1),
-        accuracy_p=mcnemar_p(gained, lost),
+        accuracy=Interval(gain, *reached, error),
+        cobias=_around(change, ends(_LEVEL), math.sqrt(effect) * (bias2 - bias1)),
+        accuracy_p=mcnemar_p(gained, lost, effect=effect),
         cobias_p=_inverted_p(ends) if change else 1.0,
     )
 
@@ -496,15 +531,19 @@ def _bootstrap(estimate: float, drawn: Array) -> Interval:
     return _around(estimate, (low, high), drawn)
 
 
-def mcnemar_p(gained: int, lost: int) -> float:
+def mcnemar_p(gained: int, lost: int, *, effect: float = 1.0) -> float:
     """Return the p-value of McNemar's test, a sign test on the rows where one is correct.
 
     Parameters
     ----------
     gained, lost : int
         Numbers of rows that only the second or only the first set of predictions has right.
+    effect : float, optional
+        Factor by which copies of rows increase variances, by which these numbers are divided.
     """
-    return min(1.0, 2.0 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
+    rows = math.floor((gained + lost) / effect + _ROUNDING)
+    fewer = min(rows, math.ceil(min(gained, lost) / effect - _ROUNDING))
+    return min(1.0, 2.0 * float(bdtr(fewer, rows, 0.5)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from dcs.evaluation.uncertainty import (
     accuracy_difference,
     compare_over_splits,
     compare_predictions,
+    design_effect,
     metric_intervals,
+    paired_errors,
 )
 from tests.dcs.refusals import refuses
 
@@ -87,6 +89,46 @@ def test_no_interval_holds_more_cobias_than_there_can_be(n_classes: int) -> None
     confusion[np.arange(n_classes), (np.arange(n_classes) | 1) % n_classes] = 3
     found = metric_intervals(confusion).of("cobias")
     assert found.high == pytest.approx(found.estimate)
+
+
+def test_rows_that_are_there_twice_count_once() -> None:
+    once, twice = metric_intervals(_CONFUSION), metric_intervals(2 * _CONFUSION, effect=2.0)
+    pairs = [(once.of(name), twice.of(name)) for name in once.metrics]
+    pairs += zip(once.class_accuracies, twice.class_accuracies, strict=True)
+    labels, before = _rows(_CONFUSION)
+    after = np.where(np.arange(labels.size) % 7 == 0, labels, before)
+    groups = np.tile(np.arange(labels.size), 2)
+    same = (labels, before, after)
+    single = compare_predictions(*same, 3)
+    double = compare_predictions(*(np.tile(each, 2) for each in same), 3, groups=groups)
+    pairs += [(single.accuracy, double.accuracy), (single.cobias, double.cobias)]
+    for one, other in pairs:
+        assert other.estimate == pytest.approx(one.estimate)
+        assert (other.low, other.high) == pytest.approx((one.low, one.high), abs=0.02)
+        assert other.standard_error == pytest.approx(one.standard_error, rel=0.1)
+    assert double.accuracy_p == pytest.approx(single.accuracy_p)
+    assert double.cobias_p == pytest.approx(single.cobias_p, abs=0.05)
+
+
+def test_the_design_effect_is_the_size_of_the_group_of_a_changed_row() -> None:
+    groups = [5, 5, 5, 9, 9, 2, 2]
+    assert design_effect(groups, np.ones(7, dtype=bool)) == pytest.approx((9 + 4 + 4) / 7)
+    assert design_effect(groups, [True, True, False, False, False, True, False]) == 5 / 3
+    assert design_effect(groups, np.zeros(7, dtype=bool)) == 1.0
+
+
+def test_errors_of_differences_are_those_of_new_samples() -> None:
+    rng = np.random.default_rng(3)
+    shares = rng.dirichlet(np.ones(8)).reshape(2, 4)
+    found = []
+    for _ in range(200):
+        labels, kind = np.divmod(rng.choice(8, 400, p=shares.ravel()), 4)
+        both = [np.where(right, labels, 1 - labels) for right in (kind // 2, kind % 2)]
+        metrics = [ClassificationMetrics.from_predictions(labels, each, 2) for each in both]
+        gain = metrics[1].accuracy - metrics[0].accuracy
+        found.append((gain, gain - (metrics[1].cobias - metrics[0].cobias)))
+    expected = paired_errors(labels, *both, 2, resamples=2000)
+    np.testing.assert_allclose(np.std(found, axis=0), expected, rtol=0.15)
 
 
 def test_class_without_rows_has_no_interval() -> None:
