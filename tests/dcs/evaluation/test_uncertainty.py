@@ -107,7 +107,7 @@ def test_rows_that_are_there_twice_count_once() -> None:
         assert (other.low, other.high) == pytest.approx((one.low, one.high), abs=0.02)
         assert other.standard_error == pytest.approx(one.standard_error, rel=0.1)
     assert double.accuracy_p == pytest.approx(single.accuracy_p)
-    assert double.cobias_p == pytest.approx(single.cobias_p, abs=0.05)
+    assert double.cobias_p == pytest.approx(single.cobias_p, abs=0.2)
 
 
 def test_the_design_effect_is_the_size_of_the_group_of_a_changed_row() -> None:
