@@ -91,7 +91,7 @@ def test_cells_of_an_ensemble_wait_for_its_last_table(output):
     ) as recorder:
         uncorrected, batch = run_here(only, recorder, lambda share: None)
     assert batch.metrics["uncorrected/test/accuracy"] == uncorrected.metrics["test/accuracy"]
-    scheme = CorrectionScheme.from_dict(batch.scheme)
+    scheme = CorrectionScheme.from_dict(recorder.archive.with_scheme(batch).scheme or {})
     test = again.tables[key].read()["test"]
     hits = scheme.predict(inputs_of(scheme, test)) == test.labels
     assert batch.metrics["test/accuracy"] == pytest.approx(hits.mean())
