@@ -487,24 +487,23 @@ def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) 
         warnings.warn(message, UserWarning, stacklevel=3)
 
 
-def warn_of_predictions(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> None:
-    """Warn if labels may be the predictions: no metric of an error-free model can improve."""
-    if are_predictions(labels, probs):
-        message = (
+def doubts_about(
+    labels: NDArray[np.int64], probs: NDArray[np.float64], fewest: int = TELLING
+) -> list[str]:
+    """Return why labels may be predictions, or those of other columns; in words."""
+    found = []
+    if are_predictions(labels, probs, fewest):
+        # No metric of a model without errors can improve.
+        found.append(
             "labels name the most probable class of every row; if they are the predictions of the "
             "model, give the true classes"
         )
-        warnings.warn(message, UserWarning, stacklevel=4)
-
-
-def warn_below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> None:
-    """Warn if predictions are worse than chance, as those of columns in another order."""
-    if (found := below_chance(labels, probs)) is not None:
-        message = (
-            f"{found} of {(labels >= 0).sum()} labels are predicted, fewer than by chance; are "
-            "the classes in the order of the columns?"
+    if (own := below_chance(labels, probs)) is not None:
+        found.append(
+            f"{own} of {(labels >= 0).sum()} labels are predicted, fewer than by chance; are the "
+            "classes in the order of the columns?"
         )
-        warnings.warn(message, UserWarning, stacklevel=4)
+    return found
 
 
 def are_predictions(
