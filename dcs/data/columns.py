@@ -281,7 +281,7 @@ class _Finder:
             if name not in (*columns, label)
             and (label is None or is_label(name))
             and not names_predictions(name)
-            and self._names_classes(name, classes)
+            and name_classes(cells_of(self.frame[name]), classes)
         ]
         best = self.matrix(columns)
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
@@ -295,12 +295,6 @@ class _Finder:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
         return next(iter([*unlike.values(), *found]), None)
-
-    def _names_classes(self, name: str, classes: Sequence[str]) -> bool:
-        """Whether the cells of a column are names of classes."""
-        cells = {*filter(hashable, cells_of(self.frame[name]))}
-        texts = {*map(comparable, cells)} - {""} if len(cells) <= 3 * len(classes) + 9 else set()
-        return bool(texts) and texts <= {*map(comparable, classes)}
 
     def id(self, others: set[str | None]) -> str | None:
         """Return the id column: named as one, with a different value in every row."""
@@ -517,6 +511,15 @@ def cells_of(column: pd.Series[Any]) -> list[Any]:
     """Return the cells of a column, with None for missing ones."""
     plain: list[Any] = column.astype(object).where(column.notna(), None).tolist()
     return plain
+
+
+def name_classes(cells: Iterable[Any], classes: Sequence[str]) -> bool:
+    """Whether the cells of a column are names of classes, perhaps in several spellings."""
+    distinct = {*filter(hashable, cells)}
+    if len(distinct) > 3 * len(classes) + 9:
+        return False
+    names = {*map(comparable, distinct)} - {""}
+    return bool(names) and names <= {*map(comparable, classes)}
 
 
 _NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")

@@ -29,6 +29,7 @@ from dcs.data.columns import (
     has_class_columns,
     is_id,
     is_label,
+    name_classes,
     names_predictions,
     numbered,
     to_number,
@@ -159,8 +160,7 @@ def with_votes(
     TableError
         If no classes are given, and an answer is not one of the labels.
     """
-    labels = [] if label is None else [*map(as_text, cells_of(frame[label]))]
-    classes = given.classes or tuple(sorted({*labels} - {""}, key=natural))
+    classes = _classes(frame, given, label)
     known = {comparable(name): name for name in classes}
     counts = [dict.fromkeys(classes, 0) for _ in answers]
     odd: list[str] = []
@@ -264,14 +264,6 @@ def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
     if nameless and given.classes and {*given.classes} != {*classes}:
         names = {f"LABEL_{k}": name for k, name in enumerate(given.classes)}
         scores = [{names.get(k, k): v for k, v in row.items()} for row in scores]
-    elif nameless:
-        for name in label_columns(rest):
-            texts = [text for text in map(as_text, cells_of(rest[name])) if text]
-            if texts and not any(re.fullmatch(r"(LABEL_)?[\d.]+", text) for text in texts):
-                raise TableError(
-                    f"classes are {quoted(classes)} and labels names such as {show(texts[0])}; "
-                    "name the classes in the order of id2label with --read classes=A,B,..."
-                )
     return Rows(with_scores(rest, scores))
 
 
@@ -353,13 +345,8 @@ def _constant(frame: pd.DataFrame, key: str, name: str) -> bool:
 
 def _are_answers(frame: pd.DataFrame, key: str, name: str, given: Reading) -> bool:
     """Whether the cells of a column name classes, and not one class per id."""
-    label = label_of(frame, given, (key, name))
-    classes = {*map(comparable, _classes(frame, given, label))} if label or given.classes else {}
-    cells = {*cells_of(frame[name])}
-    if len(cells) > 3 * len(classes) + 9:  # Not even in several spellings.
-        return False
-    cells = {*map(comparable, cells)} - {""}
-    return len(cells) > 1 and cells <= {*classes} and not _constant(frame, key, name)
+    classes = _classes(frame, given, label_of(frame, given, (key, name)))
+    return name_classes(cells_of(frame[name]), classes) and not _constant(frame, key, name)
 
 
 def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | None] | None:
