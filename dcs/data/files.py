@@ -7,9 +7,8 @@ import gzip
 import io
 import re
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dcs.data.checks import MOST_VALUES, checked_classes, checked_shape, refuse_too_large
+from dcs.data.checks import (
+    MOST_VALUES,
+    checked_classes,
+    checked_shape,
+    readable,
+    refuse_too_large,
+)
 from dcs.data.columns import PREFIX, Reading
-from dcs.data.table import ProbabilityTable, Provenance, open_parquet, reading_arrow
+from dcs.data.table import ProbabilityTable, Provenance, open_parquet
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_text
 
@@ -98,22 +103,9 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
     return Records(frame, told, Provenance(source=path.name))
 
 
-@contextmanager
-def _unpacking(source: str) -> Iterator[None]:
-    """Name the file in errors of what unpacks it."""
-    try:
-        yield
-    except (OSError, EOFError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile) as error:
-        if isinstance(error, TableError):
-            raise
-        raise TableError(
-            f"{source}: cannot be unpacked: {reason(error)}; unpack it, and give its file"
-        ) from None
-
-
 def _unpacked(path: Path, source: str) -> str:
     """Return the text of a compressed file, or of the only file of an archive."""
-    with _unpacking(source):
+    with readable(source, "unpack it, and give its file"):
         if path.suffix.lower() == ".gz":
             with gzip.open(path) as packed:
                 content = packed.read(TEXT_BYTES + 1)
@@ -131,7 +123,7 @@ def _unpacked(path: Path, source: str) -> str:
 
 def _from_inspect(path: Path, given: Reading, source: str) -> Records:
     """Read the samples and the header of an Inspect log."""
-    with _unpacking(source), zipfile.ZipFile(path) as archive:
+    with readable(source, "give a log of Inspect"), zipfile.ZipFile(path) as archive:
         files = [each for each in archive.infolist() if each.filename.endswith(".json")]
         if sum(each.file_size for each in files) > TEXT_BYTES:
             raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
@@ -158,8 +150,8 @@ def _from_arrow(path: Path, given: Reading, source: str) -> Records:
             refuse_too_large(file.metadata.num_rows, file.metadata.num_columns, source=source)
             rows = file.read()
     else:
-        with reading_arrow(path) as target:
-            rows = feather.read_table(target)
+        with readable(source, "give another file, or write it again"):
+            rows = feather.read_table(path)
         refuse_too_large(rows.num_rows, rows.num_columns, source=source)
     own = ProbabilityTable.read(path) if b"dcs" in (rows.schema.metadata or {}) else None
     return Records(_frame_of(rows, source), {}, Provenance(source=path.name), table=own)
@@ -174,18 +166,12 @@ def _frame_of(table: Any, source: str) -> pd.DataFrame:
         If a column cannot be converted; names it and its type.
     """
     import pandas as pd
-    import pyarrow as pa
 
     columns: list[pd.Series[Any]] = []
-    faults = (pa.ArrowException, ValueError, OverflowError, TypeError, LookupError, RuntimeError)
     for name, column in zip(table.column_names, table.columns, strict=True):
-        try:
+        about = f"{source}: column {show(name)} of type {column.type}"
+        with readable(about, "drop it, or cast it to text or numbers"):
             columns.append(_series(column))
-        except faults as error:
-            raise TableError(
-                f"{source}: column {show(name)} of type {column.type} cannot be converted: "
-                f"{reason(error)}; drop it, or cast it to text or numbers"
-            ) from None
     if not columns:
         return pd.DataFrame(index=range(table.num_rows))
     return pd.concat(columns, axis=1).set_axis([*table.column_names], axis=1)
@@ -357,16 +343,8 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     """
     import pandas as pd
 
-    try:
+    with readable(source, "save probs and labels with numpy.savez"):
         arrays = _arrays(path, source)
-    except TableError:
-        raise
-    except Exception as error:
-        # Corrupt archives fail in zipfile, zlib, struct, the header parser or the allocator.
-        raise TableError(
-            f"{source}: not an npz archive of plain arrays, or corrupt: {reason(error)}; save "
-            "probs and labels with numpy.savez"
-        ) from error
     found = [key for key in _VALUES if key in arrays]
     labels = [key for key in _TARGETS if key in arrays]
     if len(found) != 1 or len(labels) > 1:
