@@ -184,6 +184,24 @@ def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Pat
     return target
 
 
+@contextmanager
+def readable(source: str, advice: str, *, error: type[DCSError]) -> Iterator[None]:
+    """Refuse content that a library cannot read, whatever it raises in the block.
+
+    Raises
+    ------
+    DCSError
+        The given class; its message begins with `source` and ends with `advice`.
+    """
+    try:
+        yield
+    except DCSError:
+        raise
+    except Exception as problem:
+        # Corrupt content fails in parsers, codecs and allocators, with errors of many classes.
+        raise error(f"{source}: cannot be read: {reason(problem)}; {advice}") from problem
+
+
 def read_text(
     path: str | os.PathLike[str],
     *,

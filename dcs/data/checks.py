@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 from os.path import commonprefix
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.labels import TELLING, as_text, below_chance, read_labels
-from dcs.errors import InvalidInputError, TableError, quoted, reason, show
+from dcs.errors import InvalidInputError, TableError, quoted, show
+from dcs.io import readable
 
 SUM_TOLERANCE: Final = 1e-6
 """Largest allowed difference between a row's sum and 1; it admits float32 rounding."""
@@ -52,24 +53,6 @@ def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
         raise TableError(
             f"{source}: {n_rows} rows of {n_columns} columns; use at most {MOST_VALUES} values"
         )
-
-
-@contextmanager
-def readable(source: str, advice: str) -> Iterator[None]:
-    """Refuse content that a library cannot read, whatever it raises in the block.
-
-    Raises
-    ------
-    TableError
-        Begins with `source`, and ends with `advice`.
-    """
-    try:
-        yield
-    except TableError:
-        raise
-    except Exception as error:
-        # Corrupt content fails in parsers, codecs and allocators, with errors of many classes.
-        raise TableError(f"{source}: cannot be read: {reason(error)}; {advice}") from error
 
 
 def finite_number(
@@ -533,5 +516,5 @@ def are_predictions(
 
 
 def _as_array(values: ArrayLike, source: str) -> NDArray[Any]:
-    with readable(source, "give an array"):
+    with readable(source, "give an array", error=TableError):
         return np.asarray(values)

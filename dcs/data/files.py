@@ -20,13 +20,12 @@ from dcs.data.checks import (
     MOST_VALUES,
     checked_classes,
     checked_shape,
-    readable,
     refuse_too_large,
 )
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet
 from dcs.errors import TableError, escaped, quoted, reason, show
-from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_text
+from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_text, readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +104,7 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
 
 def _unpacked(path: Path, source: str) -> str:
     """Return the text of a compressed file, or of the only file of an archive."""
-    with readable(source, "unpack it, and give its file"):
+    with readable(source, "unpack it, and give its file", error=TableError):
         if path.suffix.lower() == ".gz":
             with gzip.open(path) as packed:
                 content = packed.read(TEXT_BYTES + 1)
@@ -123,7 +122,8 @@ def _unpacked(path: Path, source: str) -> str:
 
 def _from_inspect(path: Path, given: Reading, source: str) -> Records:
     """Read the samples and the header of an Inspect log."""
-    with readable(source, "give a log of Inspect"), zipfile.ZipFile(path) as archive:
+    advice = "give a log of Inspect"
+    with readable(source, advice, error=TableError), zipfile.ZipFile(path) as archive:
         files = [each for each in archive.infolist() if each.filename.endswith(".json")]
         if sum(each.file_size for each in files) > TEXT_BYTES:
             raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
@@ -150,7 +150,7 @@ def _from_arrow(path: Path, given: Reading, source: str) -> Records:
             refuse_too_large(file.metadata.num_rows, file.metadata.num_columns, source=source)
             rows = file.read()
     else:
-        with readable(source, "give another file, or write it again"):
+        with readable(source, "give another file, or write it again", error=TableError):
             rows = feather.read_table(path)
         refuse_too_large(rows.num_rows, rows.num_columns, source=source)
     own = ProbabilityTable.read(path) if b"dcs" in (rows.schema.metadata or {}) else None
@@ -170,7 +170,7 @@ def _frame_of(table: Any, source: str) -> pd.DataFrame:
     columns: list[pd.Series[Any]] = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         about = f"{source}: column {show(name)} of type {column.type}"
-        with readable(about, "drop it, or cast it to text or numbers"):
+        with readable(about, "drop it, or cast it to text or numbers", error=TableError):
             columns.append(_series(column))
     if not columns:
         return pd.DataFrame(index=range(table.num_rows))
@@ -343,7 +343,7 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     """
     import pandas as pd
 
-    with readable(source, "save probs and labels with numpy.savez"):
+    with readable(source, "save probs and labels with numpy.savez", error=TableError):
         arrays = _arrays(path, source)
     found = [key for key in _VALUES if key in arrays]
     labels = [key for key in _TARGETS if key in arrays]

@@ -24,14 +24,13 @@ from dcs.data.checks import (
     finite_number,
     named_columns,
     normalised_rows,
-    readable,
     refuse_other_order,
     refuse_too_large,
 )
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
 from dcs.errors import TableError, escaped, quoted, reason
-from dcs.io import atomic_path, existing_file, parse_json, validated
+from dcs.io import atomic_path, existing_file, parse_json, readable, validated
 
 SMOOTHING: Final = 1.0
 """Votes that are added to each row of counts, spread evenly over the classes."""
@@ -480,7 +479,7 @@ def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
     target = existing_file(path, error=TableError)
     # A zstd page with one flipped bit can still decompress; only the checksum detects it.
     with (
-        readable(escaped(path), "give another file, or write it again"),
+        readable(escaped(path), "give another file, or write it again", error=TableError),
         pq.ParquetFile(target, page_checksum_verification=True) as file,
     ):
         yield file
