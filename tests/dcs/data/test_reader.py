@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dcs import CorrectionScheme, DCSClassifier, fit_scheme, get_method
-from dcs.data.checks import checked_rows, softmax
+from dcs.data.checks import checked_rows
 from dcs.data.reader import (
     as_reading,
     open_source,
@@ -375,12 +375,6 @@ def test_rows_need_not_sum_to_one_and_are_not_copied() -> None:
     assert classes == ("class_0", "class_1")
     with pytest.raises(TableError):
         checked_rows([[0.5, 1.1]], [0])
-
-
-def test_softmax_of_logits_far_apart() -> None:
-    logits = np.array([[0.0, -np.inf], [1e308, -1e308], [-1e308, -1e308], [0.0, np.log(3.0)]])
-    expected = [[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.25, 0.75]]
-    np.testing.assert_allclose(softmax(logits), expected)
 
 
 def test_paths_and_answers_that_are_refused(tmp_path: Path) -> None:
