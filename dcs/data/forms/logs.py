@@ -159,12 +159,8 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
     scores = [class_masses(masses, classes) for masses in first]
     if not any(scores):
         top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
-        likely = sorted((text for text, _ in top.most_common(12)), key=natural)
-        key = f"classes={','.join(likely)}"
-        found = quoted(likely, 12)
-        raise TableError(
-            f"likely tokens are {found}; name those that are classes with --read {key}"
-        )
+        likely = ",".join(sorted((text for text, _ in top.most_common(12)), key=natural))
+        raise TableError(f"name the classes among the likely tokens with --read classes={likely}")
     rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
     return with_found(rest, scores, {"id": "custom_id"} if "custom_id" in frame else {})
 

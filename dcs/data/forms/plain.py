@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dcs.data.answers import parse_vote
+from dcs.data.checks import Named
 from dcs.data.columns import (
     PREFIX,
     Reading,
@@ -472,9 +473,8 @@ def _single_rows(
 ) -> Rows:
     score, guess, label = columns
     values, classes = to_number(frame[score]).values, _classes(frame, given, guess, label)
-    if wrong := [k for k, value in enumerate(values) if not 0.0 <= value <= 1.0]:
-        shown = show(frame[score].iloc[wrong[0]])
-        raise TableError(f"row {wrong[0]}: {score} is {shown}; must be a probability")
+    wrong = ~((values >= 0.0) & (values <= 1.0))
+    Named(score).refuse(wrong, frame[score].tolist(), "must be a probability")
     if len(classes) != 2:
         known = f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}"
         raise TableError(f"{known}: the other classes have no values; give a column per class")
@@ -497,8 +497,8 @@ def _single_rows(
             )
     else:
         cells = [comparable(cell) for cell in cells_of(frame[guess])]
-        if odd := [k for k, cell in enumerate(cells) if cell not in keys]:
-            raise TableError(f"row {odd[0]}: {guess} must be one of {quoted(classes)}")
+        wrong = np.array([cell not in keys for cell in cells])
+        Named(guess).refuse(wrong, frame[guess].tolist(), f"must be one of {quoted(classes)}")
         guesses = np.array([keys.index(cell) for cell in cells])
         meanings = [(f"the confidence of {show(guess)}", guesses), *meanings[::-1]]
         # Under the right meaning, the more probable class is predicted.
