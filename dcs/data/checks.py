@@ -222,7 +222,7 @@ def flat_names(columns: Iterable[Any]) -> list[str]:
     ]
 
 
-def classes_of(names: Sequence[str], labels: Sequence[Any]) -> list[str]:
+def classes_of(names: Sequence[str], labels: Sequence[Any] = ()) -> list[str]:
     """Return the classes that columns are named by, with a prefix or suffix that labels show."""
     told = [*dict.fromkeys(text for text in map(as_text, labels) if text)]
     found = affixes(names, [each for each in told if each != "-1"])

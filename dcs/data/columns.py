@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from dcs.data.checks import SEPARATORS, Named, affixes, shared_prefix, softmax
+from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, softmax
 from dcs.data.labels import TELLING, Counting, as_text, comparable, hashable
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
@@ -316,7 +316,7 @@ class _Finder:
             if len(set(chosen)) < len(chosen) or len(chosen) < 2:
                 question = "columns must be two or more, each given once"
                 raise self._ask(question, "columns=A,B,...", names)
-            return chosen, given.classes or self._stripped(chosen)
+            return chosen, given.classes or tuple(classes_of(chosen))
         known = self.known.columns
         if known and {*known} <= {*names} and not given.classes:
             return known, self.known.classes or known
@@ -396,7 +396,7 @@ class _Finder:
                 question = f"columns {pair} are both class probabilities; which are to be read"
                 raise self._ask(question, "columns=A,B,...", self.names)
             if sure:
-                return sure[0], by_label.get(sure[0]) or self._stripped(sure[0])
+                return sure[0], by_label.get(sure[0]) or tuple(classes_of(sure[0]))
         if by_label:
             return [*by_label.items()][-1]
         question = "no columns are class probabilities, or named by the labels; which are they"
@@ -428,10 +428,6 @@ class _Finder:
         for name in columns:
             if self.number(name).mark == "?":
                 self._numbers[name] = to_number(self.frame[name], mark)
-
-    def _stripped(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        start = shared_prefix(columns)
-        return tuple(name.removeprefix(start) for name in columns)
 
     def _fits(self, columns: tuple[str, ...]) -> bool:
         """Whether most rows of columns are a distribution under a reading that shows it."""

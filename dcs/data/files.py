@@ -132,12 +132,10 @@ def _from_inspect(path: Path, given: Reading, source: str) -> Records:
             each.filename: parse(archive.read(each).decode(), source=f"{source}: {each.filename}")
             for each in files
         }
-    header = contents.get("header.json")
-    about = header.get("eval", {}) if isinstance(header, dict) else {}
+        about = contents.get("header.json", {}).get("eval", {})
+        model, task = about.get("model"), about.get("task")
     rows = [row for name, row in contents.items() if name.startswith("samples/")]
-    origin = Provenance(
-        model=about.get("model"), task=about.get("task"), scorer="inspect", source=path.name
-    )
+    origin = Provenance(model=model, task=task, scorer="inspect", source=path.name)
     return Records(_records_frame(rows, source), {}, origin)
 
 
