@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from pydantic import BaseModel
 
 from dcs.data.checks import (
     MOST_VALUES,
@@ -64,6 +65,14 @@ class Records:
     origin: Provenance = Provenance()
     documented: bool = False
     table: ProbabilityTable | None = None
+
+
+class _About(BaseModel):
+    """What other programs say of the origin of rows."""
+
+    model: str | None = None
+    task: str | None = None
+    classes: list[str] | None = None
 
 
 def suffix_of(path: Path) -> str:
@@ -132,10 +141,9 @@ def _from_inspect(path: Path, given: Reading, source: str) -> Records:
             each.filename: parse(archive.read(each).decode(), source=f"{source}: {each.filename}")
             for each in files
         }
-        about = contents.get("header.json", {}).get("eval", {})
-        model, task = about.get("model"), about.get("task")
+        about = _About.model_validate(contents.get("header.json", {}).get("eval", {}))
     rows = [row for name, row in contents.items() if name.startswith("samples/")]
-    origin = Provenance(model=model, task=task, scorer="inspect", source=path.name)
+    origin = Provenance(model=about.model, task=about.task, scorer="inspect", source=path.name)
     return Records(_records_frame(rows, source), {}, origin)
 
 
@@ -353,7 +361,7 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
     refuse_too_large(*values.shape, source=source)
     entry = _index_entry(path)
-    own = arrays["classes"].tolist() if "classes" in arrays else entry.get("classes")
+    own = arrays["classes"].tolist() if "classes" in arrays else entry.classes
     classes = checked_classes(given.classes or own, n_classes=values.shape[1], source=source)
     frame = pd.DataFrame(values, columns=[PREFIX + each for each in classes])
     for key, name in [*((key, "label") for key in labels), ("ids", "id")]:
@@ -363,7 +371,7 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
                 raise TableError(f"{source}: {shape}; must be one for each of {len(frame)} rows")
             frame.insert(0, name, arrays[key].ravel())
     kind = _VALUES[found[0]]
-    origin = Provenance(model=entry.get("model"), task=entry.get("task"), source=path.name)
+    origin = Provenance(model=entry.model, task=entry.task, source=path.name)
     return Records(frame, {} if kind == "probabilities" else {"values": kind}, origin, True)
 
 
@@ -382,14 +390,14 @@ def _arrays(path: Path, source: str) -> dict[str, Any]:
         return {key: np.atleast_1d(archive[key]) for key in archive.files if key in known}
 
 
-def _index_entry(path: Path) -> dict[str, Any]:
+def _index_entry(path: Path) -> _About:
     """Return the entry of the file in ``index.json``, if it exists and lists the file."""
     # Many programs write an index.json; ignore one that is not a list of files.
-    with suppress(TableError, LookupError, TypeError, StopIteration):
+    with suppress(TableError, LookupError, TypeError, ValueError, StopIteration):
         entries = read_json(path.parent / "index.json", error=TableError)
         entry = next(entry for entry in entries if entry["file"] == path.name)
-        return {key: entry[key] for key in ("model", "task", "classes") if entry.get(key)}
-    return {}
+        return _About.model_validate(entry)
+    return _About()
 
 
 def _from_vectors(path: Path, text: str) -> Records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import zipfile
 from dataclasses import replace
@@ -188,6 +189,15 @@ class TestNpz:
         for path in (saved(tmp_path, labels=objects[0]), tmp_path / "t.npy"):
             with pytest.raises(TableError):
                 read_table(path)
+
+    @pytest.mark.parametrize("odd", [5, "ab", {"a": 1}, None])
+    def test_an_index_of_the_folder_names_classes_and_model(
+        self, odd: Any, tmp_path: Path
+    ) -> None:
+        for told, classes in ((["no", "yes"], ("no", "yes")), (odd, ("class_0", "class_1"))):
+            entry = {"file": "t.npz", "model": "m", "classes": told, "M": 2}
+            (tmp_path / "index.json").write_text(json.dumps([entry]))
+            assert read_table(saved(tmp_path)).classes == classes
 
     def test_the_option_goes_before_the_file(self, tmp_path: Path) -> None:
         assert read_table(saved(tmp_path, classes=["a", "b"])).classes == ("a", "b")
