@@ -146,9 +146,8 @@ def label_of(frame: pd.DataFrame, given: Reading, but: Sequence[str | None]) -> 
 
 
 def label_columns(frame: pd.DataFrame, but: Sequence[str | None] = ()) -> list[str]:
-    """Return the columns that are named as labels, and are not named as predictions."""
-    named = [name for name in frame.columns if is_label(name) and not names_predictions(name)]
-    return [name for name in named if name not in but]
+    """Return the columns that are named as labels."""
+    return [name for name in frame.columns if is_label(name) and name not in but]
 
 
 def with_votes(
