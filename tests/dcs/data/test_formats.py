@@ -237,6 +237,8 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
     for read in (open_sources, source_files):
         refuses(TableError, read, empty, names=[str(empty)])
     refuses(TableError, open_sources, empty / "a.csv", names=["a.csv"])
+    (folder := tmp_path / "folder").mkdir()
+    refuses(TableError, open_sources, folder, names=[f"{folder}: "])
 
 
 @pytest.mark.parametrize(
@@ -258,6 +260,7 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
         ("t.csv", "label,a,a\n0,1,0\n", "not unique"),
         ("t.csv", 'label,a,b\n0,"1,0\n', "columns="),
         ("t.csv", "0,0.5,0.5\n", "column names"),
+        ("t", "", "cannot be read"),
         ("t.json", '{"label": "a", "a": 0.5, "a": 0.1, "b": 0.5}', "twice"),
         ("t.json", '{"label": ["a", "b"], "a": [0.1, 1], "b": [0.9, 0]}', [[0.1, 0.9], [1, 0]]),
         ("t.json", '[[{"label": "a", "score": 1}, {"label": "b", "score": 0}]]', [[1, 0]]),

@@ -100,13 +100,6 @@ AS_NUMBERS = ("1", "0")
 """Choices that a target may mean by number or by text: "1" is the second, or reads "1"."""
 
 
-def labels_of(folder: Path, targets: list[Any], choices: Any, **told: Any) -> list[int]:
-    """Return the labels of a log of such targets; `told` are options."""
-    lines = [sample(k, target, QUARTERS, **asked(*choices)) for k, target in enumerate(targets)]
-    labels: list[int] = read_table(log(folder, *lines), **told).labels.tolist()
-    return labels
-
-
 @pytest.mark.parametrize(
     ("targets", "choices", "told", "labels"),
     [
@@ -121,22 +114,17 @@ def labels_of(folder: Path, targets: list[Any], choices: Any, **told: Any) -> li
         # Where both fit, a person tells which.
         (["1", "1"], AS_NUMBERS, {"labels": "names"}, [0, 0]),
         (["1", "1"], AS_NUMBERS, {"labels": "from-0"}, [1, 1]),
+        (["1", "1"], AS_NUMBERS, {}, "labels=from-0"),
+        *((["1", odd], NO_YES, {}, "id '1': ") for odd in (2, -2, "yes", "maybe", True, [0, 1])),
     ],
 )
-def test_targets(targets, choices, told, labels, tmp_path):  # type: ignore[no-untyped-def]
-    assert labels_of(tmp_path, targets, choices, **told) == labels
-
-
-@pytest.mark.parametrize(
-    ("targets", "choices", "says"),
-    [
-        *((["1", odd], NO_YES, "id '1': ") for odd in (2, -2, "yes", "maybe", True, [0, 1])),
-        (["1", "1"], AS_NUMBERS, "labels=from-0"),
-    ],
-)
-def test_targets_that_are_refused(targets: Any, choices: Any, says: str, tmp_path: Path) -> None:
-    with pytest.raises(TableError, match=says):
-        labels_of(tmp_path, targets, choices)
+def test_targets(targets: Any, choices: Any, told: Any, labels: Any, tmp_path: Path) -> None:
+    lines = [sample(k, target, QUARTERS, **asked(*choices)) for k, target in enumerate(targets)]
+    path = log(tmp_path, *lines)
+    if isinstance(labels, str):
+        refuses(TableError, read_table, path, **told, names=[labels])
+    else:
+        assert read_table(path, **told).labels.tolist() == labels
 
 
 @pytest.mark.parametrize(
