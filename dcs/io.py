@@ -175,10 +175,8 @@ def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Pat
         a pipe might never end.
     """
     target = Path(path)
-    try:
+    with readable(escaped(target), "give the path of one file", error=error):
         mode = target.stat().st_mode
-    except (OSError, ValueError) as problem:
-        raise error(f"{escaped(target)}: cannot be read: {reason(problem)}") from None
     if not stat.S_ISREG(mode):
         raise error(f"{escaped(target)}: is a folder or a device; give the path of one file")
     return target
