@@ -175,13 +175,29 @@ def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Pat
         a pipe might never end.
     """
     target = Path(path)
-    try:
+    with readable(escaped(target), "give the path of one file", error=error):
         mode = target.stat().st_mode
-    except (OSError, ValueError) as problem:
-        raise error(f"{escaped(target)}: cannot be read: {reason(problem)}") from None
     if not stat.S_ISREG(mode):
         raise error(f"{escaped(target)}: is a folder or a device; give the path of one file")
     return target
+
+
+@contextmanager
+def readable(source: str, advice: str, *, error: type[DCSError]) -> Iterator[None]:
+    """Refuse content that a library cannot read, whatever it raises in the block.
+
+    Raises
+    ------
+    DCSError
+        The given class; its message begins with `source` and ends with `advice`.
+    """
+    try:
+        yield
+    except DCSError:
+        raise
+    except Exception as problem:
+        # Corrupt content fails in parsers, codecs and allocators, with errors of many classes.
+        raise error(f"{source}: cannot be read: {reason(problem)}; {advice}") from problem
 
 
 def read_text(

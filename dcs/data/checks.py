@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.labels import TELLING, as_text, below_chance, read_labels
-from dcs.errors import InvalidInputError, TableError, quoted, reason, show
+from dcs.errors import InvalidInputError, TableError, quoted, show
+from dcs.io import readable
 
 SUM_TOLERANCE: Final = 1e-6
 """Largest allowed difference between a row's sum and 1; it admits float32 rounding."""
@@ -221,7 +222,7 @@ def flat_names(columns: Iterable[Any]) -> list[str]:
     ]
 
 
-def classes_of(names: Sequence[str], labels: Sequence[Any]) -> list[str]:
+def classes_of(names: Sequence[str], labels: Sequence[Any] = ()) -> list[str]:
     """Return the classes that columns are named by, with a prefix or suffix that labels show."""
     told = [*dict.fromkeys(text for text in map(as_text, labels) if text)]
     found = affixes(names, [each for each in told if each != "-1"])
@@ -487,24 +488,23 @@ def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) 
         warnings.warn(message, UserWarning, stacklevel=3)
 
 
-def warn_of_predictions(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> None:
-    """Warn if labels may be the predictions: no metric of an error-free model can improve."""
-    if are_predictions(labels, probs):
-        message = (
+def doubts_about(
+    labels: NDArray[np.int64], probs: NDArray[np.float64], fewest: int = TELLING
+) -> list[str]:
+    """Return why labels may be predictions, or those of other columns; in words."""
+    found = []
+    if are_predictions(labels, probs, fewest):
+        # No metric of a model without errors can improve.
+        found.append(
             "labels name the most probable class of every row; if they are the predictions of the "
             "model, give the true classes"
         )
-        warnings.warn(message, UserWarning, stacklevel=4)
-
-
-def warn_below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> None:
-    """Warn if predictions are worse than chance, as those of columns in another order."""
-    if (found := below_chance(labels, probs)) is not None:
-        message = (
-            f"{found} of {(labels >= 0).sum()} labels are predicted, fewer than by chance; are "
-            "the classes in the order of the columns?"
+    if (own := below_chance(labels, probs)) is not None:
+        found.append(
+            f"{own} of {(labels >= 0).sum()} labels are predicted, fewer than by chance; are the "
+            "classes in the order of the columns?"
         )
-        warnings.warn(message, UserWarning, stacklevel=4)
+    return found
 
 
 def are_predictions(
@@ -516,7 +516,5 @@ def are_predictions(
 
 
 def _as_array(values: ArrayLike, source: str) -> NDArray[Any]:
-    try:
+    with readable(source, "give an array", error=TableError):
         return np.asarray(values)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise TableError(f"{source}: cannot be converted to an array: {reason(error)}") from None

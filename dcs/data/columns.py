@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from dcs.data.checks import SEPARATORS, Named, affixes, shared_prefix, softmax
+from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, softmax
 from dcs.data.labels import TELLING, Counting, as_text, comparable, hashable
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
@@ -281,7 +281,7 @@ class _Finder:
             if name not in (*columns, label)
             and (label is None or is_label(name))
             and not names_predictions(name)
-            and self._names_classes(name, classes)
+            and name_classes(cells_of(self.frame[name]), classes)
         ]
         best = self.matrix(columns)
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
@@ -295,12 +295,6 @@ class _Finder:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
         return next(iter([*unlike.values(), *found]), None)
-
-    def _names_classes(self, name: str, classes: Sequence[str]) -> bool:
-        """Whether the cells of a column are names of classes."""
-        cells = {*filter(hashable, cells_of(self.frame[name]))}
-        texts = {*map(comparable, cells)} - {""} if len(cells) <= 3 * len(classes) + 9 else set()
-        return bool(texts) and texts <= {*map(comparable, classes)}
 
     def id(self, others: set[str | None]) -> str | None:
         """Return the id column: named as one, with a different value in every row."""
@@ -322,7 +316,7 @@ class _Finder:
             if len(set(chosen)) < len(chosen) or len(chosen) < 2:
                 question = "columns must be two or more, each given once"
                 raise self._ask(question, "columns=A,B,...", names)
-            return chosen, given.classes or self._stripped(chosen)
+            return chosen, given.classes or tuple(classes_of(chosen))
         known = self.known.columns
         if known and {*known} <= {*names} and not given.classes:
             return known, self.known.classes or known
@@ -402,7 +396,7 @@ class _Finder:
                 question = f"columns {pair} are both class probabilities; which are to be read"
                 raise self._ask(question, "columns=A,B,...", self.names)
             if sure:
-                return sure[0], by_label.get(sure[0]) or self._stripped(sure[0])
+                return sure[0], by_label.get(sure[0]) or tuple(classes_of(sure[0]))
         if by_label:
             return [*by_label.items()][-1]
         question = "no columns are class probabilities, or named by the labels; which are they"
@@ -434,10 +428,6 @@ class _Finder:
         for name in columns:
             if self.number(name).mark == "?":
                 self._numbers[name] = to_number(self.frame[name], mark)
-
-    def _stripped(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        start = shared_prefix(columns)
-        return tuple(name.removeprefix(start) for name in columns)
 
     def _fits(self, columns: tuple[str, ...]) -> bool:
         """Whether most rows of columns are a distribution under a reading that shows it."""
@@ -517,6 +507,15 @@ def cells_of(column: pd.Series[Any]) -> list[Any]:
     """Return the cells of a column, with None for missing ones."""
     plain: list[Any] = column.astype(object).where(column.notna(), None).tolist()
     return plain
+
+
+def name_classes(cells: Iterable[Any], classes: Sequence[str]) -> bool:
+    """Whether the cells of a column are names of classes, perhaps in several spellings."""
+    distinct = {*filter(hashable, cells)}
+    if len(distinct) > 3 * len(classes) + 9:
+        return False
+    names = {*map(comparable, distinct)} - {""}
+    return bool(names) and names <= {*map(comparable, classes)}
 
 
 _NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")

@@ -7,21 +7,26 @@ import gzip
 import io
 import re
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from pydantic import BaseModel
 
-from dcs.data.checks import MOST_VALUES, checked_classes, checked_shape, refuse_too_large
+from dcs.data.checks import (
+    MOST_VALUES,
+    checked_classes,
+    checked_shape,
+    refuse_too_large,
+)
 from dcs.data.columns import PREFIX, Reading
-from dcs.data.table import ProbabilityTable, Provenance, open_parquet, reading_arrow
+from dcs.data.table import ProbabilityTable, Provenance, open_parquet
 from dcs.errors import TableError, escaped, quoted, reason, show
-from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_text
+from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_text, readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +67,14 @@ class Records:
     table: ProbabilityTable | None = None
 
 
+class _About(BaseModel):
+    """What other programs say of the origin of rows."""
+
+    model: str | None = None
+    task: str | None = None
+    classes: list[str] | None = None
+
+
 def suffix_of(path: Path) -> str:
     """Return the suffix of a file in lower case, or of what is compressed in it."""
     suffixes = [each.lower() for each in path.suffixes]
@@ -98,22 +111,9 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
     return Records(frame, told, Provenance(source=path.name))
 
 
-@contextmanager
-def _unpacking(source: str) -> Iterator[None]:
-    """Name the file in errors of what unpacks it."""
-    try:
-        yield
-    except (OSError, EOFError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile) as error:
-        if isinstance(error, TableError):
-            raise
-        raise TableError(
-            f"{source}: cannot be unpacked: {reason(error)}; unpack it, and give its file"
-        ) from None
-
-
 def _unpacked(path: Path, source: str) -> str:
     """Return the text of a compressed file, or of the only file of an archive."""
-    with _unpacking(source):
+    with readable(source, "unpack it, and give its file", error=TableError):
         if path.suffix.lower() == ".gz":
             with gzip.open(path) as packed:
                 content = packed.read(TEXT_BYTES + 1)
@@ -131,7 +131,8 @@ def _unpacked(path: Path, source: str) -> str:
 
 def _from_inspect(path: Path, given: Reading, source: str) -> Records:
     """Read the samples and the header of an Inspect log."""
-    with _unpacking(source), zipfile.ZipFile(path) as archive:
+    advice = "give a log of Inspect"
+    with readable(source, advice, error=TableError), zipfile.ZipFile(path) as archive:
         files = [each for each in archive.infolist() if each.filename.endswith(".json")]
         if sum(each.file_size for each in files) > TEXT_BYTES:
             raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
@@ -140,12 +141,9 @@ def _from_inspect(path: Path, given: Reading, source: str) -> Records:
             each.filename: parse(archive.read(each).decode(), source=f"{source}: {each.filename}")
             for each in files
         }
-    header = contents.get("header.json")
-    about = header.get("eval", {}) if isinstance(header, dict) else {}
+        about = _About.model_validate(contents.get("header.json", {}).get("eval", {}))
     rows = [row for name, row in contents.items() if name.startswith("samples/")]
-    origin = Provenance(
-        model=about.get("model"), task=about.get("task"), scorer="inspect", source=path.name
-    )
+    origin = Provenance(model=about.model, task=about.task, scorer="inspect", source=path.name)
     return Records(_records_frame(rows, source), {}, origin)
 
 
@@ -158,8 +156,8 @@ def _from_arrow(path: Path, given: Reading, source: str) -> Records:
             refuse_too_large(file.metadata.num_rows, file.metadata.num_columns, source=source)
             rows = file.read()
     else:
-        with reading_arrow(path) as target:
-            rows = feather.read_table(target)
+        with readable(source, "give another file, or write it again", error=TableError):
+            rows = feather.read_table(path)
         refuse_too_large(rows.num_rows, rows.num_columns, source=source)
     own = ProbabilityTable.read(path) if b"dcs" in (rows.schema.metadata or {}) else None
     return Records(_frame_of(rows, source), {}, Provenance(source=path.name), table=own)
@@ -174,18 +172,12 @@ def _frame_of(table: Any, source: str) -> pd.DataFrame:
         If a column cannot be converted; names it and its type.
     """
     import pandas as pd
-    import pyarrow as pa
 
     columns: list[pd.Series[Any]] = []
-    faults = (pa.ArrowException, ValueError, OverflowError, TypeError, LookupError, RuntimeError)
     for name, column in zip(table.column_names, table.columns, strict=True):
-        try:
+        about = f"{source}: column {show(name)} of type {column.type}"
+        with readable(about, "drop it, or cast it to text or numbers", error=TableError):
             columns.append(_series(column))
-        except faults as error:
-            raise TableError(
-                f"{source}: column {show(name)} of type {column.type} cannot be converted: "
-                f"{reason(error)}; drop it, or cast it to text or numbers"
-            ) from None
     if not columns:
         return pd.DataFrame(index=range(table.num_rows))
     return pd.concat(columns, axis=1).set_axis([*table.column_names], axis=1)
@@ -357,16 +349,8 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     """
     import pandas as pd
 
-    try:
+    with readable(source, "save probs and labels with numpy.savez", error=TableError):
         arrays = _arrays(path, source)
-    except TableError:
-        raise
-    except Exception as error:
-        # Corrupt archives fail in zipfile, zlib, struct, the header parser or the allocator.
-        raise TableError(
-            f"{source}: not an npz archive of plain arrays, or corrupt: {reason(error)}; save "
-            "probs and labels with numpy.savez"
-        ) from error
     found = [key for key in _VALUES if key in arrays]
     labels = [key for key in _TARGETS if key in arrays]
     if len(found) != 1 or len(labels) > 1:
@@ -377,7 +361,7 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
     refuse_too_large(*values.shape, source=source)
     entry = _index_entry(path)
-    own = arrays["classes"].tolist() if "classes" in arrays else entry.get("classes")
+    own = arrays["classes"].tolist() if "classes" in arrays else entry.classes
     classes = checked_classes(given.classes or own, n_classes=values.shape[1], source=source)
     frame = pd.DataFrame(values, columns=[PREFIX + each for each in classes])
     for key, name in [*((key, "label") for key in labels), ("ids", "id")]:
@@ -387,7 +371,7 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
                 raise TableError(f"{source}: {shape}; must be one for each of {len(frame)} rows")
             frame.insert(0, name, arrays[key].ravel())
     kind = _VALUES[found[0]]
-    origin = Provenance(model=entry.get("model"), task=entry.get("task"), source=path.name)
+    origin = Provenance(model=entry.model, task=entry.task, source=path.name)
     return Records(frame, {} if kind == "probabilities" else {"values": kind}, origin, True)
 
 
@@ -406,14 +390,14 @@ def _arrays(path: Path, source: str) -> dict[str, Any]:
         return {key: np.atleast_1d(archive[key]) for key in archive.files if key in known}
 
 
-def _index_entry(path: Path) -> dict[str, Any]:
+def _index_entry(path: Path) -> _About:
     """Return the entry of the file in ``index.json``, if it exists and lists the file."""
     # Many programs write an index.json; ignore one that is not a list of files.
-    with suppress(TableError, LookupError, TypeError, StopIteration):
+    with suppress(TableError, LookupError, TypeError, ValueError, StopIteration):
         entries = read_json(path.parent / "index.json", error=TableError)
         entry = next(entry for entry in entries if entry["file"] == path.name)
-        return {key: entry[key] for key in ("model", "task", "classes") if entry.get(key)}
-    return {}
+        return _About.model_validate(entry)
+    return _About()
 
 
 def _from_vectors(path: Path, text: str) -> Records:

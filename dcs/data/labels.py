@@ -181,7 +181,12 @@ def read_labels(
             other = np.where(found >= 0, found + 2 * start - 1, -1)
             ways: tuple[Counting, Counting] = ("from-0", "from-1")
             check(found, other, ways[::-1] if start else ways, documented=documented)
-        _doubt_order(found, probs, ask, f"from-{start}", documented=documented)
+        if not documented and (own := below_chance(found, probs)) is not None:
+            question = (
+                f"labels are positions, and {own} of {(found >= 0).sum()} rows are predicted, "
+                "fewer than by chance: are the classes in the order of the columns"
+            )
+            ask(question, (f"from-{start}",), "classes=A,B,... in the order of the labels")
     return found, f"as positions from {start}, as no class has such a name"
 
 
@@ -248,24 +253,6 @@ def below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> int |
     expected = np.bincount(known, minlength=size) @ np.bincount(top, minlength=size) / known.size
     own = int((top == known).sum())
     return own if own < expected - _DECISIVE * np.sqrt(expected) else None
-
-
-def _doubt_order(
-    found: NDArray[np.int64],
-    probs: NDArray[np.float64],
-    ask: Callable[..., None],
-    way: str,
-    *,
-    documented: bool,
-) -> None:
-    """Ask whether positions count other classes, if fewer are predicted than by chance."""
-    if not documented and (own := below_chance(found, probs)) is not None:
-        ask(
-            f"labels are positions, and {own} of {(found >= 0).sum()} rows are predicted, fewer "
-            "than by chance: are the classes in the order of the columns",
-            (way,),
-            "classes=A,B,... in the order of the labels",
-        )
 
 
 def _ask(names: Named, option: bool, question: str, ways: Sequence[str], more: str = "") -> None:

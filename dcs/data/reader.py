@@ -18,6 +18,7 @@ from dcs.data.checks import (
     are_predictions,
     checked_classes,
     checked_ids,
+    doubts_about,
     flat_names,
     refuse_too_large,
 )
@@ -25,7 +26,7 @@ from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, is_id,
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import LOGS
 from dcs.data.forms.plain import PLAIN, Form
-from dcs.data.labels import TELLING, as_text, below_chance, hashable, read_labels
+from dcs.data.labels import as_text, hashable, read_labels
 from dcs.data.splits import are_common, joined
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
@@ -180,23 +181,16 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     reading = reading.model_copy(update={"labels": next(iter(counted), reading.labels)})
     if reading.label is not None:
         remarks[1] += f" {how}"
-        marked = labels[labels >= 0]
-        if are_predictions(labels, probs, fewest=1):
-            remarks.append("labels name the most probable class of every row")
-            if known is None and given.label is None and marked.size >= TELLING:
-                raise TableError(
-                    f"{source}: column {show(reading.label)} names the most probable class of "
-                    f"every row: if it holds labels, specify --read label={reading.label}"
-                )
-        if (own := below_chance(labels, probs)) is not None and known is None:
-            remarks.append(
-                f"warning: {own} of {marked.size} labels are predicted, fewer than by chance: are "
-                "the columns those of these classes?"
+        if known is None and given.label is None and are_predictions(labels, probs):
+            raise TableError(
+                f"{source}: column {show(reading.label)} names the most probable class of every "
+                f"row: if it holds labels, specify --read label={reading.label}"
             )
+        remarks += [f"warning: {doubt}" for doubt in doubts_about(labels, probs, fewest=1)]
         if missing := int((labels < 0).sum()):
             remarks.append(f"{missing:,} rows without a label")
-        absent = [name for k, name in enumerate(classes) if marked.size and k not in marked]
-        if absent and known is None:
+        absent = [name for k, name in enumerate(classes) if k not in labels]
+        if absent and missing < len(labels) and known is None:
             remarks.append(
                 f"warning: no row is labelled {quoted(absent)}: no metric counts the class, and a "
                 "scheme may hardly predict it"

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import InitVar, asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -31,7 +30,7 @@ from dcs.data.checks import (
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
 from dcs.errors import TableError, escaped, quoted, reason
-from dcs.io import atomic_path, existing_file, parse_json, validated
+from dcs.io import atomic_path, existing_file, parse_json, readable, validated
 
 SMOOTHING: Final = 1.0
 """Votes that are added to each row of counts, spread evenly over the classes."""
@@ -473,30 +472,14 @@ class _Header(BaseModel):
 
 
 @contextmanager
-def reading_arrow(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Raise errors of pyarrow inside the block as a :class:`TableError` about the file."""
-    import pyarrow as pa
-
-    target = existing_file(path, error=TableError)
-    try:
-        yield target
-    except TableError:
-        raise
-    except (pa.ArrowException, OSError, TypeError, ValueError, LookupError, MemoryError) as error:
-        raise TableError(
-            f"{escaped(path)}: not a {target.suffix[1:]} file, or corrupt: {reason(error)}; "
-            "give another file, or write it again"
-        ) from error
-
-
-@contextmanager
 def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`; see :func:`reading_arrow`."""
+    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`; refuse it if it is corrupt."""
     import pyarrow.parquet as pq
 
+    target = existing_file(path, error=TableError)
     # A zstd page with one flipped bit can still decompress; only the checksum detects it.
     with (
-        reading_arrow(path) as target,
+        readable(escaped(path), "give another file, or write it again", error=TableError),
         pq.ParquetFile(target, page_checksum_verification=True) as file,
     ):
         yield file

@@ -19,13 +19,14 @@ from dcs.data.files import TEXT_BYTES
 from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
 from dcs.data.table import open_parquet
-from dcs.errors import HUB_ADVICE, ConfigError, escaped, named, reason, show, unknown
+from dcs.errors import HUB_ADVICE, ConfigError, escaped, show, unknown
 from dcs.io import (
     existing_file,
     parse_json,
     parse_json_lines,
     read_text,
     read_yaml,
+    readable,
     validated,
 )
 from dcs.prompting.tasks import (
@@ -360,14 +361,10 @@ def _missing_texts(file: TaskFile, data: str | None, parts: Iterable[str] = ()) 
 
 
 def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
-    source = existing_file(path, error=ConfigError)
-    try:
-        text = source.read_bytes().decode(place.encoding).removeprefix("\ufeff")
-    except (OSError, ValueError, LookupError, MemoryError) as error:
-        raise ConfigError(
-            f"{escaped(path)}: cannot be read as {place.format} in {show(place.encoding)}: "
-            f"{reason(error)}; change files.format or files.encoding in the task file"
-        ) from None
+    advice = f"files.encoding in the task file is {show(place.encoding)}"
+    with readable(escaped(path), advice, error=ConfigError):
+        content = existing_file(path, error=ConfigError).read_bytes()
+        text = content.decode(place.encoding).removeprefix("\ufeff")
     return _parse_rows(text, place.format, escaped(path))
 
 
@@ -376,10 +373,8 @@ def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
     if kind in ("csv", "tsv"):
         mark = "\t" if kind == "tsv" else ","
         rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
-        try:
+        with readable(source, f"give it as {kind}", error=ConfigError):
             return list(rows)
-        except csv.Error as error:
-            raise ConfigError(f"{source}: cannot be read as {kind}: {reason(error)}") from None
     if kind == "json":
         content = parse_json(text, source=source, error=ConfigError, finite=False)
         if isinstance(content, dict):
@@ -406,8 +401,8 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
         # datasets would open it instead of the dataset on the hub.
         path = f"hub dataset {place.dataset!r} is also a local path"
         raise ConfigError(f"task {file.name!r}: {path}; run the command in another folder")
-    where = f"task {file.name!r}: dataset {place.dataset!r}"
-    try:
+    where = f"task {file.name!r}: dataset {place.dataset!r} ({name})"
+    with readable(where, f"{HUB_ADVICE}, or use --data DIR", error=ConfigError):
         builder = datasets.load_dataset_builder(
             place.dataset, place.config or None, revision=revision
         )
@@ -419,10 +414,4 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
             raise ConfigError(f"{where} {fault}; use --data DIR")
         builder.download_and_prepare()
         table: Iterable[Any] = builder.as_dataset(split=name)
-    except ConfigError:
-        raise
-    except Exception as error:
-        # datasets and its dependencies raise errors of many unrelated classes.
-        fault = f"({name}) cannot be loaded ({named(error)})"
-        raise ConfigError(f"{where} {fault}; {HUB_ADVICE}, or use --data DIR") from error
     return table

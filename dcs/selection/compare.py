@@ -7,6 +7,7 @@ the best few linear settings is a point of the front, and the preference selects
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -19,9 +20,8 @@ from threadpoolctl import threadpool_limits
 from dcs.data.checks import (
     checked_groups,
     checked_rows,
-    warn_below_chance,
+    doubts_about,
     warn_of_absent_classes,
-    warn_of_predictions,
     whole_number,
 )
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
@@ -208,8 +208,8 @@ def fit_rows(
     settings = SelectionSettings() if settings is None else settings
     fitting = Fitting(probs, labels, **settings.judge, seed=seed, groups=groups)
     warn_of_absent_classes(fitting.labels, classes)
-    warn_of_predictions(labels, probs)
-    warn_below_chance(labels, probs)
+    for doubt in doubts_about(labels, probs):
+        warnings.warn(doubt, UserWarning, stacklevel=3)
     standard = standard_settings(settings, fitting.n_classes)
     # The matrices are small, so that multi-threaded linear algebra would only add overhead.
     with threadpool_limits(limits=1):

@@ -20,13 +20,13 @@ import numpy as np
 
 from dcs.data.columns import PREFIX, Reading, cells_of
 from dcs.data.forms.plain import (
+    LONG,
     Form,
     Rows,
     natural,
     parsed,
     parsed_cells,
     with_scores,
-    with_votes,
 )
 from dcs.data.labels import as_text, plain_of
 from dcs.errors import TableError, quoted, show
@@ -159,12 +159,8 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
     scores = [class_masses(masses, classes) for masses in first]
     if not any(scores):
         top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
-        likely = sorted((text for text, _ in top.most_common(12)), key=natural)
-        key = f"classes={','.join(likely)}"
-        found = quoted(likely, 12)
-        raise TableError(
-            f"likely tokens are {found}; name those that are classes with --read {key}"
-        )
+        likely = ",".join(sorted((text for text, _ in top.most_common(12)), key=natural))
+        raise TableError(f"name the classes among the likely tokens with --read classes={likely}")
     rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
     return with_found(rest, scores, {"id": "custom_id"} if "custom_id" in frame else {})
 
@@ -368,12 +364,11 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     if any(each != choices[0] for each in choices) or any(isinstance(t, list) for t in targets):
         raise TableError("samples have different choices, or several targets; one of each is read")
     names = [*map(as_text, choices[0] or given.classes or ())]
-    if len(names) > len(ascii_uppercase):
-        raise TableError(f"{len(names)} choices; at most {len(ascii_uppercase)} have letters")
-    classes = given.classes or names
-    if len(classes) != len(names):
-        raise TableError(f"{len(names)} choices, but the classes are {quoted(classes)}")
     letters = [*ascii_uppercase[: len(names)]] if choices[0] else names
+    classes = given.classes or names
+    if len(classes) != len(letters):
+        most = f"choices have letters up to {letters[-1]}"
+        raise TableError(f"{len(names)} choices for the classes {quoted(classes)}; {most}")
     spelled = dict(zip(letters, classes, strict=True))
     rows = pd.DataFrame({"id": [*map(as_text, frame["id"])]})
     rows["label"] = [spelled.get(text, text) for text in map(as_text, targets)]
@@ -387,13 +382,9 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
         scores = [class_masses(each, letters) for each in masses]
         named = [{spelled[k]: mass for k, mass in row.items()} for row in scores]
         return with_found(rows, named, told)
-    answers = [spelled.get(text, text) for text in map(_answer, frame["scores"])]
-    groups = rows.assign(answer=answers).groupby("id", sort=False)
-    if (groups["label"].nunique() > 1).any():
-        raise TableError("epochs of a sample have different targets")
-    first = groups.first().reset_index()[["id", "label"]]
+    rows["answer"] = [spelled.get(text, text) for text in map(_answer, frame["scores"])]
     hint = given.model_copy(update={"classes": told["classes"]})
-    voted = with_votes(first, [[*each] for _, each in groups["answer"]], "label", hint)
+    voted = LONG.rows(rows, hint, ("id", "answer", None))
     return replace(voted, told={**told, **voted.told})
 
 

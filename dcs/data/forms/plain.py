@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dcs.data.answers import parse_vote
+from dcs.data.checks import Named
 from dcs.data.columns import (
     PREFIX,
     Reading,
@@ -29,6 +30,7 @@ from dcs.data.columns import (
     has_class_columns,
     is_id,
     is_label,
+    name_classes,
     names_predictions,
     numbered,
     to_number,
@@ -144,9 +146,8 @@ def label_of(frame: pd.DataFrame, given: Reading, but: Sequence[str | None]) -> 
 
 
 def label_columns(frame: pd.DataFrame, but: Sequence[str | None] = ()) -> list[str]:
-    """Return the columns that are named as labels, and are not named as predictions."""
-    named = [name for name in frame.columns if is_label(name) and not names_predictions(name)]
-    return [name for name in named if name not in but]
+    """Return the columns that are named as labels."""
+    return [name for name in frame.columns if is_label(name) and name not in but]
 
 
 def with_votes(
@@ -159,8 +160,7 @@ def with_votes(
     TableError
         If no classes are given, and an answer is not one of the labels.
     """
-    labels = [] if label is None else [*map(as_text, cells_of(frame[label]))]
-    classes = given.classes or tuple(sorted({*labels} - {""}, key=natural))
+    classes = _classes(frame, given, label)
     known = {comparable(name): name for name in classes}
     counts = [dict.fromkeys(classes, 0) for _ in answers]
     odd: list[str] = []
@@ -264,14 +264,6 @@ def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
     if nameless and given.classes and {*given.classes} != {*classes}:
         names = {f"LABEL_{k}": name for k, name in enumerate(given.classes)}
         scores = [{names.get(k, k): v for k, v in row.items()} for row in scores]
-    elif nameless:
-        for name in label_columns(rest):
-            texts = [text for text in map(as_text, cells_of(rest[name])) if text]
-            if texts and not any(re.fullmatch(r"(LABEL_)?[\d.]+", text) for text in texts):
-                raise TableError(
-                    f"classes are {quoted(classes)} and labels names such as {show(texts[0])}; "
-                    "name the classes in the order of id2label with --read classes=A,B,..."
-                )
     return Rows(with_scores(rest, scores))
 
 
@@ -353,13 +345,8 @@ def _constant(frame: pd.DataFrame, key: str, name: str) -> bool:
 
 def _are_answers(frame: pd.DataFrame, key: str, name: str, given: Reading) -> bool:
     """Whether the cells of a column name classes, and not one class per id."""
-    label = label_of(frame, given, (key, name))
-    classes = {*map(comparable, _classes(frame, given, label))} if label or given.classes else {}
-    cells = {*cells_of(frame[name])}
-    if len(cells) > 3 * len(classes) + 9:  # Not even in several spellings.
-        return False
-    cells = {*map(comparable, cells)} - {""}
-    return len(cells) > 1 and cells <= {*classes} and not _constant(frame, key, name)
+    classes = _classes(frame, given, label_of(frame, given, (key, name)))
+    return name_classes(cells_of(frame[name]), classes) and not _constant(frame, key, name)
 
 
 def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | None] | None:
@@ -485,9 +472,8 @@ def _single_rows(
 ) -> Rows:
     score, guess, label = columns
     values, classes = to_number(frame[score]).values, _classes(frame, given, guess, label)
-    if wrong := [k for k, value in enumerate(values) if not 0.0 <= value <= 1.0]:
-        shown = show(frame[score].iloc[wrong[0]])
-        raise TableError(f"row {wrong[0]}: {score} is {shown}; must be a probability")
+    wrong = ~((values >= 0.0) & (values <= 1.0))
+    Named(score).refuse(wrong, frame[score].tolist(), "must be a probability")
     if len(classes) != 2:
         known = f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}"
         raise TableError(f"{known}: the other classes have no values; give a column per class")
@@ -510,8 +496,8 @@ def _single_rows(
             )
     else:
         cells = [comparable(cell) for cell in cells_of(frame[guess])]
-        if odd := [k for k, cell in enumerate(cells) if cell not in keys]:
-            raise TableError(f"row {odd[0]}: {guess} must be one of {quoted(classes)}")
+        wrong = np.array([cell not in keys for cell in cells])
+        Named(guess).refuse(wrong, frame[guess].tolist(), f"must be one of {quoted(classes)}")
         guesses = np.array([keys.index(cell) for cell in cells])
         meanings = [(f"the confidence of {show(guess)}", guesses), *meanings[::-1]]
         # Under the right meaning, the more probable class is predicted.

@@ -13,43 +13,40 @@ from dcs.errors import TableError
 WORDS = ("World", "Sports", "New York", "York")
 
 
-@pytest.mark.parametrize(
-    ("text", "vote"),
-    [
-        (" World", 0),
-        ('**"Sports"**', 1),
-        ("The category is World.", 0),
-        ('{"label": "New York"}', 2),
-        ("York, not New York", 3),
-        ("not Sports but World", None),
-        ("", None),
-        ("<think>Sports? no</think>\n\nWorld", 0),
-        ("<think>surely Sports", None),
-        ("no tag: Sports</think> World", 0),
-        ("<|channel|>analysis<|message|>Sports?<|end|><|channel|>final<|message|>World", 0),
-        ("<|channel|>analysis<|message|>Sports", None),
-        # Lists, questions and shares are not answers.
-        ("World/Sports", None),
-        ("Sports and World", None),
-        ("World or Sports? Sports.", None),
-        ("World or Sports?", None),
-        ("World: 0.1, Sports: 0.9", None),
-        ('{"World": false, "Sports": true}', 1),
-        ("Sports? No, not quite.", None),
-        # Nor is what an answer denies.
-        ("This is not a piece on Sports.", None),
-        ("non-Sports", None),
-        ("far from Sports", None),
-        ("World, not Sports", 0),
-    ],
-)
-def test_votes(text: str, vote: int | None) -> None:
-    assert parse_vote(text, WORDS) == vote
+#: Answers to `WORDS`, and the place of the one that each names.
+VOTES: dict[str, int | None] = {
+    " World": 0,
+    '**"Sports"**': 1,
+    "The category is World.": 0,
+    '{"label": "New York"}': 2,
+    "York, not New York": 3,
+    "not Sports but World": None,
+    "": None,
+    "<think>Sports? no</think>\n\nWorld": 0,
+    "<think>surely Sports": None,
+    "no tag: Sports</think> World": 0,
+    "<|channel|>analysis<|message|>Sports?<|end|><|channel|>final<|message|>World": 0,
+    "<|channel|>analysis<|message|>Sports": None,
+    # Lists, questions and shares are not answers.
+    "World/Sports": None,
+    "Sports and World": None,
+    "World or Sports? Sports.": None,
+    "World or Sports?": None,
+    "World: 0.1, Sports: 0.9": None,
+    '{"World": false, "Sports": true}': 1,
+    "Sports? No, not quite.": None,
+    # Nor is what an answer denies.
+    "This is not a piece on Sports.": None,
+    "non-Sports": None,
+    "far from Sports": None,
+    "World, not Sports": 0,
+}
 
 
 @pytest.mark.parametrize(
     ("text", "words", "vote"),
     [
+        *((text, WORDS, vote) for text, vote in VOTES.items()),
         ("答案是正面", ("正面", "负面"), 0),
         ("这不是正面,是负面", ("正面", "负面"), None),
         ("不正面", ("正面", "负面"), None),
@@ -86,7 +83,7 @@ def test_votes(text: str, vote: int | None) -> None:
         ("긍정이 아닙니다", ("긍정", "부정"), None),
     ],
 )
-def test_votes_in_any_script(text: str, words: tuple[str, ...], vote: int | None) -> None:
+def test_votes(text: str, words: tuple[str, ...], vote: int | None) -> None:
     assert parse_vote(text, words) == vote
 
 

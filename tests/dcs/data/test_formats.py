@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import zipfile
 from dataclasses import replace
@@ -101,28 +102,18 @@ def vectors(root: Path, name: str = "trec_llama-2-13b_hf_shot5_seed3", **files: 
     return path
 
 
-class TestVectors:
-    def test_one_table_each(self, tmp_path: Path) -> None:
-        path = vectors(tmp_path, opt=LINES, test="y 1 0 0.9 0.1\n")
-        tables = {part: source.table for part, source in open_sources(path).items()}
-        assert list(tables) == ["optimization", "test"]
-        assert tables["test"].ids == ("y",)
-        found = tables["test"].provenance.to_dict()
-        assert found.pop("reading")["label"] == "label"
-        assert found == {"split": "test", "source": "test.txt"}
-
-    @pytest.mark.parametrize(
-        ("text", "word"),
-        [
-            ("", "cannot be read"),
-            ("x 0 0 1\n", "at least 2"),
-            (LINES + "\nx3 0 0 1 0 0\n", "line 4"),
-            (LINES + "x3 0 0 1 zero\n", "row 2"),
-        ],
-    )
-    def test_lines_refused(self, text: str, word: str, tmp_path: Path) -> None:
-        path = vectors(tmp_path, test=text) / "test.txt"
-        refuses(TableError, read_table, path, names=["test.txt: ", word])
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "cannot be read"),
+        ("x 0 0 1\n", "at least 2"),
+        (LINES + "\nx3 0 0 1 0 0\n", "line 4"),
+        (LINES + "x3 0 0 1 zero\n", "row 2"),
+    ],
+)
+def test_vectors_that_are_refused(text: str, word: str, tmp_path: Path) -> None:
+    path = vectors(tmp_path, test=text) / "test.txt"
+    refuses(TableError, read_table, path, names=["test.txt: ", word])
 
 
 ARRAYS: dict[str, Any] = {
@@ -153,9 +144,9 @@ class TestNpz:
         refuses(TableError, read_table, saved(tmp_path, labels=["yes", "no"]), names=["row 0"])
 
     def test_logits_by_their_key(self, tmp_path: Path) -> None:
-        logits = np.array([[0.0, -np.inf], [800.0, -800.0]])
-        table = read_table(saved(tmp_path, probs=None, logits=logits))
-        np.testing.assert_array_equal(table.probs, [[1, 0], [1, 0]])
+        logits = [[0.0, -np.inf], [1e308, -1e308], [-8e307, -8e307], [0.0, np.log(3.0)]]
+        table = read_table(saved(tmp_path, probs=None, logits=logits, labels=None))
+        np.testing.assert_allclose(table.probs, [[1, 0], [1, 0], [0.5, 0.5], [0.25, 0.75]])
 
     @pytest.mark.parametrize(
         "changes",
@@ -199,6 +190,15 @@ class TestNpz:
             with pytest.raises(TableError):
                 read_table(path)
 
+    @pytest.mark.parametrize("odd", [5, "ab", {"a": 1}, None])
+    def test_an_index_of_the_folder_names_classes_and_model(
+        self, odd: Any, tmp_path: Path
+    ) -> None:
+        for told, classes in ((["no", "yes"], ("no", "yes")), (odd, ("class_0", "class_1"))):
+            entry = {"file": "t.npz", "model": "m", "classes": told, "M": 2}
+            (tmp_path / "index.json").write_text(json.dumps([entry]))
+            assert read_table(saved(tmp_path)).classes == classes
+
     def test_the_option_goes_before_the_file(self, tmp_path: Path) -> None:
         assert read_table(saved(tmp_path, classes=["a", "b"])).classes == ("a", "b")
         assert read_table(saved(tmp_path), classes=["x", "y"]).classes == ("x", "y")
@@ -218,6 +218,11 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
         ["optimization", "test"]
     ] * 2
     assert list(open_sources(ours / "test.csv")) == ["optimization"]
+    test = open_sources(published)["test"].table
+    assert test.ids == ("y",)
+    told = test.provenance.to_dict()
+    assert told.pop("reading")["label"] == "label"
+    assert told == {"split": "test", "source": "test.txt"}
     (ours / "test.csv").unlink()
     other = table.with_probs(table.probs[::-1])
     other.with_classes(["yes", "no"]).write(ours / "test.parquet")
@@ -232,6 +237,8 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
     for read in (open_sources, source_files):
         refuses(TableError, read, empty, names=[str(empty)])
     refuses(TableError, open_sources, empty / "a.csv", names=["a.csv"])
+    (folder := tmp_path / "folder").mkdir()
+    refuses(TableError, open_sources, folder, names=[f"{folder}: "])
 
 
 @pytest.mark.parametrize(
@@ -253,6 +260,7 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
         ("t.csv", "label,a,a\n0,1,0\n", "not unique"),
         ("t.csv", 'label,a,b\n0,"1,0\n', "columns="),
         ("t.csv", "0,0.5,0.5\n", "column names"),
+        ("t", "", "cannot be read"),
         ("t.json", '{"label": "a", "a": 0.5, "a": 0.1, "b": 0.5}', "twice"),
         ("t.json", '{"label": ["a", "b"], "a": [0.1, 1], "b": [0.9, 0]}', [[0.1, 0.9], [1, 0]]),
         ("t.json", '[[{"label": "a", "score": 1}, {"label": "b", "score": 0}]]', [[1, 0]]),

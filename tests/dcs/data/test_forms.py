@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,13 @@ def test_what_is_refused(columns: Any, names: list[str]) -> None:
     from dcs import read_table
 
     refuses(TableError, read_table, pd.DataFrame(columns), names=names)
+
+
+@pytest.mark.parametrize("header", [[], {"eval": []}, {"eval": {"model": 5}}])
+def test_a_damaged_header_of_a_log(header: Any, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
+        log.writestr("header.json", json.dumps(header))
+    refuses(TableError, open_source, tmp_path / "log.eval", names=["log.eval: "])
 
 
 def test_other_classes_than_the_choices_of_a_log(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.data.reader import as_reading, open_source, read_table
-from dcs.data.table import ProbabilityTable
+from dcs.data.reader import read_table
 from dcs.errors import TableError
 from tests.dcs.refusals import refuses
 
@@ -44,10 +43,6 @@ def log(folder: Path, *samples: Any, name: str = NAME) -> Path:
     return path
 
 
-def _import(path: Path, **options: Any) -> ProbabilityTable:
-    return open_source(path, as_reading(options)).table
-
-
 HALF = math.log(0.5)
 QUARTERS = [math.log(0.75), math.log(0.25)]
 
@@ -55,16 +50,17 @@ QUARTERS = [math.log(0.75), math.log(0.25)]
 @pytest.mark.parametrize("form", ["dict", "list"])
 def test_shared_choices_are_the_classes(form: str, tmp_path: Path) -> None:
     lines = [sample(k, "0", [-3.0, "-inf"], **asked("no", "yes", form=form)) for k in range(2)]
-    table = _import(log(tmp_path, *lines))
+    table = read_table(log(tmp_path, *lines))
     assert (table.classes, table.probs.tolist()) == (("no", "yes"), [[1, 0]] * 2)
 
 
 def test_choices_that_differ_are_positions(tmp_path: Path) -> None:
     both = [("blue", asked("red", "blue")), ("one", asked("one", "two"))]
-    table = _import(log(tmp_path, *(sample(k, t, QUARTERS, **a) for k, (t, a) in enumerate(both))))
+    lines = [sample(k, target, QUARTERS, **told) for k, (target, told) in enumerate(both)]
+    table = read_table(log(tmp_path, *lines))
     assert (table.classes, table.labels.tolist()) == (("choice_0", "choice_1"), [1, 0])
     lines = [sample(k, "1", QUARTERS, **asked("rest", "rest")) for k in range(2)]
-    assert _import(log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
+    assert read_table(log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
 
 
 @pytest.mark.parametrize("content", ["[1]", "{", '{"n-shot": 3}', '{"model_name": [1]}'])
@@ -74,16 +70,16 @@ def test_the_results_file_beside_a_log_names_its_model(content: str, tmp_path: P
     path = log(tmp_path, line, name=f"samples_news_{date}.jsonl")
     told = {"model_name": "me/b", "n-shot": {"news": 5}}
     (results := tmp_path / f"results_{date}.json").write_text(json.dumps(told))
-    found = _import(path).provenance
+    found = read_table(path).provenance
     assert (found.model, found.task, found.shots) == ("me/b", "news", 5)
     results.write_text(content)
-    assert _import(path).provenance.model is None
+    assert read_table(path).provenance.model is None
 
 
 def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
     scores = {"strict": QUARTERS, "loose": [HALF, HALF]}
     path = log(tmp_path, *(sample(0, "1", scores[name], filter=name) for name in scores))
-    assert _import(path, filter="loose").probs.tolist() == [[0.5, 0.5]]
+    assert read_table(path, filter="loose").probs.tolist() == [[0.5, 0.5]]
     for wrong in (None, "x"):
         names = ["filter=", "'strict', 'loose'"]
         refuses(TableError, read_table, path, filter=wrong, names=names)
@@ -92,7 +88,7 @@ def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
 def test_choices_that_vary_in_number(tmp_path: Path) -> None:
     """Documents of ARC and MMLU-Pro have three to ten choices."""
     lines = [sample(k, 1, [HALF] * n, **asked(*"abcd"[:n])) for k, n in enumerate((3, 4, 2))]
-    table = _import(log(tmp_path, *lines))
+    table = read_table(log(tmp_path, *lines))
     assert table.classes == tuple(f"choice_{k}" for k in range(4))
     expected = [[1 / 3] * 3 + [0], [1 / 4] * 4, [1 / 2] * 2 + [0, 0]]
     np.testing.assert_allclose(table.probs, expected)
@@ -102,13 +98,6 @@ def test_choices_that_vary_in_number(tmp_path: Path) -> None:
 NO_YES = ("no", "yes")
 AS_NUMBERS = ("1", "0")
 """Choices that a target may mean by number or by text: "1" is the second, or reads "1"."""
-
-
-def labels_of(folder: Path, targets: list[Any], choices: Any, **told: Any) -> list[int]:
-    """Return the labels of a log of such targets; `told` are options."""
-    lines = [sample(k, target, QUARTERS, **asked(*choices)) for k, target in enumerate(targets)]
-    labels: list[int] = _import(log(folder, *lines), **told).labels.tolist()
-    return labels
 
 
 @pytest.mark.parametrize(
@@ -125,22 +114,17 @@ def labels_of(folder: Path, targets: list[Any], choices: Any, **told: Any) -> li
         # Where both fit, a person tells which.
         (["1", "1"], AS_NUMBERS, {"labels": "names"}, [0, 0]),
         (["1", "1"], AS_NUMBERS, {"labels": "from-0"}, [1, 1]),
+        (["1", "1"], AS_NUMBERS, {}, "labels=from-0"),
+        *((["1", odd], NO_YES, {}, "id '1': ") for odd in (2, -2, "yes", "maybe", True, [0, 1])),
     ],
 )
-def test_targets(targets, choices, told, labels, tmp_path):  # type: ignore[no-untyped-def]
-    assert labels_of(tmp_path, targets, choices, **told) == labels
-
-
-@pytest.mark.parametrize(
-    ("targets", "choices", "says"),
-    [
-        *((["1", odd], NO_YES, "id '1': ") for odd in (2, -2, "yes", "maybe", True, [0, 1])),
-        (["1", "1"], AS_NUMBERS, "labels=from-0"),
-    ],
-)
-def test_targets_that_are_refused(targets: Any, choices: Any, says: str, tmp_path: Path) -> None:
-    with pytest.raises(TableError, match=says):
-        labels_of(tmp_path, targets, choices)
+def test_targets(targets: Any, choices: Any, told: Any, labels: Any, tmp_path: Path) -> None:
+    lines = [sample(k, target, QUARTERS, **asked(*choices)) for k, target in enumerate(targets)]
+    path = log(tmp_path, *lines)
+    if isinstance(labels, str):
+        refuses(TableError, read_table, path, **told, names=[labels])
+    else:
+        assert read_table(path, **told).labels.tolist() == labels
 
 
 @pytest.mark.parametrize(

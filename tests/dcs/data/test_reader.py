@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 
 from dcs import CorrectionScheme, DCSClassifier, fit_scheme, get_method
-from dcs.data.checks import checked_rows, softmax
+from dcs.data.checks import checked_rows
 from dcs.data.reader import (
-    as_reading,
     open_source,
     open_sources,
     read_table,
@@ -339,7 +338,8 @@ def test_a_question_is_answered() -> None:
     assert table.labels.tolist() == LABELS[::-1].tolist()
     for key, value in (("label", "secnd"), ("columns", ["y *"]), ("id", "number")):
         refuses(DCSError, read_table, frame, **answers | {key: value}, names=[key])
-    refuses(DCSError, read_table, frame, labels="n", names=["labels", "label"])
+    refuses(ConfigError, read_table, frame, labels="n", names=["labels", "label"])
+    refuses(ConfigError, read_table, frame, classes="no,yes", names=["classes"])
 
 
 def test_very_many_columns_are_refused_at_once(tmp_path: Path) -> None:
@@ -375,20 +375,6 @@ def test_rows_need_not_sum_to_one_and_are_not_copied() -> None:
     assert classes == ("class_0", "class_1")
     with pytest.raises(TableError):
         checked_rows([[0.5, 1.1]], [0])
-
-
-def test_softmax_of_logits_far_apart() -> None:
-    logits = np.array([[0.0, -np.inf], [1e308, -1e308], [-1e308, -1e308], [0.0, np.log(3.0)]])
-    expected = [[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.25, 0.75]]
-    np.testing.assert_allclose(softmax(logits), expected)
-
-
-def test_paths_and_answers_that_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    (tmp_path / "folder").mkdir()
-    for name in ("none", "empty", "folder"):
-        refuses(TableError, open_sources, tmp_path / name, names=[f"{tmp_path / name}: "])
-    refuses(ConfigError, as_reading, {"classes": "no,yes"}, names=["classes"])
 
 
 def _write(path: Path, ids: list[str], share: float) -> Path:
