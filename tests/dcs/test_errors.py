@@ -7,10 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dcs.errors import (
+    ConfigError,
     escaped,
     last_line,
     named,
     one_line,
+    plain_address,
     reason,
     redact,
     show,
@@ -28,6 +30,19 @@ def test_every_text_makes_one_line(text):
         assert said.isprintable()
     for said in (one_line(error), last_line(error)):
         assert 0 < len(said) <= 300
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8000/v1/", "https://host/v1"])
+def test_addresses_of_servers_are_kept(address):
+    assert plain_address(address) == address.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    "address", ["ftp://host/v1", "host:8000", "https://", "https://h/v1?k=1", "https://me@h"]
+)
+def test_other_addresses_are_refused(address):
+    with pytest.raises(ConfigError):
+        plain_address(address)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,12 @@ def test_the_default_is_proven_and_fairer_or_nothing(points: list[FrontPoint]) -
         assert chosen is balanced
 
 
+def test_the_best_accuracy_is_kept_if_it_gains_more_than_half_its_error() -> None:
+    for gain, taken in ((0.004, False), (0.006, True)):
+        best, fairer = _point(0.67 + gain, 0.3), _point(0.66, 0.1)
+        assert (select([best, fairer, _PLAIN], Preference("accuracy")) is best) == taken
+
+
 @pytest.mark.parametrize(
     ("removed", "rule", "margin"),
     [

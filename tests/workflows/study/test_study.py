@@ -236,11 +236,18 @@ def test_studies_are_collected_for_the_dashboard(tmp_path):
 
 def test_a_limit_is_a_constraint_of_the_study(tmp_path):
     stored = StoredStudy("cell", tmp_path / "cell.journal")
-    _study(TunerSettings(trials=8, judge={"development": 0.3}, max_cobias=3.0), stored=stored)
-    study = optuna.load_study(study_name="cell", storage=stored.storage)
-    for trial in study.trials:
-        limit = trial.constraints["max_cobias"]
-        assert limit == pytest.approx(100.0 * trial.values[1] - 3.0)
+    limits = {"max_cobias": 3.0, "max_accuracy_loss": 0.5}
+    _study(TunerSettings(trials=8, judge={"development": 0.3}, **limits), stored=stored)
+    best = 0.0
+    for trial in optuna.load_study(study_name="cell", storage=stored.storage).trials:
+        accuracy, cobias, _ = trial.values
+        best = max(best, accuracy)
+        assert trial.constraints == pytest.approx(
+            {
+                "max_cobias": 100.0 * cobias - 3.0,
+                "max_accuracy_loss": 100.0 * (best - accuracy) - 0.5,
+            }
+        )
 
 
 @pytest.mark.parametrize("method", ["dnip", "furud"])
