@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from dcs.data.checks import checked_rows
 from dcs.errors import InvalidInputError
 from dcs.methods.calibrations.base import batch_calibration, prior_reweighting
-from dcs.methods.calibrations.maps import DROPS, SURROGATE, fit_map
+from dcs.methods.calibrations.maps import DROPS, SURROGATE
 from dcs.methods.parameters import CorrectionFamily, Hyperparameters
 from dcs.plugins import find_named
 from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_arrays
@@ -270,9 +270,11 @@ METHODS: Final = (
         "Balanced logistic regression",
         lambda p, y: _regression(p, y, balanced=True),
     ),
-    _calibration("drops", "DROPS", lambda p, y: fit_map(p, y, _PEER_DROPS, ridge=1.0)),
+    _calibration("drops", "DROPS", lambda p, y: _PEER_DROPS.fit(p, y, ridge=1.0, anchor=0.0)),
     _calibration(
-        "surrogate", "Smooth surrogate", lambda p, y: fit_map(p, y, _PEER_SURROGATE, ridge=10.0)
+        "surrogate",
+        "Smooth surrogate",
+        lambda p, y: _PEER_SURROGATE.fit(p, y, ridge=10.0, anchor=0.0),
     ),
     _published("published", "Published DCS"),
     _published("published-balanced", "Published DCS, balanced", "balance", shares="published"),

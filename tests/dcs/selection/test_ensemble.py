@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, TableError
-from dcs.methods.calibrations.maps import LINEAR, fit_map, fit_stack
+from dcs.methods.calibrations.maps import LINEAR, fit_stack
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.calibration import mean_combination
 from dcs.schemes.corrections import Membership, Weight
@@ -96,9 +96,9 @@ def test_tables_of_other_rows_are_refused(change) -> None:  # type: ignore[no-un
 
 def test_copies_of_a_table_are_the_table() -> None:
     (table,) = _tables(400, 0).values()
-    copies = [table.probs] * 3
+    copies = np.array([table.probs] * 3)
     np.testing.assert_allclose(mean_combination(3, 3).apply(copies), table.probs, atol=1e-3)
-    alone = fit_stack([table.probs], table.labels, ridge=1e-3)
+    alone = fit_stack(table.probs[None], table.labels, ridge=1e-3)
     stack = fit_stack(copies, table.labels, ridge=1e-3)
     np.testing.assert_allclose(stack.apply(copies), alone.apply(table.probs), atol=1e-3)
 
@@ -146,7 +146,7 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
         _CLASSES,
         (Weight(0.5), Membership(0, 0.5, 1), Weight(1.0)),
         {"seed": 1},
-        fit_map(ensemble.tables[0].probs, ensemble.labels, LINEAR, ridge=10.0),
+        LINEAR.fit(ensemble.tables[0].probs, ensemble.labels, ridge=10.0, anchor=0.0),
         stack,
         ensemble.names,
     )
