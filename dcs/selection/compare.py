@@ -26,13 +26,7 @@ from dcs.data.checks import (
 )
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.methods.parameters import Hyperparameters
-from dcs.selection.fitting import (
-    Averaged,
-    Fit,
-    Fitting,
-    Mapper,
-    cobias_noise,
-)
+from dcs.selection.fitting import Fit, Fitting, Mapper, cobias_noise
 from dcs.selection.front import FittedScheme
 from dcs.selection.points import FrontPoint, pareto_front
 from dcs.selection.preference import Preference
@@ -295,7 +289,7 @@ def _best(
     For each beta the mean of the best few searches that have one, and all Pareto-optimal others.
     """
     if settings.preference.prefer == "offsets":
-        fits = [fit for fit in fits if _adds_offsets(fit)] or fits
+        fits = [fit for fit in fits if fit.setting and fit.setting.adds_offsets] or fits
     searched = [fit for fit in fits if _is_averaged(fit)]
     best: list[tuple[Fit, float]] = []
     for beta in settings.betas:
@@ -315,7 +309,7 @@ def _best(
     best.sort(key=lambda each: abs(each[1] - _REFERENCE_BETA))
     distinct: dict[Any, tuple[Fit, float]] = {}
     for fit, beta in best:
-        distinct.setdefault(fit.setting, (fit, beta))
+        distinct.setdefault((fit.setting, *fit.shares.items()), (fit, beta))
     return sorted(distinct.values(), key=lambda each: each[1])
 
 
@@ -338,11 +332,7 @@ def _best_few(fits: Sequence[Fit], beta: float, n_rows: int) -> list[tuple[Fit, 
 
 
 def _is_averaged(fit: Fit) -> bool:
-    return (
-        isinstance(fit.setting, Hyperparameters)
-        and fit.setting.is_linear
-        and fit.setting.corrections != "none"
-    )
+    return fit.setting is not None and fit.is_linear and fit.setting.corrections != "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +349,7 @@ class _Front:
         """Return the points of fits, those between them, and those on the way to the reference."""
         ends = [(self.point(fit, beta), fit) for fit, beta in best]
         plain = self.point(self.plain, 0.0)
-        linear = [each for each in ends if _has_mean(each[1])]
+        linear = [each for each in ends if each[1].is_linear]
         front = {id(point) for point in pareto_front([point for point, _ in linear])}
         line = sorted(
             (each for each in linear if id(each[0]) in front),
@@ -372,18 +362,14 @@ class _Front:
         ]
         points = [point for point, _ in ends]
         kept = {id(point) for point in pareto_front([*points, plain, *found])}
-        middle = self.middle
-        way: list[FrontPoint] = []
-        if _has_mean(middle):
-            way = [self._at(self.plain, middle, 0.0, share, path=share) for share in _WAY]
+        way = [self._on_the_way(share) for share in _WAY] if self.middle.is_linear else []
         return [*points, *(point for point in found if id(point) in kept), *way, plain]
 
     def point(self, fit: Fit, beta: float, path: float | None = None) -> FrontPoint:
         fitting = self.fitting
-        setting = fit.setting
         scheme = fitting.whole(fit)
-        estimate = fitting.metrics(fit.predictions, setting)
-        if fitting.n_folds > 1 and not _has_mean(fit):
+        estimate = fitting.metrics(fit.predictions, fit.shares)
+        if fitting.n_folds > 1 and not fit.is_linear:
             # The scheme for new rows is another one than those of the folds. Its metrics on the
             # rows that it was fitted on are optimistic, and therefore bound the estimate.
             rows = fitting.rows
@@ -395,7 +381,7 @@ class _Front:
                 accuracy=min(estimate.accuracy, own.accuracy),
                 cobias=max(estimate.cobias, own.cobias),
             )
-        settings = _as_dicts(setting)
+        settings = () if fit is self.plain else _as_dicts(fit)
         provenance = self.origin | {
             "estimate": {
                 "accuracy": estimate.accuracy,
@@ -420,11 +406,9 @@ class _Front:
             unlabelled=fitting.unlabelled,
         )
 
-    def _at(
-        self, first: Fit, second: Fit, beta: float, share: float, path: float | None = None
-    ) -> FrontPoint:
-        fit = self.fitting.averaged([(first, 1.0 - share), (second, share)])
-        return self.point(fit, beta, path)
+    def _on_the_way(self, share: float) -> FrontPoint:
+        fit = self.fitting.averaged([(self.plain, 1.0 - share), (self.middle, share)])
+        return self.point(fit, 0.0, share)
 
     def _between(
         self,
@@ -452,20 +436,9 @@ class _Front:
         yield from self._between((point, fit), second, middle, high)
 
 
-def _has_mean(fit: Fit) -> bool:
-    """Whether the scheme for new rows is the mean of those that were judged."""
-    return not isinstance(fit.setting, Hyperparameters) or fit.setting.is_linear
-
-
-def _adds_offsets(fit: Fit) -> bool:
-    return isinstance(fit.setting, Hyperparameters) and fit.setting.adds_offsets
-
-
-def _as_dicts(setting: Hyperparameters | Averaged | None) -> tuple[dict[str, Any], ...]:
-    """Return the settings of a point with their shares, as recorded."""
-    if setting is None:
-        return ()
-    parts = setting.parts if isinstance(setting, Averaged) else ((setting, 1.0),)
+def _as_dicts(fit: Fit) -> tuple[dict[str, Any], ...]:
+    """Return the settings of a fit with their shares, as recorded."""
     return tuple(
-        {"share": share, **({} if each is None else each.to_params())} for each, share in parts
+        {"share": share, **({} if each is None else each.to_params())}
+        for each, share in fit.shares.items()
     )
