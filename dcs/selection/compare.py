@@ -121,7 +121,6 @@ def fit_scheme(
     seed: int = 0,
     classes: Sequence[str] | None = None,
     groups: ArrayLike = (),
-    reference: ArrayLike | None = None,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
 ) -> FittedScheme:
@@ -148,9 +147,6 @@ def fit_scheme(
     groups : array of int, shape [M], optional
         Numbers that are equal in rows of the same text, which are in one fold; by default all
         different. Rows with equal probabilities are found without.
-    reference : array of int, shape [M], optional
-        Predictions with which accuracy is compared, by default those of the uncorrected
-        probabilities. For combined tables, those before the combination.
     progress : callable, optional
         Called with the completed share of the work, 0..1.
     mapper : callable, optional
@@ -180,7 +176,6 @@ def fit_scheme(
         settings=settings,
         seed=seed,
         groups=checked_groups(np.asarray(groups), n_rows=len(known), source="groups"),
-        reference=reference,
         progress=progress,
         mapper=mapper,
     )
@@ -194,7 +189,6 @@ def fit_rows(
     settings: SelectionSettings | None = None,
     seed: int = 0,
     groups: NDArray[np.int64] | None = None,
-    reference: ArrayLike | None = None,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
 ) -> FittedScheme:
@@ -208,7 +202,7 @@ def fit_rows(
     # The matrices are small, so that multi-threaded linear algebra would only add overhead.
     with threadpool_limits(limits=1):
         fits = fitting.judge(standard, mapper=mapper, progress=progress)
-        return front_of(fitting, fits, settings=settings, classes=classes, reference=reference)
+        return front_of(fitting, fits, settings=settings, classes=classes)
 
 
 def standard_settings(settings: SelectionSettings, n_classes: int) -> list[Hyperparameters]:
@@ -251,8 +245,9 @@ def front_of(
         Betas and preference.
     classes : sequence of str
         Class names.
-    reference : array of int, optional
-        See :func:`fit_scheme`.
+    reference : array of int, shape [M], optional
+        Predictions with which accuracy is compared, by default those of the uncorrected
+        probabilities. For combined tables, those before the combination.
 
     Returns
     -------

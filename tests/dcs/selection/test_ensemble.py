@@ -15,8 +15,9 @@ from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.calibration import mean_combination
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.compare import SelectionSettings, fit_scheme
+from dcs.selection.compare import SelectionSettings, front_of
 from dcs.selection.ensemble import TableEnsemble, combine, mean_of
+from dcs.selection.fitting import Fitting
 from tests.dcs.biased import biased_table
 
 _CLASSES = ("a", "b", "c")
@@ -163,8 +164,9 @@ def test_accuracy_is_held_against_the_tables_before_they_were_combined() -> None
     labels = np.where(np.arange(260) < 200, table.labels, -1)
     before = np.roll(table.labels, 1)
     setting = Hyperparameters(calibration="batch", corrections="none")
-    settings = SelectionSettings(candidates=(setting,), betas=(0.3,))
-    found = fit_scheme(table.probs, labels, settings=settings, reference=before)
+    fitting = Fitting(table.probs, labels, 5, seed=0)
+    given = {"settings": SelectionSettings(betas=(0.3,)), "reference": before}
+    found = front_of(fitting, fitting.judge([setting]), classes=_CLASSES, **given)
     right = np.mean(before[:200] == labels[:200])
     for point in found.points:
         assert point.change.accuracy == pytest.approx(np.trace(point.confusion) / 200 - right)
