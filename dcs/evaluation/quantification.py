@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.errors import InvalidInputError, check_choice, quoted
-from dcs.evaluation.uncertainty import Interval
+from dcs.evaluation.uncertainty import Array, Interval
 
-Array: TypeAlias = NDArray[np.float64]
 Correction: TypeAlias = Literal["adjusted", "likelihood", "sample"]
 
 _LEVEL: Final = 0.95
@@ -35,7 +34,6 @@ def class_shares(
     classes: Sequence[str],
     method: str = "adjusted",
     resamples: int = 1000,
-    seed: int = 0,
 ) -> tuple[Interval, ...]:
     """Estimate the shares of the classes among rows of which only predictions are known.
 
@@ -58,8 +56,6 @@ def class_shares(
     resamples : int, optional
         Number of draws of the rates and of the predicted shares, for 95 % percentile intervals of
         the shares in the population of the new rows: of few rows they are wide.
-    seed : int, optional
-        Seed of the draws.
 
     Raises
     ------
@@ -80,7 +76,7 @@ def class_shares(
     prior = held + _PRIOR / len(held)
     known = np.where(held.any(axis=1, keepdims=True), held, prior)
     estimate = solve(_shares(known)[None], _shares(counts)[None])[0]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     rates = np.stack([rng.dirichlet(own, resamples) for own in prior], axis=1)
     drawn = solve(rates, rng.dirichlet(counts + _PRIOR, resamples))
     tail = 100.0 * (1.0 - _LEVEL) / 2

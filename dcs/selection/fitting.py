@@ -32,13 +32,12 @@ from dcs.methods.calibrations.maps import MOST_PRODUCT_CLASSES
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.methods.search import CalibratedRows, logarithms, to_weights
 from dcs.schemes.apply import softmax
-from dcs.schemes.calibration import Calibration, from_arrays
+from dcs.schemes.calibration import Array, Calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.points import Change
 
-Array: TypeAlias = NDArray[np.float64]
 Labels: TypeAlias = NDArray[np.int64]
 T = TypeVar("T")
 R = TypeVar("R")
@@ -278,9 +277,7 @@ class FoldedRows:
             )
             for fold in range(self.n_folds)
         )
-        if not kind.needs_labels:
-            return found
-        return self.level(found)
+        return self.level(found) if kind.needs_labels else found
 
     def level(self, found: Sequence[Calibration | None]) -> tuple[Calibration | None, ...]:
         """Shift the calibrations of all folds to the same mean logits over all rows."""
@@ -370,7 +367,7 @@ class Fitting:
     labels : array of int, shape [M]
         True class indices, -1 for unlabelled rows, whose probabilities take part in every fit.
     folds : int
-        Number of folds, 2 or more; limited to the number of labelled rows.
+        Number of folds, 2 or more; limited to the number of different labelled rows.
     development : float, optional
         Share of the labelled rows on which settings are judged, instead of folds.
     stratified : bool, optional
@@ -404,7 +401,7 @@ class Fitting:
     Raises
     ------
     InvalidInputError
-        If there are fewer than two folds, labelled rows or different rows.
+        If there are fewer than two labelled rows or different rows.
 
     Notes
     -----
@@ -426,7 +423,6 @@ class Fitting:
         seed: int,
         groups: Labels | None = None,
     ) -> None:
-        whole_number(folds, "folds", least=2)
         seed = whole_number(seed, "seed", least=0)
         self.known = known = labels >= 0
         self.labels = labels[known]

@@ -10,9 +10,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_offset
+from dcs.schemes.calibration import DEFAULT_FLOOR, Array, Calibration, from_offset
 
-Array: TypeAlias = NDArray[np.float64]
 Labels: TypeAlias = NDArray[np.int64]
 
 

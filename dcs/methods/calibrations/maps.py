@@ -18,16 +18,11 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from dcs.methods.calibrations.base import (
-    Array,
-    FittedCalibration,
-    Labels,
-    log_means,
-    smooth_shares,
-)
+from dcs.methods.calibrations.base import FittedCalibration, Labels, log_means, smooth_shares
 from dcs.schemes.apply import softmax, terms_of
 from dcs.schemes.calibration import (
     DEFAULT_FLOOR,
+    Array,
     Calibration,
     from_arrays,
     mean_combination,
