@@ -25,11 +25,6 @@ def test_products_are_stored() -> None:
         Calibration("x", found.matrix, found.offset)
 
 
-def test_the_rows_of_a_matrix_have_one_length() -> None:
-    with pytest.raises(InvalidInputError):
-        Calibration("x", ((1.0, 0.0), (0.0,)), (0.0, 0.0))
-
-
 def test_a_row_by_itself_is_calibrated_as_among_others() -> None:
     found = LINEAR.fit(_PROBS, _LABELS, ridge=10.0, anchor=0.0)
     alone = np.concatenate([found.apply(row[None]) for row in _PROBS])
