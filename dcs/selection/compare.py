@@ -168,36 +168,25 @@ def fit_scheme(
     UserWarning
         If a class has no rows, or labels are the most probable class of every row.
     """
-    everything, known, names = checked_rows(probs, labels, classes, missing=True, doubt=True)
-    return fit_rows(
-        everything,
-        known,
-        names,
-        settings=settings,
-        seed=seed,
-        groups=checked_groups(np.asarray(groups), n_rows=len(known), source="groups"),
-        progress=progress,
-        mapper=mapper,
-    )
+    values, indices, names = checked_rows(probs, labels, classes, missing=True, doubt=True)
+    group = checked_groups(np.asarray(groups), n_rows=len(indices), source="groups")
+    settings = SelectionSettings() if settings is None else settings
+    fitting = Fitting(values, indices, **settings.judge, seed=seed, groups=group)
+    return fit_front(fitting, settings, names, mapper=mapper, progress=progress)
 
 
-def fit_rows(
-    probs: NDArray[np.float64],
-    labels: NDArray[np.int64],
+def fit_front(
+    fitting: Fitting,
+    settings: SelectionSettings,
     classes: tuple[str, ...],
     *,
-    settings: SelectionSettings | None = None,
-    seed: int = 0,
-    groups: NDArray[np.int64] | None = None,
-    progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
+    progress: Callable[[float], None] | None = None,
 ) -> FittedScheme:
-    """Do what :func:`fit_scheme` does for validated rows, whose labels are positions."""
-    settings = SelectionSettings() if settings is None else settings
-    fitting = Fitting(probs, labels, **settings.judge, seed=seed, groups=groups)
+    """Fit the standard settings, and select a point of their front; see :func:`fit_scheme`."""
     warn_of_absent_classes(fitting.labels, classes)
-    warn_of_predictions(labels, probs)
-    warn_below_chance(labels, probs)
+    warn_of_predictions(fitting.rows.labels, fitting.rows.probs)
+    warn_below_chance(fitting.rows.labels, fitting.rows.probs)
     standard = standard_settings(settings, fitting.n_classes)
     # The matrices are small, so that multi-threaded linear algebra would only add overhead.
     with threadpool_limits(limits=1):

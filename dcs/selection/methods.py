@@ -31,8 +31,8 @@ from dcs.plugins import find_named
 from dcs.schemes.calibration import DEFAULT_FLOOR, Array, Calibration, from_arrays
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
-from dcs.selection.compare import SelectionSettings, fit_rows
-from dcs.selection.fitting import FEWEST_LABELS
+from dcs.selection.compare import SelectionSettings, fit_front
+from dcs.selection.fitting import FEWEST_LABELS, Fitting
 from dcs.selection.preference import Prefer, Preference
 
 #: Fits a method to probabilities and labels, given `classes` and `seed`.
@@ -128,7 +128,8 @@ class Method:
             if not self.compares(number):
                 return get_method("batch").fit(values, indices, classes=names)
             settings = self.settings(number)
-            return fit_rows(values, indices, names, settings=settings, seed=seed).scheme
+            fitting = Fitting(values, indices, **settings.judge, seed=seed)
+            return fit_front(fitting, settings, names).scheme
         if self.needs == "labels":
             values, indices = values[labelled], indices[labelled]
         # The matrices are small, so that multi-threaded linear algebra would only add overhead.
