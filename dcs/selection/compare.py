@@ -342,7 +342,7 @@ class _Front:
         found = [
             point
             for first, second in pairwise([(plain, self.plain), *line])
-            for point in self._between(first, second, 0.0, 1.0)
+            for point in self._between(first, second)
         ]
         points = [point for point, _ in ends]
         kept = {id(point) for point in pareto_front([*points, plain, *found])}
@@ -398,8 +398,7 @@ class _Front:
         self,
         first: tuple[FrontPoint, Fit],
         second: tuple[FrontPoint, Fit],
-        low: float,
-        high: float,
+        step: float = 1.0,
     ) -> Iterator[FrontPoint]:
         """Yield points interpolated between two, by bisection until the steps are small."""
         (low_point, low_fit), (high_point, high_fit) = first, second
@@ -409,15 +408,14 @@ class _Front:
             and abs(high_point.cobias - low_point.cobias) <= _COBIAS_STEP
             and abs(high_point.change.changed - low_point.change.changed) <= _CHANGED_STEP * rows
         )
-        if small or high - low <= _SHORTEST:
+        if small or step <= _SHORTEST:
             return
         fit = self.fitting.averaged([(low_fit, 0.5), (high_fit, 0.5)])
         beta = (low_point.beta + high_point.beta) / 2.0
         point = self.point(fit, beta)
-        middle = (low + high) / 2.0
-        yield from self._between(first, (point, fit), low, middle)
+        yield from self._between(first, (point, fit), step / 2.0)
         yield point
-        yield from self._between((point, fit), second, middle, high)
+        yield from self._between((point, fit), second, step / 2.0)
 
 
 def _as_dicts(fit: Fit) -> tuple[dict[str, Any], ...]:
