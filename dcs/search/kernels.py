@@ -185,17 +185,14 @@ def _split_corrections(
 
     Bin b holds the smallest weight that wins a row if the weight must exceed a ratio in
     ``[b, b + 1) / 4096``, times the largest weight if that is above 1. If the ratio is too close
-    to a weight to be decided despite rounding, the bin holds ``-1 - g``, and a linear search
-    starts at weight g. If weights are too close to each other, all are evaluated one by one.
+    to a weight to be decided despite rounding, or several weights are in the bin, it holds
+    ``-1 - g``, and a linear search starts at weight g.
     """
     is_weight = np.array([isinstance(c, Weight) for c in corrections])
     values = corrections.coefficients[:, 1]
-    weighed = np.flatnonzero(is_weight)
+    direct, weighed = np.flatnonzero(~is_weight), np.flatnonzero(is_weight)
     weighed = weighed[np.argsort(values[weighed])]
     bins_per_unit = _BINS / values[weighed].max(initial=1.0)
-    if weighed.size > 1 and np.diff(values[weighed]).min() < 2 / bins_per_unit:
-        weighed = weighed[:0]
-    direct = np.setdiff1d(np.arange(len(corrections)), weighed)
     weights = values[weighed]
     edges = np.arange(_BINS + 2) / bins_per_unit
     low = np.searchsorted(weights, edges - 1e-9)
