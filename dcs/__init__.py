@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dcs.errors import DCSError as DCSError
     from dcs.evaluation.metrics import ClassificationMetrics as ClassificationMetrics
     from dcs.evaluation.metrics import Objective as Objective
-    from dcs.evaluation.metrics import by_class as by_class
     from dcs.evaluation.metrics import cobias_score as cobias_score
     from dcs.methods.parameters import Hyperparameters as Hyperparameters
     from dcs.schemes.corrections import CorrectionSet as CorrectionSet
@@ -37,7 +36,7 @@ _EXPORTS = {
     "dcs.data.reader": ("read_table",),
     "dcs.data.table": ("ProbabilityTable", "Provenance"),
     "dcs.errors": ("DCSError",),
-    "dcs.evaluation.metrics": ("ClassificationMetrics", "Objective", "by_class", "cobias_score"),
+    "dcs.evaluation.metrics": ("ClassificationMetrics", "Objective", "cobias_score"),
     "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
     "dcs.schemes.scheme": ("CorrectionScheme",),
     "dcs.scoring.generation": ("Classifier",),

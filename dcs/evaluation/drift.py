@@ -71,9 +71,7 @@ def _features(probs: ArrayLike, predictions: ArrayLike) -> Array:
     return np.column_stack([given, chosen, given.max(axis=1)])
 
 
-def compare_rows(
-    reference: Mapping[str, Any], probs: ArrayLike, predictions: ArrayLike, *, seed: int = 0
-) -> Shift:
+def compare_rows(reference: Mapping[str, Any], probs: ArrayLike, predictions: ArrayLike) -> Shift:
     """Compare rows with those of a fit.
 
     Every mean is standardised. The statistic of a kind is the sum of the squares; its distribution
@@ -87,8 +85,6 @@ def compare_rows(
         What :func:`describe_rows` returned for the fitted rows.
     probs, predictions
         As in :func:`describe_rows`; at least two rows.
-    seed : int, optional
-        Seed of the simulation.
     """
     values = _features(probs, predictions)
     m, n, n_classes = len(values), reference["rows"], values.shape[1] // 2
@@ -108,7 +104,7 @@ def compare_rows(
     correlations = (own.T @ own) / (m * np.outer(scales, scales))
     correlations[np.diag_indices_from(correlations)] = 1.0
     roots, axes = np.linalg.eigh(correlations)
-    normal = np.random.default_rng(seed).standard_normal((_DRAWS, len(roots)))
+    normal = np.random.default_rng(0).standard_normal((_DRAWS, len(roots)))
     drawn = ((normal * np.sqrt(np.maximum(roots, 0.0))) @ axes.T) ** 2
     names = ("class probabilities", "predicted shares", "confidence")
     ps, alone = {}, []

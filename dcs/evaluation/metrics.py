@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import Named, checked_labels, finite_number
 from dcs.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,45 +217,10 @@ def cobias_score(y_true: ArrayLike, y_pred: ArrayLike) -> float:
     y_true, y_pred : array-like, shape [M]
         True and predicted classes: labels of any one type.
     """
-    classes, labels, predicted = _encoded(y_true, y_pred)
-    n_classes = max(2, len(classes))
-    return ClassificationMetrics.from_predictions(labels, predicted, n_classes).cobias
-
-
-def by_class(y_true: ArrayLike, y_pred: ArrayLike) -> pd.DataFrame:
-    """Return the metrics of each class, as the ``by_group`` of Fairlearn's ``MetricFrame``.
-
-    Parameters
-    ----------
-    y_true, y_pred : array-like, shape [M]
-        True and predicted classes: labels of any one type.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row per class: ``count`` and ``predicted``, the numbers of rows of the class and
-        predicted as it, and ``accuracy``, the share of its rows that are predicted as it (NaN
-        without rows).
-    """
-    import pandas as pd  # Lazy: slow to import.
-
-    classes, labels, predicted = _encoded(y_true, y_pred)
-    confusion = confusion_matrix(labels, predicted, len(classes))
-    count = confusion.sum(axis=1)
-    with np.errstate(invalid="ignore"):
-        accuracy = confusion.diagonal() / count
-    columns = {"count": count, "predicted": confusion.sum(axis=0), "accuracy": accuracy}
-    return pd.DataFrame(columns, index=pd.Index(classes, name="class"))
-
-
-def _encoded(
-    y_true: ArrayLike, y_pred: ArrayLike
-) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the classes, and labels and predictions as indices of them."""
     both = np.concatenate([np.ravel(y_true), np.ravel(y_pred)])
     classes, codes = np.unique(both, return_inverse=True)
-    labels, predicted = np.split(codes.astype(np.int64), [np.size(y_true)])
-    return classes, labels, predicted
+    labels, predicted = np.split(codes, [np.size(y_true)])
+    return ClassificationMetrics.from_predictions(labels, predicted, classes.size).cobias
 
 
 def _check_confusion(confusion: NDArray[Any]) -> NDArray[np.int64]:

@@ -9,16 +9,13 @@ A third takes the held-out rows to be a random sample of the same rows, and is m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.errors import InvalidInputError, check_choice, quoted
-from dcs.evaluation.uncertainty import Interval
-
-Array: TypeAlias = NDArray[np.float64]
-Correction: TypeAlias = Literal["adjusted", "likelihood", "sample"]
+from dcs.evaluation.uncertainty import Array, Interval
 
 _LEVEL: Final = 0.95
 _STEPS: Final = 500
@@ -35,7 +32,6 @@ def class_shares(
     classes: Sequence[str],
     method: str = "adjusted",
     resamples: int = 1000,
-    seed: int = 0,
 ) -> tuple[Interval, ...]:
     """Estimate the shares of the classes among rows of which only predictions are known.
 
@@ -58,15 +54,14 @@ def class_shares(
     resamples : int, optional
         Number of draws of the rates and of the predicted shares, for 95 % percentile intervals of
         the shares in the population of the new rows: of few rows they are wide.
-    seed : int, optional
-        Seed of the draws.
 
     Raises
     ------
     InvalidInputError
         If a class has no held-out row whose errors could be known.
     """
-    check_choice("method", method, get_args(Correction))
+    solvers = {"adjusted": _adjusted, "likelihood": _likelihood, "sample": _stratified}
+    check_choice("method", method, solvers)
     held, counts = np.asarray(confusion, np.float64), np.asarray(predicted, np.int64)
     rows = held.sum(axis=1)
     absent = [name for name, own in zip(classes, rows, strict=True) if own == 0]
@@ -74,13 +69,13 @@ def class_shares(
         raise InvalidInputError(
             f"class {quoted(absent)}: no held-out row, so that its errors are unknown; label some"
         )
-    solve = {"adjusted": _adjusted, "likelihood": _likelihood, "sample": _stratified}[method]
     if method == "sample":
         held = held.T  # by prediction
     prior = held + _PRIOR / len(held)
     known = np.where(held.any(axis=1, keepdims=True), held, prior)
+    solve = solvers[method]
     estimate = solve(_shares(known)[None], _shares(counts)[None])[0]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     rates = np.stack([rng.dirichlet(own, resamples) for own in prior], axis=1)
     drawn = solve(rates, rng.dirichlet(counts + _PRIOR, resamples))
     tail = 100.0 * (1.0 - _LEVEL) / 2

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri, stdtr, stdtrit
 
-from dcs.data.checks import finite_number, whole_number
+from dcs.data.checks import finite_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import (
     METRICS,
@@ -30,6 +30,9 @@ from dcs.evaluation.metrics import (
 Array = NDArray[np.float64]
 
 _RESAMPLES: Final = 2000
+
+#: Enough for standard errors with a relative error of about 5 %.
+_FEW_RESAMPLES: Final = 200
 
 #: Number of simulated samples of COBias, of which only two moments are used.
 _SIMULATED: Final = 400
@@ -133,11 +136,7 @@ class PairedComparison:
 
 
 def metric_intervals(
-    confusion: NDArray[Any],
-    *,
-    resamples: int = _RESAMPLES,
-    seed: int = 0,
-    effect: float = 1.0,
+    confusion: NDArray[Any], *, resamples: int = _RESAMPLES, effect: float = 1.0
 ) -> MetricIntervals:
     """Return 95 % confidence intervals of all metrics of a confusion matrix.
 
@@ -158,19 +157,16 @@ def metric_intervals(
         Number of bootstrap samples.
     effect : float, optional
         Factor by which copies of rows increase variances; see `design_effect`.
-    seed : int, optional
-        Seed of the random number generator.
 
     Raises
     ------
     InvalidInputError
         If an argument is invalid.
     """
-    whole_number(resamples, "resamples", least=1)
     estimate = ClassificationMetrics.from_confusion(confusion)
     counts = np.asarray(confusion, dtype=np.int64)
     right, rows = counts.diagonal(), counts.sum(axis=1)
-    drawn = _resample(np.stack([right, rows - right]), resamples, seed)
+    drawn = _resample(np.stack([right, rows - right]), resamples)
     shares, accuracies, biases = _metrics(drawn[:, 0], drawn.sum(axis=1))
     lows, highs = (each.tolist() for each in _exact_ends(right, rows, _LEVEL))
     by_class = tuple(
@@ -184,14 +180,14 @@ def metric_intervals(
     bootstrapped = {
         "accuracy": accuracies,
         "balanced_accuracy": np.nanmean(shares, axis=1),
-        "macro_f1": _resample_f1(counts, resamples, seed),
+        "macro_f1": _resample_f1(counts, resamples),
     }
     metrics = {
         "cobias": _around(estimate.cobias, curve.ends(_LEVEL), biases),
         "weakest_class": _around(estimate.weakest_class, _weakest(right, rows), lowest),
     }
     others = [name for name in METRICS if name not in metrics and name not in bootstrapped]
-    bootstrapped |= {name: _resample_metric(counts, name, resamples, seed) for name in others}
+    bootstrapped |= {name: _resample_metric(counts, name, resamples) for name in others}
     for name, values in bootstrapped.items():
         metrics[name] = _bootstrap(getattr(estimate, name), values)
     return MetricIntervals(
@@ -231,7 +227,7 @@ def compare_predictions(
     """
     cells = _paired_counts(labels, before, after, n_classes)
     n_rows, rows = int(cells.sum()), cells.sum(axis=0)
-    drawn = _resample(cells, _RESAMPLES, 0)
+    drawn = _resample(cells, _RESAMPLES)
     (_, bias1), (_, bias2) = _both_metrics(drawn)
     curves = [_CobiasCurve.of(cells[first] + cells[3], rows) for first in (2, 1)]
     correlation = _correlation(bias1, bias2)
@@ -261,12 +257,7 @@ def compare_predictions(
 
 
 def paired_errors(
-    labels: ArrayLike,
-    before: ArrayLike,
-    after: ArrayLike,
-    n_classes: int,
-    *,
-    resamples: int = 200,
+    labels: ArrayLike, before: ArrayLike, after: ArrayLike, n_classes: int
 ) -> tuple[float, float]:
     """Return bootstrap standard errors of the differences between two sets of predictions.
 
@@ -278,10 +269,8 @@ def paired_errors(
         True classes and the two predictions.
     n_classes : int
         Number of classes N.
-    resamples : int, optional
-        Number of bootstrap samples; 200 have a relative error of about 5 %.
     """
-    drawn = _resample(_paired_counts(labels, before, after, n_classes), resamples, 0)
+    drawn = _resample(_paired_counts(labels, before, after, n_classes), _FEW_RESAMPLES)
     (accuracy1, bias1), (accuracy2, bias2) = _both_metrics(drawn)
     accuracy, bias = accuracy2 - accuracy1, bias2 - bias1
     return float(accuracy.std()), float((accuracy - bias).std())
@@ -325,25 +314,25 @@ def _both_metrics(drawn: NDArray[np.int64]) -> tuple[tuple[Array, Array], tuple[
     return (before[0], before[1]), (after[0], after[1])
 
 
-def _resample(cells: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.int64]:
+def _resample(cells: NDArray[np.int64], resamples: int) -> NDArray[np.int64]:
     """Draw `resamples` tables of counts with the total and the proportions of `cells`."""
     total = int(cells.sum())
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     drawn = generator.multinomial(total, cells.ravel() / total, size=resamples)
     return drawn.reshape(resamples, *cells.shape)
 
 
-def _resample_metric(counts: NDArray[np.int64], name: str, resamples: int, seed: int) -> Array:
+def _resample_metric(counts: NDArray[np.int64], name: str, resamples: int) -> Array:
     """Return a metric [R] of R resamples of a confusion matrix [N, N]."""
-    drawn = _resample(counts.ravel(), resamples, seed).reshape(-1, *counts.shape)
+    drawn = _resample(counts.ravel(), resamples).reshape(-1, *counts.shape)
     return np.array([getattr(ClassificationMetrics.from_confusion(each), name) for each in drawn])
 
 
-def _resample_f1(counts: NDArray[np.int64], resamples: int, seed: int) -> Array:
+def _resample_f1(counts: NDArray[np.int64], resamples: int) -> Array:
     """Return macro-F1 [R] of R resamples of a confusion matrix [N, N]."""
     # Empty cells, most of them with many classes, remain empty and are skipped.
     true, predicted = np.nonzero(counts)
-    drawn = _resample(counts[true, predicted], resamples, seed)
+    drawn = _resample(counts[true, predicted], resamples)
     members = np.eye(len(counts))
     right = (drawn * (true == predicted)) @ members[true]
     rows = drawn @ members[true]

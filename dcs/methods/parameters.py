@@ -48,7 +48,7 @@ class Parameter:
     values : tuple
         Two numbers are bounds and a longer tuple, or one of texts, choices; what a study explores
         by default. A single value is not explored.
-    least, most : float, optional
+    least, most : float
         Smallest and largest value that may be given.
     choices : tuple of str
         Texts that may be given, if more than `values`.
@@ -62,8 +62,8 @@ class Parameter:
 
     name: str
     values: tuple[Any, ...]
-    least: float | None = None
-    most: float | None = None
+    least: float = 0.0
+    most: float = math.inf
     choices: tuple[str, ...] = ()
     integer: bool = False
     logarithmic: bool = False
@@ -74,17 +74,17 @@ class Parameter:
 PARAMETERS: Final = (
     Parameter("calibration", CALIBRATION_NAMES),
     Parameter("ridge", (1.0, 300.0), least=1e-9, logarithmic=True),
-    Parameter("anchor", (0.0, 1.0), least=0.0, most=1.0),
+    Parameter("anchor", (0.0, 1.0), most=1.0),
     Parameter(
         "corrections", ("weights", "memberships", "both"), choices=get_args(CorrectionFamily)
     ),
     Parameter("spacing", get_args(WeightSpacing)),
     Parameter("weight_scale", (10, 120), least=2, most=1000, integer=True),
-    Parameter("beta", (0.0, 2.0), least=0.0),
-    Parameter("tau", (0.0, 0.5), least=0.0),
-    Parameter("error_weight", (1.0,), least=0.0),
+    Parameter("beta", (0.0, 2.0)),
+    Parameter("tau", (0.0, 0.5)),
+    Parameter("error_weight", (1.0,)),
     Parameter("pseudo_count", (4000.0,), least=1e-9, logarithmic=True),
-    Parameter("prior_rows", (0.0, 200.0), least=0.0),
+    Parameter("prior_rows", (0.0, 200.0)),
     # Of the schedule: temperatures are on the scale of Z, the last is a share of the first.
     Parameter("initial_temperature", (0.002, 0.2), least=1e-9, logarithmic=True, schedule=True),
     Parameter(
@@ -169,12 +169,10 @@ class Hyperparameters:
                 check_choice(row.name, value, row.choices or row.values)
                 continue
             if row.integer:
-                most_whole = None if row.most is None else int(row.most)
-                least = int(row.least or 0)
-                number: float = whole_number(value, row.name, least=least, most=most_whole)
+                least, most = int(row.least), int(row.most)
+                number: float = whole_number(value, row.name, least=least, most=most)
             else:
-                most = math.inf if row.most is None else row.most
-                number = finite_number(value, row.name, least=row.least or 0.0, most=most)
+                number = finite_number(value, row.name, least=row.least, most=row.most)
             object.__setattr__(self, row.name, number)
         whole_number(self.stream, "stream", least=0)
         CorrectionSet.dcs().limited(self.memberships)

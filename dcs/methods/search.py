@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from dcs.methods.calibrations.base import Array, Labels, log_means, smooth_shares
+from dcs.methods.calibrations.base import Labels, log_means, smooth_shares
 from dcs.methods.parameters import Hyperparameters
+from dcs.schemes.calibration import Array
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight
 
 #: Every row is searched with several labels, some of them drawn; about this many in all.

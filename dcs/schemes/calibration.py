@@ -122,7 +122,14 @@ class Calibration:
         """Return valid probabilities, those of K tables side by side; see :meth:`apply`."""
         if self.n_tables == 1:
             return checked_probabilities(probs, n_classes=self.n_classes)
-        return side_by_side(probs, n_tables=self.n_tables, n_classes=self.n_classes)
+        given = list(probs)  # type: ignore[arg-type]
+        shapes = list(dict.fromkeys(map(np.shape, given)))
+        if len(given) != self.n_tables or len(shapes) != 1 or len(shapes[0]) != 2:
+            raise InvalidInputError(
+                f"probs: expected {self.n_tables} arrays [rows, classes], one per table, all "
+                f"of the same rows, got {len(given)} of shapes {quoted([*map(str, shapes)])}"
+            )
+        return np.hstack([checked_probabilities(p, n_classes=self.n_classes) for p in given])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the representation in scheme files."""
@@ -140,27 +147,6 @@ def from_arrays(name: str, matrix: Array, offset: Array, *, products: bool = Fal
     """Return the calibration with a matrix [N, N] or wider and an offset [N]."""
     rows, offsets = tuple(map(tuple, matrix.tolist())), tuple(offset.tolist())
     return Calibration(name, rows, offsets, products=products)
-
-
-def side_by_side(
-    probs: ArrayLike, *, n_tables: int | None = None, n_classes: int | None = None
-) -> Array:
-    """Concatenate the class probabilities of K tables of the same rows, [M, N], to [M, K * N].
-
-    Raises
-    ------
-    InvalidInputError
-        If a value is not a probability, or rows, classes or the number of tables differ.
-    """
-    given = list(probs)  # type: ignore[arg-type]
-    shapes = list(dict.fromkeys(map(np.shape, given)))
-    if len(shapes) != 1 or len(shapes[0]) != 2 or n_tables not in (None, len(given)):
-        raise InvalidInputError(
-            f"probs: expected {n_tables or 'K'} arrays [rows, classes], one per table and all of "
-            f"the same rows, got {len(given)} of shapes {quoted([*map(str, shapes)])}"
-        )
-    tables = [checked_probabilities(each, n_classes=n_classes) for each in given]
-    return np.hstack(tables)
 
 
 def mean_combination(n_tables: int, n_classes: int) -> Calibration:

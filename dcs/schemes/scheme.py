@@ -351,9 +351,9 @@ class CorrectionScheme:
             The text of a scheme file; see :meth:`load`.
         """
         # Sorted keys: the text does not depend on how the provenance was made.
-        origin = json.loads(json.dumps(self.to_dict()["provenance"], sort_keys=True))
-        data = self.to_dict() | {"provenance": origin}
-        data |= {"digest": _digest_of(data)}
+        data = self.to_dict()
+        data["provenance"] = json.loads(json.dumps(data["provenance"], sort_keys=True))
+        data["digest"] = _digest_of(data)
         return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod

@@ -26,13 +26,7 @@ from dcs.data.checks import (
 )
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.methods.parameters import Hyperparameters
-from dcs.selection.fitting import (
-    Averaged,
-    Fit,
-    Fitting,
-    Mapper,
-    cobias_noise,
-)
+from dcs.selection.fitting import Fit, Fitting, Mapper, cobias_noise
 from dcs.selection.front import FittedScheme
 from dcs.selection.points import FrontPoint, pareto_front
 from dcs.selection.preference import Preference
@@ -127,7 +121,6 @@ def fit_scheme(
     seed: int = 0,
     classes: Sequence[str] | None = None,
     groups: ArrayLike = (),
-    reference: ArrayLike | None = None,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
 ) -> FittedScheme:
@@ -154,9 +147,6 @@ def fit_scheme(
     groups : array of int, shape [M], optional
         Numbers that are equal in rows of the same text, which are in one fold; by default all
         different. Rows with equal probabilities are found without.
-    reference : array of int, shape [M], optional
-        Predictions with which accuracy is compared, by default those of the uncorrected
-        probabilities. For combined tables, those before the combination.
     progress : callable, optional
         Called with the completed share of the work, 0..1.
     mapper : callable, optional
@@ -178,43 +168,30 @@ def fit_scheme(
     UserWarning
         If a class has no rows, or labels are the most probable class of every row.
     """
-    everything, known, names = checked_rows(probs, labels, classes, missing=True, doubt=True)
-    return fit_rows(
-        everything,
-        known,
-        names,
-        settings=settings,
-        seed=seed,
-        groups=checked_groups(np.asarray(groups), n_rows=len(known), source="groups"),
-        reference=reference,
-        progress=progress,
-        mapper=mapper,
-    )
+    values, indices, names = checked_rows(probs, labels, classes, missing=True, doubt=True)
+    group = checked_groups(np.asarray(groups), n_rows=len(indices), source="groups")
+    settings = SelectionSettings() if settings is None else settings
+    fitting = Fitting(values, indices, **settings.judge, seed=seed, groups=group)
+    return fit_front(fitting, settings, names, mapper=mapper, progress=progress)
 
 
-def fit_rows(
-    probs: NDArray[np.float64],
-    labels: NDArray[np.int64],
+def fit_front(
+    fitting: Fitting,
+    settings: SelectionSettings,
     classes: tuple[str, ...],
     *,
-    settings: SelectionSettings | None = None,
-    seed: int = 0,
-    groups: NDArray[np.int64] | None = None,
-    reference: ArrayLike | None = None,
-    progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
+    progress: Callable[[float], None] | None = None,
 ) -> FittedScheme:
-    """Do what :func:`fit_scheme` does for validated rows, whose labels are positions."""
-    settings = SelectionSettings() if settings is None else settings
-    fitting = Fitting(probs, labels, **settings.judge, seed=seed, groups=groups)
+    """Fit the standard settings, and select a point of their front; see :func:`fit_scheme`."""
     warn_of_absent_classes(fitting.labels, classes)
-    for doubt in doubts_about(labels, probs):
+    for doubt in doubts_about(fitting.rows.labels, fitting.rows.probs):
         warnings.warn(doubt, UserWarning, stacklevel=3)
     standard = standard_settings(settings, fitting.n_classes)
     # The matrices are small, so that multi-threaded linear algebra would only add overhead.
     with threadpool_limits(limits=1):
         fits = fitting.judge(standard, mapper=mapper, progress=progress)
-        return front_of(fitting, fits, settings=settings, classes=classes, reference=reference)
+        return front_of(fitting, fits, settings=settings, classes=classes)
 
 
 def standard_settings(settings: SelectionSettings, n_classes: int) -> list[Hyperparameters]:
@@ -257,8 +234,9 @@ def front_of(
         Betas and preference.
     classes : sequence of str
         Class names.
-    reference : array of int, optional
-        See :func:`fit_scheme`.
+    reference : array of int, shape [M], optional
+        Predictions with which accuracy is compared, by default those of the uncorrected
+        probabilities. For combined tables, those before the combination.
 
     Returns
     -------
@@ -295,7 +273,7 @@ def _best(
     For each beta the mean of the best few searches that have one, and all Pareto-optimal others.
     """
     if settings.preference.prefer == "offsets":
-        fits = [fit for fit in fits if _adds_offsets(fit)] or fits
+        fits = [fit for fit in fits if fit.setting and fit.setting.adds_offsets] or fits
     searched = [fit for fit in fits if _is_averaged(fit)]
     best: list[tuple[Fit, float]] = []
     for beta in settings.betas:
@@ -315,7 +293,7 @@ def _best(
     best.sort(key=lambda each: abs(each[1] - _REFERENCE_BETA))
     distinct: dict[Any, tuple[Fit, float]] = {}
     for fit, beta in best:
-        distinct.setdefault(fit.setting, (fit, beta))
+        distinct.setdefault((fit.setting, *fit.shares.items()), (fit, beta))
     return sorted(distinct.values(), key=lambda each: each[1])
 
 
@@ -338,11 +316,7 @@ def _best_few(fits: Sequence[Fit], beta: float, n_rows: int) -> list[tuple[Fit, 
 
 
 def _is_averaged(fit: Fit) -> bool:
-    return (
-        isinstance(fit.setting, Hyperparameters)
-        and fit.setting.is_linear
-        and fit.setting.corrections != "none"
-    )
+    return fit.setting is not None and fit.is_linear and fit.setting.corrections != "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +333,7 @@ class _Front:
         """Return the points of fits, those between them, and those on the way to the reference."""
         ends = [(self.point(fit, beta), fit) for fit, beta in best]
         plain = self.point(self.plain, 0.0)
-        linear = [each for each in ends if _has_mean(each[1])]
+        linear = [each for each in ends if each[1].is_linear]
         front = {id(point) for point in pareto_front([point for point, _ in linear])}
         line = sorted(
             (each for each in linear if id(each[0]) in front),
@@ -368,22 +342,18 @@ class _Front:
         found = [
             point
             for first, second in pairwise([(plain, self.plain), *line])
-            for point in self._between(first, second, 0.0, 1.0)
+            for point in self._between(first, second)
         ]
         points = [point for point, _ in ends]
         kept = {id(point) for point in pareto_front([*points, plain, *found])}
-        middle = self.middle
-        way: list[FrontPoint] = []
-        if _has_mean(middle):
-            way = [self._at(self.plain, middle, 0.0, share, path=share) for share in _WAY]
+        way = [self._on_the_way(share) for share in _WAY] if self.middle.is_linear else []
         return [*points, *(point for point in found if id(point) in kept), *way, plain]
 
     def point(self, fit: Fit, beta: float, path: float | None = None) -> FrontPoint:
         fitting = self.fitting
-        setting = fit.setting
         scheme = fitting.whole(fit)
-        estimate = fitting.metrics(fit.predictions, setting)
-        if fitting.n_folds > 1 and not _has_mean(fit):
+        estimate = fitting.metrics(fit.predictions, fit.shares)
+        if fitting.n_folds > 1 and not fit.is_linear:
             # The scheme for new rows is another one than those of the folds. Its metrics on the
             # rows that it was fitted on are optimistic, and therefore bound the estimate.
             rows = fitting.rows
@@ -395,7 +365,7 @@ class _Front:
                 accuracy=min(estimate.accuracy, own.accuracy),
                 cobias=max(estimate.cobias, own.cobias),
             )
-        settings = _as_dicts(setting)
+        settings = () if fit is self.plain else _as_dicts(fit)
         provenance = self.origin | {
             "estimate": {
                 "accuracy": estimate.accuracy,
@@ -420,18 +390,15 @@ class _Front:
             unlabelled=fitting.unlabelled,
         )
 
-    def _at(
-        self, first: Fit, second: Fit, beta: float, share: float, path: float | None = None
-    ) -> FrontPoint:
-        fit = self.fitting.averaged([(first, 1.0 - share), (second, share)])
-        return self.point(fit, beta, path)
+    def _on_the_way(self, share: float) -> FrontPoint:
+        fit = self.fitting.averaged([(self.plain, 1.0 - share), (self.middle, share)])
+        return self.point(fit, 0.0, share)
 
     def _between(
         self,
         first: tuple[FrontPoint, Fit],
         second: tuple[FrontPoint, Fit],
-        low: float,
-        high: float,
+        step: float = 1.0,
     ) -> Iterator[FrontPoint]:
         """Yield points interpolated between two, by bisection until the steps are small."""
         (low_point, low_fit), (high_point, high_fit) = first, second
@@ -441,31 +408,19 @@ class _Front:
             and abs(high_point.cobias - low_point.cobias) <= _COBIAS_STEP
             and abs(high_point.change.changed - low_point.change.changed) <= _CHANGED_STEP * rows
         )
-        if small or high - low <= _SHORTEST:
+        if small or step <= _SHORTEST:
             return
         fit = self.fitting.averaged([(low_fit, 0.5), (high_fit, 0.5)])
         beta = (low_point.beta + high_point.beta) / 2.0
         point = self.point(fit, beta)
-        middle = (low + high) / 2.0
-        yield from self._between(first, (point, fit), low, middle)
+        yield from self._between(first, (point, fit), step / 2.0)
         yield point
-        yield from self._between((point, fit), second, middle, high)
+        yield from self._between((point, fit), second, step / 2.0)
 
 
-def _has_mean(fit: Fit) -> bool:
-    """Whether the scheme for new rows is the mean of those that were judged."""
-    return not isinstance(fit.setting, Hyperparameters) or fit.setting.is_linear
-
-
-def _adds_offsets(fit: Fit) -> bool:
-    return isinstance(fit.setting, Hyperparameters) and fit.setting.adds_offsets
-
-
-def _as_dicts(setting: Hyperparameters | Averaged | None) -> tuple[dict[str, Any], ...]:
-    """Return the settings of a point with their shares, as recorded."""
-    if setting is None:
-        return ()
-    parts = setting.parts if isinstance(setting, Averaged) else ((setting, 1.0),)
+def _as_dicts(fit: Fit) -> tuple[dict[str, Any], ...]:
+    """Return the settings of a fit with their shares, as recorded."""
     return tuple(
-        {"share": share, **({} if each is None else each.to_params())} for each, share in parts
+        {"share": share, **({} if each is None else each.to_params())}
+        for each, share in fit.shares.items()
     )

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +20,8 @@ from dcs.data.splits import stratified_folds
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, quoted, show
 from dcs.methods.calibrations.maps import fit_stack
-from dcs.schemes.calibration import DEFAULT_FLOOR, mean_combination
+from dcs.schemes.calibration import DEFAULT_FLOOR, Array, mean_combination
 from dcs.schemes.scheme import CorrectionScheme
-
-Array: TypeAlias = NDArray[np.float64]
 
 _FOLDS: Final = 5
 

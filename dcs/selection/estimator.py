@@ -23,8 +23,8 @@ from dcs.data.checks import (
 )
 from dcs.data.labels import as_text
 from dcs.errors import InvalidInputError, quoted, show
-from dcs.selection.compare import SelectionSettings, fit_rows
-from dcs.selection.fitting import FEWEST_LABELS, Threads
+from dcs.selection.compare import SelectionSettings, fit_front
+from dcs.selection.fitting import FEWEST_LABELS, Fitting, Threads
 from dcs.selection.methods import get_method
 from dcs.selection.preference import Preference
 
@@ -151,12 +151,11 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             batch = get_method("batch")
             self.result_, self.scheme_ = None, batch.fit(probs, indices, classes=classes)
             return self
-        self.result_ = fit_rows(
-            *checked_rows(probs, indices, classes, missing=True),
-            settings=replace(self.settings or SelectionSettings(), preference=preference),
-            seed=self._draw_seed(),
-            mapper=Threads(effective_n_jobs(self.n_jobs)),
-        )
+        settings = replace(self.settings or SelectionSettings(), preference=preference)
+        values, indices, classes = checked_rows(probs, indices, classes, missing=True)
+        fitting = Fitting(values, indices, **settings.judge, seed=self._draw_seed())
+        mapper = Threads(effective_n_jobs(self.n_jobs))
+        self.result_ = fit_front(fitting, settings, classes, mapper=mapper)
         self.scheme_ = self.result_.scheme
         return self
 

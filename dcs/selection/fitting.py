@@ -32,13 +32,12 @@ from dcs.methods.calibrations.maps import MOST_PRODUCT_CLASSES
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.methods.search import CalibratedRows, logarithms, to_weights
 from dcs.schemes.apply import softmax
-from dcs.schemes.calibration import Calibration, from_arrays
+from dcs.schemes.calibration import Array, Calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.points import Change
 
-Array: TypeAlias = NDArray[np.float64]
 Labels: TypeAlias = NDArray[np.int64]
 T = TypeVar("T")
 R = TypeVar("R")
@@ -118,37 +117,6 @@ class Threads:
                 pool.shutdown(cancel_futures=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Averaged:
-    """The mean of linear settings: of the logits of their schemes.
-
-    Parameters
-    ----------
-    parts : tuple of tuple
-        The settings with their weights, which have the sum 1; None stands for the uncorrected
-        probabilities.
-    """
-
-    parts: tuple[tuple[Hyperparameters | None, float], ...]
-
-    @classmethod
-    def of(cls, parts: Sequence[tuple[Setting | None, float]]) -> Averaged:
-        """Return the mean of settings, some of which may be equal."""
-        total: dict[Any, float] = {}
-        for setting, share in parts:
-            total[setting] = total.get(setting, 0.0) + share
-        return cls(tuple(total.items()))
-
-    def follows(self, n_rows: int, n_classes: int) -> float:
-        """Return the largest value of the settings; see :class:`Hyperparameters`."""
-        return max(
-            0.0 if each is None else each.follows(n_rows, n_classes) for each, _ in self.parts
-        )
-
-
-Setting: TypeAlias = Hyperparameters | Averaged
-
-
 def mean_scheme(parts: Sequence[tuple[CorrectionScheme, float]]) -> CorrectionScheme:
     """Return the mean of linear schemes: of their calibrated logits, and of their log-weights.
 
@@ -213,14 +181,14 @@ def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
     return math.sqrt(2.0 / math.pi) * float(spread.mean())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fit:
     """A setting and its metrics on rows that it was not fitted on.
 
     Attributes
     ----------
-    setting : Hyperparameters, Averaged or None
-        The setting; None for the uncorrected probabilities.
+    setting : Hyperparameters or None
+        The setting; None for a mean, and for the uncorrected probabilities.
     accuracy, cobias : float
         On held-out rows, 0..1; see :class:`Fitting`.
     moves : int
@@ -236,7 +204,7 @@ class Fit:
         Corrected logits of the held-out rows, of a mean.
     """
 
-    setting: Setting | None
+    setting: Hyperparameters | None
     accuracy: float
     cobias: float
     moves: int = 0
@@ -248,6 +216,19 @@ class Fit:
     def z(self, beta: float) -> float:
         """Return the error rate plus `beta` times COBias on held-out rows."""
         return 1.0 - self.accuracy + beta * self.cobias
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the scheme for new rows is the mean of those that were judged."""
+        return self.setting is None or self.setting.is_linear
+
+    @property
+    def shares(self) -> dict[Hyperparameters | None, float]:
+        """The settings that it is made of, and their shares, which have the sum 1."""
+        total: dict[Hyperparameters | None, float] = {}
+        for leaf, share in self.parts or ((self, 1.0),):
+            total[leaf.setting] = total.get(leaf.setting, 0.0) + share
+        return total
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -296,9 +277,7 @@ class FoldedRows:
             )
             for fold in range(self.n_folds)
         )
-        if not kind.needs_labels:
-            return found
-        return self.level(found)
+        return self.level(found) if kind.needs_labels else found
 
     def level(self, found: Sequence[Calibration | None]) -> tuple[Calibration | None, ...]:
         """Shift the calibrations of all folds to the same mean logits over all rows."""
@@ -320,7 +299,7 @@ class FoldedRows:
         names = tuple(f"class_{j}" for j in range(self.probs.shape[1]))
         schemes = []
         for fold, calibration in enumerate(calibrations):
-            inside = np.ones(place.size, np.bool_) if self.n_folds == 1 else place != fold
+            inside = place != fold
             seed = derive_seed(self.seed, "anneal", setting.stream + fold)
             own = replace(rows, probs=rows.probs[inside], labels=rows.labels[inside])
             corrections, moves = own.search(setting, seed)
@@ -337,12 +316,11 @@ class FoldedRows:
         if self.n_folds == 1:
             return fit.schemes[0]
         share = 1.0 / len(fit.schemes)
-        setting = fit.setting
-        if not isinstance(setting, Hyperparameters) or setting.is_linear:
+        if fit.setting is None or fit.is_linear:
             return mean_scheme([(scheme, share) for scheme in fit.schemes])
         calibrations = tuple(scheme.calibration for scheme in fit.schemes)
-        rows, _ = self._calibrated(setting, calibrations)
-        corrections, moves = rows.search(setting, derive_seed(self.seed, "anneal"))
+        rows, _ = self._calibrated(fit.setting, calibrations)
+        corrections, moves = rows.search(fit.setting, derive_seed(self.seed, "anneal"))
         origin = {"rows": rows.labels.size, "moves": moves}
         calibration = mean_calibration([(each, share) for each in calibrations])
         return CorrectionScheme(fit.schemes[0].classes, corrections, origin, calibration)
@@ -350,20 +328,19 @@ class FoldedRows:
     def _calibrated(
         self, setting: Hyperparameters, calibrations: tuple[Calibration | None, ...]
     ) -> tuple[CalibratedRows, Labels]:
-        """Return the rows of a search, calibrated without their labels, and their folds.
+        """Return the labelled rows, calibrated without the labels of their fold, and the folds.
 
-        With development rows, these are the fitted rows.
+        With development rows, the fitted rows have the calibration that was fitted on them.
         """
         known = self.labels >= 0
-        used = known & (self.place < 0) if self.n_folds == 1 else known & (self.place >= 0)
-        probs, place = self.probs[used], self.place[used]
+        probs, place = self.probs[known], self.place[known]
         calibrated = probs.copy()
         for fold, calibration in enumerate(calibrations):
-            inside = np.ones(place.size, np.bool_) if self.n_folds == 1 else place == fold
+            rows = np.maximum(place, 0) == fold
             if calibration is not None:
-                calibrated[inside] = calibration.apply(probs[inside])
+                calibrated[rows] = calibration.apply(probs[rows])
         balanced = setting.calibration != "none"
-        return CalibratedRows(calibrated, self.labels[used], balanced), place
+        return CalibratedRows(calibrated, self.labels[known], balanced), place
 
 
 def _balanced_loss(logits: Array, truth: Labels, counts: Labels) -> float:
@@ -390,7 +367,7 @@ class Fitting:
     labels : array of int, shape [M]
         True class indices, -1 for unlabelled rows, whose probabilities take part in every fit.
     folds : int
-        Number of folds, 2 or more; limited to the number of labelled rows.
+        Number of folds, 2 or more; limited to the number of different labelled rows.
     development : float, optional
         Share of the labelled rows on which settings are judged, instead of folds.
     stratified : bool, optional
@@ -424,7 +401,7 @@ class Fitting:
     Raises
     ------
     InvalidInputError
-        If there are fewer than two folds, labelled rows or different rows.
+        If there are fewer than two labelled rows or different rows.
 
     Notes
     -----
@@ -446,7 +423,6 @@ class Fitting:
         seed: int,
         groups: Labels | None = None,
     ) -> None:
-        whole_number(folds, "folds", least=2)
         seed = whole_number(seed, "seed", least=0)
         self.known = known = labels >= 0
         self.labels = labels[known]
@@ -482,7 +458,7 @@ class Fitting:
         self._fold, self._group = self.place[judged], group[judged]
         self.counts = np.bincount(self.truth, minlength=probs.shape[1])
         self.pool: dict[str, float] = {}
-        self._whole: dict[int, tuple[Fit, CorrectionScheme]] = {}
+        self._whole: dict[Fit, CorrectionScheme] = {}
         self._complete: dict[Hyperparameters, Fit] = {}
 
     @property
@@ -504,7 +480,11 @@ class Fitting:
         logits = [self.logits_of(each) for each in found]
         scales = [self._scale(each) for each in logits]
         scaled = [scale * each for scale, each in zip(scales, logits, strict=True)]
-        weights = [self._weights(scaled, self._chosen_on(fold)) for fold in range(self.n_folds)]
+        # The rows outside a fold decide; development rows have been in no fit.
+        weights = [
+            self._weights(scaled, (self._fold != fold) | (self.n_folds == 1))
+            for fold in range(self.n_folds)
+        ]
         # The share of batch calibration, which needs no labels, fades as labels increase.
         prior = _BATCH_ROWS * self.n_classes
         prior /= prior + self.labels.size
@@ -521,10 +501,6 @@ class Fitting:
         shares = np.mean(weights, axis=0)
         used = np.flatnonzero(shares)
         self.pool = {"{} {:g} {:g}".format(*pool[i]): float(shares[i]) for i in used}
-
-    def _chosen_on(self, fold: int) -> NDArray[np.bool_]:
-        """Return the rows that decide what the mixture of a fold is made of: those outside it."""
-        return self._fold != fold if self.n_folds > 1 else np.ones(self._fold.size, np.bool_)
 
     def _weights(self, logits: Sequence[Array], rows: NDArray[np.bool_]) -> Array:
         """Return the weights of calibrations that some rows favour."""
@@ -597,20 +573,20 @@ class Fitting:
 
     def complete(self, fit: Fit) -> Fit:
         """Return the fit with its schemes, which those of an earlier run lack."""
-        if fit.schemes or not isinstance(fit.setting, Hyperparameters):
+        if fit.schemes or fit.setting is None:
             return fit
         if fit.setting not in self._complete:
             self._complete[fit.setting] = self.judge([fit.setting])[0]
         return self._complete[fit.setting]
 
-    def judged(self, setting: Setting | None, schemes: Sequence[CorrectionScheme]) -> Fit:
+    def judged(self, setting: Hyperparameters | None, schemes: Sequence[CorrectionScheme]) -> Fit:
         """Evaluate the schemes fitted without each fold."""
         predictions = np.zeros(self.truth.size, np.int64)
         for fold, scheme in enumerate(schemes):
             rows = self._fold == fold
             if rows.any():
                 predictions[rows] = scheme.predict(self.held_out[rows])
-        metrics = self.metrics(predictions, setting)
+        metrics = self.metrics(predictions, [setting])
         moves = sum(scheme.provenance.get("moves", 0) for scheme in schemes)
         return Fit(setting, metrics.accuracy, metrics.cobias, moves, tuple(schemes), predictions)
 
@@ -623,40 +599,39 @@ class Fitting:
         if len(parts) == 1:
             return parts[0][0]
         logits = np.sum([share * self.logits(fit) for fit, share in parts], axis=0)
-        leaves: dict[int, tuple[Fit, float]] = {}
+        leaves: dict[Fit, float] = {}
         for fit, share in parts:
             for leaf, own in fit.parts or ((fit, 1.0),):
-                earlier = leaves.get(id(leaf), (leaf, 0.0))[1]
-                leaves[id(leaf)] = leaf, earlier + share * own
-        setting = Averaged.of([(leaf.setting, share) for leaf, share in leaves.values()])
+                leaves[leaf] = leaves.get(leaf, 0.0) + share * own
         predictions = logits.argmax(axis=1)
-        metrics = self.metrics(predictions, setting)
-        moves = sum(leaf.moves for leaf, _ in leaves.values())
-        known = {"predictions": predictions, "parts": tuple(leaves.values()), "logits": logits}
-        return Fit(setting, metrics.accuracy, metrics.cobias, moves, **known)
+        metrics = self.metrics(predictions, [leaf.setting for leaf in leaves])
+        moves = sum(leaf.moves for leaf in leaves)
+        known = {"predictions": predictions, "parts": tuple(leaves.items()), "logits": logits}
+        return Fit(None, metrics.accuracy, metrics.cobias, moves, **known)
 
     def whole(self, fit: Fit) -> CorrectionScheme:
         """Return the scheme of a fit for new rows; see :meth:`FoldedRows.whole`."""
         if fit.parts:
             return mean_scheme([(self.whole(leaf), share) for leaf, share in fit.parts])
-        if id(fit) not in self._whole:
-            self._whole[id(fit)] = fit, self.rows.whole(fit)
-        return self._whole[id(fit)][1]
+        if fit not in self._whole:
+            self._whole[fit] = self.rows.whole(fit)
+        return self._whole[fit]
 
     def metrics(
-        self, predictions: Labels, setting: Setting | None = None
+        self, predictions: Labels, settings: Iterable[Hyperparameters | None]
     ) -> ClassificationMetrics:
-        """Compute the metrics of held-out predictions of `setting`; None if nothing was fitted.
+        """Compute the metrics of held-out predictions of settings; None if nothing was fitted.
 
         COBias includes the noise that cross-validation hides; see :class:`Fitting`.
         """
         found = ClassificationMetrics.from_predictions(self.truth, predictions, self.n_classes)
         # Development rows do not take part in the fit, so that no noise cancels.
-        if setting is None or self.n_folds == 1:
+        size = self.labels.size, self.n_classes
+        degrees = [each.follows(*size) for each in settings if each is not None]
+        if not degrees or self.n_folds == 1:
             return found
         noise = cobias_noise(found, self.counts)
-        degree = setting.follows(self.labels.size, self.n_classes)
-        return replace(found, cobias=math.sqrt(found.cobias**2 + 2.0 * degree * noise**2))
+        return replace(found, cobias=math.sqrt(found.cobias**2 + 2.0 * max(degrees) * noise**2))
 
     def change(self, before: Labels, after: Labels) -> Change:
         """Compare two sets of predictions of the held-out rows; copies count once in errors."""

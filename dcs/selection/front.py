@@ -85,7 +85,8 @@ class FittedScheme:
     def _unshown(self, level: str) -> str:
         rule = self.preference
         first = next(iter(conservative_first(self.points[:-1])), None)
-        if first is None or any(p.cobias < self.plain.cobias for p in self._proven):
+        shown = proven(self.points, rule)
+        if first is None or any(p.cobias < self.plain.cobias for p in shown):
             return "The probabilities stay as they are: no correction is estimated to be better."
         margin = rule.margin_of(first, self.plain)
         text = (
@@ -98,10 +99,6 @@ class FittedScheme:
             return f"{text}."
         more = float(f"{max(1, needed - first.estimate.n_rows):.1g}")
         return f"{text}; about {more:,.0f} more labelled rows could."
-
-    @property
-    def _proven(self) -> list[FrontPoint]:
-        return proven(self.points, self.preference)
 
     @property
     def front(self) -> tuple[FrontPoint, ...]:

@@ -11,27 +11,29 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import checked_rows
 from dcs.errors import InvalidInputError
-from dcs.methods.calibrations.base import batch_calibration, prior_reweighting
-from dcs.methods.calibrations.maps import DROPS, SURROGATE, fit_map
+from dcs.methods.calibrations.base import (
+    Labels,
+    batch_calibration,
+    prior_reweighting,
+)
+from dcs.methods.calibrations.maps import DROPS, SURROGATE
 from dcs.methods.parameters import CorrectionFamily, Hyperparameters
 from dcs.plugins import find_named
-from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_arrays
+from dcs.schemes.calibration import DEFAULT_FLOOR, Array, Calibration, from_arrays
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
-from dcs.selection.compare import SelectionSettings, fit_rows
-from dcs.selection.fitting import FEWEST_LABELS
+from dcs.selection.compare import SelectionSettings, fit_front
+from dcs.selection.fitting import FEWEST_LABELS, Fitting
 from dcs.selection.preference import Prefer, Preference
-
-_Probs: TypeAlias = NDArray[np.float64]
-_Labels: TypeAlias = NDArray[np.int64]
 
 #: Fits a method to probabilities and labels, given `classes` and `seed`.
 Fitter: TypeAlias = Callable[..., CorrectionScheme]
@@ -49,6 +51,8 @@ class Method:
         Name in tables and figures.
     fitter : callable, optional
         Fits a scheme at once; required for methods of installed packages.
+    calibration : callable, optional
+        Instead: fits a calibration to probabilities and labels; None if it changes nothing.
     settings : callable, optional
         Instead: returns what a selection compares, given the number of labelled rows.
     needs : {"labels", "rows", "nothing"}
@@ -68,6 +72,7 @@ class Method:
     name: str
     title: str
     fitter: Fitter | None = None
+    calibration: Callable[[Array, Labels], Calibration | None] | None = None
     settings: Callable[[int], SelectionSettings] | None = None
     needs: Literal["labels", "rows", "nothing"] = "labels"
     fixed: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -123,31 +128,18 @@ class Method:
             if not self.compares(number):
                 return get_method("batch").fit(values, indices, classes=names)
             settings = self.settings(number)
-            return fit_rows(values, indices, names, settings=settings, seed=seed).scheme
-        if self.fitter is None:
-            raise InvalidInputError(f"method {self.name!r} has no fitter; specify one")
+            fitting = Fitting(values, indices, **settings.judge, seed=seed)
+            return fit_front(fitting, settings, names).scheme
         if self.needs == "labels":
             values, indices = values[labelled], indices[labelled]
         # The matrices are small, so that multi-threaded linear algebra would only add overhead.
         with threadpool_limits(limits=1):
-            return self.fitter(values, indices, classes=names, seed=seed)
-
-
-def _calibration(
-    name: str,
-    title: str,
-    fit: Callable[[_Probs, _Labels], Calibration | None],
-    **options: Any,
-) -> Method:
-    """Return a method that is only a calibration."""
-
-    def fitter(
-        probs: _Probs, labels: _Labels, *, classes: Sequence[str], seed: int
-    ) -> CorrectionScheme:
-        fitted = fit(probs, labels)
-        return CorrectionScheme.identity(classes, provenance={"method": name}, calibration=fitted)
-
-    return Method(name, title, fitter, **options)
+            if self.calibration is not None:
+                parts = {"calibration": self.calibration(values, indices)}
+                return CorrectionScheme.identity(names, provenance={"method": self.name}, **parts)
+            if self.fitter is not None:
+                return self.fitter(values, indices, classes=names, seed=seed)
+        raise InvalidInputError(f"method {self.name!r} has no fitter; specify one")
 
 
 def _paper(name: str, title: str, corrections: CorrectionFamily) -> Method:
@@ -224,7 +216,7 @@ def _published(
     return Method(name, title, settings=settings, **options)
 
 
-def _regression(probs: _Probs, labels: _Labels, *, balanced: bool) -> Calibration:
+def _regression(probs: Array, labels: Labels, *, balanced: bool = False) -> Calibration:
     """Fit the logistic regression of scikit-learn, with its defaults, to log-probabilities."""
     # Import lazily: listing methods should not import scikit-learn.
     from sklearn.linear_model import LogisticRegression
@@ -249,7 +241,7 @@ _PEER_SURROGATE: Final = replace(SURROGATE, steps=30, most_rows=None)
 
 #: All methods, in the order of tables.
 METHODS: Final = (
-    _calibration("icl", "uncorrected", lambda p, y: None, needs="nothing", peer=False),
+    Method("icl", "uncorrected", calibration=lambda p, y: None, needs="nothing", peer=False),
     _paper("dnip", "DNIP", "weights"),
     _paper("furud", "FuRud", "memberships"),
     Method(
@@ -260,19 +252,24 @@ METHODS: Final = (
         fixed={},
         peer=False,
     ),
-    _calibration("batch", "Batch calibration", lambda p, y: batch_calibration(p), needs="rows"),
-    _calibration("prior", "Prior reweighting", prior_reweighting, needs="rows"),
-    _calibration(
-        "logistic", "Logistic regression", lambda p, y: _regression(p, y, balanced=False)
+    Method(
+        "batch",
+        "Batch calibration",
+        calibration=lambda p, y: batch_calibration(p),
+        needs="rows",
     ),
-    _calibration(
+    Method("prior", "Prior reweighting", calibration=prior_reweighting, needs="rows"),
+    Method("logistic", "Logistic regression", calibration=_regression),
+    Method(
         "logistic-balanced",
         "Balanced logistic regression",
-        lambda p, y: _regression(p, y, balanced=True),
+        calibration=partial(_regression, balanced=True),
     ),
-    _calibration("drops", "DROPS", lambda p, y: fit_map(p, y, _PEER_DROPS, ridge=1.0)),
-    _calibration(
-        "surrogate", "Smooth surrogate", lambda p, y: fit_map(p, y, _PEER_SURROGATE, ridge=10.0)
+    Method("drops", "DROPS", calibration=partial(_PEER_DROPS.fit, ridge=1.0, anchor=0.0)),
+    Method(
+        "surrogate",
+        "Smooth surrogate",
+        calibration=partial(_PEER_SURROGATE.fit, ridge=10.0, anchor=0.0),
     ),
     _published("published", "Published DCS"),
     _published("published-balanced", "Published DCS, balanced", "balance", shares="published"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Protocol, TypeVar
@@ -28,14 +28,16 @@ class _Point(Protocol):
 _P = TypeVar("_P", bound=_Point)
 
 
-def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:
+def pareto_front(
+    points: Sequence[_P], cobias: Callable[[_P], float] = lambda p: p.cobias
+) -> tuple[_P, ...]:
     """Return the Pareto-optimal points in accuracy and COBias, the most accurate first.
 
     Of points that are equal in both, the first is returned.
     """
     front: list[_P] = []
-    for point in sorted(points, key=lambda p: (-p.accuracy, p.cobias)):
-        if not front or point.cobias < front[-1].cobias - _TIE:
+    for point in sorted(points, key=lambda p: (-p.accuracy, cobias(p))):
+        if not front or cobias(point) < cobias(front[-1]) - _TIE:
             front.append(point)
     return tuple(front)
 

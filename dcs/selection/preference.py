@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from operator import attrgetter
 from typing import Final, Literal, TypeAlias, get_args
 
 from dcs.data.checks import finite_number
@@ -112,10 +113,10 @@ class Preference:
         return {"no-harm": 1.0, "balance": 1.0, "offsets": 1.0, "accuracy": 0.0}.get(self.prefer)
 
     def value_of(self, point: FrontPoint) -> float:
-        """Return what the rule maximises, without its limits."""
+        """Return what the rule maximises, without its limits and without sampling noise."""
         if self.cobias_rate is None:
             return float(getattr(point.estimate, self.prefer.replace("-", "_")))
-        return point.accuracy - self.cobias_rate * point.cobias
+        return point.accuracy - self.cobias_rate * point.lasting_cobias
 
     def margin_of(self, point: FrontPoint, plain: FrontPoint) -> float:
         """Return the largest acceptable loss of accuracy of a point, in points."""
@@ -230,22 +231,17 @@ def _guaranteed(points: Sequence[FrontPoint], preference: Preference) -> FrontPo
 
 def _within_limits(points: list[FrontPoint], preference: Preference) -> FrontPoint:
     """Return the choice within limits, which refer to large data sets, without noise."""
-    judged = [replace(p, cobias=p.lasting_cobias) for p in points]
-    pool = list(judged)
+    lasting = attrgetter("lasting_cobias")
+    pool = points
     if preference.max_cobias is not None:
-        low = [p for p in pool if p.cobias <= preference.max_cobias / 100.0 + _TIE]
+        low = [p for p in pool if p.lasting_cobias <= preference.max_cobias / 100.0 + _TIE]
         # If no COBias is low enough, use the last point of the front, which has the lowest.
-        pool = low or [pareto_front(pool)[-1]]
-    front = pareto_front(pool)
+        pool = low or [pareto_front(pool, lasting)[-1]]
+    front = pareto_front(pool, lasting)
     if preference.max_accuracy_loss is not None:
         least = front[0].accuracy - preference.max_accuracy_loss / 100.0 - _TIE
-        found = [p for p in front if p.accuracy >= least][-1]
-    elif preference.prefer == "no-harm":
-        found = front[0]
-        safe = {id(p) for p in proven(points, preference)}
-        for original, each in zip(points, judged, strict=True):
-            if id(original) in safe and each in front and each.cobias < found.cobias:
-                found = each
-    else:
-        found = max(front, key=preference.value_of)
-    return next(p for p, each in zip(points, judged, strict=True) if each is found)
+        return [p for p in front if p.accuracy >= least][-1]
+    if preference.prefer != "no-harm":
+        return max(front, key=preference.value_of)
+    safe = {id(p) for p in proven(points, preference)}
+    return min([front[0], *(p for p in front if id(p) in safe)], key=lasting)

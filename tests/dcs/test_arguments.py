@@ -13,8 +13,6 @@ from benchmarks.exact import exact_search
 from dcs.data.splits import stratified_choice
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
-from dcs.evaluation.uncertainty import metric_intervals
-from dcs.methods.calibrations.maps import fit_stack
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.scoring.openai import OpenAIScorer
@@ -72,8 +70,6 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "pseudo_count": [-1.0, 0, math.inf],
         },
     ),
-    (partial(metric_intervals, [[3, 1], [1, 3]]), {"resamples": [0]}),
-    (partial(fit_stack, [_PROBS], labels=_LABELS), {"labels": [[-1] * 40, [9] * 40]}),
     (
         Hyperparameters,
         {

@@ -47,7 +47,7 @@ def _schemes(kind: str, count: int, tables: list[Any], labels: Any) -> Iterator[
     parts: dict[str, Any] = {}
     values = tables[0]
     if count > 1:
-        stack = fit_stack(tables, labels)
+        stack = fit_stack(np.array(tables), labels)
         parts = {"combination": stack, "inputs": tuple(f"model {k}" for k in range(count))}
         values = stack.apply(tables)
     fit = CALIBRATIONS[kind].fit

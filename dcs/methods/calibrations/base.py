@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from dcs.data.checks import checked_probabilities, checked_rows
-from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_offset
+from dcs.schemes.calibration import DEFAULT_FLOOR, Array, Calibration, from_offset
 
-Array: TypeAlias = NDArray[np.float64]
 Labels: TypeAlias = NDArray[np.int64]
 
 
@@ -58,24 +56,23 @@ class FittedCalibration(ABC):
         """
 
 
-def batch_calibration(probs: ArrayLike) -> Calibration:
+def batch_calibration(probs: Array) -> Calibration:
     """Divide by the mean probability of each class over the rows; labels are not needed.
 
     Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
     """
-    return from_offset("batch", -log_means(checked_probabilities(probs)))
+    return from_offset("batch", -log_means(probs))
 
 
-def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
+def prior_reweighting(probs: Array, labels: Labels) -> Calibration:
     """Multiply each class by its label frequency divided by its mean probability.
 
     Adjusts the share of each class in the mean prediction to its share of the labels. One row is
     added to each class, so that a class without rows has a positive weight. The mean prediction
     includes unlabelled rows (-1).
     """
-    values, indices, names = checked_rows(probs, labels, missing=True)
-    shares = smooth_shares(indices[indices >= 0], len(names))
-    return from_offset("prior", np.log(shares) - log_means(values))
+    shares = smooth_shares(labels[labels >= 0], probs.shape[1])
+    return from_offset("prior", np.log(shares) - log_means(probs))
 
 
 def smooth_shares(labels: Labels, n_classes: int) -> Array:

@@ -17,23 +17,15 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from dcs.data.checks import checked_rows
-from dcs.methods.calibrations.base import (
-    Array,
-    FittedCalibration,
-    Labels,
-    log_means,
-    smooth_shares,
-)
+from dcs.methods.calibrations.base import FittedCalibration, Labels, log_means, smooth_shares
 from dcs.schemes.apply import softmax, terms_of
 from dcs.schemes.calibration import (
     DEFAULT_FLOOR,
+    Array,
     Calibration,
     from_arrays,
     mean_combination,
-    side_by_side,
 )
 
 Terms: TypeAlias = Literal["offsets", "logarithms", "products"]
@@ -291,19 +283,7 @@ def _worst_class_offset(logits: Array, labels: Labels) -> Array:
     return np.asarray(offset)
 
 
-def fit_map(probs: ArrayLike, labels: ArrayLike, kind: LinearMap, *, ridge: float) -> Calibration:
-    """Fit a map to all labelled rows, without an anchor; for comparison with other methods.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument is invalid.
-    """
-    values, indices, _ = checked_rows(probs, labels, missing=True)
-    return kind.fit(values, indices, ridge=ridge, anchor=0.0)
-
-
-def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Calibration:
+def fit_stack(probs: Array, labels: Labels, *, ridge: float = 20.0) -> Calibration:
     """Fit a linear stack that combines K tables of the same rows into one.
 
     Maximum likelihood with equal weight of all classes, so that rare classes influence the weights
@@ -312,28 +292,21 @@ def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Ca
 
     Parameters
     ----------
-    probs : K arrays of float, shape [M, N]
+    probs : array of float, shape [K, M, N]
         Class probabilities of each table.
     labels : array of int, shape [M]
         True class indices.
     ridge : float, optional
         Strength of the penalty in rows, 0 or more.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument is invalid.
     """
-    values = side_by_side(probs)
-    n_tables, _, n = np.shape(probs)
-    indices = checked_rows(np.asarray(probs)[0], labels)[1]
-    logs = np.log(np.maximum(values, DEFAULT_FLOOR))
+    n_tables, _, n = probs.shape
+    logs = np.log(np.maximum(np.hstack([*probs]), DEFAULT_FLOOR))
     means, spreads = logs.mean(axis=0), logs.std(axis=0)
     scales = np.where(spreads > _LEAST_SPREAD, spreads, np.inf)
     features = np.column_stack([(logs - means) / scales, np.ones(len(logs))])
     mean: Array = np.array(mean_combination(n_tables, n).matrix).T
-    problem = _Problem.of(features, logs @ mean, indices, ridge / indices.size, balanced=True)
+    problem = _Problem.of(features, logs @ mean, labels, ridge / labels.size, balanced=True)
     coefficients = problem.turn @ problem.minimise(problem.likelihood, problem.zero, _STACK_STEPS)
     scaled = coefficients[:-1] / scales[:, None]
-    offset = coefficients[-1] - means @ scaled + np.log(smooth_shares(indices, n))
+    offset = coefficients[-1] - means @ scaled + np.log(smooth_shares(labels, n))
     return from_arrays("stack", (mean + scaled).T.round(_DIGITS), offset.round(_DIGITS))

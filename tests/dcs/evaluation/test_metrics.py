@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from dcs import by_class, cobias_score
+from dcs import cobias_score
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
@@ -87,11 +87,3 @@ def test_cobias_is_a_metric_of_scikit_learn() -> None:
     true, predicted = ["a", "a", "b", "b"], ["a", "a", "b", "a"]
     assert cobias_score(true, predicted) == 0.5
     assert cobias_score(np.array([1, 1, 7, 7]), np.array([1, 1, 7, 1])) == 0.5
-
-
-def test_classes_are_compared_as_groups() -> None:
-    frame = by_class(["a", "a", "b", "b"], ["a", "c", "b", "a"])
-    assert frame.index.tolist() == ["a", "b", "c"]
-    assert frame["count"].tolist() == [2, 2, 0]
-    assert frame["predicted"].tolist() == [2, 1, 1]
-    assert frame["accuracy"].tolist()[:2] == [0.5, 0.5] and np.isnan(frame["accuracy"]["c"])

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.calibrations.base import batch_calibration, prior_reweighting
-from dcs.methods.calibrations.maps import DROPS, LINEAR, LinearMap, fit_map
+from dcs.methods.calibrations.maps import DROPS, LINEAR, LinearMap
 from dcs.schemes.calibration import Calibration
 from tests.dcs.biased import biased_table
 
@@ -54,7 +54,7 @@ def test_maps_run_from_batch_calibration_to_a_fit(kind: LinearMap) -> None:
 
 def test_without_a_penalty_it_is_balanced_logistic_regression() -> None:
     thorough = replace(LINEAR, steps=500, most_rows=None)
-    found = fit_map(_PROBS, _LABELS, thorough, ridge=1e-6)
+    found = thorough.fit(_PROBS, _LABELS, ridge=1e-6, anchor=0.0)
     logs = np.log(_PROBS)
     logs -= logs.mean(axis=1, keepdims=True)
     regression = LogisticRegression(C=1e6, class_weight="balanced", tol=1e-8, max_iter=5000)
@@ -111,4 +111,4 @@ def _sure() -> Calibration:
     """Return a map of a model that is nearly always sure, and often wrong."""
     sharp: NDArray[np.float64] = _PROBS**8
     sharp /= sharp.sum(axis=1, keepdims=True)
-    return fit_map(sharp, _LABELS, LINEAR, ridge=1.0)
+    return LINEAR.fit(sharp, _LABELS, ridge=1.0, anchor=0.0)

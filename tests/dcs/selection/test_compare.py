@@ -100,14 +100,6 @@ def test_numpy_scalars_are_saved_as_numbers(tmp_path: Path) -> None:
     assert FittedScheme.load(tmp_path / "front.json") == fitted
 
 
-def test_probabilities_stay_as_they_are_when_nothing_is_gained() -> None:
-    probs, labels = biased_table(200, 3)
-    useless = Hyperparameters(calibration="none", corrections="none")
-    found = fit_scheme(probs, labels, settings=replace(_QUICK, candidates=(useless,)))
-    assert found.chosen is found.plain
-    assert found.scheme.calibration is None
-
-
 def test_the_best_few_are_averaged_and_no_single_one_is_trusted() -> None:
     probs, labels = biased_table(400, 3)
     fitting = Fitting(probs, labels, 3, seed=0)

@@ -10,13 +10,14 @@ from numpy.typing import ArrayLike
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, TableError
-from dcs.methods.calibrations.maps import LINEAR, fit_map, fit_stack
+from dcs.methods.calibrations.maps import LINEAR, fit_stack
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.calibration import mean_combination
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.compare import SelectionSettings, fit_scheme
+from dcs.selection.compare import SelectionSettings, front_of
 from dcs.selection.ensemble import TableEnsemble, combine, mean_of
+from dcs.selection.fitting import Fitting
 from tests.dcs.biased import biased_table
 
 _CLASSES = ("a", "b", "c")
@@ -96,9 +97,9 @@ def test_tables_of_other_rows_are_refused(change) -> None:  # type: ignore[no-un
 
 def test_copies_of_a_table_are_the_table() -> None:
     (table,) = _tables(400, 0).values()
-    copies = [table.probs] * 3
+    copies = np.array([table.probs] * 3)
     np.testing.assert_allclose(mean_combination(3, 3).apply(copies), table.probs, atol=1e-3)
-    alone = fit_stack([table.probs], table.labels, ridge=1e-3)
+    alone = fit_stack(table.probs[None], table.labels, ridge=1e-3)
     stack = fit_stack(copies, table.labels, ridge=1e-3)
     np.testing.assert_allclose(stack.apply(copies), alone.apply(table.probs), atol=1e-3)
 
@@ -146,7 +147,7 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
         _CLASSES,
         (Weight(0.5), Membership(0, 0.5, 1), Weight(1.0)),
         {"seed": 1},
-        fit_map(ensemble.tables[0].probs, ensemble.labels, LINEAR, ridge=10.0),
+        LINEAR.fit(ensemble.tables[0].probs, ensemble.labels, ridge=10.0, anchor=0.0),
         stack,
         ensemble.names,
     )
@@ -163,8 +164,9 @@ def test_accuracy_is_held_against_the_tables_before_they_were_combined() -> None
     labels = np.where(np.arange(260) < 200, table.labels, -1)
     before = np.roll(table.labels, 1)
     setting = Hyperparameters(calibration="batch", corrections="none")
-    settings = SelectionSettings(candidates=(setting,), betas=(0.3,))
-    found = fit_scheme(table.probs, labels, settings=settings, reference=before)
+    fitting = Fitting(table.probs, labels, 5, seed=0)
+    given = {"settings": SelectionSettings(betas=(0.3,)), "reference": before}
+    found = front_of(fitting, fitting.judge([setting]), classes=_CLASSES, **given)
     right = np.mean(before[:200] == labels[:200])
     for point in found.points:
         assert point.change.accuracy == pytest.approx(np.trace(point.confusion) / 200 - right)

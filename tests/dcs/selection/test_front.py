@@ -57,10 +57,6 @@ def test_offsets_alone_on_request(fitted: FittedScheme) -> None:
     found = fit_scheme(_PROBS, _LABELS, settings=wanted)
     assert found.chosen is not found.points[-1]
     assert all(point.scheme.adds_offsets for point in found.points)
-    few = fit_scheme(
-        _PROBS[:60], _LABELS[:60], settings=SelectionSettings(preference=wanted.preference)
-    )
-    assert all(point.scheme.adds_offsets for point in few.points)
 
 
 @pytest.mark.parametrize(
