@@ -19,9 +19,8 @@ from dcs.selection.methods import get_method
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.study import storage
-from dcs_workflows.study.space import SearchSpace
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy, StudyStorageError
-from dcs_workflows.study.study import Tuned, Tuning, make_sampler, study_scheme
+from dcs_workflows.study.study import SearchSpace, Tuned, Tuning, make_sampler, study_scheme
 from tests.dcs.solutions import setting_of
 from tests.workflows.conftest import biased_table
 
