@@ -60,15 +60,7 @@ Margin = Annotated[
     option(
         "POINTS",
         "Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
-        show_default="--rate times the COBias removed, 0.5 to 2",
-    ),
-]
-Rate = Annotated[
-    float | None,
-    option(
-        "RATE",
-        "Points of accuracy that no-harm accepts for a point of COBias.",
-        show_default="0.1",
+        show_default="a tenth of the COBias removed, 0.5 to 2",
     ),
 ]
 MaxAccuracyLoss = Annotated[
@@ -112,7 +104,6 @@ def tune(
     ] = None,
     prefer: Prefer = None,
     margin: Margin = None,
-    rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
     compare: Annotated[
@@ -153,7 +144,6 @@ def tune(
         tuner__trials=trials,
         tuner__prefer=prefer,
         tuner__margin=margin,
-        tuner__rate=rate,
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
         earlier=earlier,
@@ -285,7 +275,6 @@ def pick(
     ],
     prefer: Prefer = None,
     margin: Margin = None,
-    rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
 ) -> None:
@@ -306,7 +295,7 @@ def pick(
             "settings by cross-validation or development rows, such as dcs"
         )
     before = dcs.FittedScheme.load(front)
-    asked: dict[str, Any] = {"prefer": prefer, "margin": margin, "rate": rate}
+    asked: dict[str, Any] = {"prefer": prefer, "margin": margin}
     asked |= {"max_accuracy_loss": max_accuracy_loss, "max_cobias": max_cobias}
     picked = before.pick(dcs.Preference(**{k: v for k, v in asked.items() if v is not None}))
     new = picked.scheme
