@@ -130,12 +130,12 @@ def tune(
     Example: `dcs tune rows.csv --prefer balance --output runs`
     """
     from dcs.io import content_key
-    from dcs.selection.ensemble import inputs_of
     from dcs.selection.page import verdict
     from dcs_workflows.cli import views
     from dcs_workflows.cluster.sweep import run_here
     from dcs_workflows.config.sweep import TuneConfig, configured
     from dcs_workflows.plan import paths_by_name, plan_tuning
+    from dcs_workflows.study.cell import predictions
 
     direct_output(as_json=as_json, quiet=quiet)
     config = configured(
@@ -204,9 +204,7 @@ def tune(
         applied = f"dcs apply {shlex.quote(str(path))} ROWS"
         said = ""
         if rows["test"].labelled.any():
-            test_rows = rows["test"].only_labelled()
-            first, last = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
-            said = verdict(test_rows.labels, first, last, test_rows.classes)
+            said = verdict(*predictions(rows["test"], scheme), rows["test"].classes)
             console.print(said, style="bold")
         _write_result(path, scheme, front, rows, verdict=said, apply=applied)
         console.print(f"scheme written to {path}")
@@ -285,7 +283,7 @@ def pick(
     from dcs.evaluation.drift import repredicted
     from dcs_workflows.cli.views import show_front
     from dcs_workflows.held_out import HELD_OUT
-    from dcs_workflows.study.cell import evidence
+    from dcs_workflows.study.cell import evidence, predictions
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
@@ -304,13 +302,11 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    judged = np.zeros((3, 0), np.int64)
-    if path.with_name(HELD_OUT).exists() and not new.inputs:
-        held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
-        rows = held_out.subset(np.flatnonzero(held_out.labelled))
-        judged = np.array([rows.labels, rows.probs.argmax(axis=1), new.predict(rows.probs)])
+    # Schemes of several tables have no reference.
     if "reference" in provenance:
-        shown = evidence(picked, judged[0], judged[1], judged[2], len(new.classes))
+        file = path.with_name(HELD_OUT)
+        held_out = dcs.ProbabilityTable.read(file) if file.exists() else None
+        shown = evidence(picked, *predictions(held_out, new), len(new.classes))
         reference = repredicted(provenance["reference"], shown["confusion"])
         new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
     applied = f"dcs apply {shlex.quote(str(path))} ROWS"

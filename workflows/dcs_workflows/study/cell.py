@@ -97,7 +97,7 @@ def compute_cell(
     scheme = fitted.scheme
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
-    judged = _predictions(test, scheme)
+    judged = predictions(test, scheme)
     kept = {"held_out": evidence(fitted.front, *judged, test.n_classes)}
     if isinstance(optimization, ProbabilityTable):
         probs = optimization.probs
@@ -212,9 +212,9 @@ def evidence(
     return {"confusion": confusion.tolist(), "gained": gained, "lost": lost, **promise}
 
 
-def _predictions(test: Rows, scheme: CorrectionScheme) -> tuple[Labels, Labels, Labels]:
+def predictions(test: Rows | None, scheme: CorrectionScheme) -> tuple[Labels, Labels, Labels]:
     """Return the labels of the labelled rows, and uncorrected and corrected predictions."""
-    if not test.labelled.any():
+    if test is None or not test.labelled.any():
         none = np.zeros(0, np.int64)
         return none, none, none
     test = test.only_labelled()
