@@ -30,10 +30,10 @@ from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.config.sweep import SweepConfig, TuneConfig, selected
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.held_out import Rows
 from dcs_workflows.tables import (
     GivenTable,
     JointTables,
+    Rows,
     RowSource,
     Source,
     StoredTables,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dcs import CorrectionScheme, FittedScheme
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
-    from dcs_workflows.held_out import Rows
+    from dcs_workflows.tables import Rows
 
 #: Suffixes of files of corrected rows.
 _FORMATS = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -247,7 +247,7 @@ def _write_result(
     Those that there are none of now, but were of an earlier scheme, are removed.
     """
     from dcs.io import write_together
-    from dcs_workflows.held_out import FITTED, HELD_OUT
+    from dcs_workflows.tables import FITTED, HELD_OUT
 
     page = None
     if front is not None:
@@ -282,8 +282,8 @@ def pick(
     """
     from dcs.evaluation.drift import repredicted
     from dcs_workflows.cli.views import show_front
-    from dcs_workflows.held_out import HELD_OUT
     from dcs_workflows.study.cell import evidence, predictions
+    from dcs_workflows.tables import HELD_OUT
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)

@@ -37,9 +37,9 @@ from dcs_tracking.store.views import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.sweeps import announce
 from dcs_workflows.config.sweep import value_label
-from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import repeating
 from dcs_workflows.plan import ORIGINS, Progress, SweepPlan
+from dcs_workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
 _LINE_SECONDS = 30.0

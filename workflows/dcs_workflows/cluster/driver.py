@@ -20,7 +20,6 @@ from dcs_tracking import Archive, CellRecord
 from dcs_tracking.records import now_ms
 from dcs_workflows.cluster.connect import ClusterWatch, check_alive, check_processes, gone, look
 from dcs_workflows.cluster.pool import ScoringPool
-from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import RayMapper
 from dcs_workflows.plan import (
     Budget,
@@ -32,6 +31,7 @@ from dcs_workflows.plan import (
 )
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.storage import Studies, StudyStorageError
+from dcs_workflows.tables import Rows
 
 #: Maximum number of retries of cells whose worker died (out of memory, lost node).
 _RETRIES = 3

@@ -24,11 +24,11 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
 from dcs_tracking.records import now_ms
-from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import IN_PROCESS, one_thread
 from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import Studies
 from dcs_workflows.study.study import Tuning, study_scheme
+from dcs_workflows.tables import Rows
 
 Labels: TypeAlias = NDArray[np.int64]
 
