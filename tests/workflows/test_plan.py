@@ -111,7 +111,7 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
     # Without demonstrations the seed changes no prompt, but it does change split and search.
     config = CONFIG.model_copy(update={"shots": (0, 1)})
     plan = plan_sweep(config, tmp_path)
-    assert (plan.n_tables, plan.n_cells) == (3, 60)
+    assert (len(plan.sources), plan.n_cells) == (3, 60)
     _score(plan, {0, 1})
     plan = plan_sweep(config, tmp_path)
     cells = [cell for some in plan.cells.values() for cell in some]

@@ -333,7 +333,7 @@ def sweep(
         return
     show_plan(plan)
     missing = {"tables": len(plan.missing_tables), "cells": plan.n_cells - len(plan.ended)}
-    counts = {"tables": plan.n_tables, "cells": plan.n_cells, "failed": plan.n_failed}
+    counts = {"tables": len(plan.sources), "cells": plan.n_cells, "failed": plan.n_failed}
     conclude({"sweep": plan.config.name, **counts, "missing": missing}, as_json=as_json)
 
 
@@ -404,7 +404,7 @@ def _run(
     failures = {each.key: last_line(each.error or "") for each in records if not each.finished}
     summary = {
         "sweep": whole.name,
-        "tables": plan.n_tables,
+        "tables": len(plan.sources),
         "cells": plan.n_cells,
         "computed": progress.work["cells"],
         "failures": failures,

@@ -63,7 +63,7 @@ def headline(plan: SweepPlan) -> str:
     """Return the size of a sweep and how much of it is finished, on one line."""
     failed = f", {plan.n_failed} failed" if plan.n_failed else ""
     return (
-        f"{plan.config.name}: {_count(plan.n_tables, 'table')}, "
+        f"{plan.config.name}: {_count(len(plan.sources), 'table')}, "
         f"{_count(plan.n_cells, 'cell')}; {_count(len(plan.ended) - plan.n_failed, 'cell')} "
         f"finished earlier{failed}"
     )

@@ -40,7 +40,6 @@ _CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Timeout of a wait for results, after which the cluster is checked again: Ray ends this process
 #: silently soon after a node's daemon has died.
 _WAIT_SECONDS = 0.25
-_UNLIMITED = Budget()
 #: Delay before a cell is retried after its study storage failed.
 _STORAGE_SECONDS = 10.0
 
@@ -76,8 +75,8 @@ class Driver:
         The plan.
     progress : Progress
         Progress of the sweep, initialised with the results of earlier runs.
-    budget : Budget, optional
-        What the run may use; by default unlimited.
+    budget : Budget
+        What the run may use.
 
     Raises
     ------
@@ -85,7 +84,7 @@ class Driver:
         If the cluster cannot run the work, or the study storage is unavailable.
     """
 
-    def __init__(self, plan: SweepPlan, progress: Progress, budget: Budget = _UNLIMITED) -> None:
+    def __init__(self, plan: SweepPlan, progress: Progress, budget: Budget) -> None:
         self._plan, self._progress, self._budget = plan, progress, budget
         # The limits that were reached.
         self._spent: set[str] = set()
@@ -141,10 +140,13 @@ class Driver:
             ) from first.__cause__
 
     def _work(self) -> Iterator[CellRecord]:
-        self._update_progress()
-        self._start_scoring()
         while True:
+            self._spend()
+            self._placement = self._watch.latest
+            self._pool.fill(*self._placement.scoring(self._plan.config.scoring))
             self._start_tuning()
+            self._progress.running = len(self._tuning)
+            self._progress.show(self._progress)
             if not (self._pool.running or self._tuning):
                 return
             for done in self._wait():
@@ -152,9 +154,6 @@ class Driver:
                     yield from self._end_tuning(done, self._tuning.pop(done))
                 else:
                     yield from self._end_scoring(done)
-            self._start_scoring()
-            self._update_progress()
-            self._spend()
 
     def _spend(self) -> None:
         """Begin nothing more for which the budget is spent."""
@@ -178,14 +177,6 @@ class Driver:
             # With thousands in flight a wait is expensive: take all that have completed.
             ready, _ = ray.wait(running, num_returns=len(running), timeout=0, fetch_local=False)
         return list(ready)
-
-    def _update_progress(self) -> None:
-        self._placement, progress = self._watch.latest, self._progress
-        progress.running = len(self._tuning)
-        progress.show(progress)
-
-    def _start_scoring(self) -> None:
-        self._pool.fill(*self._placement.scoring(self._plan.config.scoring))
 
     def _end_scoring(self, done: Any) -> Iterator[CellRecord]:
         prompts, scored = self._pool.end(done)
