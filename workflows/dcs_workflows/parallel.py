@@ -24,9 +24,9 @@ R = TypeVar("R")
 #: Maximum number of retries of a task whose worker died (out of memory, lost node).
 _RETRIES = 3
 
-#: Maximum number of tasks ahead of the next result, as a multiple of the running tasks. Without a
+#: Maximum number of tasks ahead of the next result, as a multiple of the parallel tasks. Without a
 #: limit a slow first item would keep all other results in memory.
-_AHEAD = 4
+_AHEAD = 2
 
 
 @contextmanager
@@ -77,7 +77,7 @@ class RayMapper:
     Attributes
     ----------
     width : int
-        Maximum number of parallel tasks; with 1, items are computed in the calling process.
+        Number of tasks to keep running; with 1, items are computed in the calling process.
     options : dict
         Ray options of each task, for example where it may run.
     """
@@ -106,25 +106,17 @@ class RayMapper:
         limit = _AHEAD * self.width if ahead is None else ahead
         shared = ray.put(function)
         task: Any = ray.remote(max_retries=_RETRIES)(_apply).options(**self.options)
-        source = iter(items)
-        running: set[Any] = set()
-        taken: deque[Any] = deque()
+        source, running = iter(items), deque[Any]()
         try:
             while True:
-                while taken and taken[0] not in running:
-                    try:
-                        result: R = ray.get(taken.popleft())
-                    except RayTaskError as error:
-                        # Raise the original error, as in this process.
-                        raise error.cause from error
-                    yield result
-                for item in islice(source, min(self.width - len(running), limit - len(taken))):
-                    taken.append(task.remote(shared, item))
-                    running.add(taken[-1])
+                more = islice(source, limit - len(running))
+                running.extend(task.remote(shared, item) for item in more)
                 if not running:
                     return
-                done, _ = ray.wait(list(running), num_returns=1)
-                running.difference_update(done)
+                yield ray.get(running.popleft())
+        except RayTaskError as error:
+            # Raise the original error, as in this process.
+            raise error.cause from error
         finally:
             # The caller stopped iterating, or an item failed: the other results are not needed.
             for reference in running:

@@ -33,6 +33,7 @@ from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
+from dcs.scoring.generation import PromptSet
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.ensemble import TableEnsemble, joint_digest
 from dcs_tracking.records import now_ms
@@ -104,10 +105,10 @@ class TableRequest(Source):
         return f"{self.model} {self.task} {self.shots}-shot seed {self.seed}"
 
     @property
-    def prompted(self) -> dict[str, Any]:
-        """The task and prompt arguments of the functions of :mod:`dcs.scoring.generation`."""
+    def prompts(self) -> PromptSet:
+        """The prompts of its tables."""
         task = get_task(self.task, self.data)
-        return {"task": task, "shots": self.shots, "seed": self.seed, "limit": self.limit}
+        return PromptSet.select(task, shots=self.shots, seed=self.seed, limit=self.limit)
 
 
 #: Paths of a table: one source of tables, or a pair of the optimization and test rows.
@@ -577,8 +578,6 @@ class Scoring:
 
     Attributes
     ----------
-    model : str
-        The model name as specified.
     seconds : float
         Wall-clock time.
     rows : int
@@ -595,22 +594,18 @@ class Scoring:
         Content hash of each table, by split.
     scorer : dict of str to str
         Engine, its version, the model's revision, and the precision and label rule used.
-    demonstrations : list of str
-        Ids of the demonstrations in the prompts.
     remarks : list of str
         Report of the engine, e.g. on labels missing from server responses.
     missing : dict of str to str
         Why rows are missing that could not be scored, by id.
     """
 
-    model: str
     seconds: float
     rows: int
     gpus: float
     digests: dict[str, str]
     finished_ms: int
     scorer: dict[str, str] = field(default_factory=dict)
-    demonstrations: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     scored: int = 0

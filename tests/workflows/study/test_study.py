@@ -78,8 +78,8 @@ def test_what_samplers_ask_depends_on_results_in_all_parameters(sampler):
         study = optuna.create_study(
             directions=[*OBJECTIVES.values()], sampler=make_sampler(sampler, seed=1, trials=_ASKED)
         )
-        for trial in space.first([Hyperparameters(beta=beta) for beta in (0.1, 1.0)]):
-            study.enqueue_trial(trial.params)
+        for params in space.first([Hyperparameters(beta=beta) for beta in (0.1, 1.0)]):
+            study.enqueue_trial(params)
         for number in range(_ASKED):
             trial = study.ask()
             space.suggest(trial)

@@ -151,7 +151,6 @@ def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
         Whether to print those to engines that run locally, too.
     """
     from dcs.scoring import engine_trait
-    from dcs.scoring.generation import PromptSet
 
     counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
@@ -160,8 +159,7 @@ def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
             address = origin(address) if address else request.scoring.engine
             # A server may return one sample per request.
             samples = request.scoring.votes or 1
-            prompts = len(PromptSet.select(**request.prompted).texts)
-            counts[request.model, address] += samples * prompts
+            counts[request.model, address] += samples * len(request.prompts.texts)
     for (model, address), number in counts.items():
         console.print(f"{model} at {address}: at most {number:,} requests")
 

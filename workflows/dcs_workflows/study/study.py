@@ -302,15 +302,14 @@ class SearchSpace:
         memberships = None if weights_only else self._settings.memberships
         return Hyperparameters(**drawn, memberships=memberships, schedule=schedule)
 
-    def first(self, standard: Sequence[Hyperparameters]) -> list[FixedTrial]:
-        """Return the trials to enqueue, as near to `standard` as possible."""
+    def first(self, standard: Sequence[Hyperparameters]) -> list[dict[str, Any]]:
+        """Return the parameters to enqueue, as near to `standard` as possible."""
         own = [each for each in standard if each.corrections in self._values["corrections"]]
         found = [self._params(each) for each in own if self.admits(each)]
         found = found or [self._params(standard[0])]
-        distinct: dict[Hyperparameters, FixedTrial] = {}
+        distinct: dict[Hyperparameters, dict[str, Any]] = {}
         for params in found:
-            trial = FixedTrial(params)
-            distinct.setdefault(self.suggest(trial), trial)
+            distinct.setdefault(self.suggest(FixedTrial(params)), params)
         return [*distinct.values()]
 
     def admits(self, setting: Hyperparameters) -> bool:
@@ -372,7 +371,7 @@ class _Study:
         fitting: Fitting,
         space: SearchSpace,
         *,
-        first: Sequence[FixedTrial],
+        first: Sequence[dict[str, Any]],
         copy: optuna.Study | None,
     ) -> None:
         self._tuning, self._fitting, self._space, self._first = tuning, fitting, space, first
@@ -394,8 +393,8 @@ class _Study:
 
     def run(self) -> None:
         """Judge the standard settings together, then those of the sampler in a window."""
-        for trial in self._first:
-            self._study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
+        for params in self._first:
+            self._study.enqueue_trial(params)
         if MIXTURE in self._space.calibrations:
             self._fitting.prepare(self._tuning.mapper)
         self._judge(range(self.n_first), window=None)
