@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
@@ -20,7 +21,7 @@ from dcs_tracking import Archive, CellRecord
 from dcs_tracking.records import now_ms
 from dcs_workflows.cluster.connect import ClusterWatch, check_alive, check_processes, gone, look
 from dcs_workflows.cluster.pool import ScoringPool
-from dcs_workflows.parallel import RayMapper
+from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import (
     Budget,
     BudgetSpentError,
@@ -33,8 +34,14 @@ from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.storage import Studies, StudyStorageError
 from dcs_workflows.tables import Rows
 
-#: Maximum number of retries of cells whose worker died (out of memory, lost node).
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Maximum number of retries of a cell, or a trial, whose worker died (out of memory, lost node).
 _RETRIES = 3
+#: Maximum number of tasks ahead of the next result, as a multiple of the parallel tasks. Without a
+#: limit a slow first item would keep all other results in memory.
+_AHEAD = 2
 #: Ray errors that a cell may cause itself; all others are attributed to the cluster.
 _CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Timeout of a wait for results, after which the cluster is checked again: Ray ends this process
@@ -64,6 +71,65 @@ class _Tuning:
     key: str
     started_ms: int
     width: int
+
+
+@dataclass(frozen=True, slots=True)
+class RayMapper:
+    """Compute items as Ray tasks, from a driver or from inside another task.
+
+    A task that waits for others releases its CPU to Ray, so that cells with parallel trials cannot
+    block each other.
+
+    Attributes
+    ----------
+    width : int
+        Number of tasks to keep running; with 1, items are computed in the calling process.
+    options : dict
+        Ray options of each task, for example where it may run.
+    """
+
+    width: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        /,
+        *,
+        ahead: int | None = None,
+    ) -> Iterator[R]:
+        """Yield ``function(item)`` for every item; see :data:`dcs.selection.fitting.Mapper`.
+
+        The function and the tables that it holds are put into Ray's object store once.
+        """
+        if self.width == 1:
+            yield from map(function, items)
+            return
+        limit = _AHEAD * self.width if ahead is None else ahead
+        shared = ray.put(function)
+        task: Any = ray.remote(max_retries=_RETRIES)(_apply).options(**self.options)
+        source, running = iter(items), deque[Any]()
+        try:
+            while True:
+                more = islice(source, limit - len(running))
+                running.extend(task.remote(shared, item) for item in more)
+                if not running:
+                    return
+                yield ray.get(running.popleft())
+        except RayTaskError as error:
+            # Raise the original error, as in this process.
+            raise error.cause from error
+        finally:
+            # The caller stopped iterating, or an item failed: the other results are not needed.
+            for reference in running:
+                ray.cancel(reference, force=False)
+
+
+def _apply(function: Callable[[T], R], item: T) -> R:
+    """Run on a worker; Ray has replaced the reference of `function` by its value."""
+    with one_thread():
+        return function(item)
 
 
 class Driver:

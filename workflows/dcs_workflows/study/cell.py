@@ -19,12 +19,12 @@ from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
-from dcs.selection.fitting import Mapper
+from dcs.selection.fitting import Mapper, Threads
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
 from dcs_tracking.records import now_ms
-from dcs_workflows.parallel import IN_PROCESS, one_thread
+from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import Studies
 from dcs_workflows.study.study import Tuning, study_scheme
@@ -40,7 +40,7 @@ def compute_cell(
     *,
     sweep: str,
     progress: Callable[[float], None] = lambda share: None,
-    mapper: Mapper = IN_PROCESS,
+    mapper: Mapper = Threads(1),  # noqa: B008 - frozen
     studies: Studies | None = None,
     known: dict[Any, Any] | None = None,
 ) -> CellRecord:

@@ -39,14 +39,13 @@ from dcs.selection.compare import (
     reference_of,
     standard_settings,
 )
-from dcs.selection.fitting import Fit, Fitting, Mapper
+from dcs.selection.fitting import Fit, Fitting, Mapper, Threads
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import Method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_tracking.records import now_ms
 from dcs_workflows.config.tuner import Sampler, TunerSettings
-from dcs_workflows.parallel import IN_PROCESS
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
 
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
@@ -93,7 +92,7 @@ class Tuning:
     settings: TunerSettings | None
     seed: int
     progress: Callable[[float], None] = lambda share: None
-    mapper: Mapper = IN_PROCESS
+    mapper: Mapper = Threads(1)
     stored: StoredStudy | None = None
     known: dict[Any, Any] = field(default_factory=dict)
     reference: NDArray[np.int64] | None = None
