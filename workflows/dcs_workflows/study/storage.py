@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from typing import Any, Final, Literal
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -142,9 +143,11 @@ class StoredStudy:
         """The storage, as Optuna uses it."""
         if self.address is not None:
             return _open_database(self.address)
-        path = str(self.file)
+        # Other processes are locked out for longer than a line. Optuna's own lock stays when a
+        # process is killed, and the next one waits for half a minute.
+        own: Any = threading.Lock()
         try:
-            return JournalStorage(JournalFileBackend(path, lock_obj=_Held(path)))
+            return JournalStorage(JournalFileBackend(str(self.file), lock_obj=own))
         except OSError:
             raise
         except Exception as error:  # Optuna raises various types.
@@ -221,19 +224,6 @@ def collect_studies(studies: Iterable[StoredStudy], path: Path) -> int:
             )
     atomic_write_text(path, "".join(json.dumps(log) + "\n" for log in lines.logs))
     return len(found)
-
-
-class _Held(JournalFileSymlinkLock):
-    """Of a journal that one process has locked for longer than a line.
-
-    Optuna's own lock stays when a process is killed, and the next one waits for half a minute.
-    """
-
-    def acquire(self) -> bool:  # noqa: D102
-        return True
-
-    def release(self) -> None:  # noqa: D102
-        pass
 
 
 class _Lines(BaseJournalBackend):

@@ -142,19 +142,14 @@ def study_scheme(tuning: Tuning) -> Tuned:
         params |= {"best_trial": numbers[0]}
     if point.settings:
         params |= {"averaged": len(point.settings)}
-    metrics = point_metrics(point) | {"dev/lasting_cobias": point.lasting_cobias}
-    metrics |= {"dev/trials_gain": gain}
+    metrics = {"dev/score": point.accuracy - point.cobias}
+    metrics |= {f"dev/{name}": getattr(point.estimate, name) for name in (*METRICS, "n_rows")}
+    metrics |= {f"dev/{n}": getattr(point.change, n) for n in ("gained", "lost", "changed")}
+    metrics |= {"dev/lasting_cobias": point.lasting_cobias, "dev/trials_gain": gain}
     # Methods that share a search have their own names.
     named = {**fitted.scheme.provenance, "method": method.name}
     scheme = replace(fitted.scheme, provenance=named)
     return Tuned(scheme, trials, params, metrics, fitted)
-
-
-def point_metrics(point: FrontPoint) -> dict[str, float]:
-    """Return the metrics by which points are selected, and accuracy minus COBias."""
-    named = {f"dev/{name}": getattr(point.estimate, name) for name in (*METRICS, "n_rows")}
-    named |= {f"dev/{name}": getattr(point.change, name) for name in ("gained", "lost", "changed")}
-    return {"dev/score": point.accuracy - point.cobias} | named
 
 
 def _main_params(point: FrontPoint) -> dict[str, Any]:
@@ -410,7 +405,8 @@ class _Study:
                     self._tell(*found[len(self.fits)])
                 setting = self._ask()
                 if number < len(self._earlier):
-                    found[number] = (_earlier_fit(setting, self._earlier[number]), 0.0, 0)
+                    accuracy, cobias, moves = self._earlier[number].values
+                    found[number] = (Fit(setting, accuracy, cobias, int(moves)), 0.0, 0)
                 else:
                     yield setting
 
@@ -462,11 +458,6 @@ class _Study:
             # Those told so far, which do not depend on the number of workers.
             loss = max(each.accuracy for each in self.fits) - fit.accuracy
             trial.set_constraint("max_accuracy_loss", 100.0 * loss - settings.max_accuracy_loss)
-
-
-def _earlier_fit(setting: Hyperparameters, trial: FrozenTrial) -> Fit:
-    accuracy, cobias, moves = trial.values
-    return Fit(setting, accuracy, cobias, int(moves))
 
 
 def _timed(
