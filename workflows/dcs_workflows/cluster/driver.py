@@ -51,18 +51,6 @@ _WAIT_SECONDS = 0.25
 _STORAGE_SECONDS = 10.0
 
 
-@dataclass(slots=True)
-class _PendingCells:
-    """Cells of one table that are not yet submitted, grouped if they share a search.
-
-    The table is released when the last group has been submitted.
-    """
-
-    key: str
-    cells: deque[tuple[Cell, ...]]
-    tables: Any = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Tuning:
     """Cells that are submitted together."""
@@ -168,8 +156,11 @@ class Driver:
 
         # Keys of the tables and ensembles whose cells are known.
         self._ready = set(plan.cells)
-        # Cells to compute, and cells being computed by the reference of their result.
-        self._waiting: deque[_PendingCells] = deque()
+        # Cells that share a search and are to be computed, by table after table, and the rows of
+        # the last table that cells were submitted of.
+        self._waiting: deque[tuple[str, tuple[Cell, ...]]] = deque()
+        self._rows: tuple[str, Any] = ("", None)
+        # Cells being computed, by the reference of their result.
         self._tuning: dict[Any, _Tuning] = {}
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
@@ -223,9 +214,7 @@ class Driver:
 
     def _spend(self) -> None:
         """Begin nothing more for which the budget is spent."""
-        self._progress.work.update(
-            {name: n - self._progress.work[name] for name, n in self._pool.used.items()}
-        )
+        self._progress.work |= self._pool.used
         if not (reached := self._budget.spent(self._progress)):
             return
         self._spent.add(reached)
@@ -264,35 +253,31 @@ class Driver:
                 yield record
 
     def _enqueue(self, key: str, cells: Sequence[Cell]) -> None:
-        if cells:
-            self._waiting.append(_PendingCells(key, deque(sharing(cells))))
+        self._waiting.extend((key, group) for group in sharing(cells))
 
     def _start_tuning(self) -> None:
         options = {"retry_exceptions": [StudyStorageError, RayError], **self._placement.cells}
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
-            waiting = self._waiting[0]
-            if waiting.tables is None:
-                tables = self._plan.tables[waiting.key].read()
+            width = self._width(self._waiting[0][1][0])
+            key, cells = self._waiting.popleft()
+            if key != self._rows[0]:
+                tables = self._plan.tables[key].read()
                 # Ray silently ends a process that contacts a dead daemon.
                 check_processes()
                 # Not put by the actor, whose node may leave before the cells are computed.
-                waiting.tables = ray.put(tables)
-            width = self._width(waiting.cells[0][0])
-            cells = waiting.cells.popleft()
+                self._rows = key, ray.put(tables)
             name = f"run_cells {cells[0].label} {cells[0].key[:8]}"
             running = self._cell_task.options(name=name, **options).remote(
                 run_cell,
                 cells,
-                waiting.tables,
+                self._rows[1],
                 self._plan.config.name,
                 RayMapper(width, self._placement.cells),
                 self._studies,
             )
             if not (self._tuning or self._progress.work["cells"]):
                 self._progress.first_cell = time.monotonic()
-            self._tuning[running] = _Tuning(cells, waiting.key, now_ms(), width)
-            if not waiting.cells:
-                self._waiting.popleft()
+            self._tuning[running] = _Tuning(cells, key, now_ms(), width)
 
     def _width(self, cell: Cell) -> int:
         """Return the number of parallel tasks of a cell: its share of the CPUs without a cell.
@@ -307,8 +292,7 @@ class Driver:
             options, _ = self._placement.scoring(self._plan.config.scoring)
             scoring = actors * float(options["num_cpus"]) if self._placement.shared else 0.0
             free -= sum(tuning.width for tuning in self._tuning.values()) + math.ceil(scoring)
-        share = free // sum(len(waiting.cells) for waiting in self._waiting)
-        return max(1, share)
+        return max(1, free // len(self._waiting))
 
     def _end_tuning(self, done: Any, ended: _Tuning) -> Iterator[CellRecord]:
         records: list[CellRecord]
