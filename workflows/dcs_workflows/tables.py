@@ -124,26 +124,20 @@ class GivenTable(Source):
     members : mapping of str to tuple of pathlib.Path
         Sources by name: one source of tables, or a pair of the optimization and test rows.
         Several members have the same rows.
-    held_out : float
-        Fraction of the rows to hold out as test rows if the source has no test rows.
+    config : SweepConfig
+        How the files are read, and which rows are held out if the source has no test rows.
     digests : dict of str to str
         Content hash of the rows of each split.
     own_seed : bool
         Whether the seed is that of the table instead of a seed of the sweep.
-    reading : Reading
-        How the files are read, where it is not inferred.
-    earlier : pathlib.Path, optional
-        A scheme of some of the rows, which stay fitted or held out as they were for it.
     remarks : tuple of str
         What was inferred about the files, in lines for the user.
     """
 
     members: Mapping[str, Paths]
-    held_out: float
+    config: SweepConfig
     digests: dict[str, str]
     own_seed: bool = False
-    reading: Reading = Reading()
-    earlier: Path | None = None
     remarks: tuple[str, ...] = ()
     complete: ClassVar = True
 
@@ -155,9 +149,9 @@ class GivenTable(Source):
 
     def rows(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, as they are now."""
-        tables = {name: _read_member(each, self.reading)[0] for name, each in self.members.items()}
-        joined = matched_tables(tables)
-        return hold_out(joined, seed=self.seed, share=self.held_out, earlier=self.earlier)[0]
+        reading = self.config.reading
+        tables = {name: _read_member(each, reading)[0] for name, each in self.members.items()}
+        return _hold_out(matched_tables(tables), self.config, self.seed)[0]
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows.
@@ -197,7 +191,7 @@ def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dic
 
 
 def _read_member(
-    paths: Sequence[Path], reading: Reading | None
+    paths: Sequence[Path], reading: Reading
 ) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
     """Return the tables of a source by split, and what is to be said about them."""
     files = [each for path in paths for each in (path.iterdir() if path.is_dir() else [path])]
@@ -209,7 +203,7 @@ def _read_member(
 # Read for the plan, for the cells and for what is shown, but parsed once unless it changes.
 @lru_cache(maxsize=4)
 def _read_once(
-    paths: Paths, reading: Reading | None, state: object
+    paths: Paths, reading: Reading, state: object
 ) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
     sources = open_sources(paths[0], reading, test=paths[1] if paths[1:] else None)
     tables = {part: source.table for part, source in sources.items()}
@@ -224,8 +218,8 @@ def refuse_corrected(table: ProbabilityTable, file: Path) -> None:
         raise TableError(f"{file}: already corrected by {by}; give the uncorrected probabilities")
 
 
-def hold_out(
-    tables: dict[str, Rows], *, seed: int, share: float, earlier: Path | None = None
+def _hold_out(
+    tables: dict[str, Rows], config: SweepConfig, seed: int
 ) -> tuple[dict[str, Rows], tuple[str, ...]]:
     """Return tables of both splits; hold out labelled rows as test rows if there are none.
 
@@ -233,8 +227,8 @@ def hold_out(
     is evaluated. Also returns what is to be said about rows that were divided earlier.
     """
     if "test" in tables:
-        if earlier is not None:
-            raise ConfigError(f"earlier {earlier}: the table has test rows already; remove one")
+        if (given := config.earlier) is not None:
+            raise ConfigError(f"earlier {given}: the table has test rows already; remove one")
         return tables, ()
     table = tables["optimization"]
     labelled, others = np.flatnonzero(table.labelled), np.flatnonzero(~table.labelled)
@@ -242,14 +236,10 @@ def hold_out(
         splits = ("optimization", "test")
         return {split: table.subset(others, split=split) for split in splits}, ()
     probs = table.probs if table.probs.ndim == 2 else np.concatenate([*table.probs], axis=1)
-    placed: NDArray[np.int64] | None = None
-    said: tuple[str, ...] = ()
-    if earlier is not None:
-        placed, line = _placed(table.subset(labelled), earlier)
-        said = (line,)
+    placed, said = _placed(table.subset(labelled), config.earlier)
     parts = stratified_split(
         table.labels[labelled],
-        {"optimization": 1.0 - share, "test": share},
+        {"optimization": 1.0 - config.held_out, "test": config.held_out},
         seed=derive_seed(seed, "held-out"),
         groups=copied_rows(probs[labelled], table.groups[labelled]),
         placed=placed,
@@ -259,11 +249,13 @@ def hold_out(
     return {split: table.subset(part, split=split) for split, part in rows.items()}, said
 
 
-def _placed(table: Rows, earlier: Path) -> tuple[NDArray[np.int64], str]:
+def _placed(table: Rows, earlier: Path | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     """Return the part of every row of which an earlier scheme knows one, -1 for others.
 
     Rows are the same if they have the same id; without ids, the same label and probabilities.
     """
+    if earlier is None:
+        return None, ()
     files = [earlier.with_name(name) for name in (FITTED, HELD_OUT)]
     if isinstance(table, TableEnsemble) or not all(file.exists() for file in files):
         raise ConfigError(
@@ -294,10 +286,8 @@ def _placed(table: Rows, earlier: Path) -> tuple[NDArray[np.int64], str]:
             f"earlier {earlier}: only {found} of its {number} rows are in the table; give a table "
             "with these rows and further ones"
         )
-    return placed, (
-        f"{found} of {number} rows of {earlier} stay fitted or held out; {table.n_rows - found} "
-        "others are divided"
-    )
+    line = f"{found} of {number} rows of {earlier} stay fitted or held out"
+    return placed, (f"{line}; {table.n_rows - found} others are divided",)
 
 
 def given_tables(config: SweepConfig) -> list[GivenTable]:
@@ -337,9 +327,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
         }
         shots, own = about.get("shots"), about.get("seed")
         for seed in config.seeds if own is None else (int(own),):
-            split, said = hold_out(
-                tables, seed=seed, share=config.held_out, earlier=config.earlier
-            )
+            split, said = _hold_out(tables, config, seed)
             found.append(
                 GivenTable(
                     members=members,
@@ -347,11 +335,9 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     task=about["task"],
                     shots=None if shots is None else parse_shots(str(shots)),
                     seed=seed,
-                    held_out=config.held_out,
+                    config=config,
                     digests={part: table.digest for part, table in split.items()},
                     own_seed=own is not None,
-                    reading=config.reading,
-                    earlier=config.earlier,
                     remarks=(*(line for _, lines in read.values() for line in lines), *said),
                 )
             )
