@@ -21,10 +21,10 @@ import pandas as pd
 
 from benchmarks.results import clustered_error, differences, markdown_table
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import one_thread
+from dcs_workflows.plan import Variant, cells_of
 from dcs_workflows.study.storage import StoredStudy
 from dcs_workflows.study.study import Tuning, study_scheme
 from dcs_workflows.tables import given_tables, source_name
@@ -51,16 +51,10 @@ def judge(path: Path, seed: int) -> Iterator[dict[str, Any]]:
         for trials in sorted(TRIALS, reverse=True):
             known: dict[Any, Any] = {}
             for prefer in PREFERENCES:
-                tuned = study_scheme(
-                    Tuning(
-                        table=rows["optimization"],
-                        method=get_method("dcs"),
-                        settings=TunerSettings(trials=trials, prefer=prefer),
-                        seed=seed,
-                        stored=stored,
-                        known=known,
-                    )
-                )
+                variant = Variant(method="dcs", tuner=TunerSettings(trials=trials, prefer=prefer))
+                (cell,) = cells_of([given], [variant], given.digests)
+                fitted = rows["optimization"]
+                tuned = study_scheme(Tuning(cell=cell, table=fitted, stored=stored, known=known))
                 found = ClassificationMetrics.from_predictions(
                     test.labels, tuned.scheme.predict(test.probs), test.n_classes
                 )

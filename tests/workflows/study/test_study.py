@@ -22,7 +22,7 @@ from dcs_workflows.study import storage
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy, StudyStorageError
 from dcs_workflows.study.study import SearchSpace, Tuned, Tuning, make_sampler, study_scheme
 from tests.dcs.solutions import setting_of
-from tests.workflows.conftest import biased_table
+from tests.workflows.conftest import biased_table, toy_cell
 
 SETTINGS = TunerSettings(trials=42, judge={"folds": 3}, space={"weight_scale": [10, 40]})
 KNOBS = [row.name for row in PARAMETERS if len(row.values) > 1]
@@ -32,9 +32,8 @@ TABLE = biased_table(150)
 
 
 def _study(settings: TunerSettings = SETTINGS, method: str = "dcs", **options: Any) -> Tuned:
-    return study_scheme(
-        Tuning(table=TABLE, method=get_method(method), settings=settings, seed=3, **options)
-    )
+    cell = toy_cell(method=method, tuner=settings, seed=3)
+    return study_scheme(Tuning(cell=cell, table=TABLE, **options))
 
 
 def _results(tuned: Tuned) -> list[tuple[Any, ...]]:

@@ -71,7 +71,6 @@ def compute_cell(
     """
     started_ms = now_ms()
     optimization, test = optimization_rows(tables["optimization"], cell), tables["test"]
-    method = get_method(cell.method)
     first = reference = None
     if not isinstance(optimization, TableEnsemble):
         rows = optimization
@@ -79,14 +78,12 @@ def compute_cell(
         first = mean_of(optimization)
         rows = optimization.combined(first)
         reference = rows.probs.argmax(axis=1).astype(np.int64)
-        if method.needs != "nothing":
+        if get_method(cell.method).needs != "nothing":
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
     fitted = study_scheme(
         Tuning(
+            cell=cell,
             table=rows,
-            method=method,
-            settings=cell.tuner,
-            seed=cell.seed,
             progress=progress,
             mapper=mapper,
             stored=None if studies is None or cell.tuner is None else studies.of(cell),

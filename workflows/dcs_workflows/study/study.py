@@ -41,11 +41,12 @@ from dcs.selection.compare import (
 )
 from dcs.selection.fitting import Fit, Fitting, Mapper, Threads
 from dcs.selection.front import FittedScheme
-from dcs.selection.methods import Method
+from dcs.selection.methods import Method, get_method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_tracking.records import now_ms
 from dcs_workflows.config.tuner import Sampler, TunerSettings
+from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
 
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
@@ -67,14 +68,11 @@ class Tuning:
 
     Attributes
     ----------
+    cell : Cell
+        Its method, the settings of the tuner, if the method is tuned, and the root seed, from
+        which the seeds of folds, sampler and searches are derived.
     table : ProbabilityTable
         The optimization rows.
-    method : Method
-        Method to fit.
-    settings : TunerSettings or None
-        Settings of the tuner; None for a method that is not tuned.
-    seed : int
-        Root seed, from which the seeds of folds, sampler and searches are derived.
     progress : callable
         Called with the completed fraction of the work, 0..1.
     mapper : Mapper
@@ -87,10 +85,8 @@ class Tuning:
         Predictions that accuracy is compared with; None for those of the table.
     """
 
+    cell: Cell
     table: ProbabilityTable
-    method: Method
-    settings: TunerSettings | None
-    seed: int
     progress: Callable[[float], None] = lambda share: None
     mapper: Mapper = Threads(1)
     stored: StoredStudy | None = None
@@ -123,14 +119,14 @@ class Tuned:
 
 def study_scheme(tuning: Tuning) -> Tuned:
     """Run the study of a cell and pick a point of its front."""
-    table, method, settings = tuning.table, tuning.method, tuning.settings
+    table, cell, method = tuning.table, tuning.cell, get_method(tuning.cell.method)
     n_labelled = int(table.labelled.sum())
     if method.settings is None or not method.compares(n_labelled):
         with naming_plugin("dcs.methods", method.name):
             return Tuned(
-                method.fit(table.probs, table.labels, classes=table.classes, seed=tuning.seed)
+                method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
             )
-    selection = _selection(method.settings(n_labelled), settings)
+    selection = _selection(method.settings(n_labelled), cell.tuner)
     if _FRONT not in tuning.known:
         tuning.known[_FRONT] = _run(tuning, selection)
     trials, front, gain = tuning.known[_FRONT]
@@ -187,9 +183,9 @@ def _run(
     tuning: Tuning, selection: SelectionSettings
 ) -> tuple[tuple[TrialRecord, ...], FittedScheme, float]:
     """Return trials, front, and what the sampled trials gained, in score."""
-    table, settings = tuning.table, tuning.settings
+    table, cell, settings = tuning.table, tuning.cell, tuning.cell.tuner
     fitting = Fitting(
-        table.probs, table.labels, **selection.judge, seed=tuning.seed, groups=table.groups
+        table.probs, table.labels, **selection.judge, seed=cell.seed, groups=table.groups
     )
     standard = standard_settings(selection, table.n_classes)
     front = partial(
@@ -204,7 +200,7 @@ def _run(
     searched = [each for each in standard if each.corrections != "none"] or standard
     # Development rows do not take part in searches.
     n_rows = fitting.labels.size - (fitting.truth.size if fitting.n_folds == 1 else 0)
-    space = SearchSpace(settings, tuning.method, searched, n_rows=int(n_rows))
+    space = SearchSpace(settings, get_method(cell.method), searched, n_rows=int(n_rows))
     unsearched = [each for each in standard if each not in searched and space.admits(each)]
     others = fitting.judge(unsearched, mapper=tuning.mapper)
     stored = tuning.stored
@@ -372,7 +368,7 @@ class _Study:
         self._settings = settings
         self.n_first = len(first)
         self._n_trials = max(settings.trials, self.n_first)
-        seed = derive_seed(tuning.seed, "sampler") % _SAMPLER_SEEDS
+        seed = derive_seed(tuning.cell.seed, "sampler") % _SAMPLER_SEEDS
         self._study = optuna.create_study(
             directions=[*OBJECTIVES.values()],
             sampler=make_sampler(settings.sampler, seed=seed, trials=self._n_trials),
