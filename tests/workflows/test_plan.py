@@ -89,7 +89,8 @@ def test_a_dry_run_counts_and_computes_nothing(dcs, begun):
 
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path):
     given = ("--dry-run", "--output", tmp_path, "--set")
-    refused("sweep", "quickstart", *given, "optuna_storage=redis://x")
+    for storage in ("redis://x", "some/folder"):
+        refused("sweep", "quickstart", *given, f"optuna_storage={storage}", says=[storage])
 
 
 def test_studies_in_memory_are_not_stored_and_need_no_folder_in_common(dcs, tmp_path, monkeypatch):

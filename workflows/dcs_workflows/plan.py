@@ -328,8 +328,7 @@ class SweepPlan:
 
         Tables and records come back to the driver; scored prompts may stay where they are.
         """
-        storage = self.study_storage or ""
-        return None if storage == MEMORY or "://" in storage else self.output
+        return self.output if self.study_storage is None else None
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells of a table with the given digests.

@@ -259,8 +259,8 @@ class SweepConfig(PromptsConfig, TuneConfig):
         Whether to combine all objectives, axes and sizes, or to vary one at a time with the
         others set as in `tuner` and all rows.
     optuna_storage : str or None
-        Folder of journals, or URL of a database, for the Optuna studies, one per cell; by default
-        the folder ``studies`` in the output folder. ``memory`` stores none: a cell that is stopped
+        URL of a database for the Optuna studies, one per cell; by default they are journals in the
+        folder ``studies`` of the output folder. ``memory`` stores none: a cell that is stopped
         begins again, and nodes need no folder in common. Never displayed or recorded, because a
         URL may contain a password.
     """

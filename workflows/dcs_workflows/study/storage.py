@@ -178,7 +178,7 @@ class Studies:
     output : pathlib.Path
         The output folder.
     storage : str or None
-        Another folder of the journals, URL of a database, or `MEMORY`, which stores none.
+        URL of a database, or `MEMORY`, which stores none; None for journals in the folder.
     """
 
     output: Path
@@ -188,20 +188,19 @@ class Studies:
         """Return the study of a cell, which may not exist yet; None if studies are not stored."""
         if self.storage == MEMORY:
             return None
-        name = f"{cell.label} {cell.key[:8]}"
-        if self.storage is not None and "://" in self.storage:
-            return StoredStudy(name, self.output / "studies" / f"{cell.key}.lock", self.storage)
-        folder = self.output / "studies" if self.storage is None else Path(self.storage)
-        return StoredStudy(name, folder.expanduser() / f"{cell.key}.journal")
+        kind = "journal" if self.storage is None else "lock"
+        file = self.output / "studies" / f"{cell.key}.{kind}"
+        return StoredStudy(f"{cell.label} {cell.key[:8]}", file, self.storage)
 
     def check(self, *, connect: bool = False) -> None:
         """Raise StudyStorageError if a database is unknown or, if tried, cannot be reached."""
-        if self.storage is not None and "://" in self.storage:
-            stored = StoredStudy("", self.output, self.storage)
-            with stored.storage_errors():
-                make_url(self.storage).get_dialect().import_dbapi()
-                if connect:
-                    _ = stored.storage
+        if self.storage is None or self.storage == MEMORY:
+            return
+        stored = StoredStudy("", self.output, self.storage)
+        with stored.storage_errors():
+            make_url(self.storage).get_dialect().import_dbapi()
+            if connect:
+                _ = stored.storage
 
 
 @lru_cache(maxsize=4)
