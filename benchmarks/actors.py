@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
-from dcs.scoring.generation import PromptSet, ScorerInfo
+from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
@@ -89,7 +89,7 @@ def table_seconds(config: SweepConfig, actors: int, seconds: float, *, kill: boo
         ((key, request),) = plan.missing_tables.items()
         pool = pool_module.ScoringPool(plan)
         done, start, complete = 0, None, None
-        total = len(PromptSet.select(**request.prompted).texts)
+        total = len(request.prompts.texts)
         while complete is None:
             pool.fill({"num_cpus": 1, "num_gpus": 0}, actors)
             (ready, *_), _ = ray.wait(list(pool.running), num_returns=1)
@@ -101,7 +101,7 @@ def table_seconds(config: SweepConfig, actors: int, seconds: float, *, kill: boo
                 kill = False
         elapsed = time.perf_counter() - start
         scorer = Delayed(0.0)
-        chosen = PromptSet.select(**request.prompted)
+        chosen = request.prompts
         expected = chosen.tables(scorer.score(*chosen.prompts()), ScorerInfo.of(scorer), {})
         assert StoredTables.under(output, key).digests == {
             split: table.digest for split, table in expected.items()
@@ -114,7 +114,7 @@ def measure_delay(prompts: int, seconds: float) -> None:
 
     config = SweepConfig(name="actors", tasks=("helpdesk",), methods=("icl",), limit=prompts)
     (request,) = table_requests(config)
-    total = len(PromptSet.select(**request.prompted).texts)
+    total = len(request.prompts.texts)
     with local_ray(5):
         one, four, killed = (
             table_seconds(config, actors, seconds, kill=kill)

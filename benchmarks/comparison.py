@@ -41,9 +41,8 @@ from dcs_tracking.results.cells import (
 from dcs_tracking.results.sweep_tables import ResultTable, points
 from dcs_tracking.schema import OPTIMIZATION_SIZE
 from dcs_workflows.config.sweep import SweepConfig
-from dcs_workflows.held_out import Rows
 from dcs_workflows.plan import plan_sweep
-from dcs_workflows.tables import StoredTables
+from dcs_workflows.tables import Rows, StoredTables
 
 _VERDICTS: Final = ("lower", "within one error", "higher", "out of reach")
 #: Figures that differ by less than half a tenth of a point are considered equal.

@@ -32,7 +32,6 @@ from dcs_tracking.results.cells import (
 )
 from dcs_tracking.results.settings import Axis
 from dcs_tracking.results.sweep_tables import ResultTable, filled
-from dcs_tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +53,8 @@ _PANELS: Final = {
 _BASELINE: Final = "dnip"
 #: Preferred reference values of settings; the default is the main value of the axis.
 _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
-    OBJECTIVE: ("beta=1 tau=0", "beta=1 tau=0.2"),
+    "beta": (1.0,),
+    "tau": (0.0, 0.2),
     "schedule": ("tuned",),
     "prefer": ("accuracy",),
     "restarts": (1,),

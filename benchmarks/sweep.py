@@ -162,15 +162,13 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     rng = np.random.default_rng(0)
     table = ProbabilityTable.from_arrays(rng.dirichlet(np.ones(5), 2000), rng.integers(0, 5, 2000))
     per_table = 200
-    plan = SweepPlan(config=config, output=folder, sources={}, cells={}, ended={})
+    plan = SweepPlan(config, folder, ())
     for first in range(0, cells, per_table):
         key = f"table{first}"
-        StoredTables.under(folder, key).write(
-            {"optimization": table, "test": table}, model="none", seconds=0.0, gpus=0.0
-        )
-        plan.sources[key] = [
-            TableRequest(model="none", task="reviews", shots=1, seed=first, limit=None)
-        ]
+        stored = StoredTables.under(folder, key)
+        stored.write({"optimization": table, "test": table}, seconds=0.0, gpus=0.0)
+        request = TableRequest(model="none", task="reviews", shots=1, seed=first, limit=None)
+        plan.add(key, request, stored)
         plan.cells[key] = [
             Cell(
                 model="none",

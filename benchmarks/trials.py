@@ -21,12 +21,13 @@ import pandas as pd
 
 from benchmarks.results import clustered_error, differences, markdown_table
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.selection.methods import get_method
+from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import one_thread
+from dcs_workflows.plan import Variant, cells_of
 from dcs_workflows.study.storage import StoredStudy
 from dcs_workflows.study.study import Tuning, study_scheme
-from dcs_workflows.tables import GivenTable, source_name
+from dcs_workflows.tables import given_tables, source_name
 
 #: Numbers of trials; 0 stands for the standard settings alone.
 TRIALS: Final = (0, 64, 256)
@@ -38,15 +39,9 @@ _HELD_OUT: Final = 0.3
 def judge(path: Path, seed: int) -> Iterator[dict[str, Any]]:
     """Yield the test figures of one split by number of trials and preference, in points."""
     name = source_name(path)
-    rows = GivenTable(
-        model=name,
-        task=name,
-        shots=None,
-        seed=seed,
-        members={"": (path,)},
-        held_out=_HELD_OUT,
-        digests={},
-    ).rows()
+    config = SweepConfig(name="trials", tables=(str(path),), seeds=(seed,), held_out=_HELD_OUT)
+    (given,) = given_tables(config)
+    rows = given.read()
     test = rows["test"]
     model, _, task = name.partition("__")
     texts = task.partition("_")[0].rstrip("0123456789")
@@ -56,16 +51,10 @@ def judge(path: Path, seed: int) -> Iterator[dict[str, Any]]:
         for trials in sorted(TRIALS, reverse=True):
             known: dict[Any, Any] = {}
             for prefer in PREFERENCES:
-                tuned = study_scheme(
-                    Tuning(
-                        table=rows["optimization"],
-                        method=get_method("dcs"),
-                        settings=TunerSettings(trials=trials, prefer=prefer),
-                        seed=seed,
-                        stored=stored,
-                        known=known,
-                    )
-                )
+                variant = Variant(method="dcs", tuner=TunerSettings(trials=trials, prefer=prefer))
+                (cell,) = cells_of([given], [variant], given.digests)
+                fitted = rows["optimization"]
+                tuned = study_scheme(Tuning(cell=cell, table=fitted, stored=stored, known=known))
                 found = ClassificationMetrics.from_predictions(
                     test.labels, tuned.scheme.predict(test.probs), test.n_classes
                 )

@@ -20,6 +20,7 @@ from dcs.schemes.corrections import CorrectionSet
 from dcs.selection.methods import get_method
 from dcs.testing import check_method, check_scorer
 from dcs_workflows.study.study import Tuning, study_scheme
+from tests.workflows.conftest import toy_cell
 
 pytestmark = pytest.mark.usefixtures("extras")
 
@@ -52,7 +53,7 @@ def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:
 def test_a_family_is_searched_by_its_own_method() -> None:
     table = _table(3)
     method = get_method("steep")
-    fitted = study_scheme(Tuning(table=table, method=method, settings=None, seed=0))
+    fitted = study_scheme(Tuning(cell=toy_cell(method="steep"), table=table))
     assert {*fitted.scheme.corrections} <= {*_module("family").steep()}
     with pytest.raises(InvalidInputError, match="fitter"):
         replace(method, fitter=None).fit(table.probs, table.labels)

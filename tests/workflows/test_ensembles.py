@@ -77,7 +77,7 @@ def test_cells_of_an_ensemble_wait_for_its_last_table(output):
             "optimization": _noisy(biased_table(100), number),
             "test": _noisy(biased_table(60, seed=1), number),
         }
-        member.write(pair, model="tiny_lm", seconds=1.0, gpus=0.0)
+        member.write(pair, seconds=1.0, gpus=0.0)
         known = plan.cells_after(member.key)
         assert (key in known) == (number == 2)
     again = plan_sweep(config, output)

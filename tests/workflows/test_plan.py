@@ -45,9 +45,7 @@ def _score(plan: SweepPlan, seeds: set[int]) -> None:
     """Put tables where scoring would."""
     for key, (request, *_) in plan.sources.items():
         if request.seed in seeds:
-            StoredTables.under(plan.output, key).write(
-                TABLES, model=request.model, seconds=8.0, gpus=0.5
-            )
+            StoredTables.under(plan.output, key).write(TABLES, seconds=8.0, gpus=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +89,8 @@ def test_a_dry_run_counts_and_computes_nothing(dcs, begun):
 
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path):
     given = ("--dry-run", "--output", tmp_path, "--set")
-    refused("sweep", "quickstart", *given, "optuna_storage=redis://x")
+    for storage in ("redis://x", "some/folder"):
+        refused("sweep", "quickstart", *given, f"optuna_storage={storage}", says=[storage])
 
 
 def test_studies_in_memory_are_not_stored_and_need_no_folder_in_common(dcs, tmp_path, monkeypatch):
@@ -111,7 +110,7 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
     # Without demonstrations the seed changes no prompt, but it does change split and search.
     config = CONFIG.model_copy(update={"shots": (0, 1)})
     plan = plan_sweep(config, tmp_path)
-    assert (plan.n_tables, plan.n_cells) == (3, 60)
+    assert (len(plan.sources), plan.n_cells) == (3, 60)
     _score(plan, {0, 1})
     plan = plan_sweep(config, tmp_path)
     cells = [cell for some in plan.cells.values() for cell in some]
@@ -122,7 +121,7 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
 def test_a_table_that_lacks_rows_is_scored_again(tmp_path):
     key = next(iter(plan_sweep(CONFIG, tmp_path).sources))
     stored = StoredTables.under(tmp_path, key)
-    stored.write(TABLES, model="tiny_lm", seconds=1.0, gpus=0.0, missing={"x": "too long"})
+    stored.write(TABLES, seconds=1.0, gpus=0.0, missing={"x": "too long"})
     assert key in plan_sweep(CONFIG, tmp_path).missing_tables
 
 

@@ -1,32 +1,15 @@
-"""Ordered maps in this process or over Ray tasks, with the same results.
-
-Also the thread limit of worker processes.
-"""
+"""Threads of this process: a limit of those of linear algebra, and one that repeats work."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, TypeVar
 
 # Loads its own BLAS, whose threads can be limited only after it is loaded.
 import scipy.linalg  # noqa: F401
 from threadpoolctl import threadpool_limits
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-#: Maximum number of retries of a task whose worker died (out of memory, lost node).
-_RETRIES = 3
-
-#: Maximum number of tasks ahead of the next result, as a multiple of the running tasks. Without a
-#: limit a slow first item would keep all other results in memory.
-_AHEAD = 4
 
 
 @contextmanager
@@ -65,77 +48,3 @@ def repeating(work: Callable[[], object], seconds: float) -> Iterator[None]:
         yield
     finally:
         stopped.set()
-
-
-@dataclass(frozen=True, slots=True)
-class RayMapper:
-    """Compute items as Ray tasks, from a driver or from inside another task.
-
-    A task that waits for others releases its CPU to Ray, so that cells with parallel trials cannot
-    block each other.
-
-    Attributes
-    ----------
-    width : int
-        Maximum number of parallel tasks; with 1, items are computed in the calling process.
-    options : dict
-        Ray options of each task, for example where it may run.
-    """
-
-    width: int
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __call__(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        /,
-        *,
-        ahead: int | None = None,
-    ) -> Iterator[R]:
-        """Yield ``function(item)`` for every item; see :data:`dcs.selection.fitting.Mapper`.
-
-        The function and the tables that it holds are put into Ray's object store once.
-        """
-        if self.width == 1:
-            yield from map(function, items)
-            return
-        import ray
-        from ray.exceptions import RayTaskError
-
-        limit = _AHEAD * self.width if ahead is None else ahead
-        shared = ray.put(function)
-        task: Any = ray.remote(max_retries=_RETRIES)(_apply).options(**self.options)
-        source = iter(items)
-        running: set[Any] = set()
-        taken: deque[Any] = deque()
-        try:
-            while True:
-                while taken and taken[0] not in running:
-                    try:
-                        result: R = ray.get(taken.popleft())
-                    except RayTaskError as error:
-                        # Raise the original error, as in this process.
-                        raise error.cause from error
-                    yield result
-                for item in islice(source, min(self.width - len(running), limit - len(taken))):
-                    taken.append(task.remote(shared, item))
-                    running.add(taken[-1])
-                if not running:
-                    return
-                done, _ = ray.wait(list(running), num_returns=1)
-                running.difference_update(done)
-        finally:
-            # The caller stopped iterating, or an item failed: the other results are not needed.
-            for reference in running:
-                ray.cancel(reference, force=False)
-
-
-#: Computes items one after the other in this process.
-IN_PROCESS = RayMapper(1)
-
-
-def _apply(function: Callable[[T], R], item: T) -> R:
-    """Run on a worker; Ray has replaced the reference of `function` by its value."""
-    with one_thread():
-        return function(item)

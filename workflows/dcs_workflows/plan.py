@@ -30,10 +30,10 @@ from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.config.sweep import SweepConfig, TuneConfig, selected
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.held_out import Rows
 from dcs_workflows.tables import (
     GivenTable,
     JointTables,
+    Rows,
     RowSource,
     Source,
     StoredTables,
@@ -283,6 +283,8 @@ class SweepPlan:
         The sweep.
     output : pathlib.Path
         The output folder.
+    variants : tuple of Variant
+        The variants of each table, in order.
     sources : dict of str to list of Source
         By table key, in the order of the configuration: the given tables, the ensemble, or the
         requests for the table. Several requests share a table if there are no demonstrations,
@@ -298,22 +300,16 @@ class SweepPlan:
         failed ones unless they are to be retried.
     texts : dict of str to str
         Hash of the texts used for planning, by table key.
-    variants : tuple of Variant
-        The variants of each table, in order.
     """
 
     config: SweepConfig
     output: Path
-    sources: dict[str, list[Source]]
-    tables: dict[str, RowSource]
-    cells: dict[str, list[Cell]]
-    ended: dict[str, CellRecord]
+    variants: tuple[Variant, ...]
+    sources: dict[str, list[Source]] = field(default_factory=dict)
+    tables: dict[str, RowSource] = field(default_factory=dict)
+    cells: dict[str, list[Cell]] = field(default_factory=dict)
+    ended: dict[str, CellRecord] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    variants: tuple[Variant, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Computed once: there may be thousands, and they are used for every table.
-        object.__setattr__(self, "variants", tuple(variants_of(self.config)))
 
     def add(self, key: str, source: Source, tables: RowSource) -> None:
         """Add a source to a plan, with the rows of its key."""
@@ -332,8 +328,7 @@ class SweepPlan:
 
         Tables and records come back to the driver; scored prompts may stay where they are.
         """
-        storage = self.study_storage or ""
-        return None if storage == MEMORY or "://" in storage else self.output
+        return self.output if self.study_storage is None else None
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells of a table with the given digests.
@@ -417,11 +412,6 @@ class SweepPlan:
     def has_work(self) -> bool:
         """Whether tables or cells have to be computed."""
         return bool(self.missing_tables or self.missing_cells)
-
-    @property
-    def n_tables(self) -> int:
-        """Number of tables in the sweep."""
-        return len(self.sources)
 
     @property
     def n_cells(self) -> int:
@@ -557,7 +547,7 @@ def plan_sweep(
     chosen = selected(config.axis_values | (origins if given else {}), only)
     config = config.restricted(chosen)
     own = {ORIGINS[axis]: values for axis, values in chosen.items() if axis in ORIGINS}
-    plan = SweepPlan(config=config, output=output, sources={}, tables={}, cells={}, ended={})
+    plan = SweepPlan(config, output, tuple(variants_of(config)))
     for table in given:
         if all(getattr(table, name) in values for name, values in own.items()):
             plan.add(content_key({"digests": table.digests}), table, table)

@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
@@ -20,22 +20,32 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
+import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
 from dcs.data.reader import open_sources, source_files
+from dcs.data.splits import copied_rows, stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
-from dcs.seeds import derive_generator
+from dcs.scoring.generation import PromptSet
+from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.ensemble import TableEnsemble, joint_digest
 from dcs_tracking.records import now_ms
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
-from dcs_workflows.held_out import Rows, hold_out
+
+#: A table, or an ensemble of tables of the same rows.
+Rows: TypeAlias = ProbabilityTable | TableEnsemble
+
+#: Files beside a scheme of dcs tune: the rows that it was fitted on, and those held out.
+FITTED: Final = "fitted.parquet"
+HELD_OUT: Final = "held_out.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +105,10 @@ class TableRequest(Source):
         return f"{self.model} {self.task} {self.shots}-shot seed {self.seed}"
 
     @property
-    def prompted(self) -> dict[str, Any]:
-        """The task and prompt arguments of the functions of :mod:`dcs.scoring.generation`."""
+    def prompts(self) -> PromptSet:
+        """The prompts of its tables."""
         task = get_task(self.task, self.data)
-        return {"task": task, "shots": self.shots, "seed": self.seed, "limit": self.limit}
+        return PromptSet.select(task, shots=self.shots, seed=self.seed, limit=self.limit)
 
 
 #: Paths of a table: one source of tables, or a pair of the optimization and test rows.
@@ -114,26 +124,20 @@ class GivenTable(Source):
     members : mapping of str to tuple of pathlib.Path
         Sources by name: one source of tables, or a pair of the optimization and test rows.
         Several members have the same rows.
-    held_out : float
-        Fraction of the rows to hold out as test rows if the source has no test rows.
+    config : SweepConfig
+        How the files are read, and which rows are held out if the source has no test rows.
     digests : dict of str to str
         Content hash of the rows of each split.
     own_seed : bool
         Whether the seed is that of the table instead of a seed of the sweep.
-    reading : Reading
-        How the files are read, where it is not inferred.
-    earlier : pathlib.Path, optional
-        A scheme of some of the rows, which stay fitted or held out as they were for it.
     remarks : tuple of str
         What was inferred about the files, in lines for the user.
     """
 
     members: Mapping[str, Paths]
-    held_out: float
+    config: SweepConfig
     digests: dict[str, str]
     own_seed: bool = False
-    reading: Reading = Reading()
-    earlier: Path | None = None
     remarks: tuple[str, ...] = ()
     complete: ClassVar = True
 
@@ -145,9 +149,9 @@ class GivenTable(Source):
 
     def rows(self) -> dict[str, Rows]:
         """Return the optimization and the test rows, as they are now."""
-        tables = {name: _read_member(each, self.reading)[0] for name, each in self.members.items()}
-        joined = matched_tables(tables)
-        return hold_out(joined, seed=self.seed, share=self.held_out, earlier=self.earlier)[0]
+        reading = self.config.reading
+        tables = {name: _read_member(each, reading)[0] for name, each in self.members.items()}
+        return _hold_out(matched_tables(tables), self.config, self.seed)[0]
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows.
@@ -187,7 +191,7 @@ def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dic
 
 
 def _read_member(
-    paths: Sequence[Path], reading: Reading | None
+    paths: Sequence[Path], reading: Reading
 ) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
     """Return the tables of a source by split, and what is to be said about them."""
     files = [each for path in paths for each in (path.iterdir() if path.is_dir() else [path])]
@@ -199,7 +203,7 @@ def _read_member(
 # Read for the plan, for the cells and for what is shown, but parsed once unless it changes.
 @lru_cache(maxsize=4)
 def _read_once(
-    paths: Paths, reading: Reading | None, state: object
+    paths: Paths, reading: Reading, state: object
 ) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
     sources = open_sources(paths[0], reading, test=paths[1] if paths[1:] else None)
     tables = {part: source.table for part, source in sources.items()}
@@ -212,6 +216,78 @@ def refuse_corrected(table: ProbabilityTable, file: Path) -> None:
     """Raise TableError if the probabilities of a file have been corrected already."""
     if by := table.provenance.corrected_by:
         raise TableError(f"{file}: already corrected by {by}; give the uncorrected probabilities")
+
+
+def _hold_out(
+    tables: dict[str, Rows], config: SweepConfig, seed: int
+) -> tuple[dict[str, Rows], tuple[str, ...]]:
+    """Return tables of both splits; hold out labelled rows as test rows if there are none.
+
+    Copies of a row stay together. If no row has a label, both splits contain all rows, and nothing
+    is evaluated. Also returns what is to be said about rows that were divided earlier.
+    """
+    if "test" in tables:
+        if (given := config.earlier) is not None:
+            raise ConfigError(f"earlier {given}: the table has test rows already; remove one")
+        return tables, ()
+    table = tables["optimization"]
+    labelled, others = np.flatnonzero(table.labelled), np.flatnonzero(~table.labelled)
+    if labelled.size == 0:
+        splits = ("optimization", "test")
+        return {split: table.subset(others, split=split) for split in splits}, ()
+    probs = table.probs if table.probs.ndim == 2 else np.concatenate([*table.probs], axis=1)
+    placed, said = _placed(table.subset(labelled), config.earlier)
+    parts = stratified_split(
+        table.labels[labelled],
+        {"optimization": 1.0 - config.held_out, "test": config.held_out},
+        seed=derive_seed(seed, "held-out"),
+        groups=copied_rows(probs[labelled], table.groups[labelled]),
+        placed=placed,
+    )
+    rows = {split: labelled[part] for split, part in parts.items()}
+    rows["optimization"] = np.sort(np.concatenate([rows["optimization"], others]))
+    return {split: table.subset(part, split=split) for split, part in rows.items()}, said
+
+
+def _placed(table: Rows, earlier: Path | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    """Return the part of every row of which an earlier scheme knows one, -1 for others.
+
+    Rows are the same if they have the same id; without ids, the same label and probabilities.
+    """
+    if earlier is None:
+        return None, ()
+    files = [earlier.with_name(name) for name in (FITTED, HELD_OUT)]
+    if isinstance(table, TableEnsemble) or not all(file.exists() for file in files):
+        raise ConfigError(
+            f"earlier {earlier}: must be a scheme of dcs tune for one table, beside its {FITTED} "
+            f"and {HELD_OUT}"
+        )
+    kept = [ProbabilityTable.read(file).only_labelled() for file in files]
+    kept = [each.with_classes(table.classes, source=str(earlier)) for each in kept]
+    numbered = all(name.isdecimal() for each in (table, *kept) for name in each.ids)
+
+    def names(rows: ProbabilityTable) -> list[Any]:
+        if not numbered:
+            return list(rows.ids)
+        values = rows.probs.round(9).tolist()
+        return [(label, *row) for label, row in zip(rows.labels.tolist(), values, strict=True)]
+
+    positions: dict[Any, deque[int]] = {}
+    for row, name in enumerate(names(table)):
+        positions.setdefault(name, deque()).append(row)
+    placed = np.full(table.n_rows, -1)
+    for part, rows in enumerate(kept):
+        for name in names(rows):
+            if same := positions.get(name):
+                placed[same.popleft()] = part
+    number, found = sum(rows.n_rows for rows in kept), int((placed >= 0).sum())
+    if 2 * found < number:
+        raise TableError(
+            f"earlier {earlier}: only {found} of its {number} rows are in the table; give a table "
+            "with these rows and further ones"
+        )
+    line = f"{found} of {number} rows of {earlier} stay fitted or held out"
+    return placed, (f"{line}; {table.n_rows - found} others are divided",)
 
 
 def given_tables(config: SweepConfig) -> list[GivenTable]:
@@ -235,32 +311,33 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     """
     found: list[GivenTable] = []
     for members, named in _expand_sources(config.tables):
-        paths = next(iter(members.values()))
         read = {name: _read_member(each, config.reading) for name, each in members.items()}
         tables = matched_tables({name: own for name, (own, _) in read.items()})
         origin = tables["optimization"].provenance
+        noted = {"model": origin.model, "task": origin.task, "shots": origin.shots}
+        if "test" in tables and len(next(iter(members.values()))) == 1:
+            noted["seed"] = origin.demonstration_seed
         by_name = _ORIGIN.fullmatch(named["name"])
-        told: Mapping[str, str] = by_name.groupdict() if by_name else {}
-        own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
-        if seed_named := named.get("seed", told.get("seed") if own is None else None):
-            own = int(seed_named)
-        shots = named.get("shots", told.get("shots") if origin.shots is None else origin.shots)
-        for seed in config.seeds if own is None else (own,):
-            split, said = hold_out(
-                tables, seed=seed, share=config.held_out, earlier=config.earlier
-            )
+        # A pattern comes before the provenance, and this before the name of the file.
+        about: dict[str, Any] = {
+            **dict.fromkeys(("model", "task"), named["name"]),
+            **(by_name.groupdict() if by_name else {}),
+            **{key: value for key, value in noted.items() if value not in (None, "")},
+            **named,
+        }
+        shots, own = about.get("shots"), about.get("seed")
+        for seed in config.seeds if own is None else (int(own),):
+            split, said = _hold_out(tables, config, seed)
             found.append(
                 GivenTable(
                     members=members,
-                    model=named.get("model") or origin.model or told.get("model", named["name"]),
-                    task=named.get("task") or origin.task or told.get("task", named["name"]),
+                    model=about["model"],
+                    task=about["task"],
                     shots=None if shots is None else parse_shots(str(shots)),
                     seed=seed,
-                    held_out=config.held_out,
+                    config=config,
                     digests={part: table.digest for part, table in split.items()},
                     own_seed=own is not None,
-                    reading=config.reading,
-                    earlier=config.earlier,
                     remarks=(*(line for _, lines in read.values() for line in lines), *said),
                 )
             )
@@ -487,8 +564,6 @@ class Scoring:
 
     Attributes
     ----------
-    model : str
-        The model name as specified.
     seconds : float
         Wall-clock time.
     rows : int
@@ -505,22 +580,18 @@ class Scoring:
         Content hash of each table, by split.
     scorer : dict of str to str
         Engine, its version, the model's revision, and the precision and label rule used.
-    demonstrations : list of str
-        Ids of the demonstrations in the prompts.
     remarks : list of str
         Report of the engine, e.g. on labels missing from server responses.
     missing : dict of str to str
         Why rows are missing that could not be scored, by id.
     """
 
-    model: str
     seconds: float
     rows: int
     gpus: float
     digests: dict[str, str]
     finished_ms: int
     scorer: dict[str, str] = field(default_factory=dict)
-    demonstrations: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     scored: int = 0

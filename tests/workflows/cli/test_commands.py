@@ -153,7 +153,7 @@ def test_a_scheme_is_registered_by_its_run_or_its_file(dcs, tuned):
 
 def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     limits = ("--trials", 4, "--max-cobias", 10)
-    objective = ("--set", "tuner.objective={beta: 0.4, tau: 0}", "--set", "tuner.memberships=5")
+    objective = ("--set", "tuner.space={beta: 0.4, tau: 0}", "--set", "tuner.memberships=5")
     outcome = dcs("tune", table, *limits, *objective, *UNDRAWN, "--output", output)
     cell = _tuned_cell(output)
     assert cell.identity["tuner"]["memberships"] == 5

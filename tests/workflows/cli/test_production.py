@@ -18,6 +18,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
 from dcs.scoring.base import RowsError
+from dcs.scoring.models import first_tokens
 from tests.dcs.scoring.server import ModelServer
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
 
@@ -103,6 +104,9 @@ def test_new_texts_are_labelled_as_the_tables_were(
         with pytest.raises(RowsError, match="non-empty text"):
             classifier.predict([""])
     assert len(server.requests) <= asked + 2  # asks the server what it can do
+    biases = json.loads(done("export", scheme, "--model", "tiny_lm").out)["logit_bias"]
+    tokens = first_tokens([*WORDS.values()], model="tiny_lm")
+    assert [*biases] == [str(token) for own in tokens for token in own]
     refused("apply", scheme, "new-predicted.csv", "-o", "again.csv", says=["'corrected:unhappy'"])
     found.drop(columns=[f"corrected:{name}" for name in WORDS]).to_csv("probs.csv", index=False)
     assert "39 rows" in done("apply", scheme, "probs.csv", "-o", "again.csv").out

@@ -22,10 +22,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from dcs_tracking import CellRecord
 from dcs_workflows.cluster.connect import place
-from dcs_workflows.cluster.driver import run_cell
+from dcs_workflows.cluster.driver import RayMapper, run_cell
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
 from dcs_workflows.config.sweep import TunerSettings
-from dcs_workflows.parallel import RayMapper, one_thread
+from dcs_workflows.parallel import one_thread
 from dcs_workflows.study.cell import compute_cell
 from dcs_workflows.tables import StoredTables, TableRequest
 from tests.workflows.conftest import QUICK, biased_table, toy_cell

@@ -17,7 +17,6 @@ from dcs.methods.parameters import CALIBRATION_NAMES
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import (
     ABLATED,
-    FixedObjective,
     SweepConfig,
     selected,
     value_label,
@@ -29,8 +28,7 @@ from dcs_workflows.tables import TableRequest
 TABLE = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=None)
 DIGESTS = {"optimization": "o", "test": "t"}
 
-FIXED = FixedObjective(beta=0.5, tau=0.1)
-OBJECTIVES = ["full", "err", "err+pmi", "err+cobias", FIXED]
+OBJECTIVES = ["full", "err", "err+pmi", "err+cobias"]
 VALUES: dict[str, list[Any]] = {
     "development": [None, 0.2],
     "trials": [3, 24],
@@ -148,7 +146,6 @@ def test_one_at_a_time_differs_from_the_tuner_in_one_thing_at_most(config: Sweep
             {"search": {"schedule": "published"}, "space": {"lambda1": [1, 2]}},
             {"search": {"schedule": "published"}},
         ),
-        ("dcs", {"objective": {"beta": 0, "tau": 0}}, {"objective": "err"}),
     ],
 )
 def test_settings_without_effect_make_no_other_cell(method, asked, idle):

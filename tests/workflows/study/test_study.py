@@ -19,11 +19,10 @@ from dcs.selection.methods import get_method
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.study import storage
-from dcs_workflows.study.space import SearchSpace
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy, StudyStorageError
-from dcs_workflows.study.study import Tuned, Tuning, make_sampler, study_scheme
+from dcs_workflows.study.study import SearchSpace, Tuned, Tuning, make_sampler, study_scheme
 from tests.dcs.solutions import setting_of
-from tests.workflows.conftest import biased_table
+from tests.workflows.conftest import biased_table, toy_cell
 
 SETTINGS = TunerSettings(trials=42, judge={"folds": 3}, space={"weight_scale": [10, 40]})
 KNOBS = [row.name for row in PARAMETERS if len(row.values) > 1]
@@ -33,9 +32,8 @@ TABLE = biased_table(150)
 
 
 def _study(settings: TunerSettings = SETTINGS, method: str = "dcs", **options: Any) -> Tuned:
-    return study_scheme(
-        Tuning(table=TABLE, method=get_method(method), settings=settings, seed=3, **options)
-    )
+    cell = toy_cell(method=method, tuner=settings, seed=3)
+    return study_scheme(Tuning(cell=cell, table=TABLE, **options))
 
 
 def _results(tuned: Tuned) -> list[tuple[Any, ...]]:
@@ -79,8 +77,8 @@ def test_what_samplers_ask_depends_on_results_in_all_parameters(sampler):
         study = optuna.create_study(
             directions=[*OBJECTIVES.values()], sampler=make_sampler(sampler, seed=1, trials=_ASKED)
         )
-        for trial in space.first([Hyperparameters(beta=beta) for beta in (0.1, 1.0)]):
-            study.enqueue_trial(trial.params)
+        for params in space.first([Hyperparameters(beta=beta) for beta in (0.1, 1.0)]):
+            study.enqueue_trial(params)
         for number in range(_ASKED):
             trial = study.ask()
             space.suggest(trial)

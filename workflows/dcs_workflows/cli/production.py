@@ -265,24 +265,17 @@ def export(
     tokens: Annotated[
         Path | None, option("FILE", 'JSON of first tokens: {"CLASS": [ID, ...], ...}.')
     ] = None,
-    label_words: Annotated[
-        Any,
-        option(
-            "A,B,...",
-            "Label word of each class, in the order of the scheme.",
-            parser=options.names,
-            show_default="the class names",
-        ),
-    ] = None,
 ) -> None:
     """Print a scheme that only adds offsets, as JSON: the `logit_bias` of an API request.
 
     The model then answers with the corrected label itself. The first token of each label word is
-    biased, with and without a space before it. Without a tokenizer, the offsets of the
+    biased, with and without a space before it: of the words of the prompt that the scheme was
+    fitted on, or else of the class names. Without a tokenizer, the offsets of the
     log-probabilities of the classes are printed. Schemes that do more are refused.
 
     Example: `dcs export runs/a-batch/scheme.json --model Qwen/Qwen3-8B`
     """
+    from dcs.prompting.files import described_task
     from dcs.scoring.models import first_tokens
 
     loaded = dcs.CorrectionScheme.load(scheme)
@@ -292,9 +285,9 @@ def export(
         raise SchemeError(f"{scheme}: {error}; {_best_offsets(scheme)}") from None
     if np.ptp(offsets) < _LEAST_OFFSET:
         raise SchemeError(f"{scheme}: all offsets are equal, and would change nothing")
-    words = label_words or list(loaded.classes)
-    if len(words) != len(loaded.classes):
-        raise ConfigError(f"--label-words {show(words)}: must be {len(loaded.classes)} words")
+    words = loaded.classes
+    if prompt := loaded.provenance.get("table", {}).get("prompt"):
+        words = described_task(prompt["task"], source=f"{scheme}: prompt").label_words
     if sum(each is not None for each in (model, encoding, tokens)) > 1:
         raise ConfigError("--model, --encoding, --tokens: give one of them")
     if tokens is not None:
@@ -309,8 +302,8 @@ def export(
         for token in map(str, own):
             if token in biases:
                 raise ConfigError(
-                    f"class {show(name)} begins with token {token}, as another one does; choose "
-                    "label words with different first tokens"
+                    f"class {show(name)} begins with token {token}, as another one does; give "
+                    "different ones by --tokens"
                 )
             # The limits of the API; only differences matter.
             biases[token] = round(float(np.clip(offset, -100.0, 100.0)), 4)

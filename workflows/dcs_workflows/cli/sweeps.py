@@ -151,7 +151,6 @@ def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
         Whether to print those to engines that run locally, too.
     """
     from dcs.scoring import engine_trait
-    from dcs.scoring.generation import PromptSet
 
     counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
@@ -160,8 +159,7 @@ def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
             address = origin(address) if address else request.scoring.engine
             # A server may return one sample per request.
             samples = request.scoring.votes or 1
-            prompts = len(PromptSet.select(**request.prompted).texts)
-            counts[request.model, address] += samples * prompts
+            counts[request.model, address] += samples * len(request.prompts.texts)
     for (model, address), number in counts.items():
         console.print(f"{model} at {address}: at most {number:,} requests")
 
@@ -333,7 +331,7 @@ def sweep(
         return
     show_plan(plan)
     missing = {"tables": len(plan.missing_tables), "cells": plan.n_cells - len(plan.ended)}
-    counts = {"tables": plan.n_tables, "cells": plan.n_cells, "failed": plan.n_failed}
+    counts = {"tables": len(plan.sources), "cells": plan.n_cells, "failed": plan.n_failed}
     conclude({"sweep": plan.config.name, **counts, "missing": missing}, as_json=as_json)
 
 
@@ -404,7 +402,7 @@ def _run(
     failures = {each.key: last_line(each.error or "") for each in records if not each.finished}
     summary = {
         "sweep": whole.name,
-        "tables": plan.n_tables,
+        "tables": len(plan.sources),
         "cells": plan.n_cells,
         "computed": progress.work["cells"],
         "failures": failures,

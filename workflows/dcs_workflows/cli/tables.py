@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dcs import CorrectionScheme, FittedScheme
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
-    from dcs_workflows.held_out import Rows
+    from dcs_workflows.tables import Rows
 
 #: Suffixes of files of corrected rows.
 _FORMATS = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -60,15 +60,7 @@ Margin = Annotated[
     option(
         "POINTS",
         "Largest loss of accuracy that no-harm accepts, with 95 % confidence.",
-        show_default="--rate times the COBias removed, 0.5 to 2",
-    ),
-]
-Rate = Annotated[
-    float | None,
-    option(
-        "RATE",
-        "Points of accuracy that no-harm accepts for a point of COBias.",
-        show_default="0.1",
+        show_default="a tenth of the COBias removed, 0.5 to 2",
     ),
 ]
 MaxAccuracyLoss = Annotated[
@@ -112,7 +104,6 @@ def tune(
     ] = None,
     prefer: Prefer = None,
     margin: Margin = None,
-    rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
     compare: Annotated[
@@ -139,12 +130,12 @@ def tune(
     Example: `dcs tune rows.csv --prefer balance --output runs`
     """
     from dcs.io import content_key
-    from dcs.selection.ensemble import inputs_of
     from dcs.selection.page import verdict
     from dcs_workflows.cli import views
     from dcs_workflows.cluster.sweep import run_here
     from dcs_workflows.config.sweep import TuneConfig, configured
     from dcs_workflows.plan import paths_by_name, plan_tuning
+    from dcs_workflows.study.cell import predictions
 
     direct_output(as_json=as_json, quiet=quiet)
     config = configured(
@@ -153,7 +144,6 @@ def tune(
         tuner__trials=trials,
         tuner__prefer=prefer,
         tuner__margin=margin,
-        tuner__rate=rate,
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
         earlier=earlier,
@@ -214,9 +204,7 @@ def tune(
         applied = f"dcs apply {shlex.quote(str(path))} ROWS"
         said = ""
         if rows["test"].labelled.any():
-            test_rows = rows["test"].only_labelled()
-            first, last = (each.predict(inputs_of(each, test_rows)) for each in (plain, scheme))
-            said = verdict(test_rows.labels, first, last, test_rows.classes)
+            said = verdict(*predictions(rows["test"], scheme), rows["test"].classes)
             console.print(said, style="bold")
         _write_result(path, scheme, front, rows, verdict=said, apply=applied)
         console.print(f"scheme written to {path}")
@@ -259,7 +247,7 @@ def _write_result(
     Those that there are none of now, but were of an earlier scheme, are removed.
     """
     from dcs.io import write_together
-    from dcs_workflows.held_out import FITTED, HELD_OUT
+    from dcs_workflows.tables import FITTED, HELD_OUT
 
     page = None
     if front is not None:
@@ -285,7 +273,6 @@ def pick(
     ],
     prefer: Prefer = None,
     margin: Margin = None,
-    rate: Rate = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
 ) -> None:
@@ -295,8 +282,8 @@ def pick(
     """
     from dcs.evaluation.drift import repredicted
     from dcs_workflows.cli.views import show_front
-    from dcs_workflows.held_out import HELD_OUT
-    from dcs_workflows.study.cell import evidence
+    from dcs_workflows.study.cell import evidence, predictions
+    from dcs_workflows.tables import HELD_OUT
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
@@ -306,7 +293,7 @@ def pick(
             "settings by cross-validation or development rows, such as dcs"
         )
     before = dcs.FittedScheme.load(front)
-    asked: dict[str, Any] = {"prefer": prefer, "margin": margin, "rate": rate}
+    asked: dict[str, Any] = {"prefer": prefer, "margin": margin}
     asked |= {"max_accuracy_loss": max_accuracy_loss, "max_cobias": max_cobias}
     picked = before.pick(dcs.Preference(**{k: v for k, v in asked.items() if v is not None}))
     new = picked.scheme
@@ -315,13 +302,11 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    judged = np.zeros((3, 0), np.int64)
-    if path.with_name(HELD_OUT).exists() and not new.inputs:
-        held_out = dcs.ProbabilityTable.read(path.with_name(HELD_OUT))
-        rows = held_out.subset(np.flatnonzero(held_out.labelled))
-        judged = np.array([rows.labels, rows.probs.argmax(axis=1), new.predict(rows.probs)])
+    # Schemes of several tables have no reference.
     if "reference" in provenance:
-        shown = evidence(picked, judged[0], judged[1], judged[2], len(new.classes))
+        file = path.with_name(HELD_OUT)
+        held_out = dcs.ProbabilityTable.read(file) if file.exists() else None
+        shown = evidence(picked, *predictions(held_out, new), len(new.classes))
         reference = repredicted(provenance["reference"], shown["confusion"])
         new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
     applied = f"dcs apply {shlex.quote(str(path))} ROWS"

@@ -37,9 +37,9 @@ from dcs_tracking.store.views import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.sweeps import announce
 from dcs_workflows.config.sweep import value_label
-from dcs_workflows.held_out import Rows
 from dcs_workflows.parallel import repeating
 from dcs_workflows.plan import ORIGINS, Progress, SweepPlan
+from dcs_workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
 _LINE_SECONDS = 30.0
@@ -63,7 +63,7 @@ def headline(plan: SweepPlan) -> str:
     """Return the size of a sweep and how much of it is finished, on one line."""
     failed = f", {plan.n_failed} failed" if plan.n_failed else ""
     return (
-        f"{plan.config.name}: {_count(plan.n_tables, 'table')}, "
+        f"{plan.config.name}: {_count(len(plan.sources), 'table')}, "
         f"{_count(plan.n_cells, 'cell')}; {_count(len(plan.ended) - plan.n_failed, 'cell')} "
         f"finished earlier{failed}"
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
@@ -20,8 +21,7 @@ from dcs_tracking import Archive, CellRecord
 from dcs_tracking.records import now_ms
 from dcs_workflows.cluster.connect import ClusterWatch, check_alive, check_processes, gone, look
 from dcs_workflows.cluster.pool import ScoringPool
-from dcs_workflows.held_out import Rows
-from dcs_workflows.parallel import RayMapper
+from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import (
     Budget,
     BudgetSpentError,
@@ -32,29 +32,23 @@ from dcs_workflows.plan import (
 )
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.storage import Studies, StudyStorageError
+from dcs_workflows.tables import Rows
 
-#: Maximum number of retries of cells whose worker died (out of memory, lost node).
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Maximum number of retries of a cell, or a trial, whose worker died (out of memory, lost node).
 _RETRIES = 3
+#: Maximum number of tasks ahead of the next result, as a multiple of the parallel tasks. Without a
+#: limit a slow first item would keep all other results in memory.
+_AHEAD = 2
 #: Ray errors that a cell may cause itself; all others are attributed to the cluster.
 _CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Timeout of a wait for results, after which the cluster is checked again: Ray ends this process
 #: silently soon after a node's daemon has died.
 _WAIT_SECONDS = 0.25
-_UNLIMITED = Budget()
 #: Delay before a cell is retried after its study storage failed.
 _STORAGE_SECONDS = 10.0
-
-
-@dataclass(slots=True)
-class _PendingCells:
-    """Cells of one table that are not yet submitted, grouped if they share a search.
-
-    The table is released when the last group has been submitted.
-    """
-
-    key: str
-    cells: deque[tuple[Cell, ...]]
-    tables: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +61,65 @@ class _Tuning:
     width: int
 
 
+@dataclass(frozen=True, slots=True)
+class RayMapper:
+    """Compute items as Ray tasks, from a driver or from inside another task.
+
+    A task that waits for others releases its CPU to Ray, so that cells with parallel trials cannot
+    block each other.
+
+    Attributes
+    ----------
+    width : int
+        Number of tasks to keep running; with 1, items are computed in the calling process.
+    options : dict
+        Ray options of each task, for example where it may run.
+    """
+
+    width: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        /,
+        *,
+        ahead: int | None = None,
+    ) -> Iterator[R]:
+        """Yield ``function(item)`` for every item; see :data:`dcs.selection.fitting.Mapper`.
+
+        The function and the tables that it holds are put into Ray's object store once.
+        """
+        if self.width == 1:
+            yield from map(function, items)
+            return
+        limit = _AHEAD * self.width if ahead is None else ahead
+        shared = ray.put(function)
+        task: Any = ray.remote(max_retries=_RETRIES)(_apply).options(**self.options)
+        source, running = iter(items), deque[Any]()
+        try:
+            while True:
+                more = islice(source, limit - len(running))
+                running.extend(task.remote(shared, item) for item in more)
+                if not running:
+                    return
+                yield ray.get(running.popleft())
+        except RayTaskError as error:
+            # Raise the original error, as in this process.
+            raise error.cause from error
+        finally:
+            # The caller stopped iterating, or an item failed: the other results are not needed.
+            for reference in running:
+                ray.cancel(reference, force=False)
+
+
+def _apply(function: Callable[[T], R], item: T) -> R:
+    """Run on a worker; Ray has replaced the reference of `function` by its value."""
+    with one_thread():
+        return function(item)
+
+
 class Driver:
     """Run the missing work of a plan on the Ray cluster that this process has joined.
 
@@ -76,8 +129,8 @@ class Driver:
         The plan.
     progress : Progress
         Progress of the sweep, initialised with the results of earlier runs.
-    budget : Budget, optional
-        What the run may use; by default unlimited.
+    budget : Budget
+        What the run may use.
 
     Raises
     ------
@@ -85,7 +138,7 @@ class Driver:
         If the cluster cannot run the work, or the study storage is unavailable.
     """
 
-    def __init__(self, plan: SweepPlan, progress: Progress, budget: Budget = _UNLIMITED) -> None:
+    def __init__(self, plan: SweepPlan, progress: Progress, budget: Budget) -> None:
         self._plan, self._progress, self._budget = plan, progress, budget
         # The limits that were reached.
         self._spent: set[str] = set()
@@ -103,8 +156,11 @@ class Driver:
 
         # Keys of the tables and ensembles whose cells are known.
         self._ready = set(plan.cells)
-        # Cells to compute, and cells being computed by the reference of their result.
-        self._waiting: deque[_PendingCells] = deque()
+        # Cells that share a search and are to be computed, by table after table, and the rows of
+        # the last table that cells were submitted of.
+        self._waiting: deque[tuple[str, tuple[Cell, ...]]] = deque()
+        self._rows: tuple[str, Any] = ("", None)
+        # Cells being computed, by the reference of their result.
         self._tuning: dict[Any, _Tuning] = {}
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
@@ -141,10 +197,13 @@ class Driver:
             ) from first.__cause__
 
     def _work(self) -> Iterator[CellRecord]:
-        self._update_progress()
-        self._start_scoring()
         while True:
+            self._spend()
+            self._placement = self._watch.latest
+            self._pool.fill(*self._placement.scoring(self._plan.config.scoring))
             self._start_tuning()
+            self._progress.running = len(self._tuning)
+            self._progress.show(self._progress)
             if not (self._pool.running or self._tuning):
                 return
             for done in self._wait():
@@ -152,15 +211,10 @@ class Driver:
                     yield from self._end_tuning(done, self._tuning.pop(done))
                 else:
                     yield from self._end_scoring(done)
-            self._start_scoring()
-            self._update_progress()
-            self._spend()
 
     def _spend(self) -> None:
         """Begin nothing more for which the budget is spent."""
-        self._progress.work.update(
-            {name: n - self._progress.work[name] for name, n in self._pool.used.items()}
-        )
+        self._progress.work |= self._pool.used
         if not (reached := self._budget.spent(self._progress)):
             return
         self._spent.add(reached)
@@ -178,14 +232,6 @@ class Driver:
             # With thousands in flight a wait is expensive: take all that have completed.
             ready, _ = ray.wait(running, num_returns=len(running), timeout=0, fetch_local=False)
         return list(ready)
-
-    def _update_progress(self) -> None:
-        self._placement, progress = self._watch.latest, self._progress
-        progress.running = len(self._tuning)
-        progress.show(progress)
-
-    def _start_scoring(self) -> None:
-        self._pool.fill(*self._placement.scoring(self._plan.config.scoring))
 
     def _end_scoring(self, done: Any) -> Iterator[CellRecord]:
         prompts, scored = self._pool.end(done)
@@ -207,35 +253,31 @@ class Driver:
                 yield record
 
     def _enqueue(self, key: str, cells: Sequence[Cell]) -> None:
-        if cells:
-            self._waiting.append(_PendingCells(key, deque(sharing(cells))))
+        self._waiting.extend((key, group) for group in sharing(cells))
 
     def _start_tuning(self) -> None:
         options = {"retry_exceptions": [StudyStorageError, RayError], **self._placement.cells}
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
-            waiting = self._waiting[0]
-            if waiting.tables is None:
-                tables = self._plan.tables[waiting.key].read()
+            width = self._width(self._waiting[0][1][0])
+            key, cells = self._waiting.popleft()
+            if key != self._rows[0]:
+                tables = self._plan.tables[key].read()
                 # Ray silently ends a process that contacts a dead daemon.
                 check_processes()
                 # Not put by the actor, whose node may leave before the cells are computed.
-                waiting.tables = ray.put(tables)
-            width = self._width(waiting.cells[0][0])
-            cells = waiting.cells.popleft()
+                self._rows = key, ray.put(tables)
             name = f"run_cells {cells[0].label} {cells[0].key[:8]}"
             running = self._cell_task.options(name=name, **options).remote(
                 run_cell,
                 cells,
-                waiting.tables,
+                self._rows[1],
                 self._plan.config.name,
                 RayMapper(width, self._placement.cells),
                 self._studies,
             )
             if not (self._tuning or self._progress.work["cells"]):
                 self._progress.first_cell = time.monotonic()
-            self._tuning[running] = _Tuning(cells, waiting.key, now_ms(), width)
-            if not waiting.cells:
-                self._waiting.popleft()
+            self._tuning[running] = _Tuning(cells, key, now_ms(), width)
 
     def _width(self, cell: Cell) -> int:
         """Return the number of parallel tasks of a cell: its share of the CPUs without a cell.
@@ -250,8 +292,7 @@ class Driver:
             options, _ = self._placement.scoring(self._plan.config.scoring)
             scoring = actors * float(options["num_cpus"]) if self._placement.shared else 0.0
             free -= sum(tuning.width for tuning in self._tuning.values()) + math.ceil(scoring)
-        share = free // sum(len(waiting.cells) for waiting in self._waiting)
-        return max(1, share)
+        return max(1, free // len(self._waiting))
 
     def _end_tuning(self, done: Any, ended: _Tuning) -> Iterator[CellRecord]:
         records: list[CellRecord]

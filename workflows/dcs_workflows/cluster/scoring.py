@@ -17,7 +17,7 @@ from dcs.errors import ScoringError
 from dcs.scoring import Progress, StoredScorer, engine_trait
 from dcs.scoring.base import Prompts, score_rows
 from dcs.scoring.cache import SHARD_SIZE
-from dcs.scoring.generation import PromptSet, ScorerInfo
+from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.tables import Scoring, StoredTables, TableRequest, texts_key
@@ -170,7 +170,7 @@ class TableScoring:
                 "command again"
             )
         self.key, self.request = key, request
-        self.prompts = PromptSet.select(**request.prompted)
+        self.prompts = request.prompts
         self.n_prompts = len(self.prompts.texts)
         size = min(SHARD_SIZE, max(_LEAST, -(-self.n_prompts // _SHARDS)))
         starts = range(0, self.n_prompts, size)
@@ -203,7 +203,6 @@ class TableScoring:
         """Write both tables of a complete scoring, and return its record."""
         return stored.write(
             self.prompts.tables(self._probs, info, self._reasons),
-            model=self.request.model,
             seconds=time.perf_counter() - self._clock,
             gpus=sum(work.gpus for work in self._remarks),
             scorer={
@@ -212,7 +211,6 @@ class TableScoring:
                 "revision": info.revision,
                 **info.settings,
             },
-            demonstrations=[example.id for example in self.prompts.demonstrations.examples],
             remarks=[
                 *([self.prompts.unlabelled] if self.prompts.unlabelled else []),
                 *(line for lines in self._remarks.values() for line in lines),

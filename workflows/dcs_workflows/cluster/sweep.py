@@ -41,7 +41,7 @@ def run_sweep(
     DCSError
         If a table cannot be scored, or the budget is spent. Computed cells are recorded.
     """
-    progress.tables_done, progress.tables_total = len(plan.cells), plan.n_tables
+    progress.tables_done, progress.tables_total = len(plan.cells), len(plan.sources)
     progress.cells_done, progress.cells_total = len(plan.ended), plan.n_cells
     progress.cells_failed = plan.n_failed
     progress.show(progress)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, create_model, model_validator
 
 from dcs.errors import ConfigError, check_choice, origin, served_revision
-from dcs.io import Strict, as_value_error, validated
+from dcs.io import as_value_error, validated
 from dcs.plugins import plugin_version
 from dcs.scoring import (
     PACKAGED_ENGINES,
@@ -32,10 +32,11 @@ _FIELDS = {
     for name, field in engine_options(engine).model_fields.items()
 }
 
-#: The options of all packaged engines; one that is not set has the default of the engine.
+#: The options of all packaged engines; one that is not set has the default of the engine. What
+#: other engines accept is checked below.
 _Options: Any = create_model(
     "_Options",
-    __base__=Strict,
+    __config__=ConfigDict(extra="allow", frozen=True, allow_inf_nan=False),
     **{  # type: ignore[call-overload]
         name: (field.rebuild_annotation() | None, _DEFAULTS.get(name))
         for name, field in _FIELDS.items()
@@ -57,15 +58,8 @@ class ScoringSettings(_Options):  # type: ignore[misc]
         Local folder in which scored prompts are stored; by default next to the tables.
     """
 
-    model_config = ConfigDict(extra="allow")
-
     engine: str = "transformers"
     store: Annotated[str, AfterValidator(local_folder)] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown_keys(cls, values: Any) -> Any:
-        return values  # what an engine accepts is only known below
 
     @model_validator(mode="after")
     def _has_known_options(self) -> ScoringSettings:

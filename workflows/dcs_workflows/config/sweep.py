@@ -32,13 +32,11 @@ from dcs.prompting.files import get_task
 from dcs.prompting.tasks import parse_shots
 from dcs.selection.methods import get_method, method_names
 from dcs_tracking.archive import TrackingSettings
-from dcs_tracking.results.settings import objective_name
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.tuner import (
     PARTS,
     PREFERENCE_FIELDS,
-    FixedObjective,
-    ObjectiveChoice,
+    ObjectiveName,
     TunerSettings,
 )
 
@@ -120,8 +118,6 @@ def value_label(axis: str, value: Any) -> str:
     value : object
         A value of the axis.
     """
-    if axis == "objectives":
-        return objective_name(value.model_dump() if isinstance(value, FixedObjective) else value)
     if isinstance(value, tuple):
         return "..".join(map(str, value))
     return _NONE_LABELS.get(axis, "none") if value is None else str(value)
@@ -252,7 +248,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
         separately for each seed.
     methods : tuple of str
         Correction methods; ``icl`` is the uncorrected model.
-    objectives : tuple of str or FixedObjective
+    objectives : tuple of str
         Objectives to compare, as in :class:`TunerSettings`; by default that of the tuner.
     axes : mapping of str to tuple
         Values to compare of other tuner settings, by name.
@@ -263,8 +259,8 @@ class SweepConfig(PromptsConfig, TuneConfig):
         Whether to combine all objectives, axes and sizes, or to vary one at a time with the
         others set as in `tuner` and all rows.
     optuna_storage : str or None
-        Folder of journals, or URL of a database, for the Optuna studies, one per cell; by default
-        the folder ``studies`` in the output folder. ``memory`` stores none: a cell that is stopped
+        URL of a database for the Optuna studies, one per cell; by default they are journals in the
+        folder ``studies`` of the output folder. ``memory`` stores none: a cell that is stopped
         begins again, and nodes need no folder in common. Never displayed or recorded, because a
         URL may contain a password.
     """
@@ -277,7 +273,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     methods: Axis[Annotated[str, AfterValidator(_known_method)]] = method_names()
     limit: int | None = Field(default=None, ge=20)
-    objectives: Distinct[ObjectiveChoice] = ()
+    objectives: Distinct[ObjectiveName] = ()
     axes: AxisValues = Field(default_factory=dict)
     optimization_sizes: Axis[SizeChoice] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"

@@ -6,17 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 
-from dcs.errors import unknown
 from dcs.io import Strict
 from dcs.methods.parameters import PARAMETERS, Parameter
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
@@ -31,42 +22,8 @@ _TERMS: Final[dict[str, frozenset[str]]] = {
 }
 
 
-class FixedObjective(Strict):
-    """An objective whose weights are not tuned.
-
-    Attributes
-    ----------
-    beta, tau : float
-        Weights of the COBias and PMI terms.
-    """
-
-    beta: float = Field(ge=0.0)
-    tau: float = Field(ge=0.0)
-
-
-def _check_objective(value: Any) -> str | FixedObjective:
-    if isinstance(value, dict | FixedObjective):
-        fixed = FixedObjective.model_validate(value)
-        # Canonical name, so that the same work is not done under two names.
-        return "err" if fixed.beta == fixed.tau == 0.0 else fixed
-    if isinstance(value, str) and value in _TERMS:
-        return value
-    weights = ", or fixed weights such as {beta: 0.5, tau: 0.1}"
-    raise unknown("objective", value, tuple(_TERMS), weights)
-
-
-def _serialize(value: str | FixedObjective) -> Any:
-    return value if isinstance(value, str) else value.model_dump()
-
-
-#: The name of an objective, or fixed weights. Validated by a function, because pydantic would
-#: include the types of the union in the key of an error.
-ObjectiveChoice: TypeAlias = Annotated[
-    str | FixedObjective,
-    PlainValidator(_check_objective),
-    PlainSerializer(_serialize, return_type=Any),
-]
-
+#: Names of objectives; the space may fix the weights of their terms.
+ObjectiveName: TypeAlias = Literal["full", "err", "err+pmi", "err+cobias"]
 
 PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
 
@@ -183,9 +140,8 @@ class TunerSettings(Strict):
         still running, also on a single CPU, so the window affects the result.
     judge, space, search : Judge, Space, Search
         Rows to judge on, hyperparameters of a trial, and its annealing.
-    objective : "full", "err", "err+pmi", "err+cobias" or FixedObjective
-        The terms of Z: beta and tau of those not named are 0 (paper, Section 4.4). Alternatively,
-        fixed weights of all terms.
+    objective : "full", "err", "err+pmi" or "err+cobias"
+        The terms of Z: beta and tau of those not named are 0 (paper, Section 4.4).
     memberships : int or None
         Number of available membership functions, from coarse to fine; None means all. See
         :meth:`dcs.CorrectionSet.limited`.
@@ -203,7 +159,7 @@ class TunerSettings(Strict):
     judge: Judge = Judge()
     space: Space = Space()
     search: Search = Search()
-    objective: ObjectiveChoice = "full"
+    objective: ObjectiveName = "full"
     memberships: int | None = Field(default=None, ge=0, le=MEMBERSHIP_COUNT)
     keep_unlabelled: bool = False
     prefer: Prefer = "no-harm"
@@ -249,11 +205,8 @@ class TunerSettings(Strict):
     def values(self, name: str) -> tuple[Any, ...]:
         """Return the bounds or choices of a knob; a single value if it is fixed."""
         own: tuple[Any, ...] = getattr(self.space, name)
-        if name not in ("beta", "tau"):
-            return own
-        if isinstance(self.objective, FixedObjective):
-            return (getattr(self.objective, name),)
-        return own if name in _TERMS[self.objective] else (0.0,)
+        left_out = name in ("beta", "tau") and name not in _TERMS[self.objective]
+        return (0.0,) if left_out else own
 
 
 PARTS: Final[dict[str, type[Strict]]] = {"judge": Judge, "space": Space, "search": Search}

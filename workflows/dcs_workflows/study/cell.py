@@ -19,16 +19,16 @@ from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
-from dcs.selection.fitting import Mapper
+from dcs.selection.fitting import Mapper, Threads
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
 from dcs_tracking.records import now_ms
-from dcs_workflows.held_out import Rows
-from dcs_workflows.parallel import IN_PROCESS, one_thread
+from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import Studies
 from dcs_workflows.study.study import Tuning, study_scheme
+from dcs_workflows.tables import Rows
 
 Labels: TypeAlias = NDArray[np.int64]
 
@@ -40,7 +40,7 @@ def compute_cell(
     *,
     sweep: str,
     progress: Callable[[float], None] = lambda share: None,
-    mapper: Mapper = IN_PROCESS,
+    mapper: Mapper = Threads(1),  # noqa: B008 - frozen
     studies: Studies | None = None,
     known: dict[Any, Any] | None = None,
 ) -> CellRecord:
@@ -71,7 +71,6 @@ def compute_cell(
     """
     started_ms = now_ms()
     optimization, test = optimization_rows(tables["optimization"], cell), tables["test"]
-    method = get_method(cell.method)
     first = reference = None
     if not isinstance(optimization, TableEnsemble):
         rows = optimization
@@ -79,14 +78,12 @@ def compute_cell(
         first = mean_of(optimization)
         rows = optimization.combined(first)
         reference = rows.probs.argmax(axis=1).astype(np.int64)
-        if method.needs != "nothing":
+        if get_method(cell.method).needs != "nothing":
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
     fitted = study_scheme(
         Tuning(
+            cell=cell,
             table=rows,
-            method=method,
-            settings=cell.tuner,
-            seed=cell.seed,
             progress=progress,
             mapper=mapper,
             stored=None if studies is None or cell.tuner is None else studies.of(cell),
@@ -97,7 +94,7 @@ def compute_cell(
     scheme = fitted.scheme
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
-    judged = _predictions(test, scheme)
+    judged = predictions(test, scheme)
     kept = {"held_out": evidence(fitted.front, *judged, test.n_classes)}
     if isinstance(optimization, ProbabilityTable):
         probs = optimization.probs
@@ -212,9 +209,9 @@ def evidence(
     return {"confusion": confusion.tolist(), "gained": gained, "lost": lost, **promise}
 
 
-def _predictions(test: Rows, scheme: CorrectionScheme) -> tuple[Labels, Labels, Labels]:
+def predictions(test: Rows | None, scheme: CorrectionScheme) -> tuple[Labels, Labels, Labels]:
     """Return the labels of the labelled rows, and uncorrected and corrected predictions."""
-    if not test.labelled.any():
+    if test is None or not test.labelled.any():
         none = np.zeros(0, np.int64)
         return none, none, none
     test = test.only_labelled()

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from typing import Any, Final, Literal
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -142,9 +143,11 @@ class StoredStudy:
         """The storage, as Optuna uses it."""
         if self.address is not None:
             return _open_database(self.address)
-        path = str(self.file)
+        # Other processes are locked out for longer than a line. Optuna's own lock stays when a
+        # process is killed, and the next one waits for half a minute.
+        own: Any = threading.Lock()
         try:
-            return JournalStorage(JournalFileBackend(path, lock_obj=_Held(path)))
+            return JournalStorage(JournalFileBackend(str(self.file), lock_obj=own))
         except OSError:
             raise
         except Exception as error:  # Optuna raises various types.
@@ -175,7 +178,7 @@ class Studies:
     output : pathlib.Path
         The output folder.
     storage : str or None
-        Another folder of the journals, URL of a database, or `MEMORY`, which stores none.
+        URL of a database, or `MEMORY`, which stores none; None for journals in the folder.
     """
 
     output: Path
@@ -185,20 +188,19 @@ class Studies:
         """Return the study of a cell, which may not exist yet; None if studies are not stored."""
         if self.storage == MEMORY:
             return None
-        name = f"{cell.label} {cell.key[:8]}"
-        if self.storage is not None and "://" in self.storage:
-            return StoredStudy(name, self.output / "studies" / f"{cell.key}.lock", self.storage)
-        folder = self.output / "studies" if self.storage is None else Path(self.storage)
-        return StoredStudy(name, folder.expanduser() / f"{cell.key}.journal")
+        kind = "journal" if self.storage is None else "lock"
+        file = self.output / "studies" / f"{cell.key}.{kind}"
+        return StoredStudy(f"{cell.label} {cell.key[:8]}", file, self.storage)
 
     def check(self, *, connect: bool = False) -> None:
         """Raise StudyStorageError if a database is unknown or, if tried, cannot be reached."""
-        if self.storage is not None and "://" in self.storage:
-            stored = StoredStudy("", self.output, self.storage)
-            with stored.storage_errors():
-                make_url(self.storage).get_dialect().import_dbapi()
-                if connect:
-                    _ = stored.storage
+        if self.storage is None or self.storage == MEMORY:
+            return
+        stored = StoredStudy("", self.output, self.storage)
+        with stored.storage_errors():
+            make_url(self.storage).get_dialect().import_dbapi()
+            if connect:
+                _ = stored.storage
 
 
 @lru_cache(maxsize=4)
@@ -221,19 +223,6 @@ def collect_studies(studies: Iterable[StoredStudy], path: Path) -> int:
             )
     atomic_write_text(path, "".join(json.dumps(log) + "\n" for log in lines.logs))
     return len(found)
-
-
-class _Held(JournalFileSymlinkLock):
-    """Of a journal that one process has locked for longer than a line.
-
-    Optuna's own lock stays when a process is killed, and the next one waits for half a minute.
-    """
-
-    def acquire(self) -> bool:  # noqa: D102
-        return True
-
-    def release(self) -> None:  # noqa: D102
-        pass
 
 
 class _Lines(BaseJournalBackend):

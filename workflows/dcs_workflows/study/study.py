@@ -18,13 +18,20 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.trial import FixedTrial, FrozenTrial, TrialState
+from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import METRICS
-from dcs.methods.parameters import MIXTURE, Hyperparameters
+from dcs.methods.parameters import (
+    MIXTURE,
+    PARAMETERS,
+    STANDARD_SCHEDULE,
+    Hyperparameters,
+    Parameter,
+)
 from dcs.plugins import naming_plugin
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.search.schedule import Schedule
 from dcs.seeds import derive_seed
 from dcs.selection.compare import (
     SelectionSettings,
@@ -32,15 +39,14 @@ from dcs.selection.compare import (
     reference_of,
     standard_settings,
 )
-from dcs.selection.fitting import Fit, Fitting, Mapper
+from dcs.selection.fitting import Fit, Fitting, Mapper, Threads
 from dcs.selection.front import FittedScheme
-from dcs.selection.methods import Method
+from dcs.selection.methods import Method, get_method
 from dcs.selection.points import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_tracking.records import now_ms
 from dcs_workflows.config.tuner import Sampler, TunerSettings
-from dcs_workflows.parallel import IN_PROCESS
-from dcs_workflows.study.space import SearchSpace
+from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
 
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
@@ -49,6 +55,10 @@ _SAMPLER_SEEDS: Final = 2**32
 _STARTUP: Final = 10
 #: PMI weights of standard settings without COBias, as shares of the largest.
 _TAU_SHARES: Final = (0.1, 0.4, 1.0)
+#: Number of accepted and generated moves that end a temperature of the published schedules.
+_PUBLISHED_MOVES: Final = {"published": (3, 6), "published-long": (150, 300)}
+#: Knobs of the schedule that are tuned, by name of the schedule.
+_TUNED: Final = {"tuned": None, "paper": ("lambda1", "lambda2")}
 _FRONT: Final = "front"
 
 
@@ -58,14 +68,11 @@ class Tuning:
 
     Attributes
     ----------
+    cell : Cell
+        Its method, the settings of the tuner, if the method is tuned, and the root seed, from
+        which the seeds of folds, sampler and searches are derived.
     table : ProbabilityTable
         The optimization rows.
-    method : Method
-        Method to fit.
-    settings : TunerSettings or None
-        Settings of the tuner; None for a method that is not tuned.
-    seed : int
-        Root seed, from which the seeds of folds, sampler and searches are derived.
     progress : callable
         Called with the completed fraction of the work, 0..1.
     mapper : Mapper
@@ -78,12 +85,10 @@ class Tuning:
         Predictions that accuracy is compared with; None for those of the table.
     """
 
+    cell: Cell
     table: ProbabilityTable
-    method: Method
-    settings: TunerSettings | None
-    seed: int
     progress: Callable[[float], None] = lambda share: None
-    mapper: Mapper = IN_PROCESS
+    mapper: Mapper = Threads(1)
     stored: StoredStudy | None = None
     known: dict[Any, Any] = field(default_factory=dict)
     reference: NDArray[np.int64] | None = None
@@ -114,14 +119,14 @@ class Tuned:
 
 def study_scheme(tuning: Tuning) -> Tuned:
     """Run the study of a cell and pick a point of its front."""
-    table, method, settings = tuning.table, tuning.method, tuning.settings
+    table, cell, method = tuning.table, tuning.cell, get_method(tuning.cell.method)
     n_labelled = int(table.labelled.sum())
     if method.settings is None or not method.compares(n_labelled):
         with naming_plugin("dcs.methods", method.name):
             return Tuned(
-                method.fit(table.probs, table.labels, classes=table.classes, seed=tuning.seed)
+                method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
             )
-    selection = _selection(method.settings(n_labelled), settings)
+    selection = _selection(method.settings(n_labelled), cell.tuner)
     if _FRONT not in tuning.known:
         tuning.known[_FRONT] = _run(tuning, selection)
     trials, front, gain = tuning.known[_FRONT]
@@ -133,19 +138,14 @@ def study_scheme(tuning: Tuning) -> Tuned:
         params |= {"best_trial": numbers[0]}
     if point.settings:
         params |= {"averaged": len(point.settings)}
-    metrics = point_metrics(point) | {"dev/lasting_cobias": point.lasting_cobias}
-    metrics |= {"dev/trials_gain": gain}
+    metrics = {"dev/score": point.accuracy - point.cobias}
+    metrics |= {f"dev/{name}": getattr(point.estimate, name) for name in (*METRICS, "n_rows")}
+    metrics |= {f"dev/{n}": getattr(point.change, n) for n in ("gained", "lost", "changed")}
+    metrics |= {"dev/lasting_cobias": point.lasting_cobias, "dev/trials_gain": gain}
     # Methods that share a search have their own names.
     named = {**fitted.scheme.provenance, "method": method.name}
     scheme = replace(fitted.scheme, provenance=named)
     return Tuned(scheme, trials, params, metrics, fitted)
-
-
-def point_metrics(point: FrontPoint) -> dict[str, float]:
-    """Return the metrics by which points are selected, and accuracy minus COBias."""
-    named = {f"dev/{name}": getattr(point.estimate, name) for name in (*METRICS, "n_rows")}
-    named |= {f"dev/{name}": getattr(point.change, name) for name in ("gained", "lost", "changed")}
-    return {"dev/score": point.accuracy - point.cobias} | named
 
 
 def _main_params(point: FrontPoint) -> dict[str, Any]:
@@ -183,9 +183,9 @@ def _run(
     tuning: Tuning, selection: SelectionSettings
 ) -> tuple[tuple[TrialRecord, ...], FittedScheme, float]:
     """Return trials, front, and what the sampled trials gained, in score."""
-    table, settings = tuning.table, tuning.settings
+    table, cell, settings = tuning.table, tuning.cell, tuning.cell.tuner
     fitting = Fitting(
-        table.probs, table.labels, **selection.judge, seed=tuning.seed, groups=table.groups
+        table.probs, table.labels, **selection.judge, seed=cell.seed, groups=table.groups
     )
     standard = standard_settings(selection, table.n_classes)
     front = partial(
@@ -200,7 +200,7 @@ def _run(
     searched = [each for each in standard if each.corrections != "none"] or standard
     # Development rows do not take part in searches.
     n_rows = fitting.labels.size - (fitting.truth.size if fitting.n_folds == 1 else 0)
-    space = SearchSpace(settings, tuning.method, searched, n_rows=int(n_rows))
+    space = SearchSpace(settings, get_method(cell.method), searched, n_rows=int(n_rows))
     unsearched = [each for each in standard if each not in searched and space.admits(each)]
     others = fitting.judge(unsearched, mapper=tuning.mapper)
     stored = tuning.stored
@@ -237,6 +237,120 @@ def _record(number: int, fit: Fit, seconds: float, started_ms: int) -> TrialReco
     )
 
 
+class SearchSpace:
+    """The hyperparameters of a study, all of which every trial has.
+
+    Parameters
+    ----------
+    settings : TunerSettings
+        Bounds, choices and fixed values.
+    method : Method
+        Its `fixed` knobs are not tuned.
+    standard : sequence of Hyperparameters
+        The standard settings.
+    n_rows : int
+        Number of rows of a search.
+    """
+
+    def __init__(
+        self,
+        settings: TunerSettings,
+        method: Method,
+        standard: Sequence[Hyperparameters],
+        *,
+        n_rows: int,
+    ) -> None:
+        self._settings, self._n_rows = settings, n_rows
+        tuned = _TUNED.get(settings.search.schedule, ())
+        self._rows = [
+            row for row in PARAMETERS if not row.schedule or tuned is None or row.name in tuned
+        ]
+        self._values = {row.name: settings.values(row.name) for row in self._rows}
+        self._values |= {name: (value,) for name, value in (method.fixed or {}).items()}
+        if settings.memberships is not None and settings.memberships < 2:
+            families = self._values["corrections"]
+            self._values["corrections"] = tuple(f for f in families if f != "memberships")
+        # As the standard settings, searches among many classes make fewer moves per class.
+        share = min(1.0, standard[0].schedule.lambda2 / STANDARD_SCHEDULE.lambda2)
+        for name in {"lambda1", "lambda2"} & self._values.keys() - settings.given:
+            self._values[name] = tuple(v * share for v in self._values[name])
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        """Names of the calibrations that trials may have."""
+        return tuple(self._values["calibration"])
+
+    def suggest(self, trial: BaseTrial) -> Hyperparameters:
+        """Suggest a complete setting."""
+        drawn = {row.name: self._draw(trial, row) for row in self._rows}
+        own = [row.name for row in self._rows if row.schedule]
+        schedule = self._schedule({name: drawn.pop(name) for name in own})
+        if drawn["beta"] == drawn["tau"] == 0.0:
+            # Without another term, the weight of the error rate has no effect.
+            drawn["error_weight"] = 1.0
+        weights_only = drawn["corrections"] == "weights"
+        memberships = None if weights_only else self._settings.memberships
+        return Hyperparameters(**drawn, memberships=memberships, schedule=schedule)
+
+    def first(self, standard: Sequence[Hyperparameters]) -> list[dict[str, Any]]:
+        """Return the parameters to enqueue, as near to `standard` as possible."""
+        own = [each for each in standard if each.corrections in self._values["corrections"]]
+        found = [self._params(each) for each in own if self.admits(each)]
+        found = found or [self._params(standard[0])]
+        distinct: dict[Hyperparameters, dict[str, Any]] = {}
+        for params in found:
+            distinct.setdefault(self.suggest(FixedTrial(params)), params)
+        return [*distinct.values()]
+
+    def admits(self, setting: Hyperparameters) -> bool:
+        """Whether a setting has a calibration and corrections of the space."""
+        names = ["calibration"]
+        if setting.corrections != "none":
+            names += ["corrections", "spacing"]
+        elif self._settings.given & {"corrections", "spacing"}:
+            names += ["corrections"]
+        return all(getattr(setting, name) in self._values[name] for name in names)
+
+    def _params(self, setting: Hyperparameters) -> dict[str, Any]:
+        """Return the parameters nearest to a setting."""
+        schedule = setting.schedule
+        own = {"temperature_ratio": schedule.final_temperature / schedule.initial_temperature}
+        params: dict[str, Any] = {}
+        for name, values in self._values.items():
+            value: Any = own.get(name, getattr(setting, name, getattr(schedule, name, None)))
+            if value not in values:
+                if isinstance(values[0], str):
+                    value = values[0]
+                elif len(values) == 2:
+                    value = min(max(value, values[0]), values[1])
+                else:
+                    value = min(values, key=lambda each: abs(float(each) - float(value)))
+            params[name] = value
+        return params
+
+    def _draw(self, trial: BaseTrial, row: Parameter) -> Any:
+        values = self._values[row.name]
+        if len(values) == 2 and not isinstance(values[0], str) and values[0] != values[1]:
+            if row.integer:
+                return trial.suggest_int(row.name, int(values[0]), int(values[1]))
+            low, high = float(values[0]), float(values[1])
+            return trial.suggest_float(row.name, low, high, log=row.logarithmic and low > 0.0)
+        return trial.suggest_categorical(row.name, list(dict.fromkeys(values)))
+
+    def _schedule(self, drawn: dict[str, Any]) -> Schedule:
+        search = self._settings.search
+        changed = search.changed
+        if search.schedule in _PUBLISHED_MOVES:
+            published = Schedule.published(self._n_rows, *_PUBLISHED_MOVES[search.schedule])
+            return replace(published, **changed)
+        if search.schedule == "paper":
+            paper = Schedule.published(self._n_rows)
+            return replace(paper, **drawn, per_class=True, count_worse=True, start="dont-change")
+        ratio = drawn.pop("temperature_ratio")
+        drawn["final_temperature"] = drawn["initial_temperature"] * ratio
+        return replace(STANDARD_SCHEDULE, **drawn, **changed)
+
+
 class _Study:
     """The study while it runs."""
 
@@ -247,14 +361,14 @@ class _Study:
         fitting: Fitting,
         space: SearchSpace,
         *,
-        first: Sequence[FixedTrial],
+        first: Sequence[dict[str, Any]],
         copy: optuna.Study | None,
     ) -> None:
         self._tuning, self._fitting, self._space, self._first = tuning, fitting, space, first
         self._settings = settings
         self.n_first = len(first)
         self._n_trials = max(settings.trials, self.n_first)
-        seed = derive_seed(tuning.seed, "sampler") % _SAMPLER_SEEDS
+        seed = derive_seed(tuning.cell.seed, "sampler") % _SAMPLER_SEEDS
         self._study = optuna.create_study(
             directions=[*OBJECTIVES.values()],
             sampler=make_sampler(settings.sampler, seed=seed, trials=self._n_trials),
@@ -269,59 +383,48 @@ class _Study:
 
     def run(self) -> None:
         """Judge the standard settings together, then those of the sampler in a window."""
-        for trial in self._first:
-            self._study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
-        settings = [self._ask()[1] for _ in self._first]
-        clock, started_ms = time.perf_counter(), now_ms()
+        for params in self._first:
+            self._study.enqueue_trial(params)
         if MIXTURE in self._space.calibrations:
             self._fitting.prepare(self._tuning.mapper)
-        if len(self._earlier) < self.n_first:
-            share = self.n_first / self._n_trials
-            judged = self._fitting.judge(
-                settings,
-                mapper=self._tuning.mapper,
-                progress=lambda part: self._tuning.progress(0.95 * share * part),
-            )
-        else:
-            judged = [*map(_earlier_fit, settings, self._earlier)]
-        seconds = (time.perf_counter() - clock) / len(judged)
-        for fit in judged:
-            self._tell(fit, seconds, started_ms)
-        self._sample()
+        self._judge(range(self.n_first), window=None)
+        self._judge(range(self.n_first, self._n_trials), window=self._settings.window)
 
-    def _sample(self) -> None:
-        window, fitting = self._settings.window, self._fitting
+    def _judge(self, numbers: range, *, window: int | None) -> None:
+        """Judge trials, of which no more than a window are asked before they are told."""
+        found: dict[int, tuple[Fit, float, int]] = {}
 
         def items() -> Iterator[Hyperparameters]:
-            for number in range(self.n_first, self._n_trials):
+            for number in numbers:
                 # All trials but those of the window are told, in order, and no others.
-                while len(self.fits) <= number - window:
+                while window is not None and len(self.fits) <= number - window:
                     self._tell(*found[len(self.fits)])
-                _, setting = self._ask()
+                setting = self._ask()
                 if number < len(self._earlier):
-                    found[number] = (_earlier_fit(setting, self._earlier[number]), 0.0, 0)
+                    accuracy, cobias, moves = self._earlier[number].values
+                    found[number] = (Fit(setting, accuracy, cobias, int(moves)), 0.0, 0)
                 else:
                     yield setting
 
-        found: dict[int, tuple[Fit, float, int]] = {}
         # Trial n is asked when trial n - window is done.
-        results = self._tuning.mapper(partial(_timed, fitting.rows.fit), items(), ahead=window)
+        fit = partial(_timed, self._fitting.rows.fit)
+        results = self._tuning.mapper(fit, items(), ahead=window)
         for index, (schemes, took, started_ms) in enumerate(results):
-            number = max(self.n_first, len(self._earlier)) + index
-            fit = fitting.judged(self._asked[number][1], schemes)
-            found[number] = (fit, took, started_ms)
+            number = max(numbers.start, len(self._earlier)) + index
+            judged = self._fitting.judged(self._asked[number][1], schemes)
+            found[number] = (judged, took, started_ms)
             self._tuning.progress(0.95 * (number + 1) / self._n_trials)
-        while len(self.fits) < self._n_trials:
+        while len(self.fits) < numbers.stop:
             self._tell(*found[len(self.fits)])
 
-    def _ask(self) -> tuple[optuna.Trial, Hyperparameters]:
+    def _ask(self) -> Hyperparameters:
         trial = self._study.ask()
         setting = self._space.suggest(trial)
         found = next((each for each in self._stored if each.params == trial.params), None)
         if found is not None:
             self._earlier.append(found)
         self._asked.append((trial, setting))
-        return self._asked[-1]
+        return setting
 
     def _tell(self, fit: Fit, seconds: float, started_ms: int) -> None:
         """Tell the study the next trial in order, and store it."""
@@ -351,11 +454,6 @@ class _Study:
             # Those told so far, which do not depend on the number of workers.
             loss = max(each.accuracy for each in self.fits) - fit.accuracy
             trial.set_constraint("max_accuracy_loss", 100.0 * loss - settings.max_accuracy_loss)
-
-
-def _earlier_fit(setting: Hyperparameters, trial: FrozenTrial) -> Fit:
-    accuracy, cobias, moves = trial.values
-    return Fit(setting, accuracy, cobias, int(moves))
 
 
 def _timed(
