@@ -209,7 +209,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     if table.repeated:
         remarks.append(
             f"{table.repeated:,} rows repeat the text or id of another, and stay with it when "
-            "rows are divided; intervals on held-out rows count them as independent"
+            "rows are divided; in variances they count once"
         )
     return Source(table, frame, reading, "; ".join(remarks))
 

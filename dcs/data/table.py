@@ -29,6 +29,7 @@ from dcs.data.checks import (
 )
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
+from dcs.data.splits import copied_rows
 from dcs.errors import TableError, escaped, quoted, reason
 from dcs.io import atomic_path, existing_file, parse_json, readable, validated
 
@@ -414,6 +415,11 @@ class ProbabilityTable:
     def n_classes(self) -> int:
         """Number of classes, N."""
         return int(self.probs.shape[1])
+
+    @property
+    def copies(self) -> NDArray[np.int64]:
+        """Group of copies of every row, [M]: see `dcs.data.splits.copied_rows`."""
+        return copied_rows(self.probs, self.groups)
 
     @property
     def repeated(self) -> int:

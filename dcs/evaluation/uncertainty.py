@@ -276,7 +276,7 @@ def paired_errors(
     return float(accuracy.std()), float((accuracy - bias).std())
 
 
-def design_effect(groups: ArrayLike, changed: ArrayLike) -> float:
+def design_effect(groups: ArrayLike, changed: ArrayLike | None = None) -> float:
     """Return the factor by which copies increase the variance of a mean, 1 or more.
 
     Copies of a row are predicted alike, so that a group of them counts once: the factor is the
@@ -286,10 +286,11 @@ def design_effect(groups: ArrayLike, changed: ArrayLike) -> float:
     ----------
     groups : array of int, shape [M]
         Group of copies of every row.
-    changed : array of bool, shape [M]
-        Rows on which the two sets of predictions differ.
+    changed : array of bool, shape [M], optional
+        Rows on which the two sets of predictions differ; by default all, for a single set.
     """
-    sizes = np.unique(np.asarray(groups)[np.asarray(changed)], return_counts=True)[1]
+    own = np.asarray(groups)
+    sizes = np.unique(own if changed is None else own[np.asarray(changed)], return_counts=True)[1]
     return float((sizes**2).sum() / sizes.sum()) if sizes.size else 1.0
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.splits import stratified_folds
+from dcs.data.splits import copied_rows, stratified_folds
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, quoted, show
 from dcs.methods.calibrations.maps import fit_stack
@@ -155,6 +155,11 @@ class TableEnsemble:
     def groups(self) -> NDArray[np.int64]:
         """Numbers that are equal in rows of the same text, [M]."""
         return self.tables[0].groups
+
+    @property
+    def copies(self) -> NDArray[np.int64]:
+        """Group of copies of every row, [M]: rows that are copies in all tables, or by text."""
+        return copied_rows(np.hstack([each.probs for each in self.tables]), self.groups)
 
     @property
     def n_rows(self) -> int:

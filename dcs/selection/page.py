@@ -42,6 +42,7 @@ def verdict(
     before: NDArray[np.int64],
     after: NDArray[np.int64],
     classes: Sequence[str],
+    groups: NDArray[np.int64] | None = None,
 ) -> str:
     """Return what held-out rows show about a correction, in a sentence or two.
 
@@ -51,6 +52,8 @@ def verdict(
         True classes, and the predictions before and after the correction.
     classes : sequence of str
         Class names.
+    groups : array of int, shape [M], optional
+        Group of copies of every row; by default no row is a copy.
     """
     old, new = (
         ClassificationMetrics.from_predictions(labels, each, len(classes))
@@ -60,7 +63,7 @@ def verdict(
     if np.array_equal(before, after):
         kept = f"accuracy {percent(old.accuracy)}, COBias {percent(old.cobias)}"
         return f"No prediction changes on {rows}: {kept}."
-    comparison = compare_predictions(labels, before, after, len(classes))
+    comparison = compare_predictions(labels, before, after, len(classes), groups=groups)
     shown, unknown = [], []
     for name, title, up in (("accuracy", "accuracy", True), ("cobias", "COBias", False)):
         first, last = getattr(old, name), getattr(new, name)

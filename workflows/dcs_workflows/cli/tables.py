@@ -204,7 +204,8 @@ def tune(
         applied = f"dcs apply {shlex.quote(str(path))} ROWS"
         said = ""
         if rows["test"].labelled.any():
-            said = verdict(*predictions(rows["test"], scheme), rows["test"].classes)
+            judged = rows["test"].only_labelled()
+            said = verdict(*predictions(judged, scheme), judged.classes, judged.copies)
             console.print(said, style="bold")
         _write_result(path, scheme, front, rows, verdict=said, apply=applied)
         console.print(f"scheme written to {path}")

@@ -20,6 +20,7 @@ from dcs.evaluation.metrics import METRICS, confusion_matrix
 from dcs.evaluation.uncertainty import (
     Interval,
     compare_predictions,
+    design_effect,
     metric_intervals,
     percent,
     sentence_of_chance,
@@ -250,15 +251,18 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
         Schemes by column head, with the classes in the order of the rows.
     """
     against = [*schemes][: min(2, len(schemes) - 1)]
-    labels, n_classes = rows.labels, rows.n_classes
+    labels, n_classes, copies = rows.labels, rows.n_classes, rows.copies
+    effect = design_effect(copies)
     predictions = {
         name: scheme.predict(inputs_of(scheme, rows)) for name, scheme in schemes.items()
     }
     columns: dict[str, list[str]] = {}
     for name, predicted in predictions.items():
-        found = metric_intervals(confusion_matrix(labels, predicted, n_classes))
+        found = metric_intervals(confusion_matrix(labels, predicted, n_classes), effect=effect)
         pairs = {
-            reference: compare_predictions(labels, predictions[reference], predicted, n_classes)
+            reference: compare_predictions(
+                labels, predictions[reference], predicted, n_classes, groups=copies
+            )
             for reference in against
         }
         heads, texts = [], []
@@ -320,7 +324,8 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
     for column in table.columns[1:]:
         column.no_wrap = True
     for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):
-        found = metric_intervals(np.array(point.confusion), resamples=500)
+        effect = point.change.effect
+        found = metric_intervals(np.array(point.confusion), resamples=500, effect=effect)
         margins = (_Z_95 * found.of(name).standard_error for name in METRICS)
         # Limits apply to the COBias that is not caused by small folds.
         estimate = replace(point.estimate, cobias=point.lasting_cobias)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
 from dcs.evaluation.drift import describe_rows, repredicted
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
-from dcs.evaluation.uncertainty import compare_predictions, metric_intervals
+from dcs.evaluation.uncertainty import compare_predictions, design_effect, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
@@ -103,7 +103,7 @@ def compute_cell(
             described = repredicted(described, kept["held_out"]["confusion"])
         kept["reference"] = described
     scheme = _add_provenance(scheme, cell, optimization, **kept)
-    metrics, class_accuracies = _score(*judged, test.classes)
+    metrics, class_accuracies = _score(*judged, test)
     metrics |= fitted.metrics
     return CellRecord(
         key=cell.key,
@@ -223,18 +223,20 @@ def predictions(test: Rows | None, scheme: CorrectionScheme) -> tuple[Labels, La
 
 
 def _score(
-    labels: Labels, first: Labels, second: Labels, classes: Sequence[str]
+    labels: Labels, first: Labels, second: Labels, test: Rows
 ) -> tuple[dict[str, float], dict[str, list[Any]]]:
     """Return the metrics of predictions with 95 % intervals and p-values, and those per class.
 
-    Without rows, both results are empty.
+    Without labelled rows, both results are empty.
     """
     if not labels.size:
         return {}, {}
-    n_classes = len(classes)
+    n_classes, copies = test.n_classes, test.only_labelled().copies
     before = ClassificationMetrics.from_predictions(labels, first, n_classes)
-    figures = metric_intervals(confusion_matrix(labels, second, n_classes))
-    change = compare_predictions(labels, first, second, n_classes)
+    figures = metric_intervals(
+        confusion_matrix(labels, second, n_classes), effect=design_effect(copies)
+    )
+    change = compare_predictions(labels, first, second, n_classes, groups=copies)
     metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
     for name in METRICS:
         interval = figures.of(name)
@@ -245,7 +247,7 @@ def _score(
             f"uncorrected/test/{name}": getattr(before, name),
         }
     columns: dict[str, list[Any]] = {
-        "class": list(classes),
+        "class": list(test.classes),
         "before": list(before.class_accuracies),
         "after": [each.estimate for each in figures.class_accuracies],
         "after_low": [each.low for each in figures.class_accuracies],

@@ -1,0 +1,38 @@
+"""What the record of a cell says of the rows that it was not fitted on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dcs.data.table import ProbabilityTable
+from dcs_workflows.study.cell import compute_cell, evidence
+from tests.workflows.conftest import biased_table, toy_cell
+
+
+def _interval(table: ProbabilityTable) -> tuple[float, float]:
+    tables = {"optimization": table, "test": table}
+    metrics = compute_cell(toy_cell(table), tables, sweep="toy").metrics
+    return metrics["test/accuracy_low"], metrics["test/accuracy_high"]
+
+
+def test_copies_of_rows_count_once() -> None:
+    once = biased_table(300)
+    # Other probabilities, so that only the groups tell.
+    probs = np.vstack([once.probs, once.probs**1.001])
+    twice = (probs / probs.sum(axis=1, keepdims=True), np.tile(once.labels, 2))
+    low, high = _interval(once)
+    groups = np.tile(np.arange(300), 2)
+    copies = ProbabilityTable.from_arrays(*twice, classes=once.classes, groups=groups)
+    assert _interval(copies) == pytest.approx((low, high), abs=0.01)
+    first, last = _interval(ProbabilityTable.from_arrays(*twice, classes=once.classes))
+    assert last - first == pytest.approx((high - low) / np.sqrt(2.0), rel=0.1)
+
+
+def test_evidence_counts_the_rows_that_only_one_has_right() -> None:
+    labels, before, after = np.random.default_rng(0).integers(0, 3, (3, 200))
+    found = evidence(None, labels, before, after, 3)
+    pairs = list(zip(labels.tolist(), before.tolist(), after.tolist(), strict=True))
+    assert found["gained"] == sum(b != label == a for label, b, a in pairs)
+    assert found["lost"] == sum(a != label == b for label, b, a in pairs)
+    assert np.trace(found["confusion"]) == sum(label == a for label, _, a in pairs)
