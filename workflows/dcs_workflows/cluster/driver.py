@@ -39,9 +39,9 @@ R = TypeVar("R")
 
 #: Maximum number of retries of a cell, or a trial, whose worker died (out of memory, lost node).
 _RETRIES = 3
-#: Maximum number of tasks ahead of the next result, as a multiple of the parallel tasks. Without a
+#: Maximum number of tasks ahead of the next result, as a multiple of the running tasks. Without a
 #: limit a slow first item would keep all other results in memory.
-_AHEAD = 2
+_AHEAD = 4
 #: Ray errors that a cell may cause itself; all others are attributed to the cluster.
 _CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Timeout of a wait for results, after which the cluster is checked again: Ray ends this process
@@ -71,7 +71,7 @@ class RayMapper:
     Attributes
     ----------
     width : int
-        Number of tasks to keep running; with 1, items are computed in the calling process.
+        Maximum number of parallel tasks; with 1, items are computed in the calling process.
     options : dict
         Ray options of each task, for example where it may run.
     """
@@ -97,14 +97,21 @@ class RayMapper:
         limit = _AHEAD * self.width if ahead is None else ahead
         shared = ray.put(function)
         task: Any = ray.remote(max_retries=_RETRIES)(_apply).options(**self.options)
-        source, running = iter(items), deque[Any]()
+        source = iter(items)
+        # None is queued: a task that starts while it is cancelled might go on.
+        running: set[Any] = set()
+        taken: deque[Any] = deque()
         try:
             while True:
-                more = islice(source, limit - len(running))
-                running.extend(task.remote(shared, item) for item in more)
+                while taken and taken[0] not in running:
+                    yield ray.get(taken.popleft())
+                for item in islice(source, min(self.width - len(running), limit - len(taken))):
+                    taken.append(task.remote(shared, item))
+                    running.add(taken[-1])
                 if not running:
                     return
-                yield ray.get(running.popleft())
+                done, _ = ray.wait(list(running), num_returns=1)
+                running.difference_update(done)
         except RayTaskError as error:
             # Raise the original error, as in this process.
             raise error.cause from error
