@@ -5,6 +5,7 @@ No real data are used. All parts append to CSV files, resume from them, and prin
     python -m benchmarks.calibration guarantee FOLDER --number 200
     python -m benchmarks.calibration intervals FOLDER --number 500
     python -m benchmarks.calibration accuracy FOLDER --number 500
+    python -m benchmarks.calibration copies FOLDER --number 500
 
 *Guarantee*: the default is fitted in simulated worlds of 2 to 30 classes and 60 to 5,000 rows, and
 judged on 40,000 fresh rows. In *calibrated* worlds the probabilities are Bayes-optimal posteriors,
@@ -12,7 +13,8 @@ so that no correction can gain accuracy; in others the log-probabilities are shi
 tempered, labels are noisy, classes rare, or rows repeated. *Intervals*: two sets of predictions of
 the same true COBias are drawn again and again; the p-value of their difference should be below 5 %
 in 5 % of the draws, and the 95 % intervals should contain the true values in 95 %. *Accuracy*: the
-same for the difference of paired accuracies, of which only the rows that change matter.
+same for the difference of paired accuracies, of which only the rows that change matter. *Copies*:
+half of the rows are drawn once and the others two to five times, with equal predictions.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from dcs.evaluation.uncertainty import (
     Interval,
     accuracy_difference,
     compare_predictions,
+    design_effect,
     metric_intervals,
 )
 
@@ -59,6 +62,10 @@ ROWS: Final = (200, 1000, 3000)
 #: Shares of rows that only the second or only the first predictions have right; numbers of rows.
 CHANGES: Final = ((0.0, 0.02), (0.01, 0.01), (0.02, 0.05), (0.1, 0.1), (0.2, 0.05), (0.25, 0.25))
 CHANGED_ROWS: Final = (60, 150, 400, 1000, 3000)
+
+#: Numbers of different rows, each of which is there once to five times.
+DIFFERENT_ROWS: Final = (100, 300, 1000)
+COPIES: Final = (1, 1, 1, 2, 3, 5)
 
 #: Draws of one setting are computed, and saved, in blocks of this size.
 BLOCK: Final = 25
@@ -214,6 +221,61 @@ def draw_accuracies(number: int) -> list[dict[str, Any]]:
     return [about | {"draws": BLOCK, "covered": covered}]
 
 
+def draw_copies(number: int) -> list[dict[str, Any]]:
+    """Draw rows with copies `BLOCK` times; count intervals, that know of them or not, that cover."""
+    settings = list(itertools.product((2, 4, 14), DIFFERENT_ROWS))
+    n_classes, n_rows = settings[number % len(settings)]
+    rng = np.random.default_rng([41, number])
+    before = np.linspace(0.9, 0.4, n_classes)
+    # A fifth of the predictions are made again, with the same accuracy for all classes.
+    after = 0.8 * before + 0.2 * 0.7
+    truth = {
+        "accuracy": after.mean(),
+        "COBias": mean_distance(after),
+        "weakest class": after.min(),
+        "change of accuracy": after.mean() - before.mean(),
+        "change of COBias": float(mean_distance(after)) - float(mean_distance(before)),
+    }
+    rows = {known: dict.fromkeys(truth, 0) for known in (True, False)}
+    for _ in range(BLOCK):
+        groups = np.repeat(np.arange(n_rows), rng.choice(COPIES, n_rows))
+        labels = rng.integers(0, n_classes, n_rows)
+        right = rng.random(n_rows) < before[labels]
+        anew = rng.random(n_rows) < 0.2
+        both = (right, np.where(anew, rng.random(n_rows) < 0.7, right))
+        one, two = (np.where(each, labels, (labels + 1) % n_classes)[groups] for each in both)
+        true = labels[groups]
+        for known, counts in rows.items():
+            own = groups if known else np.arange(groups.size)
+            found = metric_intervals(
+                confusion_matrix(true, two, n_classes), resamples=400, effect=design_effect(own)
+            )
+            compared = compare_predictions(true, one, two, n_classes, groups=own)
+            intervals = [found.of(name) for name in ("accuracy", "cobias", "weakest_class")]
+            intervals += [compared.accuracy, compared.cobias]
+            for (name, value), interval in zip(truth.items(), intervals, strict=True):
+                counts[name] += _contains(interval, float(value))
+    about = {"number": number, "classes": n_classes, "rows": n_rows, "draws": BLOCK}
+    return [about | {"known": known} | counts for known, counts in rows.items()]
+
+
+def copies_table(frame: pd.DataFrame) -> str:
+    """Return the coverage of the intervals by numbers of different rows, and without groups."""
+    names = list(frame.columns[frame.columns.get_loc("known") + 1 :])
+    lines = ["| different rows | " + " | ".join(names) + " |", "| --- |" + " ---: |" * len(names)]
+    known = frame[frame["known"]]
+    parts = [(f"{rows:,}", own) for rows, own in known.groupby("rows")]
+    for name, own in [
+        *parts,
+        ("all", known),
+        ("all, taken as independent", frame[~frame["known"]]),
+    ]:
+        shares = 100.0 * own[names].sum() / own["draws"].sum()
+        lines.append(f"| {name} | " + " | ".join(f"{share:.1f}" for share in shares) + " |")
+    lines.append(f"\n{known['draws'].sum():,} draws")
+    return "\n".join(lines)
+
+
 def accuracies_table(frame: pd.DataFrame) -> str:
     """Return the coverage of the interval of accuracy differences, by changes and rows."""
     lines = ["| changes | " + " | ".join(f"{rows:,} rows" for rows in CHANGED_ROWS) + " | all |"]
@@ -262,7 +324,7 @@ def intervals_table(frame: pd.DataFrame) -> str:
 def main() -> None:
     """Simulate what is missing and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=("guarantee", "intervals", "accuracy"))
+    parser.add_argument("part", choices=("guarantee", "intervals", "accuracy", "copies"))
     parser.add_argument("folder", type=Path, help="folder of the CSV files, which are continued")
     parser.add_argument("--number", type=int, required=True, help="worlds, or draws per setting")
     parser.add_argument("--first", type=int, default=0, help="number of the first world")
@@ -276,6 +338,7 @@ def main() -> None:
         "guarantee": (fit_world, guarantee_table, 0),
         "intervals": (draw_intervals, intervals_table, len(SHAPES) * len(CLASSES) * len(ROWS)),
         "accuracy": (draw_accuracies, accuracies_table, len(CHANGES) * len(CHANGED_ROWS)),
+        "copies": (draw_copies, copies_table, 3 * len(DIFFERENT_ROWS)),
     }[options.part]
     if settings:
         number = settings * math.ceil(number / BLOCK)
