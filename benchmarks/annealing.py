@@ -113,6 +113,10 @@ class Bench:
 
         return best_time(call, 3) / n
 
+    def judge_time(self, n: int = 300) -> float:
+        """Return the seconds to evaluate one random move."""
+        return best_time(lambda: _judge_many(self.table, self.state, self.room, n), 3) / n
+
     def pass_time(self, n: int = 60) -> float:
         """Return the seconds to evaluate all corrections of one class."""
         return best_time(lambda: _pass_many(self.table, self.room, n), 3) / n
@@ -122,6 +126,15 @@ class Bench:
         state = self.state
         arrays = (self.table.columns, state.first, state.second, state.first_class)
         return best_time(lambda: _stream(*arrays, n), 3) / n
+
+
+@njit(nogil=True)
+def _judge_many(table, state, room, n):
+    stream = np.array([3], np.uint64)
+    for _ in range(n):
+        j = kernels.random_index(stream, table.columns.shape[0])
+        k = kernels.random_index(stream, table.functions.shape[0])
+        kernels.eval_move(table, state, room, j, k)
 
 
 @njit(nogil=True)
@@ -151,8 +164,10 @@ def rates(n_rows: int, n_classes: int) -> None:
     bench = Bench(probs, labels)
     stream = bench.stream_time()
     kernels.set_choice(bench.table, bench.state, bench.choice)
+    judge = bench.judge_time()
     rows = [
         {"what": "streaming read of the same bytes", "per second": 1 / stream},
+        {"what": "move judged, not taken", "per second": 1 / judge},
     ]
     for temperature in (1e-5, 1e-3, 1e-2, 1e-1):
         seconds = bench.chain("metropolis", 20_000, temperature)
@@ -185,6 +200,7 @@ def scaling() -> None:
             {
                 "M": n_rows,
                 "N": n_classes,
+                "us per judged move": 1e6 * bench.judge_time(100),
                 "us per class pass": 1e6 * bench.pass_time(10),
                 "ms per heat-bath sweep": 1e3 * n_classes * seconds,
             }

@@ -240,14 +240,15 @@ def corrected(p: float, left: float, rise: float, right: float, fall: float) -> 
 
 
 @partial(compiled, inline=True)
-def z_of(table: Table, room: Room) -> float:
-    """Return the objective from the counts in `room.correct` and `room.predicted`, in O(N).
+def z_of(
+    table: Table, room: Room, correct: NDArray[np.int64], predicted: NDArray[np.int64]
+) -> float:
+    """Return the objective from the counts of correct and of all predictions, in O(N).
 
     COBias is a sum over sorted accuracies. The order is preserved between calls, and insertion
     sort of an almost sorted list takes linear time.
     """
     order, accuracy = room.order, room.accuracy
-    correct, predicted = room.correct, room.predicted
     n_present = order.size
     hits = 0
     logs = 0.0
@@ -433,14 +434,15 @@ def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: i
         right += taken * mine
     correct[j] += right
     predicted[j] += gained
-    return z_of(table, room)
+    return z_of(table, room, correct, predicted)
 
 
-# Moves of one class.
+# Moves of one class, evaluated in one pass over the rows and applied if accepted.
 #
 # The state stores the best and the runner-up corrected value of each row, and an upper bound of
 # the others. A value of 0 has the uncorrected prediction of the row as its class, because a row
-# that corrects to all zeros keeps that prediction.
+# that corrects to all zeros keeps that prediction. All counts are of labels, of which a row may
+# have several.
 
 
 class State(NamedTuple):
@@ -452,6 +454,8 @@ class State(NamedTuple):
     third: NDArray[np.float64]  # [M] upper bound of all other values
     first_class: NDArray[np.int16]  # [M] class of the best value
     second_class: NDArray[np.int16]  # [M] class of the runner-up
+    correct: NDArray[np.int64]  # [N] correct predictions
+    predicted: NDArray[np.int64]  # [N] all predictions
     flags: NDArray[np.uint8]  # [M] whether a row changes
     touched: NDArray[np.int32]  # [M + 1] their indices
     ranked: NDArray[np.float64]  # [3, M] values, best and second best of the rows to rank
@@ -468,6 +472,8 @@ def make_state(table: Table) -> State:
         third=np.zeros(n_rows),
         first_class=np.zeros(n_rows, np.int16),
         second_class=np.zeros(n_rows, np.int16),
+        correct=np.zeros(n_classes, np.int64),
+        predicted=np.zeros(n_classes, np.int64),
         flags=np.zeros(n_rows, np.uint8),
         touched=np.zeros(n_rows + 1, np.int32),
         ranked=np.zeros((3, n_rows)),
@@ -479,7 +485,7 @@ def make_state(table: Table) -> State:
 def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
     """Initialise the state for a choice of corrections."""
     copy(choice, state.choice)
-    n_rows = state.first.size
+    labels, n_rows = table.labels, table.labels.shape[1]
     for m in range(n_rows):
         state.touched[m] = m
     state.first_class[:] = -1
@@ -487,6 +493,13 @@ def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
     copy(state.second, state.first)
     copy(state.second_class, state.first_class)
     _rank(table, state, n_rows)
+    state.correct[:] = 0
+    state.predicted[:] = 0
+    for c in range(labels.shape[0]):
+        for m in range(n_rows):
+            i = state.first_class[m]
+            state.predicted[i] += 1
+            state.correct[i] += labels[c, m] == i
 
 
 @compiled
@@ -536,8 +549,47 @@ def _list_flagged(state: State) -> int:
 
 
 @compiled
-def eval_moves(table: Table, state: State, room: Room, j: int) -> None:
-    """Store Z of every correction of class j in `room.values`, given those of the others."""
+def eval_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
+    """Return Z if class j takes correction k, without changing the state.
+
+    The new counts are stored in `room.correct` and `room.predicted`.
+    """
+    column = table.columns[j]
+    first, second, first_class = state.first, state.second, state.first_class
+    second_class, flags = state.second_class, state.flags
+    left, rise, right, fall = table.functions[k]
+    jj = np.int16(j)
+    for m in range(column.size):
+        v = corrected(column[m], left, rise, right, fall)
+        # All are always read: a load that depends on a comparison is not vectorised.
+        best, runner_up = first[m], second[m]
+        best_class, runner_up_class = first_class[m], second_class[m]
+        own = best_class == jj
+        rival = runner_up if own else best
+        rival_class = runner_up_class if own else best_class
+        wins = (v > rival) | ((v == rival) & (jj < rival_class) & (v > 0.0))
+        flags[m] = own != wins
+    correct, predicted = room.correct, room.predicted
+    copy(state.correct, correct)
+    copy(state.predicted, predicted)
+    for t in range(_list_flagged(state)):
+        row = np.uint32(state.touched[t])
+        own = first_class[row] == jj
+        # Rows with only zeros that fall back to j itself remain with it.
+        rival_class = second_class[row] if own else first_class[row]
+        loser, winner = (jj, rival_class) if own else (rival_class, jj)
+        for c in range(table.labels.shape[0]):
+            label = table.labels[c, row]
+            predicted[loser] -= 1
+            predicted[winner] += 1
+            correct[loser] -= label == loser
+            correct[winner] += label == winner
+    return z_of(table, room, correct, predicted)
+
+
+@compiled
+def find_rivals(state: State, room: Room, j: int) -> None:
+    """Store the maxima over all classes but j in `room.rival_value` and `room.rival_class`."""
     first, second = state.first, state.second
     first_class, second_class = state.first_class, state.second_class
     value, holder = room.rival_value, room.rival_class
@@ -549,12 +601,18 @@ def eval_moves(table: Table, state: State, room: Room, j: int) -> None:
     for m in range(value.size):
         best_class, runner_up_class = first_class[m], second_class[m]
         holder[m] = runner_up_class if best_class == jj else best_class
-    eval_class(table, room, j, value, holder)
+
+
+@compiled
+def take_counts(state: State, room: Room) -> None:
+    """Take over the counts of the move last evaluated by `eval_move`."""
+    copy(room.correct, state.correct)
+    copy(room.predicted, state.predicted)
 
 
 @compiled
 def apply_move(table: Table, state: State, j: int, k: int) -> bool:
-    """Give class j correction k; return whether any value changes."""
+    """Give class j correction k, except for the counts; return whether any value changes."""
     state.choice[j] = k
     column, flags = table.columns[j], state.flags
     first, second, third = state.first, state.second, state.third
@@ -670,14 +728,13 @@ def cool(
     """
     n_classes, n_functions = choice.size, table.functions.shape[0]
     set_choice(table, state, choice)
-    eval_moves(table, state, room, 0)
-    z = room.values[choice[0]]
+    z = z_of(table, room, state.correct, state.predicted)
     # The first move of a heat bath evaluates the current solution too.
     best = math.inf if heat_bath else z
     copy(state.choice, best_choice)
     order = np.arange(n_classes)
-    # Z of all moves, and of which classes it is known, while the values of the rows do not change.
-    values, known = np.zeros((n_classes, n_functions)), np.zeros(n_classes, np.bool_)
+    # Z of all moves, known while the values of the rows do not change.
+    known = np.full((n_classes, n_functions), -math.inf)
     moves, idle, frozen = 0, 0, FROZEN * n_classes
     for i in range(temperatures.size):
         accepted, generated, at = 0, 0, n_classes
@@ -689,9 +746,10 @@ def cool(
                     at = 0
                 j = order[at]
                 at += 1
-                eval_moves(table, state, room, j)
+                find_rivals(state, room, j)
+                eval_class(table, room, j, room.rival_value, room.rival_class)
                 k = _draw(stream, room.values, temperatures[i])
-                low = room.values.argmin()
+                low = _lowest(room.values)
                 if room.values[low] < best - TOLERANCE:
                     best = room.values[low]
                     copy(state.choice, best_choice)
@@ -707,15 +765,17 @@ def cool(
             k = random_index(stream, n_functions - 1)
             if k >= state.choice[j]:
                 k += 1
-            if not known[j]:
-                eval_moves(table, state, room, j)
-                copy(room.values, values[j])
-                known[j] = True
-            new = values[j, k]
-            if new < z - temperatures[i] * math.log(uniform(stream)):
+            # The random number determines which Z is accepted: what is known not to be is skipped.
+            ceiling = z - temperatures[i] * math.log(uniform(stream))
+            if known[j, k] < ceiling:
+                known[j, k] = eval_move(table, state, room, j, k)
+            new = known[j, k]
+            if new < ceiling:
+                own = known[j].copy()
+                take_counts(state, room)
                 if apply_move(table, state, j, k):
-                    known[:] = False
-                    known[j] = True
+                    known[:] = -math.inf
+                    copy(own, known[j])
                 accepted += count_worse or new <= z
                 z = new
                 if z < best - TOLERANCE:
@@ -742,7 +802,8 @@ def descend(
         for j in range(n_classes):
             if settled == n_classes:
                 break
-            eval_moves(table, state, room, j)
+            find_rivals(state, room, j)
+            eval_class(table, room, j, room.rival_value, room.rival_class)
             moves += 1
             values = room.values
             best = choice[j]
@@ -770,9 +831,19 @@ def _shuffle(stream: NDArray[np.uint64], order: NDArray[np.int64]) -> None:
 
 
 @compiled
+def _lowest(values: NDArray[np.float64]) -> int:
+    """Return the first index of the lowest value."""
+    low = 0
+    for k in range(1, values.size):
+        if values[k] < values[low]:
+            low = k
+    return low
+
+
+@compiled
 def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> int:
     """Draw an index with probability proportional to exp(-value / t)."""
-    low = values.min()
+    low = values[_lowest(values)]
     total = 0.0
     for k in range(values.size):
         total += math.exp((low - values[k]) / t)

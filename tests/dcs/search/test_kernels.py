@@ -13,11 +13,13 @@ from dcs.search.kernels import (
     apply_move,
     descend,
     eval_class,
-    eval_moves,
+    eval_move,
+    find_rivals,
     make_room,
     make_state,
     make_table,
     set_choice,
+    take_counts,
 )
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
@@ -48,15 +50,24 @@ def test_kernels_agree_with_numpy_move_by_move(
     for step in range(60):
         j, k = int(rng.integers(n_classes)), int(rng.integers(len(corrections)))
         changed = state.choice.copy()
-        eval_moves(table, state, room, j)
-        for other in range(len(corrections)) if step % 10 == 0 else [k]:
-            changed[j] = other
-            expected = judge(probs, labels, corrections, objective, changed)
-            assert room.values[other] == pytest.approx(expected, rel=0, abs=1e-12)
+        changed[j] = k
+        expected = judge(probs, labels, corrections, objective, changed)
+        assert eval_move(table, state, room, j, k) == pytest.approx(expected, rel=0, abs=1e-12)
+        find_rivals(state, room, j)
+        eval_class(table, room, j, room.rival_value, room.rival_class)
+        values = room.values.copy()
+        if step % 10 == 0:
+            for other in range(len(corrections)):
+                changed[j] = other
+                expected = judge(probs, labels, corrections, objective, changed)
+                assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
+        assert eval_move(table, state, room, j, k) == pytest.approx(values[k], rel=0, abs=1e-12)
+        take_counts(state, room)
         apply_move(table, state, j, k)
         afresh = make_state(table)
         set_choice(table, afresh, state.choice)
-        for name in ("choice", "first", "second", "first_class", "second_class"):
+        kept = ("first", "second", "first_class", "second_class")
+        for name in ("choice", *kept, "correct", "predicted"):
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
 
 
@@ -78,10 +89,13 @@ def test_a_row_with_several_labels_counts_as_so_many_rows(name: str, n_labels: i
         for table, state, room in zip(tables, states, rooms, strict=True):
             if step == 0:
                 set_choice(table, state, np.full(4, corrections.identity))
-            eval_moves(table, state, room, j)
-            z = room.values[k]
+            find_rivals(state, room, j)
+            eval_class(table, room, j, room.rival_value, room.rival_class)
+            z = eval_move(table, state, room, j, k)
+            take_counts(state, room)
             apply_move(table, state, j, k)
-            found.append(room.values.tolist())
+            counts = (state.correct.tolist(), state.predicted.tolist())
+            found.append((z, room.values.tolist(), counts))
         assert found[0] == found[1]
     problem = Problem(probs, labels, tuple("abcd"), corrections, _OBJECTIVE)
     assert problem.z_of(problem.scheme(states[0].choice)) == pytest.approx(z, rel=0, abs=1e-12)
