@@ -222,7 +222,7 @@ def draw_accuracies(number: int) -> list[dict[str, Any]]:
 
 
 def draw_copies(number: int) -> list[dict[str, Any]]:
-    """Draw rows with copies `BLOCK` times; count intervals, that know of them or not, that cover."""
+    """Draw rows with copies `BLOCK` times; count intervals that cover, told of them or not."""
     settings = list(itertools.product((2, 4, 14), DIFFERENT_ROWS))
     n_classes, n_rows = settings[number % len(settings)]
     rng = np.random.default_rng([41, number])

@@ -203,7 +203,7 @@ def select(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
         return _within_limits([*own, plain], preference)
     rate = preference.cobias_rate
     if rate is None:
-        return max([*pareto_front([*own, plain]), *own], key=preference.value_of)
+        return max([*pareto_front([*own, plain]), *own, plain], key=preference.value_of)
     best = max(own, key=lambda p: (p.accuracy - rate * p.cobias, p.accuracy, -p.cobias))
     if not preference.cautious:
         return best
