@@ -23,8 +23,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 
-#: What is mutated, and the tests that are expected to notice; a package has tests of its name.
+#: What is mutated, and the tests that are expected to notice, the first that fits; a package has
+#: tests of its name.
 TESTED = {
+    "dcs/schemes/apply.py": "tests/dcs/schemes tests/workflows/test_serving.py",
     **{f"dcs/{name}": f"tests/dcs/{name}" for name in ("data", "evaluation", "prompting")},
     **{f"dcs/{name}": f"tests/dcs/{name}" for name in ("schemes", "scoring", "search")},
     "dcs/selection": "tests/dcs/selection",
@@ -32,7 +34,8 @@ TESTED = {
     "dcs": "tests/dcs/test_io.py tests/dcs/test_errors.py tests/dcs/test_plugins.py "
     "tests/dcs/test_seeds.py",
     "tracking/dcs_tracking/records.py": "tests/tracking/test_records.py tests/golden",
-    "tracking/dcs_tracking/archive.py": "tests/tracking/test_records.py tests/test_readers.py",
+    "tracking/dcs_tracking/archive.py": "tests/tracking/test_records.py tests/test_readers.py "
+    "tests/tracking/store/test_queries.py",
     "workflows/dcs_workflows/study": "tests/workflows/study tests/workflows/test_plan.py",
     "workflows/dcs_workflows/cluster/driver.py": "tests/workflows/test_sweep.py "
     "tests/workflows/cluster",
