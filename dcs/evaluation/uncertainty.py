@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import isotonic_regression
 from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri, stdtr, stdtrit
 
 from dcs.data.checks import finite_number
@@ -398,6 +397,8 @@ class _CobiasCurve:
 
     def _at(self, position: float) -> Array:
         """Return the class accuracies at a position: 0 for the observed ones, above 0 fairer."""
+        from scipy.optimize import isotonic_regression  # Takes longer than all of NumPy.
+
         n, shares = self.rows.size, self.right / self.rows
         # One variance for all classes, so that the mean over the rows does not change; with a row
         # more of each kind, since classes that are always correct may differ in other rows.
