@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.splits import copied_rows, stratified_folds
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, quoted, show
+from dcs.evaluation.uncertainty import design_effect
 from dcs.methods.calibrations.maps import fit_stack
 from dcs.schemes.calibration import DEFAULT_FLOOR, Array, mean_combination
 from dcs.schemes.scheme import CorrectionScheme
@@ -258,16 +259,17 @@ def combine(
         CorrectionScheme.identity(ensemble.classes, inputs=(name,)) for name in ensemble.names
     ]
     schemes.append(mean_of(ensemble))
-    if labelled.sum() < 2:
+    labels, copies = ensemble.labels[labelled], ensemble.copies[labelled]
+    different = np.unique(copies).size
+    if different < 2:
         return schemes[-1], ensemble.combined(schemes[-1])
-    labels = ensemble.labels[labelled]
-    place = stratified_folds(labels, min(_FOLDS, labels.size), seed=seed)
+    place = stratified_folds(labels, min(_FOLDS, different), seed=seed, groups=copies)
     single = [ensemble.combined(each).probs[None] for each in schemes]
     held_out = [_predict_folds(tables[:, labelled], labels, place) for tables in (*single, probs)]
     *losses, stack_losses = (_balanced_losses(each, labels) for each in held_out)
     best = int(np.argmin([each.mean() for each in losses]))
     gain = losses[best] - stack_losses
-    if gain.mean() <= _CLEAR * gain.std() / math.sqrt(labels.size):
+    if gain.mean() <= _CLEAR * gain.std() * math.sqrt(design_effect(copies) / labels.size):
         return schemes[best], ensemble.combined(schemes[best])
     chosen = replace(schemes[-1], combination=fit_stack(probs[:, labelled], labels))
     combined = ensemble.combined(chosen).probs.copy()

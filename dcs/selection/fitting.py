@@ -443,7 +443,8 @@ class Fitting:
             self.n_folds = 1
             if stratified:
                 shares = {"optimization": 1.0 - development, "development": development}
-                parts = stratified_split(self.labels, shares, seed=derive_seed(seed, "split"))
+                own_seed = derive_seed(seed, "split")
+                parts = stratified_split(self.labels, shares, seed=own_seed, groups=group)
                 outside = parts["development"]
             else:
                 shuffled = derive_generator(seed, "split").permutation(self.labels.size)

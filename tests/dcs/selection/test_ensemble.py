@@ -119,6 +119,16 @@ def test_what_the_rows_show_best_is_chosen() -> None:
     assert scheme.combination is not None and scheme.combination.name == "stack"
     # Each row is combined by a stack that has not seen it.
     assert table.digest != many.combined(scheme).digest
+    # Nor a copy of it.
+    rows = np.repeat(np.arange(1000), 2)
+    twice = {
+        name: ProbabilityTable.from_arrays(
+            each.probs[rows], each.labels[rows], classes=_CLASSES, groups=rows
+        )
+        for name, each in named.items()
+    }
+    _, table = combine(TableEnsemble.matched(twice))
+    np.testing.assert_array_equal(table.probs[::2], table.probs[1::2])
     # Of a table and one that says nothing, the first alone is the best.
     good = equal.tables[0].subset(range(100))
     noise = good.with_probs(rng.dirichlet([1.0] * 3, 100))

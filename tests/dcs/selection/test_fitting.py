@@ -185,6 +185,9 @@ def test_rows_of_a_group_are_in_one_fold() -> None:
     fitting = Fitting(probs, labels, 5, seed=0, groups=np.arange(200) // 2)
     assert fitting.duplicates == 100
     assert np.array_equal(fitting.place[::2], fitting.place[1::2])
+    part = Fitting(probs, labels, 5, seed=0, development=0.3, groups=np.arange(200) // 2)
+    assert np.array_equal(part.place[::2], part.place[1::2])
+    assert (part.place == 0).sum() == pytest.approx(60, abs=2)
     with pytest.raises(TableError):
         fit_scheme(probs, labels, groups=np.arange(199))
 
