@@ -13,9 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.calibrations.base import batch_calibration, prior_reweighting
-from dcs.methods.calibrations.maps import DROPS, LINEAR, LinearMap
+from dcs.methods.calibrations.maps import DROPS, LINEAR, PRODUCTS, SURROGATE, LinearMap
 from dcs.schemes.calibration import Calibration
 from tests.dcs.biased import biased_table
 
@@ -50,6 +51,19 @@ def test_maps_run_from_batch_calibration_to_a_fit(kind: LinearMap) -> None:
     assert far == sorted(far)
     # The steps on the surrogate have a smaller penalty.
     assert far[0] < 1e-3 < 0.01 < far[-1]
+
+
+def test_the_surrogate_gains_accuracy_minus_cobias_on_its_start() -> None:
+    kept = [np.flatnonzero(_LABELS == j)[: 100 // 2**j] for j in range(4)]
+    rows = np.sort(np.concatenate(kept))
+
+    def score(kind: LinearMap) -> float:
+        fitted = kind.fit(_PROBS[rows], _LABELS[rows], ridge=10.0, anchor=1.0)
+        predicted = fitted.apply(_PROBS[rows]).argmax(axis=1)
+        found = ClassificationMetrics.from_predictions(_LABELS[rows], predicted, 4)
+        return found.accuracy - found.cobias
+
+    assert score(SURROGATE) > score(PRODUCTS) + 0.1
 
 
 def test_without_a_penalty_it_is_balanced_logistic_regression() -> None:
