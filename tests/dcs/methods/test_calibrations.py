@@ -54,7 +54,7 @@ def test_maps_run_from_batch_calibration_to_a_fit(kind: LinearMap) -> None:
 
 
 def test_the_surrogate_gains_accuracy_minus_cobias_on_its_start() -> None:
-    kept = [np.flatnonzero(_LABELS == j)[: 100 // 2**j] for j in range(4)]
+    kept = [np.flatnonzero(np.equal(_LABELS, j))[: 100 // 2**j] for j in range(4)]
     rows = np.sort(np.concatenate(kept))
 
     def score(kind: LinearMap) -> float:
