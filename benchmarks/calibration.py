@@ -3,6 +3,7 @@
 No real data are used. All parts append to CSV files, resume from them, and print Markdown::
 
     python -m benchmarks.calibration guarantee FOLDER --number 200
+    python -m benchmarks.calibration texts FOLDER --number 100
     python -m benchmarks.calibration intervals FOLDER --number 500
     python -m benchmarks.calibration accuracy FOLDER --number 500
     python -m benchmarks.calibration copies FOLDER --number 500
@@ -10,11 +11,13 @@ No real data are used. All parts append to CSV files, resume from them, and prin
 *Guarantee*: the default is fitted in simulated worlds of 2 to 30 classes and 60 to 5,000 rows, and
 judged on 40,000 fresh rows. In *calibrated* worlds the probabilities are Bayes-optimal posteriors,
 so that no correction can gain accuracy; in others the log-probabilities are shifted by class or
-tempered, labels are noisy, classes rare, or rows repeated. *Intervals*: two sets of predictions of
-the same true COBias are drawn again and again; the p-value of their difference should be below 5 %
-in 5 % of the draws, and the 95 % intervals should contain the true values in 95 %. *Accuracy*: the
-same for the difference of paired accuracies, of which only the rows that change matter. *Copies*:
-half of the rows are drawn once and the others two to five times, with equal predictions.
+tempered, labels are noisy, classes rare, or rows repeated. *Texts*: the same in worlds whose texts
+are there one to four times, with other probabilities, and known as groups. *Intervals*: two sets
+of predictions of the same true COBias are drawn again and again; the p-value of their difference
+should be below 5 % in 5 % of the draws, and the 95 % intervals should contain the true values in
+95 %. *Accuracy*: the same for the difference of paired accuracies, of which only the rows that
+change matter. *Copies*: half of the rows are drawn once and the others two to five times, with
+equal predictions.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -74,11 +78,17 @@ BLOCK: Final = 25
 #: Kinds of worlds, one after the other. The rows of the last two are repeated.
 KINDS: Final = ("calibrated", "shifted", "tempered", "noisy", "rare", "copies", "shifted copies")
 
+#: Kinds of worlds of texts that are repeated, and the noise of each repetition.
+TEXTS: Final = ("copies of texts", "shifted copies of texts")
+_WORDING: Final = 0.3
 
-def world(number: int) -> tuple[str, Iterator[tuple[NDArray[np.float64], ...]]]:
-    """Return the kind of a world, and an iterator over fitted and fresh rows."""
+
+def world(
+    number: int, kinds: tuple[str, ...] = KINDS
+) -> tuple[str, Iterator[tuple[NDArray[np.float64], ...]]]:
+    """Return the kind of a world, and an iterator over fitted and fresh rows with their groups."""
     rng = np.random.default_rng([29, number])
-    kind = KINDS[number % len(KINDS)]
+    kind = kinds[number % len(kinds)]
     n_classes = int(rng.choice([2, 3, 4, 5, 8, 14, 20, 30]))
     n_rows = round(float(np.exp(rng.uniform(np.log(60), np.log(5000)))))
     concentration = 0.5 if kind == "rare" else float(rng.choice([2.0, 50.0]))
@@ -93,28 +103,32 @@ def world(number: int) -> tuple[str, Iterator[tuple[NDArray[np.float64], ...]]]:
         for size in (n_rows, FRESH_ROWS):
             labels = rng.choice(n_classes, size, p=prior)
             x = means[labels] + rng.normal(size=(size, means.shape[1]))
+            groups = np.arange(size)
+            if "texts" in kind and size == n_rows:
+                groups = np.repeat(groups, rng.integers(1, 5, size))[:size]
+                labels, x = labels[groups], x[groups] + rng.normal(0.0, _WORDING, x.shape)
             logs = x @ means.T - 0.5 * (means**2).sum(axis=1) + np.log(prior) + shift
             weights = np.exp(temper * (logs - logs.max(axis=1, keepdims=True)))
             probs = weights / weights.sum(axis=1, keepdims=True)
             wrong = rng.random(size) < noise
             labels = np.where(wrong, rng.integers(0, n_classes, size), labels)
-            if "copies" in kind and size == n_rows:
+            if kind.endswith("copies") and size == n_rows:
                 # The first rows, each one to four times.
                 rows = np.repeat(np.arange(size), rng.integers(1, 5, size))[:size]
                 probs, labels = probs[rows], labels[rows]
-            yield probs, labels
+            yield probs, labels, groups
 
     return kind, draw()
 
 
-def fit_world(number: int) -> list[dict[str, Any]]:
+def fit_world(number: int, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
     """Fit the default on one world; return the changes on fresh rows of each rule, in points."""
-    kind, draw = world(number)
-    (probs, labels), (fresh, truth) = draw
+    kind, draw = world(number, kinds)
+    (probs, labels, groups), (fresh, truth, _) = draw
     n_rows, n_classes = probs.shape
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Classes without rows.
-        found = dcs.fit_scheme(probs, labels)
+        found = dcs.fit_scheme(probs, labels, groups=groups)
     before = ClassificationMetrics.from_predictions(truth, fresh.argmax(axis=1), n_classes)
     about = {"number": number, "kind": kind, "rows": n_rows, "classes": n_classes}
     rows = []
@@ -156,6 +170,8 @@ def guarantee_table(frame: pd.DataFrame) -> str:
     for rule, everything in frame.groupby("rule", sort=False):
         regular = everything[~everything["kind"].str.contains("copies")]
         for name, own in (("all", everything), ("regular", regular)):
+            if own.empty:
+                continue
             count, number = int(own["broken"].sum()), len(own)
             low, high = _exact(count, number)
             ratio = ((own["estimate"] - own["accuracy"]) / own["error"])[own["error"] > 0.0]
@@ -166,7 +182,8 @@ def guarantee_table(frame: pd.DataFrame) -> str:
                 f"standard error {math.sqrt((ratio**2).mean()):.2f}"
             )
     gains = frame[frame["kind"] == "shifted"].groupby("rule")["cobias"].sum()
-    lines.append(f"\nShare of the gain in COBias: {gains['default'] / gains['balance']:.0%}")
+    if len(gains):
+        lines.append(f"\nShare of the gain in COBias: {gains['default'] / gains['balance']:.0%}")
     return "\n".join(lines)
 
 
@@ -321,10 +338,20 @@ def intervals_table(frame: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+#: What a part computes for each number, its table, and its number of settings, if these are drawn.
+PARTS: Final[dict[str, tuple[Any, Callable[[pd.DataFrame], str], int]]] = {
+    "guarantee": (fit_world, guarantee_table, 0),
+    "texts": (partial(fit_world, kinds=TEXTS), guarantee_table, 0),
+    "intervals": (draw_intervals, intervals_table, len(SHAPES) * len(CLASSES) * len(ROWS)),
+    "accuracy": (draw_accuracies, accuracies_table, len(CHANGES) * len(CHANGED_ROWS)),
+    "copies": (draw_copies, copies_table, 3 * len(DIFFERENT_ROWS)),
+}
+
+
 def main() -> None:
     """Simulate what is missing and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=("guarantee", "intervals", "accuracy", "copies"))
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("folder", type=Path, help="folder of the CSV files, which are continued")
     parser.add_argument("--number", type=int, required=True, help="worlds, or draws per setting")
     parser.add_argument("--first", type=int, default=0, help="number of the first world")
@@ -334,12 +361,7 @@ def main() -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     known = set(pd.read_csv(file)["number"]) if file.exists() else set()
     number = options.number
-    compute, table, settings = {
-        "guarantee": (fit_world, guarantee_table, 0),
-        "intervals": (draw_intervals, intervals_table, len(SHAPES) * len(CLASSES) * len(ROWS)),
-        "accuracy": (draw_accuracies, accuracies_table, len(CHANGES) * len(CHANGED_ROWS)),
-        "copies": (draw_copies, copies_table, 3 * len(DIFFERENT_ROWS)),
-    }[options.part]
+    compute, table, settings = PARTS[options.part]
     if settings:
         number = settings * math.ceil(number / BLOCK)
     missing = [i for i in range(options.first, options.first + number) if i not in known]

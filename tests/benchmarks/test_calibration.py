@@ -11,14 +11,22 @@ from benchmarks import calibration
 
 def test_calibrated_worlds_are_and_can_be_repeated() -> None:
     kind, draw = calibration.world(7)
-    (probs, labels), (fresh, truth) = draw
-    assert kind == "calibrated"
+    (probs, labels, groups), (fresh, truth, _) = draw
+    assert kind == "calibrated" and np.unique(groups).size == len(probs)
     # Of the calibrated rows, as many belong to the predicted class as the probabilities say.
     right = (fresh.argmax(axis=1) == truth).mean()
     assert right == pytest.approx(fresh.max(axis=1).mean(), abs=0.01)
     again, _ = calibration.world(7)[1]
     np.testing.assert_array_equal(again[0], probs)
     np.testing.assert_array_equal(again[1], labels)
+
+
+def test_texts_are_repeated_with_other_probabilities() -> None:
+    kind, draw = calibration.world(6, calibration.TEXTS)
+    probs, labels, groups = next(draw)
+    assert kind == "copies of texts" and np.unique(groups).size < len(probs)
+    assert len(np.unique(probs, axis=0)) == len(probs)
+    assert len({*zip(groups.tolist(), labels.tolist(), strict=True)}) == np.unique(groups).size
 
 
 def test_claims_broken_are_counted() -> None:
