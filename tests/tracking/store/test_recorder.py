@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -318,3 +320,19 @@ def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str) ->
     assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
     assert "RUNNING" not in set(runs()["status"])
     assert [sweep.status for sweep in Archive(output).sweeps()] == ["KILLED"]
+
+
+def test_runs_that_cannot_be_noted_are_pending_and_noted_by_sync(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Archive, "add_run", full)
+        report = recorded(output, 1, 2)
+    assert (report.pending, report.complete) == (2, False)
+    assert os.strerror(errno.ENOSPC) in report.message
+    assert not any(each.pending for each in sync(output))
+    found = stored_cells(uri, "demo", archive=Archive(output))
+    assert [cell.run_id for cell in found] == [c.run_id for c in stored_cells(uri, "demo")]

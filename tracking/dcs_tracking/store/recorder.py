@@ -373,10 +373,10 @@ class Recorder:
                 self._mark_processed(key)
                 return
             run_id = runs.write_cell(record)
-        # An attempt that failed without a response may still have been successful.
-        written |= self._failures.pop(key, None) is not None
         if run_id is not None:
             self._note(key, (run_id, runs.experiment_id))
+        # An attempt that failed without a response may still have been successful.
+        written |= self._failures.pop(key, None) is not None
         self._mark_processed(key, written=written)
 
     def _note(self, key: str, run: tuple[str, str]) -> None:
