@@ -154,6 +154,18 @@ class TestVotes:
         assert (counts[:, 2:] == 0).all()
         assert f"{scorer.parsed} of 18" in scorer.report()[0]
 
+    def test_answers_without_a_label_are_counted_and_most_of_them_are_an_error(
+        self, server: ModelServer
+    ) -> None:
+        server.says = [*[self.WORDS[0]] * 3, "eh"]
+        scorer = make(server, votes=1, top_logprobs=None, concurrency=1)
+        counts = scorer.score(PREFIX, QUERIES[:8], self.WORDS)
+        assert (scorer.unlabelled, scorer.answered) == (2, 8)
+        assert (counts.sum(axis=1) == 0).sum() == 2
+        server.says = ["eh"]
+        many = [f"{query} {k}" for k, query in enumerate([*QUERIES] * 20)][:25]
+        refuses(ScoringError, scorer.score, PREFIX, many, self.WORDS, names=["25 of 25", "eh"])
+
     def test_distributions(self, server: ModelServer) -> None:
         said = [f"{word}: {20 + 5 * k} %" for k, word in enumerate(self.WORDS)]
         server.says = [*[", ".join(said[:4])] * 6, "no idea"]
