@@ -61,11 +61,14 @@ def server(runs: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def report(cells: list[StoredCell], server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(
+    runs: Path, cells: list[StoredCell], server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     text = render_report(
         cells,
         overview_figures(Cells.of(cell.record for cell in cells)),
         title=EXPERIMENT,
+        archive=Archive(runs),
         link=lambda cell: run_link(server, cell),
     )
     path = tmp_path_factory.mktemp("page") / "report.html"
