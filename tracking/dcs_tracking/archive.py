@@ -340,9 +340,9 @@ class Archive:
         """Return the ids of the runs and experiments in a store of the cells of a sweep."""
         path = self._runs_path(sweep_key)
         lines = path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
-        # A line that was cut by a crash has no store.
-        parts = [line.split(" ", 3) for line in lines if line.endswith(f" {store}")]
-        return {key: (run_id, experiment_id) for key, run_id, experiment_id, _ in parts}
+        # A line that was cut by a crash has no store, or a part of its name.
+        parts = [line.split(" ", 3) for line in lines]
+        return {own[0]: (own[1], own[2]) for own in parts if own[3:] == [store]}
 
     def stored(self, experiment: str | None, store: str) -> list[tuple[Sweep, StoredCell]]:
         """Return the cells of sweeps, by default of all, with their runs in a store.
