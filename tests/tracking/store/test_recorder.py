@@ -15,7 +15,7 @@ from dcs.errors import ConfigError, TrackingError
 from dcs_tracking import Archive, Recorder, Sweep, sync
 from dcs_tracking.records import ScoringRecord, sealed
 from dcs_tracking.schema import CELL_KEY
-from dcs_tracking.store import views
+from dcs_tracking.store import recorder, views
 from dcs_tracking.store.client import open_client, run_link
 from dcs_tracking.store.queries import stored_cells
 from dcs_tracking.store.runs import SweepRuns
@@ -151,6 +151,27 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     assert content()[1] == _finished(1, 2)
     assert set(runs()["status"]) == {"FINISHED"}
     assert sync(output) == (), "nothing is left to do"
+
+
+@pytest.mark.parametrize(("seconds", "pending"), [(60.0, 0), (0.0, 1)])
+def test_recorder_waits_at_the_end_for_a_store_that_answered(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch, seconds: float, pending: int
+) -> None:
+    """As when a server is restarted: two requests fail, the third is answered."""
+    monkeypatch.setattr(recorder, "_RETRY_SECONDS_AT_END", 0.01)
+    monkeypatch.setattr(recorder, "_AWAY_SECONDS", seconds)
+    real, failures = SweepRuns.reconcile, iter(range(2))
+
+    def restarting(self: SweepRuns, *key: Any, **options: Any) -> Any:
+        if next(failures, None) is not None:
+            raise ConnectionError("the server is being restarted")
+        return real(self, *key, **options)
+
+    monkeypatch.setattr(SweepRuns, "reconcile", restarting)
+    monkeypatch.setattr(SweepRuns, "look_up", restarting)
+    report = recorded(output, 1)
+    assert (report.pending, report.recorded) == (pending, 1 - pending)
+    assert content()[1] == ({} if pending else _finished(1))
 
 
 def test_a_deleted_experiment_is_named_and_restored(output: Path, uri: str) -> None:

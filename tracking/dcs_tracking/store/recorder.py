@@ -42,8 +42,13 @@ from dcs_tracking.store.runs import SweepRuns
 
 _log = logging.getLogger("dcs_tracking")
 
-#: Seconds between two attempts to reach an unavailable store.
+#: Seconds between two attempts to reach an unavailable store: while cells are computed, and after.
 _RETRY_SECONDS = 15.0
+_RETRY_SECONDS_AT_END = 2.0
+
+#: Seconds that a store that has answered is waited for when only recording is left. A server takes
+#: less to be started again.
+_AWAY_SECONDS = 60.0
 
 #: Seconds after which no more cells are recorded if a sweep ends early.
 _CLOSE_SECONDS = 10.0
@@ -157,6 +162,8 @@ class Recorder:
         self._error: str | None = None
         self._stop: tuple[SweepStatus, float] | None = None
         self._runs: SweepRuns | None = None
+        # Since when the store, which has answered before, is unavailable.
+        self._away: float | None = None
         self._ended = False
         self._report: RecorderReport | None = None
         self._progress = time.monotonic()
@@ -221,7 +228,8 @@ class Recorder:
     def finish(self, status: SweepStatus = "FINISHED") -> RecorderReport:
         """Record all cells, write the tables and figures of the sweep, and end its run.
 
-        Does not wait for an unavailable store: `sync` records the missing cells later.
+        Waits a minute at most for a store that has answered before, and for no other: `sync`
+        records the missing cells later.
 
         Parameters
         ----------
@@ -297,11 +305,14 @@ class Recorder:
                 # A failure of the recording must not stop the sweep.
                 _log_failure("recording failed", error)
                 self._report_unavailable(error)
-            if self._stop is not None:
+            if self._stop is None:
+                self._drain_queue(_RETRY_SECONDS)
+            elif self._may_return and not self._is_time_up:
+                time.sleep(_RETRY_SECONDS_AT_END)
+            else:
                 self._drain_queue(0.0)
                 self._save_status(self._stop[0])
                 return
-            self._drain_queue(_RETRY_SECONDS)
 
     def _drain_queue(self, seconds: float) -> None:
         """Move keys out of the queue for some seconds, or until the sweep ends."""
@@ -323,6 +334,10 @@ class Recorder:
     @property
     def _is_time_up(self) -> bool:
         return self._stop is not None and time.monotonic() > self._stop[1]
+
+    @property
+    def _may_return(self) -> bool:
+        return self._away is not None and time.monotonic() < self._away + _AWAY_SECONDS
 
     def _open(self) -> SweepRuns:
         if self._runs is None:
@@ -387,7 +402,7 @@ class Recorder:
                 self._noted[key] = run
 
     def _mark_processed(self, key: str, *, written: bool = False) -> None:
-        self._progress = time.monotonic()
+        self._progress, self._away = time.monotonic(), None
         with self._count_lock:
             self.recorded += written
             self._unsent.pop(key, None)
@@ -443,6 +458,8 @@ class Recorder:
             self._error = one_line(error)  # A sweep without a status counts as KILLED.
 
     def _report_unavailable(self, error: Exception) -> None:
+        if self._runs is not None and self._away is None:
+            self._away = time.monotonic()
         self._runs = None
         self._error = reason_of(error)
         if self._warn is not None:
