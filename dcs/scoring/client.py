@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dcs.errors import ScoringError, named, show
 from dcs.scoring.base import Engine
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 T = TypeVar("T")
+
+_MAX_RESPONSE_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
 
 _ATTEMPTS_OF_A_PROMPT = 4  # number of `timeout`s after which a request is given up
 
@@ -80,15 +82,15 @@ class ServedEngine(Engine):
         self.tokens_read += read
         return answer
 
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[AsyncOpenAI]:
+    def _connected(self) -> AsyncOpenAI:
+        """Return a client, to be closed at the end of a block."""
         import openai
 
         if self._asked.base_url != self.base_url:
             # They log the URL of every request, with a path that may contain a key.
             for name in ("httpx2", "openai._base_client"):
                 logging.getLogger(name).setLevel(logging.WARNING)
-        async with openai.AsyncOpenAI(
+        return openai.AsyncOpenAI(
             base_url=self._asked.base_url,
             api_key=self._key or "none",
             timeout=self._asked.timeout,
@@ -99,24 +101,32 @@ class ServedEngine(Engine):
                 headers={"Accept-Encoding": "identity"},
                 event_hooks={"response": [self._limit_response]},
             ),
-        ) as client:
-            yield client
+        )
 
     @property
     def _key(self) -> str:
         return os.environ.get(self._asked.key_variable, "").strip()
 
     async def _limit_response(self, response: httpx2.Response) -> None:
-        """Limit the size of a response."""
+        """Read a response of limited size."""
         # A small compressed response may decompress to a very large one.
         if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
             raise ScoringError(
                 f"{self.base_url} compresses its responses ({show(encoding, 20)}) despite "
                 "Accept-Encoding: identity; use a server that respects the header"
             )
-        from dcs.scoring.limited import LimitedStream
+        import httpx2
 
-        response.stream = LimitedStream(response.stream, self.base_url)
+        content = bytearray()
+        async with aclosing(cast("httpx2.AsyncByteStream", response.stream)) as stream:
+            async for part in stream:
+                content += part
+                if len(content) > _MAX_RESPONSE_BYTES:
+                    raise ScoringError(
+                        f"{self.base_url} returned more than {_MAX_RESPONSE_BYTES >> 20} MiB for "
+                        "one prompt; check that base_url is a model server"
+                    )
+        response.stream = httpx2.ByteStream(bytes(content))
 
     @contextmanager
     def _converted(self, where: str) -> Iterator[None]:
