@@ -74,21 +74,17 @@ class ShardGroup:
 
     Parameters
     ----------
-    store : pathlib.Path
-        Folder of the store.
-    settings : mapping
-        Settings of the group, whose hash is the name of its folder.
+    folder : pathlib.Path
+        Folder of the shards.
 
     Attributes
     ----------
-    folder : pathlib.Path
-        Folder of the shards.
     rows : dict of bytes to float64 array [N]
         Class probabilities by query hash.
     """
 
-    def __init__(self, store: Path, settings: Mapping[str, Any]) -> None:
-        self.folder = store / content_key(settings)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.rows: dict[bytes, NDArray[np.float64]] = {}
         self._seen: set[str] = set()
         self.refresh()
@@ -184,7 +180,10 @@ class StoredScorer(Engine):
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         prefix, queries, label_words = prompts
-        group = self._open(score_settings(self._scorer, prefix, label_words))
+        folder = self._folder / content_key(score_settings(self._scorer, prefix, label_words))
+        # The last one is kept, since a table is scored in many calls.
+        if (group := self._group) is None or group.folder != folder:
+            self._group = group = ShardGroup(folder)
         hashes = [query_hash(query) for query in queries]
         by_hash = dict(zip(hashes, queries, strict=True))
 
@@ -213,13 +212,6 @@ class StoredScorer(Engine):
         found = np.stack([missing if key in reasons else group.rows[key] for key in hashes])
         rows = enumerate(hashes)
         return found, {row: reasons[key] for row, key in rows if key in reasons}
-
-    def _open(self, settings: Mapping[str, Any]) -> ShardGroup:
-        """Return a group; the last one is kept, since a table is scored in many calls."""
-        group = self._group
-        if group is None or group.folder.name != content_key(settings):
-            self._group = group = ShardGroup(self._folder, settings)
-        return group
 
     def report(self) -> list[str]:
         """Return the report of the engine, e.g. on labels missing from server responses."""

@@ -162,10 +162,8 @@ class Tokenizer:
         appended = 0
         if template is None:
             # An end of text, for example, after which no model would answer.
-            (whole,), (bare,) = (
-                encode(["a"]),
-                tokenizer(["a"], add_special_tokens=False)["input_ids"],
-            )
+            (whole,) = encode(["a"])
+            (bare,) = tokenizer(["a"], add_special_tokens=False)["input_ids"]
             appended = whole[::-1].index(bare[-1]) if bare and bare[-1] in whole else 0
         return cls(encode, lambda token: str(tokenizer.decode([token])), template, appended)
 
