@@ -22,7 +22,7 @@ from benchmarks.importances import KNOBS
 from benchmarks.results import markdown_table
 from dcs_tracking import Archive, CellRecord
 from dcs_tracking.store.client import default_tracking_uri
-from dcs_workflows.plan import Cell
+from dcs_workflows.plan import cell_label
 from dcs_workflows.study.storage import Studies
 
 METHOD: Final = "dcs"
@@ -38,7 +38,7 @@ def read_studies(folder: Path) -> pd.DataFrame:
     for record in archive.finished().values():
         if record.identity["method"] != METHOD or not record.trials:
             continue
-        place = studies.of(Cell.from_identity(record.identity))
+        place = studies.of(record.key, cell_label(record.identity))
         study = optuna.load_study(study_name=place.name, storage=place.storage)
         stored = study.get_trials(deepcopy=False)
         tracked = _tracked(client, record)

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError, DCSError
-from dcs.io import Strict, content_key, first_fault, validated
+from dcs.io import Strict, content_key, validated
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import MIXTURE, PARAMETERS
 from dcs.plugins import plugin_version
@@ -96,20 +96,6 @@ class Cell(Variant):
     optimization_digest: str
     test_digest: str
 
-    @classmethod
-    def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
-        """Create a cell from its :attr:`identity`.
-
-        Raises
-        ------
-        ConfigError
-            If it is not the identity of a cell, or contains unknown settings.
-        """
-        try:
-            return _CELL.validate_python(dict(identity))
-        except ValidationError as error:
-            raise ConfigError(f"cell identity: {first_fault(error)}") from None
-
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result, as plain JSON values."""
@@ -143,12 +129,20 @@ class Cell(Variant):
     @property
     def label(self) -> str:
         """A short display name."""
-        shots = "" if self.shots is None else f" {self.shots}-shot"
-        rows = "" if self.optimization_size is None else f" {self.optimization_size} rows"
-        return f"{self.method} {self.task}{shots} seed {self.seed}{rows} {self.model}"
+        return cell_label(_values(Cell, self))
 
 
 _CELL: Final = TypeAdapter(Cell)
+
+
+def cell_label(identity: Mapping[str, Any]) -> str:
+    """Return a short display name of the cell of an identity, also of an earlier version's."""
+    method, task, seed, model = map(identity.get, ("method", "task", "seed", "model"))
+    shots, size = identity.get("shots"), identity.get("optimization_size")
+    shown = "" if shots is None else f" {shots}-shot"
+    rows = "" if size is None else f" {size} rows"
+    return f"{method} {task}{shown} seed {seed}{rows} {model}"
+
 
 #: To be raised if a default of the tuner or of a sweep changes. Knobs, calibrations and methods
 #: have their own versions.

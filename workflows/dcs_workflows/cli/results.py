@@ -8,7 +8,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -269,15 +269,13 @@ def rm(
 def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
     """Return the studies of cells, which need not exist."""
     from dcs_tracking import Archive
-    from dcs_workflows.plan import STORAGE_VARIABLE, Cell
+    from dcs_workflows.plan import STORAGE_VARIABLE, cell_label
     from dcs_workflows.study.storage import Studies
 
     studies = Studies(runs.absolute(), os.environ.get(STORAGE_VARIABLE) or None)
     studies.check(connect=True)
-    stored = []
-    for record in Archive(runs).load(keys, summaries=True).values():
-        with suppress(ConfigError):  # An earlier version wrote the record.
-            stored.append(studies.of(Cell.from_identity(record.identity)))
+    records = Archive(runs).load(keys, summaries=True).values()
+    stored = (studies.of(record.key, cell_label(record.identity)) for record in records)
     return [*filter(None, stored)]
 
 

@@ -86,7 +86,7 @@ def compute_cell(
             table=rows,
             progress=progress,
             mapper=mapper,
-            stored=None if studies is None or cell.tuner is None else studies.of(cell),
+            stored=studies.of(cell.key, cell.label) if studies and cell.tuner else None,
             known={} if known is None else known,
             reference=reference,
         )

@@ -30,7 +30,7 @@ from sqlalchemy.pool import NullPool
 from dcs.errors import DCSError, reason, redact
 from dcs.io import atomic_write_text, naming
 from dcs_tracking.environment import source_digest
-from dcs_workflows.plan import MEMORY, Cell
+from dcs_workflows.plan import MEMORY
 
 #: Objectives of every study, with their directions.
 OBJECTIVES: Final[dict[str, Literal["maximize", "minimize"]]] = {
@@ -184,13 +184,13 @@ class Studies:
     output: Path
     storage: str | None = field(default=None, repr=False)
 
-    def of(self, cell: Cell) -> StoredStudy | None:
+    def of(self, key: str, label: str) -> StoredStudy | None:
         """Return the study of a cell, which may not exist yet; None if studies are not stored."""
         if self.storage == MEMORY:
             return None
         kind = "journal" if self.storage is None else "lock"
-        file = self.output / "studies" / f"{cell.key}.{kind}"
-        return StoredStudy(f"{cell.label} {cell.key[:8]}", file, self.storage)
+        file = self.output / "studies" / f"{key}.{kind}"
+        return StoredStudy(f"{label} {key[:8]}", file, self.storage)
 
     def check(self, *, connect: bool = False) -> None:
         """Raise StudyStorageError if a database is unknown or, if tried, cannot be reached."""
