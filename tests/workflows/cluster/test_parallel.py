@@ -160,7 +160,8 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
     with pytest.raises(InterruptedError):
         compute_cell(CELL, TABLES, sweep="x", mapper=look)
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=0, seed=0, limit=5)
-    actor, store = ScoringActor("tiny_lm", tmp_path / "shards"), StoredTables(tmp_path / "k")
+    actor = ScoringActor("tiny_lm", tmp_path / "shards", request.scoring)
+    store = StoredTables(tmp_path / "k")
     with closing(actor):
         score_here(
             TableScoring("k", request), actor, Work(), store, lambda count: seen.append(_threads())

@@ -94,7 +94,7 @@ def test_an_actor_frees_its_model_when_it_is_let_go(cluster, tmp_path):
             super().close()
             closed.touch()
 
-    actor = ray.remote(Observed).remote("tiny_lm", tmp_path / "shards")
+    actor = ray.remote(Observed).remote("tiny_lm", tmp_path / "shards", ScoringSettings())
     ray.get(actor.load.remote())
     del actor
     wait_for(closed.exists, "the actor to close its model")

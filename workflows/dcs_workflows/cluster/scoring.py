@@ -72,12 +72,7 @@ class ScoringActor:
         The engine and its options.
     """
 
-    def __init__(
-        self,
-        model: str,
-        shards: Path,
-        settings: ScoringSettings = ScoringSettings(),  # noqa: B008 - frozen
-    ) -> None:
+    def __init__(self, model: str, shards: Path, settings: ScoringSettings) -> None:
         self._model, self._settings = model, settings
         self._folder = settings.store or shards
         self._held = ExitStack()
