@@ -121,16 +121,6 @@ def test_a_message_holds_nothing_that_turns_or_hides_it(text: str) -> None:
     assert explained(DCSError(text)).isprintable()
 
 
-SCORING: dict[str, Any] = {
-    "key": "k1",
-    "identity": {},
-    "params": {},
-    "metrics": {},
-    "started_ms": 0,
-    "finished_ms": 0,
-}
-
-
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", "", "a\0b", "~/x", "a\nb"])
 def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name"):
@@ -140,10 +130,11 @@ def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text(json.dumps(task))
     with pytest.raises(DCSError, match="key 'name'"):
         get_task(str(tmp_path / "task.yaml"))
+    nothing: dict[str, Any] = dict.fromkeys(("identity", "params", "metrics"), {})
     for use in (
         lambda: replace(make_cell(), key=name),
         lambda: Sweep(experiment="s", sweep_key=name),
-        lambda: ScoringRecord(**SCORING | {"key": name}),
+        lambda: ScoringRecord(key=name, started_ms=0, finished_ms=0, **nothing),
     ):
         with pytest.raises(ValidationError):
             use()

@@ -26,13 +26,6 @@ from tests.dcs.scoring.clerk import Clerk
 WORDS = ("even", "odd", "other")
 QUERIES = [f"number {k}" for k in range(50)]
 
-PROBS = Clerk.probs("p ", QUERIES, len(WORDS))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
 
 def ask(
     folder: Path, clerk: Clerk, queries: Sequence[str] = QUERIES, steps: list[int] | None = None
@@ -96,31 +89,25 @@ def test_what_decides_the_numbers_decides_which_shards_are_used() -> None:
     assert key(**content) == key(**content, model="elsewhere/abacus")
 
 
-class TestProcesses:
-    FORK = multiprocessing.get_context("fork")
-
-    @pytest.mark.parametrize("call", [1, 4])
-    def test_a_killed_run_goes_on_at_the_shard(
-        self, folder: Path, tmp_path: Path, call: int
-    ) -> None:
-        killed = self.FORK.Process(target=ask, args=(folder, Clerk(die_after=call)))
-        killed.start()
-        killed.join()
-        assert killed.exitcode == -signal.SIGKILL
-        clerk = Clerk()
-        probs = ask(folder, clerk)
-        assert clerk.asked == QUERIES[8 * (call - 1) :]
-        np.testing.assert_array_equal(probs, PROBS)
-        ask(tmp_path / "undisturbed", Clerk())
-        assert content(folder) == content(tmp_path / "undisturbed")
+@pytest.mark.parametrize("call", [1, 4])
+def test_a_killed_run_goes_on_at_the_shard(tmp_path: Path, call: int) -> None:
+    folder, undisturbed = tmp_path / "store", tmp_path / "undisturbed"
+    fork = multiprocessing.get_context("fork")
+    killed = fork.Process(target=ask, args=(folder, Clerk(die_after=call)))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
+    clerk = Clerk()
+    probs = ask(folder, clerk)
+    assert clerk.asked == QUERIES[8 * (call - 1) :]
+    np.testing.assert_array_equal(probs, Clerk.probs("p ", QUERIES, len(WORDS)))
+    ask(undisturbed, Clerk())
+    assert content(folder) == content(undisturbed)
 
 
-def content(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file()
-    }
+def content(root: Path) -> dict[Path, bytes]:
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {path.relative_to(root): path.read_bytes() for path in files}
 
 
 @settings(max_examples=25)
