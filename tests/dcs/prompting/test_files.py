@@ -65,7 +65,10 @@ PAPER = {
     ),
     "trec": Paper(
         (5_452, 500),
-        [{"label": k} for k in ("NUM:a", "LOC:b", "HUM:c", "DESC:d", "ENTY:e", "ABBR:f")],
+        [
+            {"text": "What is John 's `` big '' plan , then ?", "label": k}
+            for k in ("NUM:a", "LOC:b", "HUM:c", "DESC:d", "ENTY:e", "ABBR:f")
+        ],
         'Question: What is John\'s "big" plan, then?\nAnswer Type:',
         'Question: What is John\'s "big" plan, then?\nAnswer Type: Ab',
     ),
@@ -112,20 +115,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data")
     for name, paper in PAPER.items():
         files = read_task_file(DESCRIBED[name]).files
-        assert files is not None
         for split, path in zip(SPLITS, (files.optimization, files.test), strict=True):
             rows, path = paper.rows, root / name / path
-            if split == "optimization" and name != "trec":
+            if split == "optimization":
                 text = next(iter(rows[0]))
                 rows = [{**row, text: f"Other. {row[text]}"} for row in rows]
+            lines(path, rows)
             if name == "trec":
-                text = "What is John 's `` big '' plan , then ?"
-                text_rows = "".join(f"{row['label']} {text}\n" for row in rows)
-                path.parent.mkdir(exist_ok=True)
+                text_rows = "".join(f"{row['label']} {row['text']}\n" for row in rows)
                 path.write_bytes(text_rows.encode() + b"ENTY:food Caf\xe9 ?\r\n")
-            else:
-                lines(path, rows)
-            if name == "pubmedqa":
+            elif name == "pubmedqa":
                 path.write_text(json.dumps(dict(enumerate(rows))))
     return root
 
@@ -311,13 +310,7 @@ class TestOwnTask:
         assert [e.label for e in task.examples("test")] == [0, 1]
 
 
-HUB: dict[str, Any] = {
-    "dataset": "owner/name",
-    "optimization": "train",
-    "test": "test",
-    "fields": {"text": "text"},
-    "label": "label",
-}
+TREC = read_task_file(DESCRIBED["trec"])
 
 # What the hub's datasets call the columns, and a label of each class in the task's order.
 COLUMNS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
@@ -368,7 +361,6 @@ class TestHub:
         datasets = pytest.importorskip("datasets")
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
         file = read_task_file(DESCRIBED[name])
-        assert file.hub is not None
         write_dataset(tmp_path / "hub", file.hub, name)
         hub = file.hub.model_copy(update={"dataset": f"owner/{name}", "revision": ""})
         fetch_from(tmp_path / "hub", monkeypatch, where=f"hf://datasets/owner/{name}@0")
@@ -380,20 +372,19 @@ class TestHub:
 
     @pytest.mark.parametrize("name", ["/etc", "a/../../b", "~/texts", "a/b/c", "", "csv"])
     def test_a_local_path_is_refused(self, name: str) -> None:
+        hub = TREC.hub.model_dump(mode="json", exclude_defaults=True)
         with pytest.raises(ValidationError):
-            HubLocation(**HUB | {"dataset": name})
-        assert HubLocation(**HUB).dataset == "owner/name"
+            HubLocation(**hub | {"dataset": name})
+        assert HubLocation(**hub | {"dataset": "owner/name"}).dataset == "owner/name"
 
     def test_a_folder_of_the_same_name_is_not_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pytest.importorskip("datasets")
-        file = read_task_file(DESCRIBED["trec"])
-        assert file.hub is not None
         monkeypatch.chdir(tmp_path)
-        (tmp_path / file.hub.dataset).mkdir(parents=True)
+        (tmp_path / TREC.hub.dataset).mkdir(parents=True)
         with pytest.raises(ConfigError, match="local path"):
-            read_examples(file, "test")
+            read_examples(TREC, "test")
 
     @pytest.mark.parametrize(
         "where",
@@ -402,12 +393,10 @@ class TestHub:
     def test_files_outside_of_the_dataset_are_not_read(
         self, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        file = read_task_file(DESCRIBED["trec"])
-        assert file.hub is not None
-        write_dataset(tmp_path / "hub", file.hub, "trec")
+        write_dataset(tmp_path / "hub", TREC.hub, "trec")
         fetch_from(tmp_path / "hub", monkeypatch, where or str(tmp_path / "hub"))
         with pytest.raises(ConfigError, match="not one of its files on the hub"):
-            read_examples(file.model_copy(update={"seed": len(where) + 1}), "test")
+            read_examples(TREC.model_copy(update={"seed": len(where) + 1}), "test")
 
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
