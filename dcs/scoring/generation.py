@@ -288,23 +288,6 @@ class ScoredBy:
         prefix = render_prefix(task, demonstrations)
         return cls(table["model"], table["revision"], prompt["scoring"], task, prefix)
 
-    def load(self, *, model: str | None = None, **options: Any) -> Scorer:
-        """Load the scorer; `model` and `options` replace what is recorded.
-
-        Raises
-        ------
-        ScoringError
-            If it cannot be loaded, or is another version of the recorded model.
-        """
-        scorer = load_scorer(model or self.model, **{**self.scoring, **options})
-        if scorer.revision != self.revision and model is None and "base_url" not in options:
-            scorer.close()
-            raise ScoringError(
-                f"model {show(self.model)} is now {show(scorer.revision)}; the scheme was fitted "
-                f"on {show(self.revision)}: fit it again, or name the model to use this one"
-            )
-        return scorer
-
 
 class Classifier(AbstractContextManager["Classifier"]):
     """A fitted scheme with the model and prompt whose class probabilities it corrects.
@@ -334,7 +317,8 @@ class Classifier(AbstractContextManager["Classifier"]):
         scheme: str | os.PathLike[str] | CorrectionScheme,
         *,
         store: str | os.PathLike[str] | None = None,
-        **replaced: Any,
+        model: str | None = None,
+        **options: Any,
     ) -> Classifier:
         """Load the model of a scheme that was fitted on scored texts.
 
@@ -344,8 +328,10 @@ class Classifier(AbstractContextManager["Classifier"]):
             The scheme, or its file as written by `dcs tune`.
         store : path-like, optional
             Folder in which scored prompts are kept, and looked up.
-        **replaced
-            ``model``, ``engine`` or options of the engine, instead of those recorded.
+        model : str, optional
+            The model to use instead of the recorded one.
+        **options
+            ``engine`` or options of the engine, instead of those recorded.
 
         Raises
         ------
@@ -354,13 +340,18 @@ class Classifier(AbstractContextManager["Classifier"]):
         ScoringError
             If the model cannot be loaded, or is another version of the recorded one.
         """
-        if isinstance(scheme, CorrectionScheme):
-            scored_by = ScoredBy.of(scheme)
-        else:
+        source = "scheme"
+        if not isinstance(scheme, CorrectionScheme):
             source, scheme = os.fspath(scheme), CorrectionScheme.load(scheme)
-            scored_by = ScoredBy.of(scheme, source=source)
-        scorer = scored_by.load(**replaced)
-        return cls(scheme, scored_by, scorer if store is None else StoredScorer(scorer, store))
+        by = ScoredBy.of(scheme, source=source)
+        scorer = load_scorer(model or by.model, **{**by.scoring, **options})
+        if scorer.revision != by.revision and model is None and "base_url" not in options:
+            scorer.close()
+            raise ScoringError(
+                f"model {show(by.model)} is now {show(scorer.revision)}; the scheme was fitted "
+                f"on {show(by.revision)}: fit it again, or name the model to use this one"
+            )
+        return cls(scheme, by, scorer if store is None else StoredScorer(scorer, store))
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -86,10 +86,8 @@ def predict(
     rows = read_texts(texts, text=sys.stdin.read() if str(texts) == "-" else None)
     added = [start + name for start in (PREFIX, CORRECTED) for name in correction.classes]
     refuse_columns(added, {key for row in rows if isinstance(row, dict) for key in row}, texts)
-    if model is not None:
-        replaced["model"] = model
     store = chosen.scoring.store or Path("dcs-runs") / "shards"
-    classifier = Classifier.load(correction, store=store, **replaced)
+    classifier = Classifier.load(correction, store=store, model=model, **replaced)
     # Rows that are printed must not be mixed with messages.
     direct_output(as_json=str(target) == "-", quiet=False)
     with classifier, one_thread(), progress_bar("scoring prompts", len(rows)) as bar:
