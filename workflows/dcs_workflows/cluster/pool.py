@@ -194,16 +194,16 @@ class ScoringPool:
         scored, tokens = actor.scored, actor.tokens
         table.add(call.shard, result, actor)
         self.used.update(requests=actor.scored - scored, tokens=actor.tokens - tokens)
-        if not table.complete or table not in self._open:
-            return len(result.probs), None
-        self._open.remove(table)
-        stored = StoredTables.under(self._plan.output, table.key)
-        try:
-            table.store(stored, self._infos[actor.model])
-        except ScoringError as error:
-            self._skip(table.request, error)  # no row is left
-            return len(result.probs), None
-        return len(result.probs), table.key
+        complete = None
+        if table.complete and table in self._open:
+            self._open.remove(table)
+            stored = StoredTables.under(self._plan.output, table.key)
+            try:
+                table.store(stored, self._infos[actor.model])
+                complete = table.key
+            except ScoringError as error:
+                self._skip(table.request, error)  # no row is left
+        return len(result.probs), complete
 
     def _admit(self, actor: _Actor, info: ScorerInfo) -> None:
         """Admit an actor whose model is loaded, if its numbers are those of the others."""
