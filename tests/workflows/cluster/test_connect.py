@@ -35,12 +35,14 @@ def test_ray_that_does_not_start_twice_is_said_on_one_line(monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.shutdown", lambda: None)
     monkeypatch.setattr("ray.init", slow)
+    monkeypatch.setattr(connect, "_LONGEST_PATH", 0)
     with connected():  # at the second try
         pass
     with pytest.raises(ClusterError, match="timed out") as caught, connected():
         pass
     assert "\n" not in str(caught.value)
     assert next(starts, None) is None
+    assert "RAY_TMPDIR" not in os.environ
 
 
 @pytest.mark.slow

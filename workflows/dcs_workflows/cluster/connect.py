@@ -193,37 +193,28 @@ def connected(address: str | None = None, *, shared: Path | None = None) -> Iter
     # Otherwise it is the installation itself.
     if Path(folder) not in [package.parent for package in import_folders()]:
         options["runtime_env"] = {"worker_process_setup_hook": _path_without(folder)}
-    stack = ExitStack()
-    with _silence_stderr():
-        if address is None:
-            stack.enter_context(_short_folder())
-            _start_local(options)
-        else:
-            _join(address, options)
-    try:
+    with ExitStack() as stack:
+        with _silence_stderr():
+            if address is None:
+                _shorten_folder(stack)
+                _start_local(options)
+            else:
+                _join(address, options)
+        stack.callback(ray.shutdown)
+        stack.callback(_DAEMONS.clear)
         if address is not None:
             check_nodes(shared)
         yield
-    finally:
-        _DAEMONS.clear()
-        ray.shutdown()
-        stack.close()
 
 
-@contextmanager
-def _short_folder() -> Iterator[None]:
+def _shorten_folder(stack: ExitStack) -> None:
     """Give Ray another folder for its sockets if the temporary folder has a long path."""
-    if "RAY_TMPDIR" in os.environ or len(gettempdir()) <= _LONGEST_PATH:
-        yield
-        return
-    # A new folder that only this user can open.
-    short = "/tmp"  # nosec B108
-    with TemporaryDirectory(prefix="dcs-", dir=short, ignore_cleanup_errors=True) as folder:
-        os.environ["RAY_TMPDIR"] = folder
-        try:
-            yield
-        finally:
-            del os.environ["RAY_TMPDIR"]
+    if "RAY_TMPDIR" not in os.environ and len(gettempdir()) > _LONGEST_PATH:
+        # A new folder that only this user can open.
+        short = "/tmp"  # nosec B108
+        new = TemporaryDirectory(prefix="dcs-", dir=short, ignore_cleanup_errors=True)
+        os.environ["RAY_TMPDIR"] = stack.enter_context(new)
+        stack.callback(os.environ.pop, "RAY_TMPDIR")
 
 
 def _path_without(folder: str) -> Callable[[], None]:
