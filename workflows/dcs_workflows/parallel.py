@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 # Loads its own BLAS, whose threads can be limited only after it is loaded.
 import scipy.linalg  # noqa: F401
@@ -22,16 +22,11 @@ def one_thread() -> Iterator[None]:
     libraries takes some milliseconds, so this surrounds cells and tasks rather than single fits.
     """
     torch = sys.modules.get("torch")
-    with threadpool_limits(limits=1):
-        if torch is None:
-            yield
-            return
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
+    with threadpool_limits(limits=1), ExitStack() as stack:
+        if torch is not None:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
+        yield
 
 
 @contextmanager
