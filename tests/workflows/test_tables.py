@@ -71,29 +71,23 @@ def test_rows_are_held_out_for_each_seed(tmp_path):
 def test_rows_of_one_text_or_id_are_held_out_together(tmp_path, column):
     rng = np.random.default_rng(0)
     labels, number = rng.integers(0, 3, 300), np.arange(300)
-    text = np.where(number < 150, number // 2, number)
-    names = (
-        [f"the review number {k}" for k in text] if column == "text" else [f"r{k}" for k in text]
-    )
+    start = "the review number " if column == "text" else "r"
+    names = [f"{start}{k}" for k in np.where(number < 150, number // 2, number)]
     probs = pd.DataFrame(rng.dirichlet([1, 1, 1], 300), columns=[*"abc"])
     frame = probs.assign(label=[*map("abc".__getitem__, labels)], **{column: names})
     frame.sample(frac=1, random_state=1).to_csv(tmp_path / "my.csv", index=False)
     (given,) = given_tables(config(str(tmp_path / "my.csv")))
     parts = given.read()
     assert sum(table.n_rows for table in parts.values()) == 300
-    first, second = ({*names} for names in _texts_of(tmp_path / "my.csv", parts, column))
+    texts = pd.read_csv(tmp_path / "my.csv")[column]
+    # The ids are row numbers.
+    first, second = ({*texts[[*map(int, table.ids)]]} for table in parts.values())
     assert not first & second
     assert parts["test"].repeated > 0
     parts["test"].write(tmp_path / "again.parquet")
     again = ProbabilityTable.read(tmp_path / "again.parquet")
     assert np.array_equal(again.groups, parts["test"].groups)
     assert again.digest == parts["test"].digest
-
-
-def _texts_of(path, parts, column):
-    """Return the texts of each part, whose ids are row numbers."""
-    texts = pd.read_csv(path)[column]
-    return [texts[[int(name) for name in table.ids]] for table in parts.values()]
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,18 @@ import pytest
 
 from dcs.errors import ScoringError
 from dcs.io import content_key
-from dcs.prompting.files import get_task
-from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
+from dcs.prompting.tasks import select_demonstrations
 from dcs.scoring import load_scorer, resolve_model
 from dcs.scoring.cache import score_settings
 from dcs.scoring.chat import ChatTemplate
 from dcs.scoring.models import load_tokenizer
 from tests.dcs.refusals import refuses
+from tests.dcs.scoring import test_contract
+from tests.dcs.scoring.test_contract import PREFIX, TASK
 
-TASK = get_task("reviews")
 SHOWN = select_demonstrations(TASK, 2, seed=0)
-PREFIX = render_prefix(TASK, SHOWN)
 TEXTS = [example.text for example in TASK.examples("test")[:3]]
-QUERIES = [render_query(TASK, text) for text in TEXTS]
+QUERIES = test_contract.QUERIES[:3]
 
 #: Templates as three families write them: with a system turn, without one, with a thought.
 TEMPLATES = {
