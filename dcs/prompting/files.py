@@ -329,7 +329,9 @@ def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
         return known[str(raw)]
     if raw is None or raw != raw or str(raw).strip() in _UNLABELLED:
         return -1
-    raise ValueError(f"label {show(raw)} must be one of {', '.join(str(e[0]) for e in labels)}")
+    kind = " (a boolean; write it as text)" if isinstance(raw, bool) else ""
+    allowed = ", ".join(str(entry[0]) for entry in labels)
+    raise ValueError(f"label {show(raw)}{kind} must be one of {allowed}")
 
 
 def _find_file(file: TaskFile, part: str, data: str) -> Path:

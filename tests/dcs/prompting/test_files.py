@@ -292,6 +292,7 @@ class TestOwnTask:
         [
             ({"text": "x", "mood": "Glad"}, ["row 1", "Glad"]),
             ({"text": "x", "mood": 2}, ["row 1", "2"]),
+            ({"text": "x", "mood": True}, ["row 1", "boolean"]),
             ({"text": " ", "mood": 1}, ["row 1", "text"]),
             (["x"], ["row 1", "x"]),
             ({"text": "fine", "mood": 1}, ["moods-test-fine"]),  # The id of both.
