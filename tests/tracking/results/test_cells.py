@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
 from dcs_tracking.records import CellRecord
-from dcs_tracking.results.cells import Cells, Estimate
+from dcs_tracking.results.cells import Cells, marked, reach
 from tests.tracking.cells import failed_cell, make_cell
 
 _SURE = {
@@ -30,9 +31,9 @@ def _cell(number: int = 0, method: str = "dcs", **metrics: float) -> CellRecord:
     return make_cell(number, identity=who, metrics=_SURE | metrics, class_accuracies=classes)
 
 
-def _estimate(cells: list[CellRecord], measure: str = "accuracy") -> Estimate:
+def _estimate(*cells: CellRecord) -> dict[Any, Any]:
     (row,) = Cells.of(cells).estimates(("model", "task")).to_dict("records")
-    return Estimate.of(row, measure)
+    return row
 
 
 def test_a_row_per_cell_and_class() -> None:
@@ -48,15 +49,15 @@ def test_a_row_per_cell_and_class() -> None:
 
 
 def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
-    one = _estimate([_cell()])
-    assert (one.low, one.high, one.p) == (0.45, 0.56, 0.0001)
-    assert one.marked() == "50.0 [45.0, 56.0]*"
-    assert one.reach == pytest.approx((0.05, 0.06))
-    assert _estimate([_cell(method="icl")]).marked() == "50.0 [45.0, 56.0]"
+    one = _estimate(_cell())
+    assert one["accuracy_p"] == 0.0001
+    assert marked(one, "accuracy") == "50.0 [45.0, 56.0]*"
+    assert reach(one, "accuracy") == pytest.approx((0.05, 0.06))
+    assert marked(_estimate(_cell(method="icl")), "accuracy") == "50.0 [45.0, 56.0]"
 
-    several = _estimate([_cell(), _cell(1, **{"test/accuracy": 0.6})])
-    assert several.marked() == "55.0 ± 7.1"
-    assert several.reach == pytest.approx((math.sqrt(0.005),) * 2)
+    several = _estimate(_cell(), _cell(1, **{"test/accuracy": 0.6}))
+    assert marked(several, "accuracy") == "55.0 ± 7.1"
+    assert reach(several, "accuracy") == pytest.approx((math.sqrt(0.005),) * 2)
 
 
 def test_figures_for_people() -> None:

@@ -233,62 +233,35 @@ class Cells:
 #: Changes with a p-value below this level are marked.
 _SIGNIFICANT: Final = 0.05
 
-_STARS: Final = f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT})."
+#: The explanation of the notation of `marked`, by the statistic that it needs.
+_NOTES: Final = {
+    "std": "Mean ± standard deviation over seeds.",
+    "low": "One seed: value [95 % interval].",
+    "p": f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT}).",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A metric of cells that differ only in their seed.
+def marked(row: Mapping[Any, Any], measure: str) -> str:
+    """Format a measure of a row of `Cells.estimates` in percent, starred if it changes."""
+    mean, std, low, high, p = (row[f"{measure}_{name}"] for name in _STATISTICS)
+    return percent(mean, std, interval=(low, high)) + ("*" if p < _SIGNIFICANT else "")
 
-    Attributes
-    ----------
-    mean, std : float
-        Mean and sample standard deviation over seeds; the latter is NaN for a single seed.
-    low, high : float
-        95 % interval of a single seed; NaN for several.
-    p : float
-        p-value of the change from uncorrected on the same rows, of a single seed; NaN for
-        several.
+
+def reach(row: Mapping[Any, Any], measure: str) -> tuple[float, float]:
+    """Return the lengths of error bars below and above the mean of a row of `Cells.estimates`.
+
+    They are standard deviations over seeds or, of a single one, reach the ends of the interval.
     """
-
-    mean: float
-    std: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    p: float = math.nan
-
-    @classmethod
-    def of(cls, row: Mapping[Any, Any], measure: str) -> Estimate:
-        """Return the estimate of accuracy or COBias from a row of `Cells.estimates`."""
-        return cls(*(row[f"{measure}_{name}"] for name in _STATISTICS))
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the estimate has an interval instead of a standard deviation."""
-        return not math.isnan(self.low)
-
-    @property
-    def reach(self) -> tuple[float, float]:
-        """Lengths of the error bars below and above the mean."""
-        if self.is_single:
-            return self.mean - self.low, self.high - self.mean
-        return self.std, self.std
-
-    def marked(self) -> str:
-        """Format the estimate in percent, with a star if the change is significant."""
-        star = "*" if self.p < _SIGNIFICANT else ""
-        return percent(self.mean, self.std, interval=(self.low, self.high)) + star
+    mean, std, low, high, _ = (row[f"{measure}_{name}"] for name in _STATISTICS)
+    return (std, std) if is_missing(low) else (mean - low, high - mean)
 
 
-def notes_of(shown: Iterable[Estimate]) -> str:
-    """Return the explanation of the notation of some estimates."""
-    found = list(shown)
-    notes = {
-        "Mean ± standard deviation over seeds.": any(each.std == each.std for each in found),
-        "One seed: value [95 % interval].": any(each.is_single for each in found),
-        _STARS: any(each.p == each.p for each in found),
-    }
-    return " ".join(note for note, needed in notes.items() if needed)
+def notes_of(estimates: pd.DataFrame) -> str:
+    """Return the explanation of the notation of rows of `Cells.estimates`."""
+    known = estimates.notna().any()
+    return " ".join(
+        note for name, note in _NOTES.items() if any(known[f"{m}_{name}"] for m in MEASURES)
+    )
 
 
 def grouped(

@@ -24,12 +24,12 @@ from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import (
     MEASURES,
     Cells,
-    Estimate,
     fullest,
     groups_of,
     is_missing,
     method_title,
     name_of,
+    reach,
 )
 
 if TYPE_CHECKING:
@@ -238,10 +238,9 @@ def tradeoff_figure(cells: Cells, *, columns: int = 3) -> Figure:
 def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, Look]) -> None:
     points = []
     for row in rows:
-        cobias, accuracy = (Estimate.of(row, m) for m in ("cobias", "accuracy"))
-        points.append(_Point(100 * accuracy.mean, 100 * cobias.mean))
+        points.append(_Point(100 * row["accuracy_mean"], 100 * row["cobias_mean"]))
         at = (points[-1].cobias, points[-1].accuracy)
-        xerr, yerr = ([[100 * part] for part in each.reach] for each in (cobias, accuracy))
+        xerr, yerr = ([[100 * part] for part in reach(row, m)] for m in ("cobias", "accuracy"))
         look, label = looks[row["method"]], method_title(row["method"])
         axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.45)
         axes.plot(*at, look.marker, color=look.color, markersize=12, label=label, zorder=4)

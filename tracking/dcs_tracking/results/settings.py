@@ -175,16 +175,11 @@ def objective_label(record: CellRecord) -> str | None:
     """
     tuner = record.identity.get("tuner") or {}
     found = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
-    if found is None and not tuner:
-        return None
-    return objective_name("full" if found is None else found)
-
-
-def objective_name(objective: str | Mapping[str, float]) -> str:
-    """Return the label of an objective: ``full``, ``err``, ..., ``beta=0.5 tau=0.1``."""
-    if not isinstance(objective, Mapping):
-        return str(objective)
-    beta, tau = (float(objective.get(name, 0.0)) for name in ("beta", "tau"))
+    if found is None:
+        return "full" if tuner else None
+    if not isinstance(found, Mapping):
+        return str(found)
+    beta, tau = (float(found.get(name, 0.0)) for name in ("beta", "tau"))
     return f"beta={beta:g} tau={tau:g}" if beta or tau else "err"
 
 

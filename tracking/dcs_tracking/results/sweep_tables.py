@@ -19,9 +19,9 @@ from dcs_tracking.results.cells import (
     MEASURES,
     SOURCE,
     Cells,
-    Estimate,
     grouped,
     groups_of,
+    marked,
     method_title,
     notes_of,
     shots_rank,
@@ -274,13 +274,11 @@ def _build_task_table(
     columns = {(m, task): f"{_HEADS[m]} {head}" for m in MEASURES for task, head in heads.items()}
     forms = _TITLES if axis is None else {**_TITLES, axis.name: axis.short}
     lines: list[dict[Any, str]] = []
-    shown: list[Estimate] = []
     for key, group in groups_of(tidy, by):
         rows = {row["task"]: row for row in group.to_dict("records")}
-        own = {at: Estimate.of(rows[at[1]], at[0]) for at in columns if at[1] in rows}
-        shown += own.values()
+        own = {text: marked(rows[task], m) for (m, task), text in columns.items() if task in rows}
         head = {column.replace("_", " "): forms[column](value) for column, value in key.items()}
-        lines.append(head | {columns[at]: each.marked() for at, each in own.items()})
+        lines.append(head | own)
     words = [column.replace("_", " ") for column in by]
     text = pd.DataFrame(lines, columns=[*words, *columns.values()], dtype=object).fillna("")
     return ResultTable(
@@ -289,7 +287,7 @@ def _build_task_table(
         frame=tidy[[*by, "task", "seeds", *MEASURE_COLUMNS]],
         text=filled(text),
         words=tuple(words),
-        about=" ".join(filter(None, (notes_of(shown), note))),
+        about=" ".join(filter(None, (notes_of(tidy), note))),
     )
 
 

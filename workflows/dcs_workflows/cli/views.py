@@ -33,7 +33,7 @@ from dcs.selection.points import FrontPoint
 from dcs.selection.preference import Prefer, Preference
 from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
-from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, Estimate, method_title
+from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, marked, method_title
 from dcs_tracking.store.views import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.sweeps import announce
@@ -150,7 +150,7 @@ def results_table(cells: Cells, *, means: bool = False) -> Table:
     for row in rows.to_dict("records")[:_MOST_ROWS]:
         method = row["method"]
         settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
-        metrics = (Estimate.of(row, measure).marked() for measure in MEASURES)
+        metrics = (marked(row, measure) for measure in MEASURES)
         named = [str(row[name]) for name in shots]
         style = "" if method == UNCORRECTED else "bold"
         table.add_row(*named, method_title(method), *settings, *metrics, style=style)
