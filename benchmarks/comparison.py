@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
-from benchmarks.findings import sweep_records
+from benchmarks.findings import named_cells, sweep_records
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import percent
@@ -78,7 +78,8 @@ class Point(NamedTuple):
 def front_comparison(records: Iterable[CellRecord]) -> ResultTable | None:
     """Return a row per other method, if cells have a front of DCS with test metrics."""
     cells = Cells.of(records)
-    frame = cells.judged.assign(method=cells.judged["name"])
+    frame = named_cells(cells)
+    frame["method"] = frame["name"]
     fronts: dict[tuple[object, ...], list[Point]] = {}
     for cell in cells.records:
         reached = [
@@ -222,7 +223,8 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     """
     found = Cells.of(records)
     cells = {cell.key: cell for cell in found.records}
-    frame = found.judged.assign(method=found.judged["name"])
+    frame = named_cells(found)
+    frame["method"] = frame["name"]
     members = [
         {"key": key, "name": name, "table": content_key(about)}
         for key in frame["key"]
@@ -362,14 +364,14 @@ def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        As `Cells.judged`, with ``labelled``, the number of labelled rows, ``size``, the requested
+        As `named_cells`, with ``labelled``, the number of labelled rows, ``size``, the requested
         number (NaN if all rows have labels), ``rows_used`` (``labelled rows alone``,
         ``with unlabelled rows``, ``all, without labels``), and in ``name`` all other settings.
         Cells with all labels are included in both of the former, and methods that need no labels
         for every number.
     """
     cells = Cells.of(records)
-    frame = cells.judged.rename(columns={"rows": "labelled"})
+    frame = named_cells(cells).rename(columns={"rows": "labelled"})
     by_key = {cell.key: cell for cell in cells.records}
     own = [by_key[key] for key in frame["key"]]
     axes = [axis for axis in cells.axes if axis.name not in (OPTIMIZATION_SIZE, "keep_unlabelled")]

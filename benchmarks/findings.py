@@ -24,10 +24,12 @@ from dcs.io import atomic_write_bytes
 from dcs_tracking import Archive, CellRecord
 from dcs_tracking.results import figures
 from dcs_tracking.results.cells import (
+    SOURCE,
     Cells,
     groups_of,
     is_missing,
     method_title,
+    name_of,
     sorted_by,
 )
 from dcs_tracking.results.settings import Axis
@@ -70,6 +72,16 @@ _NOTE: Final = (
 )
 
 
+def named_cells(cells: Cells) -> pd.DataFrame:
+    """Return `Cells.judged` with ``source`` (model, task, shots), ``name`` (method, setting)."""
+    frame = cells.judged
+    rows = frame.to_dict("records")
+    return frame.assign(
+        source=[name_of(row, *SOURCE) for row in rows],
+        name=[name_of(row, "method", "setting") for row in rows],
+    )
+
+
 def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Axis]]:
     """Return the metrics that findings compare for each finished cell, and the varied settings.
 
@@ -98,7 +110,7 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
         classes.assign(weak=rank <= 0.5)[["key", "class", "weak"]], on=["key", "class"]
     )
     served = weak[weak["used"]].groupby("key")["weak"].mean()
-    frame = cells.judged
+    frame = named_cells(cells)
     found = frame.assign(
         z=frame.get("opt/z"),
         membership_share=frame["key"].map(used.groupby(corrections["key"]).mean()),

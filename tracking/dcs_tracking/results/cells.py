@@ -162,18 +162,11 @@ class Cells:
     def judged(self) -> pd.DataFrame:
         """Rows of `frame` with test metrics, with ``accuracy``, ``cobias`` and ``score``.
 
-        ``source`` names model, task and shots, ``name`` method and setting; the score is accuracy
-        minus COBias.
+        The score is accuracy minus COBias.
         """
         frame = self.frame[self.frame["test/accuracy"].notna()]
-        rows = frame.to_dict("records")
-        return frame.assign(
-            source=[name_of(row, *SOURCE) for row in rows],
-            name=[name_of(row, "method", "setting") for row in rows],
-            accuracy=frame["test/accuracy"],
-            cobias=frame["test/cobias"],
-            score=frame["test/accuracy"] - frame["test/cobias"],
-        )
+        accuracy, cobias = frame["test/accuracy"], frame["test/cobias"]
+        return frame.assign(accuracy=accuracy, cobias=cobias, score=accuracy - cobias)
 
     @cached_property
     def by_tables(self) -> pd.DataFrame:
@@ -199,11 +192,6 @@ class Cells:
             gain=steps["score"] / steps["tables"],
             gain_error=np.hypot(*errors) / steps["tables"],
         )
-
-    @cached_property
-    def without_draws(self) -> Cells:
-        """Cells other than those of a random choice of tables."""
-        return self.where(lambda record: ", draw " not in str(record.identity.get("model")))
 
     def estimates(self, by: Sequence[str]) -> pd.DataFrame:
         """Return accuracy and COBias of groups of cells that differ only in their seed.

@@ -93,9 +93,18 @@ class ResultTable:
         return tuple(self.text.itertuples(index=False, name=None))
 
     def to_markdown(self) -> str:
-        """Return the table in Markdown, including title and note."""
+        """Return the table in Markdown, in lines of equal width, including title and note."""
+        columns = []
+        for name, column in self.text.items():
+            cells = [str(cell).replace("|", "\\|").replace("\n", " ") for cell in (name, *column)]
+            width = max(3, *map(len, cells))
+            left = name in self.words
+            cells = [cell.ljust(width) if left else cell.rjust(width) for cell in cells]
+            rule = "-" * (width + 2) if left else "-" * (width + 1) + ":"
+            columns.append([f" {cells[0]} ", rule, *(f" {cell} " for cell in cells[1:])])
+        lines = "".join(f"|{'|'.join(row)}|\n" for row in zip(*columns, strict=True))
         note = f"\n{self.about}\n" if self.about else ""
-        return f"**{self.title}**\n\n{to_markdown(self.text, words=self.words)}{note}"
+        return f"**{self.title}**\n\n{lines}{note}"
 
     def to_csv(self) -> str:
         """Return the tidy numbers as CSV, with text escaped that spreadsheets run as formulas."""
@@ -159,27 +168,6 @@ def points(gap: float, deviation: float = math.nan) -> str:
     """Format a difference of fractions in percentage points, with its sign; empty for NaN."""
     text = "" if math.isnan(gap) else f"{100 * gap:+.1f}".replace("-", "−")
     return text if math.isnan(deviation) else f"{text} ± {100 * deviation:.1f}"
-
-
-def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:
-    """Return a frame of text as a Markdown table with lines of equal width.
-
-    Parameters
-    ----------
-    text : pandas.DataFrame
-        All values are text.
-    words : sequence of str
-        Columns aligned to the left; the others are aligned to the right.
-    """
-    columns = []
-    for name, column in text.items():
-        cells = [str(cell).replace("|", "\\|").replace("\n", " ") for cell in (name, *column)]
-        width = max(3, *map(len, cells))
-        left = name in words
-        cells = [cell.ljust(width) if left else cell.rjust(width) for cell in cells]
-        rule = "-" * (width + 2) if left else "-" * (width + 1) + ":"
-        columns.append([f" {cells[0]} ", rule, *(f" {cell} " for cell in cells[1:])])
-    return "".join(f"|{'|'.join(row)}|\n" for row in zip(*columns, strict=True))
 
 
 def _mathematical(text: object) -> str:
@@ -372,10 +360,10 @@ def joint_tables(cells: Cells) -> ResultTable:
 
 def all_tables(cells: Cells) -> list[ResultTable]:
     """Return all nonempty tables of a sweep, those of the paper first."""
-    made = (main_results, class_accuracies)
-    own = cells.without_draws
-    tables = [*(make(own) for make in made), joint_tables(cells), *ablation_tables(own)]
-    return [table for table in tables if table.rows]
+    # Without the cells of a random choice of tables.
+    own = cells.where(lambda record: ", draw " not in str(record.identity.get("model")))
+    made = [main_results(own), class_accuracies(own), joint_tables(cells), *ablation_tables(own)]
+    return [table for table in made if table.rows]
 
 
 def table_files(cells: Cells) -> dict[str, str]:
