@@ -43,11 +43,7 @@ def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixtu
     names = ["$5 - $10", "$$"]
     drawn = make_cell(
         scheme=replace(SCHEME, classes=tuple(names)).to_dict(),
-        class_accuracies={
-            "class": names,
-            "before": [0.9, 0.2],
-            "after": [0.8, 0.5],
-        },
+        class_accuracies={"class": names, "before": [0.9, 0.2], "after": [0.8, 0.5]},
     )
     figure = figures.class_accuracy_figure(Cells.of([drawn]))
     assert b"$5 - $10" in figure_bytes(figure, "svg")

@@ -21,20 +21,8 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Preference
-from dcs_workflows.cli.console import (
-    Stop,
-    conclude,
-    console,
-    explained,
-    new_table,
-    prepare_output,
-)
-from dcs_workflows.cli.views import (
-    progress_line,
-    show_front,
-    show_judgement,
-    show_results,
-)
+from dcs_workflows.cli.console import Stop, conclude, console, explained, new_table, prepare_output
+from dcs_workflows.cli.views import progress_line, show_front, show_judgement, show_results
 from dcs_workflows.plan import Progress
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
