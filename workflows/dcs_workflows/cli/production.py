@@ -105,8 +105,7 @@ def predict(
     frame[[PREFIX + name for name in correction.classes]] = probs
     write_corrected(frame, target, Reading(), correction, probs)
     missing = f", {len(reasons)} rows left out; the same command tries them again"
-    for line in (*remarks, f"{target}: {len(kept)} rows{missing if reasons else ''}"):
-        console.print(line)
+    console.print(*remarks, f"{target}: {len(kept)} rows{missing if reasons else ''}", sep="\n")
     if str(target) != "-":
         watched = f"dcs check {shlex.quote(str(scheme))} {shlex.quote(str(target))}"
         console.print(f"next: {watched}", style="bold")
@@ -138,8 +137,7 @@ def check(
         sentence_of_chance,
     )
 
-    correction, rows = _opened(scheme, file, read)
-    reference, held_out = (_kept(scheme, correction, each) for each in ("reference", "held_out"))
+    correction, rows, reference, held_out = _opened(scheme, file, read)
     probs = rows.probs
     before, after = probs.argmax(axis=1), correction.predict(probs)
     shift, n = compare_rows(reference, probs, after), len(correction.classes)
@@ -214,8 +212,8 @@ def shares(
     from dcs.evaluation.quantification import class_shares
     from dcs.evaluation.uncertainty import percent
 
-    correction, rows = _opened(scheme, file, read)
-    confusion = _kept(scheme, correction, "held_out")["confusion"]
+    correction, rows, _, held_out = _opened(scheme, file, read)
+    confusion = held_out["confusion"]
     counts = np.bincount(correction.predict(rows.probs), minlength=len(correction.classes))
     found = class_shares(confusion, counts, classes=correction.classes, method=method)
     table = new_table("class ", "predicted", "share [95 % interval]")
@@ -231,27 +229,25 @@ def shares(
 
 def _opened(
     scheme: Path, file: Path, read: list[str] | None
-) -> tuple[dcs.CorrectionScheme, dcs.ProbabilityTable]:
-    """Return a scheme of one table, and rows that it can correct; warn of those of the fit."""
+) -> tuple[dcs.CorrectionScheme, dcs.ProbabilityTable, dict[str, Any], dict[str, Any]]:
+    """Return a scheme of one table, rows that it can correct, and what it keeps of its fit.
+
+    Warns of rows of the fit.
+    """
     from dcs_workflows.cli.views import warn_of_fitted_rows
 
     correction = dcs.CorrectionScheme.load(scheme)
     if len(correction.inputs) > 1:
         raise SchemeError(f"{scheme}: combines several tables; only schemes of one are supported")
+    reference, held_out = map(correction.provenance.get, ("reference", "held_out"))
+    if not (reference and held_out):
+        raise SchemeError(
+            f"{scheme}: keeps no figures of its fit; fit it again by dcs tune with a new --output"
+        )
     (source,) = open_rows([file], options.reading(read), correction)
     # Such rows look unchanged, and better corrected than new ones.
     warn_of_fitted_rows(source.table, {str(scheme): correction})
-    return correction, source.table
-
-
-def _kept(path: Path, scheme: dcs.CorrectionScheme, name: str) -> dict[str, Any]:
-    """Return what a scheme keeps of its fit."""
-    found: dict[str, Any] = scheme.provenance.get(name, {})
-    if not found:
-        raise SchemeError(
-            f"{path}: keeps no figures of its fit; fit it again by dcs tune with a new --output"
-        )
-    return found
+    return correction, source.table, reference, held_out
 
 
 def export(

@@ -222,15 +222,15 @@ def show(
     (ids,) = tokenizer.encode([prompt])
     words = [space + word for word in task.label_words]
     typer.echo(prompt)
-    console.print()
-    for line in (
+    console.print(
+        "",
         f"prompt: {'plain text' if tokenizer.template is None else 'chat'}",
         f"label words: {', '.join(task.label_words)}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
         f"number of tokens: {len(ids)}",
         _describe_labels(tokenizer, prompt, words, scoring.label_rule),
-    ):
-        console.print(line)
+        sep="\n",
+    )
     pieces = (tokenizer.describe(token).replace("\n", "\\n") for token in ids)
     typer.echo(f"tokens of {model}:\n{'|'.join(pieces)}")
 
