@@ -16,17 +16,11 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json, to_jsonable_python
 
-from dcs.errors import TrackingError, show
+from dcs.errors import TrackingError, last_line, show
 from dcs.io import first_fault, parse_json
 
 RECORD_FORMAT = "dcs-cell"
@@ -213,6 +207,11 @@ class CellRecord:
     def finished(self) -> bool:
         """Whether the cell has a result and is not computed again."""
         return self.status == "FINISHED"
+
+    @property
+    def reason(self) -> str:
+        """Why the cell failed: the last line of its error."""
+        return last_line(self.error or "no traceback recorded")
 
     @property
     def summary(self) -> CellRecord:

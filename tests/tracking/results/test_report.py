@@ -75,5 +75,6 @@ def test_a_sweep_may_have_no_search_and_must_have_a_finished_cell() -> None:
     (cell,) = paper_cells(tasks=("trec",), methods=("icl",), seeds=(0,))
     page = _render([replace(cell, trials=())])
     assert "This sweep has no searched schemes." in page
-    with pytest.raises(InvalidInputError, match="demo.*seed 1 failed with: ValueError: bad"):
-        _render([failed_cell(1)])
+    for error, reason in (("Traceback ...\nValueError: bad", "ValueError: bad"), ("", "no trace")):
+        with pytest.raises(InvalidInputError, match=f"demo.*seed 1 failed with: {reason}"):
+            _render([failed_cell(1, error)])

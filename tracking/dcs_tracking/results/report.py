@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dcs.errors import InvalidInputError, last_line
+from dcs.errors import InvalidInputError
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking.archive import Archive
 from dcs_tracking.records import StoredCell
@@ -149,4 +149,4 @@ def _embed(figure: Figure) -> str:
 
 def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
     name = name_of(cell.record.who, "method", "task", "shots", "seed")
-    return name, last_line(cell.record.error or "") or "no traceback recorded", link
+    return name, cell.record.reason, link

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcs.errors import ConfigError, last_line, origin, redact
+from dcs.errors import ConfigError, origin, redact
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import (
     STOP,
@@ -399,7 +399,7 @@ def _run(
         f"{options.ui_command(plan.output, uri)} compares them",
         style="bold",
     )
-    failures = {each.key: last_line(each.error or "") for each in records if not each.finished}
+    failures = {each.key: each.reason for each in records if not each.finished}
     summary = {
         "sweep": whole.name,
         "tables": len(plan.sources),

@@ -15,7 +15,6 @@ import numpy as np
 from rich.table import Table
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import last_line
 from dcs.evaluation.metrics import METRICS, confusion_matrix
 from dcs.evaluation.uncertainty import (
     Interval,
@@ -119,8 +118,7 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
         console.print(results_table(cells, means=len(sources) > 1))
     failed = [record for record in records if not record.finished]
     for record in failed[:_MOST_FAILURES]:
-        reason = last_line(record.error or "")
-        console.print(f"failed {cell_name(record)}: {reason}", style="red")
+        console.print(f"failed {cell_name(record)}: {record.reason}", style="red")
     if failed:
         more = len(failed) - _MOST_FAILURES
         also = f"{more} more failed, --json lists them; " if more > 0 else ""
