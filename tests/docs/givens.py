@@ -15,10 +15,10 @@ from dcs.prompting.files import get_task
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
-from dcs_tracking import Recorder
-from dcs_workflows.plan import Cell
 from dcs_workflows.study.cell import compute_cell
+from tests.tracking.cells import recorded
 from tests.tracking.paper_cells import paper_cells
+from tests.workflows.conftest import toy_cell
 
 __all__ = ["prepare", "record_quickstart"]
 
@@ -79,28 +79,17 @@ def _trec(path: Path) -> None:
 
 def record_quickstart(path: Path) -> None:
     """Record a small sweep called quickstart."""
-    sweep = {"experiment": "quickstart", "sweep_key": "s1", "trials": "none", "figures": "none"}
-    with Recorder(output=path, **sweep) as recorder:
-        for record in paper_cells(tasks=("trec",), seeds=(0,)):
-            recorder.record(record)
+    cells = paper_cells(tasks=("trec",), seeds=(0,))
+    recorded(path, *cells, experiment="quickstart", trials="none")
 
 
 def _tuned(path: Path) -> None:
     """Record a scheme for reviews, as `dcs tune` does, by a method that takes no time."""
     probs, labels = _biased()
     table = ProbabilityTable.from_arrays(probs, labels, classes=CLASSES)
-    cell = Cell(
-        model="reviews",
-        task="reviews",
-        shots=None,
-        seed=0,
-        method="logistic",
-        tuner=None,
-        optimization_digest=table.digest,
-        test_digest=table.digest,
-    )
-    with Recorder(output=path.parent, experiment="tune", sweep_key="s1") as recorder:
-        recorder.record(compute_cell(cell, {"optimization": table, "test": table}, sweep="tune"))
+    cell = toy_cell(table, model="reviews", task="reviews", shots=None, method="logistic")
+    record = compute_cell(cell, {"optimization": table, "test": table}, sweep="tune")
+    recorded(path.parent, record, experiment="tune")
 
 
 def _texts(path: Path) -> None:

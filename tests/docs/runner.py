@@ -51,14 +51,8 @@ _SECONDS = 1800.0
 _QUICK = {
     "tune": ("--trials", "3"),
     "quickstart": (
-        "--set",
-        "tuner.trials=3",
-        "--set",
-        "limit=300",
-        "--set",
-        "optimization_sizes=[200]",
-        "--set",
-        "tracking.figures=none",
+        *("--set=tuner.trials=3", "--set=limit=300", "--set=optimization_sizes=[200]"),
+        "--set=tracking.figures=none",
     ),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +18,9 @@ def test_the_notebook_runs(output: Path, tmp_path: Path, monkeypatch: pytest.Mon
     record_quickstart(output.rename(tmp_path / "dcs-runs"))
     monkeypatch.chdir(tmp_path)
     images: list[bytes] = []
-    display = ModuleType("IPython.display")
-    display.Image = images.append  # type: ignore[attr-defined]
-    ipython = ModuleType("IPython")
-    ipython.version_info = (9, 0, 0)  # type: ignore[attr-defined]  # matplotlib looks
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    # Matplotlib looks at the version.
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(version_info=(9, 0, 0)))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(Image=images.append))
     notebook = json.loads((ROOT / "docs" / "example.ipynb").read_text(encoding="utf-8"))
     names: dict[str, Any] = {}
     for cell in notebook["cells"]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import mlflow
 import pandas as pd
@@ -13,20 +11,16 @@ from mlflow.exceptions import MlflowException
 
 from dcs.errors import TrackingError
 from dcs.schemes import apply
-from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking.store.queries import stored_cells
 from dcs_tracking.store.serving import log_cell_scheme, register_model, save_model
-from tests.tracking.cells import make_cell, recorded
+from tests.tracking.cells import SCHEME, make_cell, recorded
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _written(make_cell().scheme or {}, tmp_path_factory.mktemp("model"))
-
-
-def _written(scheme: Mapping[str, Any], folder: Path) -> Path:
-    save_model(CorrectionScheme.from_dict(scheme), folder / "model", run_id="r1")
-    return folder / "model"
+    folder = tmp_path_factory.mktemp("model") / "model"
+    save_model(SCHEME, folder, run_id="r1")
+    return folder
 
 
 def test_a_saved_model_is_code_and_json(folder: Path) -> None:
@@ -67,8 +61,6 @@ def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:
     for copy in output.rglob("scheme.json"):
         copy.write_text(copy.read_text().replace("0.8", "777"))
     assert model.source_run_id == cell.run_id
-    log_cell_scheme(uri, cell)
-    scheme = cell.record.scheme or {}
     model_id = log_cell_scheme(uri, cell)
     served = mlflow.pyfunc.load_model(f"models:/{model_id}").unwrap_python_model().scheme
-    assert served["corrections"] == scheme["corrections"]
+    assert served["corrections"] == SCHEME.to_dict()["corrections"]

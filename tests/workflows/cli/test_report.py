@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from dcs_tracking import Archive, Recorder
+from dcs_tracking import Archive
+from tests.tracking.cells import recorded
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import refused
 
@@ -23,9 +24,7 @@ def runs(new_output: Callable[[], Path]) -> Path:
     records += paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0, 1), objective="err")
     (other,) = paper_cells(tasks=("rte",), methods=("icl",), seeds=(0,))
     for name, some in {"paper": records, "plain": [replace(other, key="plain")]}.items():
-        with Recorder(output=folder, experiment=name, sweep_key=name, figures="none") as recorder:
-            for record in some:
-                recorder.record(record)
+        recorded(folder, *some, experiment=name, sweep_key=name)
     return folder
 
 
@@ -59,10 +58,7 @@ def test_sweeps_are_put_together(dcs, runs, tmp_path):
     assert "<h1>paper and plain</h1>" in text and "COBias rte" in text
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["report papers", "compare zz zz"],
-)
+@pytest.mark.parametrize("words", ["report papers", "compare zz zz"])
 def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     refused(*words.split(), "--runs", runs, says=[words.split()[-1]])
@@ -70,10 +66,11 @@ def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, monkeypatch, words):
 
 
 def _recorded(folder: Path, name: str, accuracy: float, seeds: tuple[int, ...]) -> None:
-    with Recorder(output=folder, experiment=name, sweep_key=name, figures="none") as recorder:
-        for record in paper_cells(tasks=("trec",), methods=("dcs",), seeds=seeds):
-            changed = record.metrics | {"test/accuracy": accuracy + record.identity["seed"] / 100}
-            recorder.record(replace(record, key=f"{name}{record.key}", metrics=changed))
+    cells = []
+    for record in paper_cells(tasks=("trec",), methods=("dcs",), seeds=seeds):
+        changed = record.metrics | {"test/accuracy": accuracy + record.identity["seed"] / 100}
+        cells.append(replace(record, key=f"{name}{record.key}", metrics=changed))
+    recorded(folder, *cells, experiment=name, sweep_key=name)
 
 
 def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(dcs, new_output):
