@@ -54,13 +54,9 @@ STUDY = (
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:
-    """A table that is read from an archive."""
-    source, path = tmp_path_factory.mktemp("table") / "x.npz", tmp_path_factory.mktemp("a") / "new"
-    table = biased_table()
-    np.savez(source, probs=table.probs, labels=table.labels, classes=table.classes)
-    path.mkdir()
-    read_table(source).write(path / "moods.parquet")
-    return path / "moods.parquet"
+    path = tmp_path_factory.mktemp("table") / "moods.parquet"
+    biased_table().write(path)
+    return path
 
 
 @pytest.fixture(scope="module")
