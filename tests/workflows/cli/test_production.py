@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def scheme(folder: Path, server: ModelServer, new_output: Callable[[], Path]) ->
     options = ("--engine", "openai", "--set", f"scoring.base_url={server.url}", "--model", "tiny")
     task = ("--task", folder / "mood.yaml", "--shots", "N", "-o", runs)
     out = done("generate", *task, *options).out
-    assert "60 of 117 optimization texts have no label" in out
+    assert re.search("mood.*: 60 of 117 optimization texts have no label", out)
     (table,) = {path.parent for path in runs.glob("tables/*/test.parquet")}
     done("tune", table, "--method", "batch", "-o", runs, "--replace", *UNDRAWN)
     return runs / f"{table.name}-batch" / "scheme.json"

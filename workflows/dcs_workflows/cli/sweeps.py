@@ -128,6 +128,7 @@ def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
     tables = [TableScoring(key, request) for key, request in missing.items()]
     actor = ScoringActor(model, output / "shards", tables[0].request.scoring)
     work, total = Work(), sum(table.n_prompts for table in tables)
+    remarks: dict[str, str] = {}
     with closing(actor):
         with console.status("loading the model"):
             work.info = actor.load()
@@ -135,8 +136,11 @@ def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
             for table in tables:
                 stored = StoredTables.under(output, table.key)
                 note = score_here(table, actor, work, stored, lambda n: progress(advance=n))
-    for line in note.remarks:
-        console.print(line)
+                # What the model says of itself is the same for all tables.
+                for line in note.remarks:
+                    remarks.setdefault(line, table.request.label)
+    for line, label in remarks.items():
+        console.print(f"{label}: {line}")
     return work.scored
 
 
@@ -379,7 +383,9 @@ def _run(
             try:
                 records, spent = run_sweep(plan, recorder, progress, budget), ""
             except BudgetSpentError as error:
-                records, spent = [], str(error)
+                spent, archive = str(error), recorder.archive
+                ended = archive.load(archive.keys(sweep_key(whole)), summaries=True)
+                records = [*ended.values()]
         with sweep_progress(progress):
             report = recorder.finish("KILLED" if spent else "FINISHED")
     for key, request in plan.missing_tables.items():
