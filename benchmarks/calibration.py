@@ -214,8 +214,8 @@ def draw_intervals(number: int) -> list[dict[str, Any]]:
         counts["difference"] += _contains(compared.cobias, 0.0)
         for p, one in zip(truth, predicted, strict=True):
             found = metric_intervals(confusion_matrix(labels, one, n_classes), resamples=400)
-            counts["cobias"] += _contains(found.of("cobias"), cobias)
-            counts["weakest"] += _contains(found.of("weakest_class"), float(p.min()))
+            counts["cobias"] += _contains(found.metrics["cobias"], cobias)
+            counts["weakest"] += _contains(found.metrics["weakest_class"], float(p.min()))
     about = {"number": number, "shape": name, "classes": n_classes, "rows": n_rows, "draws": BLOCK}
     return [about | counts]
 
@@ -268,7 +268,7 @@ def draw_copies(number: int) -> list[dict[str, Any]]:
                 confusion_matrix(true, two, n_classes), resamples=400, effect=design_effect(own)
             )
             compared = compare_predictions(true, one, two, n_classes, groups=own)
-            intervals = [found.of(name) for name in ("accuracy", "cobias", "weakest_class")]
+            intervals = [found.metrics[name] for name in ("accuracy", "cobias", "weakest_class")]
             intervals += [compared.accuracy, compared.cobias]
             for (name, value), interval in zip(truth.items(), intervals, strict=True):
                 counts[name] += _contains(interval, float(value))

@@ -107,10 +107,6 @@ class MetricIntervals:
     class_accuracies: tuple[Interval, ...]
     corrected_cobias: float
 
-    def of(self, metric: str) -> Interval:
-        """Return the interval of a metric."""
-        return self.metrics[metric]
-
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
@@ -227,7 +223,7 @@ def compare_predictions(
     cells = _paired_counts(labels, before, after, n_classes)
     n_rows, rows = int(cells.sum()), cells.sum(axis=0)
     drawn = _resample(cells, _RESAMPLES)
-    (_, bias1), (_, bias2) = _both_metrics(drawn)
+    _, (bias1, bias2) = _both_metrics(drawn)
     curves = [_CobiasCurve.of(cells[first] + cells[3], rows) for first in (2, 1)]
     correlation = _correlation(bias1, bias2)
     changed = np.asarray(before) != np.asarray(after)
@@ -270,8 +266,7 @@ def paired_errors(
         Number of classes N.
     """
     drawn = _resample(_paired_counts(labels, before, after, n_classes), _FEW_RESAMPLES)
-    (accuracy1, bias1), (accuracy2, bias2) = _both_metrics(drawn)
-    accuracy, bias = accuracy2 - accuracy1, bias2 - bias1
+    accuracy, bias = (after - before for before, after in _both_metrics(drawn))
     return float(accuracy.std()), float((accuracy - bias).std())
 
 
@@ -306,12 +301,10 @@ def _paired_counts(
     return np.bincount(key, minlength=4 * n_classes).reshape(4, n_classes)
 
 
-def _both_metrics(drawn: NDArray[np.int64]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return accuracy [R] and COBias [R] of both predictions from R tables of paired counts."""
-    rows = drawn.sum(axis=1)
-    _, *before = _metrics(drawn[:, 2] + drawn[:, 3], rows)
-    _, *after = _metrics(drawn[:, 1] + drawn[:, 3], rows)
-    return (before[0], before[1]), (after[0], after[1])
+def _both_metrics(drawn: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Return accuracy [2, R] and COBias [2, R] of both predictions from R paired counts."""
+    right = np.stack([drawn[:, k] + drawn[:, 3] for k in (2, 1)])
+    return _metrics(right, drawn.sum(axis=1))[1:]
 
 
 def _resample(cells: NDArray[np.int64], resamples: int) -> NDArray[np.int64]:
@@ -341,10 +334,10 @@ def _resample_f1(counts: NDArray[np.int64], resamples: int) -> Array:
 
 
 def _metrics(right: NDArray[Any], rows: NDArray[Any]) -> tuple[Array, Array, Array]:
-    """Return class accuracies [R, N], accuracy [R] and COBias [R] of R tables of counts."""
+    """Return class accuracies [..., N], accuracy and COBias [...] of tables of counts."""
     rows = np.broadcast_to(rows, right.shape)
     shares = rates(right, rows)
-    return shares, right.sum(axis=1) / rows.sum(axis=1), mean_distance(shares)
+    return shares, right.sum(axis=-1) / rows.sum(axis=-1), mean_distance(shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,8 +350,6 @@ class _CobiasCurve:
     """
 
     observed: float
-    right: NDArray[np.int64]
-    rows: NDArray[np.int64]
     #: True values, ascending.
     values: Array
     #: Normal quantiles of the probabilities of a COBias at least, and at most, as large as the
@@ -371,53 +362,28 @@ class _CobiasCurve:
         known = rows > 0
         right, rows = right[known], rows[known]
         observed = float(mean_distance(right / rows))
-        empty = np.zeros(1)
-        curve = cls(observed, right, rows, empty, np.ones(1), np.ones(1))
         if rows.size < 2:
-            return curve
+            return cls(observed, np.zeros(1), np.ones(1), np.ones(1))
         end = 1.0
-        while mean_distance(curve._at(end)) > _ROUNDING:
+        while mean_distance(_shifted(right, rows, end)) > _ROUNDING:
             end *= 2.0
         found: list[tuple[float, float, float, float]] = []
         # An observed COBias below that of chance alone is luck or the result of tuning on the
         # rows; it is no evidence against larger values than chance allows.
-        luck = curve._sample(end)
+        luck = _sample(rows, _shifted(right, rows, end))
         least = max(observed, float(np.median(luck)))
         # COBias is largest if half of the classes are always correct and half never.
         for position in (*(end * (1.0 - _INWARD)), *(-each for each in _OUTWARD)):
-            above, below = _tails(curve._sample(position), observed, least)
-            found.append((float(mean_distance(curve._at(position))), position, above, below))
+            accuracies = _shifted(right, rows, position)
+            above, below = _tails(_sample(rows, accuracies), observed, least)
+            found.append((float(mean_distance(accuracies)), position, above, below))
             if position < 0.0 and below < _ROUNDING:
                 break
         values, _, above, below = np.array(sorted(found)).T
         # The moments are simulated; the probabilities are monotone.
         rising, falling = np.maximum.accumulate(above), np.minimum.accumulate(below)
         quantiles = (ndtri(np.clip(each, _LEAST_P, 1.0 - _LEAST_P)) for each in (rising, falling))
-        return cls(observed, right, rows, values, *quantiles)
-
-    def _at(self, position: float) -> Array:
-        """Return the class accuracies at a position: 0 for the observed ones, above 0 fairer."""
-        from scipy.optimize import isotonic_regression  # Takes longer than all of NumPy.
-
-        n, shares = self.rows.size, self.right / self.rows
-        # One variance for all classes, so that the mean over the rows does not change; with a row
-        # more of each kind, since classes that are always correct may differ in other rows.
-        mean = (self.right.sum() + 1) / (self.rows.sum() + 2)
-        variances = mean * (1.0 - mean) / self.rows
-        order = np.argsort(shares, kind="stable")
-        slope = (2.0 * np.arange(n) - (n - 1)) / max(1.0, n * (n - 1) / 2)
-        spread = math.sqrt(float((variances[order] * slope**2).sum()))
-        step = variances[order] * slope / max(spread, _LEAST_P)
-        fitted = isotonic_regression(shares[order] - position * step, weights=self.rows[order]).x
-        accuracies = np.empty(n)
-        accuracies[order] = np.clip(fitted, 0.0, 1.0)
-        return accuracies
-
-    def _sample(self, position: float) -> Array:
-        """Draw COBias at a position, with numbers of correct rows [R, N]."""
-        size = (_SIMULATED, self.rows.size)
-        drawn = np.random.default_rng(0).binomial(self.rows, self._at(position), size=size)
-        return mean_distance(drawn / self.rows)
+        return cls(observed, values, *quantiles)
 
     @property
     def centre(self) -> float:
@@ -435,6 +401,31 @@ class _CobiasCurve:
         if rising[0] >= target:
             return float(self.values[0])
         return float(np.interp(target, rising, self.values))
+
+
+def _shifted(right: NDArray[np.int64], rows: NDArray[np.int64], position: float) -> Array:
+    """Return the class accuracies at a position: 0 for the observed ones, above 0 fairer."""
+    from scipy.optimize import isotonic_regression  # Takes longer than all of NumPy.
+
+    n, shares = rows.size, right / rows
+    # One variance for all classes, so that the mean over the rows does not change; with a row
+    # more of each kind, since classes that are always correct may differ in other rows.
+    mean = (right.sum() + 1) / (rows.sum() + 2)
+    variances = mean * (1.0 - mean) / rows
+    order = np.argsort(shares, kind="stable")
+    slope = (2.0 * np.arange(n) - (n - 1)) / max(1.0, n * (n - 1) / 2)
+    spread = math.sqrt(float((variances[order] * slope**2).sum()))
+    step = variances[order] * slope / max(spread, _LEAST_P)
+    fitted = isotonic_regression(shares[order] - position * step, weights=rows[order]).x
+    accuracies = np.empty(n)
+    accuracies[order] = np.clip(fitted, 0.0, 1.0)
+    return accuracies
+
+
+def _sample(rows: NDArray[np.int64], accuracies: Array) -> Array:
+    """Draw COBias [R] of classes with these numbers of rows and true accuracies."""
+    drawn = np.random.default_rng(0).binomial(rows, accuracies, size=(_SIMULATED, rows.size))
+    return mean_distance(drawn / rows)
 
 
 def _tails(sample: Array, least: float, most: float) -> tuple[float, float]:

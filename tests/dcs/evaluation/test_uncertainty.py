@@ -39,7 +39,7 @@ def test_class_accuracies_have_exact_intervals() -> None:
     # The lowest of three true accuracies is above an end only if all three are.
     level = 1.0 - 2.0 * (1.0 - 0.975 ** (1 / 3))
     high = min(test.proportion_ci(level).high for test in tests)
-    weakest = found.of("weakest_class")
+    weakest = found.metrics["weakest_class"]
     assert (weakest.low, weakest.high) == pytest.approx((min(low for low, _ in exact), high))
 
 
@@ -50,7 +50,7 @@ def test_the_bias_of_the_bootstrap_is_corrected() -> None:
     tables = drawn.reshape(-1, 6, 6)
     metrics = [ClassificationMetrics.from_confusion(each) for each in tables]
     for name in ("accuracy", "macro_f1"):
-        found, scores = intervals.of(name), np.array([getattr(m, name) for m in metrics])
+        found, scores = intervals.metrics[name], np.array([getattr(m, name) for m in metrics])
         below = np.mean(scores < found.estimate) + np.mean(scores == found.estimate) / 2
         levels = norm.cdf(2.0 * norm.ppf(below) + norm.ppf([0.025, 0.975]))
         ends = tuple(np.quantile(scores, levels))
@@ -69,17 +69,17 @@ def test_covers_the_true_cobias_where_the_bootstrap_does_not(spread: float) -> N
         right = rng.binomial(400, true)
         confusion = np.diag(right) + np.roll(np.diag(400 - right), 1, 1)
         found = metric_intervals(confusion, resamples=500)
-        covered += found.of("cobias").low <= truth <= found.of("cobias").high
+        covered += found.metrics["cobias"].low <= truth <= found.metrics["cobias"].high
     assert covered >= 55
 
 
 def test_what_chance_explains_reaches_down_to_no_bias() -> None:
-    noisy = metric_intervals(np.array([[52, 48], [50, 50]])).of("cobias")
+    noisy = metric_intervals(np.array([[52, 48], [50, 50]])).metrics["cobias"]
     assert noisy.low == 0.0 < noisy.estimate < noisy.high
-    even = metric_intervals(np.array([[50, 50, 0], [0, 50, 50], [50, 0, 50]])).of("cobias")
+    even = metric_intervals(np.array([[50, 50, 0], [0, 50, 50], [50, 0, 50]])).metrics["cobias"]
     assert even.low == even.estimate == 0.0
     assert 0.05 < even.high < 0.2, "more even than chance allows says nothing more"
-    assert metric_intervals(np.array([[9, 1], [0, 0]])).of("cobias").high == 0.0
+    assert metric_intervals(np.array([[9, 1], [0, 0]])).metrics["cobias"].high == 0.0
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 4, 5])
@@ -87,13 +87,13 @@ def test_no_interval_holds_more_cobias_than_there_can_be(n_classes: int) -> None
     confusion = np.zeros((n_classes, n_classes), np.int64)
     # Half of the classes are always right, the others never.
     confusion[np.arange(n_classes), (np.arange(n_classes) | 1) % n_classes] = 3
-    found = metric_intervals(confusion).of("cobias")
+    found = metric_intervals(confusion).metrics["cobias"]
     assert found.high == pytest.approx(found.estimate)
 
 
 def test_rows_that_are_there_twice_count_once() -> None:
     once, twice = metric_intervals(_CONFUSION), metric_intervals(2 * _CONFUSION, effect=2.0)
-    pairs = [(once.of(name), twice.of(name)) for name in once.metrics]
+    pairs = [(once.metrics[name], twice.metrics[name]) for name in once.metrics]
     pairs += zip(once.class_accuracies, twice.class_accuracies, strict=True)
     labels, before = _rows(_CONFUSION)
     after = np.where(np.arange(labels.size) % 7 == 0, labels, before)
@@ -133,8 +133,10 @@ def test_errors_of_differences_are_those_of_new_samples() -> None:
 
 def test_class_without_rows_has_no_interval() -> None:
     found = metric_intervals(np.array([[5, 1, 0], [0, 0, 0], [2, 0, 9]]))
-    assert math.isnan(found.class_accuracies[1].low) and not math.isnan(found.of("cobias").high)
-    assert found.of("weakest_class").estimate == found.class_accuracies[2].estimate
+    assert math.isnan(found.class_accuracies[1].low) and not math.isnan(
+        found.metrics["cobias"].high
+    )
+    assert found.metrics["weakest_class"].estimate == found.class_accuracies[2].estimate
 
 
 def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:

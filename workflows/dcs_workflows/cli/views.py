@@ -264,7 +264,7 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
         heads, texts = [], []
         for metric, about in METRICS.items():
             heads.append(about.head)
-            texts.append(_figure(found.of(metric)))
+            texts.append(_figure(found.metrics[metric]))
             if metric == "cobias":
                 heads.append("  without sampling noise")
                 texts.append(percent(found.corrected_cobias))
@@ -322,7 +322,7 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
     for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):
         effect = point.change.effect
         found = metric_intervals(np.array(point.confusion), resamples=500, effect=effect)
-        margins = (_Z_95 * found.of(name).standard_error for name in METRICS)
+        margins = (_Z_95 * found.metrics[name].standard_error for name in METRICS)
         # Limits apply to the COBias that is not caused by small folds.
         estimate = replace(point.estimate, cobias=point.lasting_cobias)
         texts = (percent(getattr(estimate, name)) for name in METRICS)

@@ -239,7 +239,7 @@ def _score(
     change = compare_predictions(labels, first, second, n_classes, groups=copies)
     metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
     for name in METRICS:
-        interval = figures.of(name)
+        interval = figures.metrics[name]
         metrics |= {
             f"test/{name}": interval.estimate,
             f"test/{name}_low": interval.low,
