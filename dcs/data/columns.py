@@ -285,11 +285,9 @@ class _Finder:
         ]
         best = self.matrix(columns)
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
-        cells = {name: comparables(cells_of(self.frame[name])) for name in found}
+        cells = {name: comparables(cells_of(self.frame[name])) for name in reversed(found)}
         unlike = {
-            tuple(cells[name]): name
-            for name in reversed(found)
-            if not same_as_top(cells[name], top, classes)
+            tuple(own): name for name, own in cells.items() if not same_as_top(own, top, classes)
         }
         if len(unlike) > 1:
             several = sorted(unlike.values(), key=found.index)
@@ -335,20 +333,16 @@ class _Finder:
 
     def _prefixed(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         """Return the columns that our own prefixes mark, and the classes."""
-        starts = (PREFIX, CORRECTED)
-        groups = [[name for name in self.names if name.startswith(start)] for start in starts]
-        found = [
-            (tuple(own), tuple(name.removeprefix(start) for name in own))
-            for start, own in zip(starts, groups, strict=True)
-            if len(own) > 1
-        ]
+        both = [tuple(n for n in self.names if n.startswith(s)) for s in (PREFIX, CORRECTED)]
+        found = [own for own in both if len(own) > 1]
         if not found:
             return None
-        columns, classes = found[-1]
+        columns = found[-1]
+        classes = tuple(name.partition(":")[2] for name in columns)
         if len(found) > 1 or (columns[0].startswith(CORRECTED) and {*classes} <= {*self.names}):
             question = "columns hold corrected and uncorrected probabilities; which are to be read"
             raise self._ask(question, "columns=corrected:* or columns=A,B,...", self.names)
-        return found[0]
+        return columns, classes
 
     def _matching(self, pattern: str) -> Sequence[str]:
         """Return the column of a name, or those that match a pattern."""

@@ -129,8 +129,7 @@ def read_labels(
     """
     nested = np.array([not hashable(cell) for cell in cells])
     names.refuse(nested, cells, "must be text or a number", what="label")
-    known = {(type(cell), cell): as_text(cell) for cell in cells}
-    texts = [known[type(cell), cell] for cell in cells]
+    texts = [*map(as_text, cells)]
     distinct = {text for text in {*texts} if text and comparable(text) != _MISSING}
     positions = {text: int(m[1]) for text in distinct if (m := _POSITION.fullmatch(text))}
     named: dict[str, int] = {}

@@ -201,11 +201,9 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     )
     parts: dict[str, Any] = {"classes": classes, "ids": names.ids, "provenance": origin}
     parts["groups"] = _groups(frame, reading)
-    if kind == "votes":
-        counts = np.nan_to_num(numbers, nan=0.0)
-        table = ProbabilityTable.from_counts(counts, labels, source=source, **parts)
-    else:
-        table = ProbabilityTable.from_arrays(probs, labels, source=source, **parts)
+    voted = kind == "votes"
+    build = ProbabilityTable.from_counts if voted else ProbabilityTable.from_arrays
+    table = build(np.nan_to_num(numbers) if voted else probs, labels, source=source, **parts)
     if table.repeated:
         remarks.append(
             f"{table.repeated:,} rows repeat the text or id of another, and stay with it when "

@@ -180,15 +180,17 @@ def copied_rows(
 
 def joined(*groupings: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the groups of rows that are together in any of some groupings, directly or not."""
-    n_rows, pairs = groupings[0].size, []
-    for grouping in groupings:
-        _, first, group = np.unique(grouping, return_index=True, return_inverse=True)
-        pairs.append(first[group.ravel()])
-    rows, firsts = np.tile(np.arange(n_rows), len(pairs)), np.concatenate(pairs)
+    n_rows = groupings[0].size
+    firsts = np.concatenate([*map(_first_rows, groupings)])
+    rows = np.tile(np.arange(n_rows), len(groupings))
     graph = coo_array((np.ones(rows.size), (rows, firsts)), shape=(n_rows, n_rows))
-    _, part = connected_components(graph, directed=False)
-    _, first, group = np.unique(part, return_index=True, return_inverse=True)
-    return first[group.ravel()].astype(np.int64)
+    return _first_rows(connected_components(graph, directed=False)[1])
+
+
+def _first_rows(grouping: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the first row of the group of every row."""
+    _, first, group = np.unique(grouping, return_index=True, return_inverse=True)
+    return np.asarray(first[group.ravel()], dtype=np.int64)
 
 
 def _equal_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:

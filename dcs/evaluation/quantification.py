@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.errors import InvalidInputError, check_choice, quoted
-from dcs.evaluation.uncertainty import Array, Interval
+from dcs.evaluation.uncertainty import Array, Interval, around
 
 _LEVEL: Final = 0.95
 _STEPS: Final = 500
@@ -79,11 +79,8 @@ def class_shares(
     rates = np.stack([rng.dirichlet(own, resamples) for own in prior], axis=1)
     drawn = solve(rates, rng.dirichlet(counts + _PRIOR, resamples))
     tail = 100.0 * (1.0 - _LEVEL) / 2
-    ends: Any = np.percentile(drawn, [tail, 100.0 - tail], axis=0)
-    return tuple(
-        Interval(float(e), min(float(low), float(e)), max(float(high), float(e)), float(error))
-        for e, low, high, error in zip(estimate, *ends, drawn.std(axis=0), strict=True)
-    )
+    ends = np.percentile(drawn, [tail, 100.0 - tail], axis=0).T.tolist()
+    return tuple(map(around, estimate.tolist(), ends, drawn.T))
 
 
 def _shares(counts: NDArray[Any]) -> Array:
@@ -98,8 +95,7 @@ def _stratified(rates: Array, shares: Array) -> Array:
 def _adjusted(rates: Array, shares: Array) -> Array:
     """Return the shares [R, N] whose expected predictions are nearest to those observed."""
     found = np.einsum("rij,rj->ri", np.linalg.pinv(rates.transpose(0, 2, 1)), shares)
-    clipped = np.maximum(found, 0.0)
-    return _shares(clipped)
+    return _shares(np.maximum(found, 0.0))
 
 
 def _likelihood(rates: Array, shares: Array) -> Array:

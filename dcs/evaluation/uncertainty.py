@@ -164,12 +164,8 @@ def metric_intervals(
     drawn = _resample(np.stack([right, rows - right]), resamples)
     shares, accuracies, biases = _metrics(drawn[:, 0], drawn.sum(axis=1))
     lows, highs = (each.tolist() for each in _exact_ends(right, rows, _LEVEL))
-    by_class = tuple(
-        Interval(value, low, high, float(column.std()))
-        for value, low, high, column in zip(
-            estimate.class_accuracies, lows, highs, shares.T, strict=True
-        )
-    )
+    errors = shares.std(axis=0).tolist()
+    by_class = map(Interval, estimate.class_accuracies, lows, highs, errors)
     curve = _CobiasCurve.of(right, rows)
     lowest = np.nanmin(shares, axis=1)
     bootstrapped = {
@@ -178,8 +174,8 @@ def metric_intervals(
         "macro_f1": _resample_f1(counts, resamples),
     }
     metrics = {
-        "cobias": _around(estimate.cobias, curve.ends(_LEVEL), biases),
-        "weakest_class": _around(estimate.weakest_class, _weakest(right, rows), lowest),
+        "cobias": around(estimate.cobias, curve.ends(_LEVEL), biases),
+        "weakest_class": around(estimate.weakest_class, _weakest(right, rows), lowest),
     }
     others = [name for name in METRICS if name not in metrics and name not in bootstrapped]
     bootstrapped |= {name: _resample_metric(counts, name, resamples) for name in others}
@@ -245,7 +241,7 @@ def compare_predictions(
     reached = accuracy_difference(gained / effect, lost / effect, n_rows / effect)
     return PairedComparison(
         accuracy=Interval(gain, *reached, error),
-        cobias=_around(change, ends(_LEVEL), math.sqrt(effect) * (bias2 - bias1)),
+        cobias=around(change, ends(_LEVEL), math.sqrt(effect) * (bias2 - bias1)),
         accuracy_p=mcnemar_p(gained, lost, effect=effect),
         cobias_p=_inverted_p(ends) if change else 1.0,
     )
@@ -494,8 +490,8 @@ def _weakest(right: NDArray[Any], rows: NDArray[Any]) -> tuple[float, float]:
     return float(low), float(_exact_ends(right, rows, 1.0 - 2.0 * corrected)[1].min())
 
 
-def _around(estimate: float, ends: tuple[float, float], drawn: Array) -> Interval:
-    """Return an interval that contains its estimate."""
+def around(estimate: float, ends: tuple[float, float], drawn: Array) -> Interval:
+    """Return an interval that contains its estimate, given the metric [R] of resamples."""
     low, high = ends
     return Interval(estimate, min(low, estimate), max(high, estimate), float(drawn.std()))
 
@@ -510,7 +506,7 @@ def _bootstrap(estimate: float, drawn: Array) -> Interval:
     low, high = np.quantile(
         drawn, [normal.cdf(2 * shift - reach), normal.cdf(2 * shift + reach)]
     ).tolist()
-    return _around(estimate, (low, high), drawn)
+    return around(estimate, (low, high), drawn)
 
 
 def mcnemar_p(gained: int, lost: int, *, effect: float = 1.0) -> float:
