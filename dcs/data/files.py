@@ -173,14 +173,17 @@ def _frame_of(table: Any, source: str) -> pd.DataFrame:
     """
     import pandas as pd
 
+    with readable(source, "write it again, with names in UTF-8", error=TableError):
+        names: list[str] = table.column_names
     columns: list[pd.Series[Any]] = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    for name, column in zip(names, table.columns, strict=True):
         about = f"{source}: column {show(name)} of type {column.type}"
         with readable(about, "drop it, or cast it to text or numbers", error=TableError):
+            column.validate(full=True)  # text is UTF-8
             columns.append(_series(column))
     if not columns:
         return pd.DataFrame(index=range(table.num_rows))
-    return pd.concat(columns, axis=1).set_axis([*table.column_names], axis=1)
+    return pd.concat(columns, axis=1).set_axis(names, axis=1)
 
 
 def _series(column: Any) -> pd.Series[Any]:

@@ -72,6 +72,7 @@ REFUSED: dict[str, Any] = {
     "far moment": zoned([2**62] * 3, "s"),
     "zone": zoned([1] * 3, zone="Nowhere/City"),
     "duration": pa.array([2**62] * 3, pa.duration("s")),
+    "text that is not UTF-8": pa.array([b"\xff"] * 3).view(pa.string()),
 }
 
 
@@ -89,6 +90,13 @@ def test_types_of_arrow(name: str, tmp_path: Path) -> None:
             assert read_table(path).labels.tolist() == [0, 1, 1]
         else:
             refuses(TableError, read_table, path, names=["t.feather: ", [*columns][-1]])
+
+
+def test_a_name_of_a_column_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.feather"
+    write_feather(pa.table({"label": TEXT, "note": TEXT}), path, "uncompressed")
+    path.write_bytes(path.read_bytes().replace(b"note", b"\xffote"))
+    refuses(TableError, read_table, path, names=["t.feather: ", "UTF-8"])
 
 
 LINES = "x1 0 1 0.25 0.75\nx2 1 1 0.5 0.5\n"
