@@ -21,6 +21,7 @@ from dcs.data.columns import Reading
 from dcs.data.labels import as_text
 from dcs.data.reader import open_source
 from dcs.errors import DCSError
+from tests.dcs.data.test_lm_eval import asked, sample
 
 FUZZ = settings.get_current_profile_name() == "fuzz"
 
@@ -108,19 +109,13 @@ def unquoted(frame: pd.DataFrame, path: Path) -> None:
     path.write_text("".join("\t".join(row) + "\n" for row in clean))
 
 
-def written_by_csv(frame: pd.DataFrame, path: Path) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-        writer.writerows([[*frame], *frame.astype(object).fillna("").to_numpy().tolist()])
-
-
 #: Writers of a frame with a column per class.
 WIDE: dict[str, Callable[[pd.DataFrame, Path], None]] = {
     "t.csv": text_of,
     "pipe.csv": lambda f, p: text_of(f, p, sep="|"),
     "semicolon.csv": lambda f, p: text_of(f, p, sep=";"),
     "comma.csv": lambda f, p: text_of(f, p, sep=";", decimal=","),
-    "all.csv": written_by_csv,
+    "all.csv": lambda f, p: text_of(f, p, quoting=csv.QUOTE_ALL),
     "bom.csv": lambda f, p: text_of(f, p, encoding="utf-8-sig", lineterminator="\r\n"),
     "t.tsv": lambda f, p: text_of(f, p, sep="\t"),
     "plain.tsv": unquoted,
@@ -143,7 +138,7 @@ def pipeline(truth: Truth, path: Path) -> None:
 def zero_shot(truth: Truth, path: Path) -> None:
     rows = []
     for text, scores, gold in zip(truth.texts, scores_of(truth), truth.names, strict=True):
-        labels, values = zip(*((each["label"], each["score"]) for each in scores), strict=True)
+        labels, values = ([each[key] for each in scores] for key in ("label", "score"))
         rows.append({"sequence": text, "labels": labels, "scores": values, "gold": gold})
     lines(rows, path)
 
@@ -228,20 +223,8 @@ def logs_of(truth: Truth) -> list[list[float]]:
 
 def harness(truth: Truth, path: Path) -> None:
     """Write samples of lm-evaluation-harness, whose targets are positions."""
-    arguments = {
-        f"gen_args_{k}": {"arg_0": "q", "arg_1": f" {n}"} for k, n in enumerate(truth.classes)
-    }
-    rows = [
-        {
-            "doc_id": k,
-            "target": truth.labels[k],
-            "filter": "none",
-            "arguments": arguments,
-            "filtered_resps": [[str(s), "False"] for s in row],
-        }
-        for k, row in enumerate(logs_of(truth))
-    ]
-    lines(rows, path)
+    rows = enumerate(zip(truth.labels, logs_of(truth), strict=True))
+    lines([sample(k, target, row, **asked(*truth.classes)) for k, (target, row) in rows], path)
 
 
 def lighteval(truth: Truth, path: Path) -> None:

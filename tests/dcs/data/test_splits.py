@@ -83,6 +83,7 @@ def test_is_stable_over_versions() -> None:
         {"seed": -1},
         {"fractions": {"a": 1.0, "b": 0.0}},
         {"labels": [0], "fractions": {"a": 0.7, "b": 0.3}},
+        {"labels": [0, 1] * 9, "fractions": {"a": 0.7, "b": 0.3}, "groups": [0] * 18},
     ],
 )
 def test_refused(changes: dict[str, Any]) -> None:
@@ -184,11 +185,6 @@ def test_rows_of_one_text_are_copies_with_any_probabilities() -> None:
     assert np.unique(copied_rows(_FLOATS, groups)).size == 200
     votes = _RNG.multinomial(3, _FLOATS) / 3
     assert np.unique(copied_rows(votes, groups)).size == 200
-
-
-def test_copies_of_one_row_cannot_be_split() -> None:
-    with pytest.raises(InvalidInputError):
-        stratified_split(np.arange(30) % 3, {"a": 0.7, "b": 0.3}, seed=0, groups=np.zeros(30))
 
 
 @quick
