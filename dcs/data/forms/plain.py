@@ -228,11 +228,9 @@ def _scored(
     frame: pd.DataFrame, given: Reading
 ) -> tuple[list[str], list[list[tuple[str, Any]]]] | None:
     """Return the columns that hold labels with scores, and the pairs of each row."""
-    columns: dict[tuple[str, ...], list[Any]] = {}
-    for name in structured(frame):
-        columns[(name,)] = parsed_cells(frame, name)
-    rows = zip(*columns.values(), strict=True)
-    parts = [dict(zip((name for (name,) in columns), row, strict=True)) for row in rows]
+    cells = {name: parsed_cells(frame, name) for name in structured(frame)}
+    parts = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    columns: dict[tuple[str, ...], list[Any]] = {(name,): own for name, own in cells.items()}
     if both := next(filter(None, map(_lists, parts)), None):
         columns[both] = [{name: row[name] for name in both} for row in parts]
     for names, found in columns.items():
