@@ -291,26 +291,6 @@ def test_columns_of_a_frame_are_matched_by_name_wherever_one_is_given(prefix: st
     refuses(TableError, scheme.apply, other.assign(label=GOLD), names=["columns", "label"])
 
 
-def test_columns_with_a_prefix_are_the_classes_beside_other_numbers(tmp_path: Path) -> None:
-    frame = pd.DataFrame(
-        {"length": [7, 2, 9], "prob_a": [0.9, 0.2, 0.5], "prob_b": [0.1, 0.8, 0.5]}
-    )
-    frame.to_csv(tmp_path / "rows.csv", index=False)
-    assert open_source(tmp_path / "rows.csv").table.classes == ("a", "b")
-
-
-def test_names_of_columns_may_be_numbers_and_the_first_row_may_not(tmp_path: Path) -> None:
-    rows = [("1", 0.9, 0.1), ("2", 0.2, 0.8), ("1", 0.6, 0.4)]
-    lines = [f"{label},{one},{two}" for label, one, two in rows]
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join(["label,1,2", *lines]))
-    assert open_source(file).table.classes == ("1", "2")
-    named = [line.replace("1,", "a,", 1).replace("2,", "b,", 1) for line in lines]
-    file.write_text("\n".join(named))
-    with pytest.raises(TableError):
-        open_source(file)
-
-
 def test_labels_that_are_predicted_less_than_by_chance_are_a_warning() -> None:
     turned = [*CLASSES[1:], CLASSES[0]]
     gold = [CLASSES[(k + (row % 40 == 0)) % 5] for row, k in enumerate(PROBS.argmax(axis=1))]
