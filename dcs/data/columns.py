@@ -374,10 +374,9 @@ class _Finder:
             for at, mark in enumerate(name):
                 if mark in SEPARATORS and at + 1 < len(name):
                     groups.setdefault(name[: at + 1], []).append(name)
-        shared = sorted((g for g in groups.values() if len(g) > 1), key=len, reverse=True)
-        by_prefix = [tuple(each) for each in shared]
+        shared = [tuple(each) for each in groups.values() if len(each) > 1]
         every = [tuple(numeric)] if len(numeric) > 1 else []
-        for candidates in ([*by_label], by_prefix, every):
+        for candidates in ([*by_label], sorted(shared, key=len, reverse=True), every):
             sure = [each for each in dict.fromkeys(candidates) if self._fits(each)]
             if candidates is every and sure:
                 # Any whole numbers can be votes; those of all rows are as many.
