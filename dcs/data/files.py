@@ -181,9 +181,8 @@ def _frame_of(table: Any, source: str) -> pd.DataFrame:
         with readable(about, "drop it, or cast it to text or numbers", error=TableError):
             column.validate(full=True)  # text is UTF-8
             columns.append(_series(column))
-    if not columns:
-        return pd.DataFrame(index=range(table.num_rows))
-    return pd.concat(columns, axis=1).set_axis(names, axis=1)
+    frame = pd.DataFrame(dict(enumerate(columns)), index=range(table.num_rows))
+    return frame.set_axis(names, axis=1)
 
 
 def _series(column: Any) -> pd.Series[Any]:

@@ -312,8 +312,7 @@ def _lm_eval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
             f"filter is {show(name)}; choose one of {quoted(names)} with --read filter=NAME"
         )
     own = frame[[each == name for each in filters]]
-    cells = zip(*(cells_of(own[key]) for key in own.columns), strict=True)
-    records = [dict(zip(own.columns, row, strict=True)) for row in cells]
+    records = own.astype(object).where(own.notna(), None).to_dict("records")
     needs = "filtered_resps of a multiple-choice task, written with --log_samples"
     return question_rows(_questions(records, own.index, _question, needs), given)
 
