@@ -224,16 +224,14 @@ def compare_predictions(
     correlation = _correlation(bias1, bias2)
     changed = np.asarray(before) != np.asarray(after)
     effect = 1.0 if groups is None else design_effect(groups, changed)
+    spread = math.sqrt(effect)
     centre = curves[1].centre - curves[0].centre
     change = curves[1].observed - curves[0].observed
 
     def ends(level: float) -> tuple[float, float]:
         one, two = ((curve.centre, *curve.ends(level)) for curve in curves)
         low, high = _difference(two, one, correlation)
-        return (
-            centre - math.sqrt(effect) * (centre - low),
-            centre + math.sqrt(effect) * (high - centre),
-        )
+        return centre - spread * (centre - low), centre + spread * (high - centre)
 
     gained, lost = int(cells[1].sum()), int(cells[2].sum())
     gain = (gained - lost) / n_rows
@@ -241,7 +239,7 @@ def compare_predictions(
     reached = accuracy_difference(gained / effect, lost / effect, n_rows / effect)
     return PairedComparison(
         accuracy=Interval(gain, *reached, error),
-        cobias=around(change, ends(_LEVEL), math.sqrt(effect) * (bias2 - bias1)),
+        cobias=around(change, ends(_LEVEL), spread * (bias2 - bias1)),
         accuracy_p=mcnemar_p(gained, lost, effect=effect),
         cobias_p=_inverted_p(ends) if change else 1.0,
     )
