@@ -119,7 +119,7 @@ class Bench:
 
     def pass_time(self, n: int = 60) -> float:
         """Return the seconds to evaluate all corrections of one class."""
-        return best_time(lambda: _pass_many(self.table, self.room, n), 3) / n
+        return best_time(lambda: _pass_many(self.table, self.room, self.state, n), 3) / n
 
     def stream_time(self, n: int = 300) -> float:
         """Return the seconds to read the data of one move once."""
@@ -138,10 +138,10 @@ def _judge_many(table, state, room, n):
 
 
 @njit(nogil=True)
-def _pass_many(table, room, n):
+def _pass_many(table, room, state, n):
     for i in range(n):
         j = i % table.columns.shape[0]
-        kernels.eval_class(table, room, j, room.rival_value, room.rival_class)
+        kernels.eval_class(table, room, state, j)
 
 
 @njit(nogil=True, error_model="numpy")

@@ -14,7 +14,17 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
-from dcs.search.kernels import TOLERANCE, Room, Table, compiled, copy, eval_class, make_room
+from dcs.search.kernels import (
+    TOLERANCE,
+    Room,
+    State,
+    Table,
+    compiled,
+    copy,
+    eval_class,
+    make_room,
+    make_state,
+)
 
 #: Maximum number of solutions: more would take most of an hour for 10,000 rows.
 MOST_SOLUTIONS: Final = 1_000_000_000
@@ -75,11 +85,11 @@ def exact_search(
             f"solutions; exhaustive search allows {MOST_SOLUTIONS:.0e}: use anneal instead"
         )
     table = problem.table
-    room = make_room(table)
+    room, state = make_room(table), make_state(table)
     best_choice = np.full(n_classes, problem.corrections.identity)
     best = np.inf
     for first in range(n_functions):
-        best = _exhaust(table, room, first, best_choice, best)
+        best = _exhaust(table, room, state, first, best_choice, best)
         if progress is not None:
             progress((first + 1) / n_functions)
     return problem.result(
@@ -91,6 +101,7 @@ def exact_search(
 def _exhaust(
     table: Table,
     room: Room,
+    state: State,
     first: int,
     best_choice: NDArray[np.int64],
     best: float,
@@ -104,6 +115,8 @@ def _exhaust(
     # The maxima over the classes before each one: only the last classes change.
     values = np.empty((n_classes, table.fallback.size))
     holders = np.empty((n_classes, table.fallback.size), np.int16)
+    # To the kernel, the last class has the best value, and the others the second best.
+    state.first_class[:] = last
     clear(table, values, holders, 0)
     choice = np.zeros(n_classes, np.int64)
     choice[0] = first
@@ -111,7 +124,9 @@ def _exhaust(
     while True:
         for j in range(changed, last):
             add_class(table, j, choice[j], values, holders, j, j + 1)
-        eval_class(table, room, last, values[last], holders[last])
+        copy(values[last], state.second)
+        copy(holders[last], state.second_class)
+        eval_class(table, room, state, last)
         for k in range(n_functions):
             if room.values[k] < best - TOLERANCE:
                 best = room.values[k]

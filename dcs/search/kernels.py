@@ -106,6 +106,7 @@ class Room(NamedTuple):
     order: NDArray[np.int64]  # present classes by accuracy
     accuracy: NDArray[np.float64]  # [N]
     threshold: NDArray[np.float64]  # [BLOCK] value that a corrected value must exceed
+    rival: NDArray[np.int16]  # [BLOCK] class of the best value of the other classes
     key: NDArray[np.uint32]  # [C, BLOCK] rival class of the row, and whether the label is either
     slot: NDArray[np.int32]  # [BLOCK] smallest weight that wins the row
     wide: NDArray[np.int64]  # [BLOCK] the bits of a mask, before packing
@@ -116,8 +117,6 @@ class Room(NamedTuple):
     reached: NDArray[np.int32]  # [3 N, D2 + 1] labels by smallest winning weight, per key
     base_correct: NDArray[np.int64]  # [N] counts if the class wins no row
     base_predicted: NDArray[np.int64]  # [N]
-    rival_value: NDArray[np.float64]  # [M] maxima over all other classes
-    rival_class: NDArray[np.int16]  # [M]
 
 
 def make_table(
@@ -151,14 +150,10 @@ def make_table(
         logs=np.log(np.arange(labels.size + 1) + objective.pseudo_count),
         factors=_factors(objective, labels.size, n_classes, class_rows[present]),
     )
-    # Read-only views, so that all tables have the same type for the compiler.
-    return Table(*(_read_only(array) for array in table))
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    # All read-only, so that all tables have the same type for the compiler.
+    for array in table:
+        array.setflags(write=False)
+    return table
 
 
 def _factors(
@@ -205,8 +200,7 @@ def _split_corrections(
 
 def make_room(table: Table) -> Room:
     """Allocate the scratch arrays of one search."""
-    n_classes, n_rows = table.columns.shape
-    n_lanes = table.lanes.shape[1]
+    n_classes, n_lanes = table.columns.shape[0], table.lanes.shape[1]
     n_keys = 3 * n_classes
     bits = (np.arange(256)[:, None] >> np.arange(8)) & 1
     return Room(
@@ -216,6 +210,7 @@ def make_room(table: Table) -> Room:
         order=table.present.copy(),
         accuracy=np.zeros(n_classes),
         threshold=np.zeros(BLOCK),
+        rival=np.zeros(BLOCK, np.int16),
         key=np.zeros((table.labels.shape[0], BLOCK), np.uint32),
         slot=np.zeros(BLOCK, np.int32),
         wide=np.zeros(BLOCK, np.int64),
@@ -226,8 +221,6 @@ def make_room(table: Table) -> Room:
         reached=np.zeros((n_keys, table.weights.size + 1), np.int32),
         base_correct=np.zeros(n_classes, np.int64),
         base_predicted=np.zeros(n_classes, np.int64),
-        rival_value=np.zeros(n_rows),
-        rival_class=np.zeros(n_rows, np.int16),
     )
 
 
@@ -279,23 +272,14 @@ _BYTE = 255
 
 
 @compiled
-def eval_class(
-    table: Table,
-    room: Room,
-    j: int,
-    rival_value: NDArray[np.float64],
-    rival_class: NDArray[np.int16],
-) -> None:
-    """Store Z of every correction of class j in `room.values`.
-
-    `rival_value` and `rival_class` [M] are the maxima over all other classes.
-    """
+def eval_class(table: Table, room: Room, state: State, j: int) -> None:
+    """Store Z of every correction of class j in `room.values`, the others as in `state`."""
     room.wins[:] = 0
     room.reached[:] = 0
     n_rows = table.labels.shape[1]
     for start in range(0, n_rows, BLOCK):
         stop = min(start + BLOCK, n_rows)
-        _fill_thresholds(table, room, j, rival_value[start:stop], rival_class[start:stop], start)
+        _fill_thresholds(table, room, state, j, start, stop)
         column = table.columns[j, start:stop]
         _count_direct(table, room, column)
         if table.weights.size > 0:
@@ -305,26 +289,28 @@ def eval_class(
 
 @compiled
 def _fill_thresholds(
-    table: Table,
-    room: Room,
-    j: int,
-    rival_value: NDArray[np.float64],
-    rival_class: NDArray[np.int16],
-    start: int,
+    table: Table, room: Room, state: State, j: int, start: int, stop: int
 ) -> None:
     """Compute the thresholds of the rows of one block, and the keys of their labels."""
-    threshold, bits = room.threshold, room.threshold.view(np.int64)
-    jj = np.int16(j)
-    for m in range(rival_value.size):
-        threshold[m] = rival_value[m]
+    first, second = state.first[start:stop], state.second[start:stop]
+    first_class, second_class = state.first_class[start:stop], state.second_class[start:stop]
+    threshold, rivals = room.threshold, room.rival
+    bits, jj = threshold.view(np.int64), np.int16(j)
+    # Separate loops: a loop that writes to several arrays is not vectorised.
+    for m in range(first.size):
+        best, runner_up = first[m], second[m]
+        threshold[m] = runner_up if first_class[m] == jj else best
+    for m in range(first.size):
+        best_class, runner_up_class = first_class[m], second_class[m]
+        rivals[m] = runner_up_class if best_class == jj else best_class
     # Ties go to the lower class. Decrementing the bits of a positive number gives the next smaller
     # number, so that "greater than" the new threshold means "greater or equal" to the old one.
-    for m in range(rival_value.size):
-        bits[m] -= np.int64((jj < rival_class[m]) & (bits[m] > 0))
+    for m in range(first.size):
+        bits[m] -= np.int64((jj < rivals[m]) & (bits[m] > 0))
     for c in range(table.labels.shape[0]):
-        key, labels = room.key[c], table.labels[c, start : start + rival_value.size]
-        for m in range(rival_value.size):
-            rival = rival_class[m]
+        key, labels = room.key[c], table.labels[c, start:stop]
+        for m in range(first.size):
+            rival = rivals[m]
             label = labels[m]
             key[m] = (
                 np.int32(3) * np.int32(rival)
@@ -588,29 +574,6 @@ def eval_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
 
 
 @compiled
-def find_rivals(state: State, room: Room, j: int) -> None:
-    """Store the maxima over all classes but j in `room.rival_value` and `room.rival_class`."""
-    first, second = state.first, state.second
-    first_class, second_class = state.first_class, state.second_class
-    value, holder = room.rival_value, room.rival_class
-    jj = np.int16(j)
-    # Separate loops: a loop that writes to several arrays is not vectorised.
-    for m in range(value.size):
-        best, runner_up = first[m], second[m]
-        value[m] = runner_up if first_class[m] == jj else best
-    for m in range(value.size):
-        best_class, runner_up_class = first_class[m], second_class[m]
-        holder[m] = runner_up_class if best_class == jj else best_class
-
-
-@compiled
-def take_counts(state: State, room: Room) -> None:
-    """Take over the counts of the move last evaluated by `eval_move`."""
-    copy(room.correct, state.correct)
-    copy(room.predicted, state.predicted)
-
-
-@compiled
 def apply_move(table: Table, state: State, j: int, k: int) -> bool:
     """Give class j correction k, except for the counts; return whether any value changes."""
     state.choice[j] = k
@@ -746,10 +709,9 @@ def cool(
                     at = 0
                 j = order[at]
                 at += 1
-                find_rivals(state, room, j)
-                eval_class(table, room, j, room.rival_value, room.rival_class)
+                eval_class(table, room, state, j)
                 k = _draw(stream, room.values, temperatures[i])
-                low = _lowest(room.values)
+                low = room.values.argmin()
                 if room.values[low] < best - TOLERANCE:
                     best = room.values[low]
                     copy(state.choice, best_choice)
@@ -772,7 +734,8 @@ def cool(
             new = known[j, k]
             if new < ceiling:
                 own = known[j].copy()
-                take_counts(state, room)
+                copy(room.correct, state.correct)
+                copy(room.predicted, state.predicted)
                 if apply_move(table, state, j, k):
                     known[:] = -math.inf
                     copy(own, known[j])
@@ -802,8 +765,7 @@ def descend(
         for j in range(n_classes):
             if settled == n_classes:
                 break
-            find_rivals(state, room, j)
-            eval_class(table, room, j, room.rival_value, room.rival_class)
+            eval_class(table, room, state, j)
             moves += 1
             values = room.values
             best = choice[j]
@@ -831,19 +793,9 @@ def _shuffle(stream: NDArray[np.uint64], order: NDArray[np.int64]) -> None:
 
 
 @compiled
-def _lowest(values: NDArray[np.float64]) -> int:
-    """Return the first index of the lowest value."""
-    low = 0
-    for k in range(1, values.size):
-        if values[k] < values[low]:
-            low = k
-    return low
-
-
-@compiled
 def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> int:
     """Draw an index with probability proportional to exp(-value / t)."""
-    low = values[_lowest(values)]
+    low = values.min()
     total = 0.0
     for k in range(values.size):
         total += math.exp((low - values[k]) / t)

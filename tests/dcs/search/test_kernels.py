@@ -10,16 +10,17 @@ from dcs.schemes.corrections import CorrectionSet, Membership, Weight
 from dcs.search.annealing import Problem
 from dcs.search.kernels import (
     BLOCK,
+    Room,
+    State,
+    Table,
     apply_move,
     descend,
     eval_class,
     eval_move,
-    find_rivals,
     make_room,
     make_state,
     make_table,
     set_choice,
-    take_counts,
 )
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
@@ -30,6 +31,12 @@ _CLOSE_WEIGHTS = CorrectionSet(
 _UNEVEN_WEIGHTS = CorrectionSet(
     (Weight(0.9), Weight(1.0), Weight(0.123), Membership(0.1, 0.3, 1.0), Weight(3.7))
 )
+
+
+def _take(table: Table, state: State, room: Room, j: int, k: int) -> None:
+    """Take the move that was evaluated last."""
+    state.correct[:], state.predicted[:] = room.correct, room.predicted
+    apply_move(table, state, j, k)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +60,7 @@ def test_kernels_agree_with_numpy_move_by_move(
         changed[j] = k
         expected = judge(probs, labels, corrections, objective, changed)
         assert eval_move(table, state, room, j, k) == pytest.approx(expected, rel=0, abs=1e-12)
-        find_rivals(state, room, j)
-        eval_class(table, room, j, room.rival_value, room.rival_class)
+        eval_class(table, room, state, j)
         values = room.values.copy()
         if step % 10 == 0:
             for other in range(len(corrections)):
@@ -62,8 +68,7 @@ def test_kernels_agree_with_numpy_move_by_move(
                 expected = judge(probs, labels, corrections, objective, changed)
                 assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
         assert eval_move(table, state, room, j, k) == pytest.approx(values[k], rel=0, abs=1e-12)
-        take_counts(state, room)
-        apply_move(table, state, j, k)
+        _take(table, state, room, j, k)
         afresh = make_state(table)
         set_choice(table, afresh, state.choice)
         kept = ("first", "second", "first_class", "second_class")
@@ -89,11 +94,9 @@ def test_a_row_with_several_labels_counts_as_so_many_rows(name: str, n_labels: i
         for table, state, room in zip(tables, states, rooms, strict=True):
             if step == 0:
                 set_choice(table, state, np.full(4, corrections.identity))
-            find_rivals(state, room, j)
-            eval_class(table, room, j, room.rival_value, room.rival_class)
+            eval_class(table, room, state, j)
             z = eval_move(table, state, room, j, k)
-            take_counts(state, room)
-            apply_move(table, state, j, k)
+            _take(table, state, room, j, k)
             counts = (state.correct.tolist(), state.predicted.tolist())
             found.append((z, room.values.tolist(), counts))
         assert found[0] == found[1]
@@ -112,7 +115,8 @@ def test_weights_by_histogram_win_the_rows_that_they_win_one_by_one() -> None:
     by_bins = CorrectionSet((Membership(0, 1, 1), *map(Weight, values)))
     table = make_table(probs, labels, by_bins, _OBJECTIVE)
     room = make_room(table)
-    eval_class(table, room, 0, rivals, np.ones(p.size, np.int16))
+    others = make_state(table)._replace(first=rivals, first_class=np.ones(p.size, np.int16))
+    eval_class(table, room, others, 0)
     # Class 0 wins ties.
     won = [np.where(each(p) >= rivals, 0, 1) for each in by_bins]
     expected = [_OBJECTIVE.value(confusion_matrix(labels, each, 2)) for each in won]
