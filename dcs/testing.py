@@ -20,7 +20,7 @@ from dcs.data.columns import PREFIX, Reading
 from dcs.data.forms.plain import Form
 from dcs.data.reader import FORMS, open_source
 from dcs.data.table import ProbabilityTable
-from dcs.methods.calibrations.base import FittedCalibration
+from dcs.methods.calibrations import FittedCalibration
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.schemes.scheme import CorrectionScheme

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from dcs.methods.calibrations.base import Labels, log_means, smooth_shares
+from dcs.methods.calibrations import Labels, log_means, smooth_shares
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.calibration import Array
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight

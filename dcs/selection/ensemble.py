@@ -20,7 +20,7 @@ from dcs.data.splits import copied_rows, stratified_folds
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, quoted, show
 from dcs.evaluation.uncertainty import design_effect
-from dcs.methods.calibrations.maps import fit_stack
+from dcs.methods.calibrations import fit_stack
 from dcs.schemes.calibration import DEFAULT_FLOOR, Array, mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 

@@ -27,8 +27,7 @@ from dcs.data.splits import copied_rows, stratified_folds, stratified_split
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import design_effect, paired_errors
-from dcs.methods.calibrations import CALIBRATIONS
-from dcs.methods.calibrations.maps import MOST_PRODUCT_CLASSES
+from dcs.methods.calibrations import CALIBRATIONS, MOST_PRODUCT_CLASSES
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.methods.search import CalibratedRows, logarithms, to_weights
 from dcs.schemes.apply import softmax
@@ -63,7 +62,7 @@ _PRODUCTS: Final = tuple(
     ("products", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (25.0, 100.0)
 )
 
-#: Decimals of coefficients, see :mod:`dcs.methods.calibrations.maps`.
+#: Decimals of coefficients, see :mod:`dcs.methods.calibrations`.
 _DIGITS: Final = 6
 
 #: Range of the factor by which the logits of a calibration are scaled.

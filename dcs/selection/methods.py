@@ -20,12 +20,13 @@ from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import checked_rows
 from dcs.errors import InvalidInputError
-from dcs.methods.calibrations.base import (
+from dcs.methods.calibrations import (
+    DROPS,
+    SURROGATE,
     Labels,
     batch_calibration,
     prior_reweighting,
 )
-from dcs.methods.calibrations.maps import DROPS, SURROGATE
 from dcs.methods.parameters import CorrectionFamily, Hyperparameters
 from dcs.plugins import find_named
 from dcs.schemes.calibration import DEFAULT_FLOOR, Array, Calibration, from_arrays

@@ -8,9 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dcs.methods.calibrations import CALIBRATIONS
-from dcs.methods.calibrations.base import LabelFree, batch_calibration
-from dcs.methods.calibrations.maps import LINEAR
+from dcs.methods.calibrations import CALIBRATIONS, LabelFree, batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import Method, get_method, method_names
 from dcs.testing import check_calibration, check_method, check_scorer
@@ -94,8 +92,8 @@ def test_a_method_that_breaks_its_contract_fails(fault: str) -> None:
 
 def test_a_calibration_that_breaks_its_contract_fails() -> None:
     for broken in (
-        replace(LINEAR, needs_labels=False),
-        replace(LINEAR, adds_offsets=True),
+        replace(CALIBRATIONS["linear"], needs_labels=False),
+        replace(CALIBRATIONS["linear"], adds_offsets=True),
         LabelFree("other", make=lambda p: batch_calibration(np.random.default_rng().permuted(p))),
     ):
         with pytest.raises(AssertionError):

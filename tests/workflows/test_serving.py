@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
-from dcs.methods.calibrations import CALIBRATIONS
-from dcs.methods.calibrations.maps import fit_stack
+from dcs.methods.calibrations import CALIBRATIONS, fit_stack
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking.store.serving import save_model

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
-from dcs.methods.calibrations.base import batch_calibration
+from dcs.methods.calibrations import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import queries
 from dcs_tracking.results.cells import Cells

@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.methods.calibrations import CALIBRATIONS
-from dcs.methods.calibrations.base import batch_calibration, prior_reweighting
-from dcs.methods.calibrations.maps import DROPS, LINEAR, PRODUCTS, SURROGATE, LinearMap
+from dcs.methods.calibrations import (
+    CALIBRATIONS,
+    DROPS,
+    SURROGATE,
+    LinearMap,
+    batch_calibration,
+    prior_reweighting,
+)
 from dcs.schemes.calibration import Calibration
 from tests.dcs.biased import biased_table
 
@@ -63,11 +68,11 @@ def test_the_surrogate_gains_accuracy_minus_cobias_on_its_start() -> None:
         found = ClassificationMetrics.from_predictions(_LABELS[rows], predicted, 4)
         return found.accuracy - found.cobias
 
-    assert score(SURROGATE) > score(PRODUCTS) + 0.1
+    assert score(SURROGATE) > score(CALIBRATIONS["products"]) + 0.1
 
 
 def test_without_a_penalty_it_is_balanced_logistic_regression() -> None:
-    thorough = replace(LINEAR, steps=500, most_rows=None)
+    thorough = replace(CALIBRATIONS["linear"], steps=500, most_rows=None)
     found = thorough.fit(_PROBS, _LABELS, ridge=1e-6, anchor=0.0)
     logs = np.log(_PROBS)
     logs -= logs.mean(axis=1, keepdims=True)
@@ -125,4 +130,4 @@ def _sure() -> Calibration:
     """Return a map of a model that is nearly always sure, and often wrong."""
     sharp: NDArray[np.float64] = _PROBS**8
     sharp /= sharp.sum(axis=1, keepdims=True)
-    return LINEAR.fit(sharp, _LABELS, ridge=1.0, anchor=0.0)
+    return CALIBRATIONS["linear"].fit(sharp, _LABELS, ridge=1.0, anchor=0.0)

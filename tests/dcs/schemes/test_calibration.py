@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dcs.errors import InvalidInputError
-from dcs.methods.calibrations.maps import LINEAR, PRODUCTS
+from dcs.methods.calibrations import CALIBRATIONS
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.scheme import CorrectionScheme
 from tests.dcs.biased import biased_table
@@ -17,7 +17,7 @@ _PROBS, _LABELS = biased_table(400, 4)
 
 
 def test_products_are_stored() -> None:
-    found = PRODUCTS.fit(_PROBS, _LABELS, ridge=10.0, anchor=0.0)
+    found = CALIBRATIONS["products"].fit(_PROBS, _LABELS, ridge=10.0, anchor=0.0)
     scheme = CorrectionScheme.identity(tuple("abcd"), calibration=found)
     assert scheme.to_dict()["version"] == 4
     assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
@@ -26,6 +26,6 @@ def test_products_are_stored() -> None:
 
 
 def test_a_row_by_itself_is_calibrated_as_among_others() -> None:
-    found = LINEAR.fit(_PROBS, _LABELS, ridge=10.0, anchor=0.0)
+    found = CALIBRATIONS["linear"].fit(_PROBS, _LABELS, ridge=10.0, anchor=0.0)
     alone = np.concatenate([found.apply(row[None]) for row in _PROBS])
     assert np.array_equal(found.apply(_PROBS), alone)

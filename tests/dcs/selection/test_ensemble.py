@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, TableError
-from dcs.methods.calibrations.maps import LINEAR, fit_stack
+from dcs.methods.calibrations import CALIBRATIONS, fit_stack
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.calibration import mean_combination
 from dcs.schemes.corrections import Membership, Weight
@@ -157,7 +157,9 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
         _CLASSES,
         (Weight(0.5), Membership(0, 0.5, 1), Weight(1.0)),
         {"seed": 1},
-        LINEAR.fit(ensemble.tables[0].probs, ensemble.labels, ridge=10.0, anchor=0.0),
+        CALIBRATIONS["linear"].fit(
+            ensemble.tables[0].probs, ensemble.labels, ridge=10.0, anchor=0.0
+        ),
         stack,
         ensemble.names,
     )

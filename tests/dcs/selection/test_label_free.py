@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dcs.errors import InvalidInputError
-from dcs.methods.calibrations.base import batch_calibration
+from dcs.methods.calibrations import batch_calibration
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
 from dcs.selection.methods import get_method

@@ -12,7 +12,7 @@ import pytest
 
 import dcs
 from dcs.errors import ConfigError, SchemeError
-from dcs.methods.calibrations.base import batch_calibration
+from dcs.methods.calibrations import batch_calibration
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.schemes.calibration import from_arrays

@@ -1,6 +1,8 @@
-"""Linear maps of log-probabilities, fitted to labels with a ridge in rows.
+"""Calibrations that can be fitted, by name.
 
-The logits of a map are ::
+Each is one object with everything that settings, samplers, and pages need to know of it. Those
+that labels determine are linear maps of log-probabilities, with a ridge in rows. Their logits are
+::
 
     anchor * (log p - log mean p) + features @ coefficients
 
@@ -12,21 +14,25 @@ change, however many rows there are, so that regularisation fades smoothly as ro
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dcs.methods.calibrations.base import FittedCalibration, Labels, log_means, smooth_shares
 from dcs.schemes.apply import softmax, terms_of
 from dcs.schemes.calibration import (
     DEFAULT_FLOOR,
     Array,
     Calibration,
     from_arrays,
+    from_offset,
     mean_combination,
 )
+
+Labels: TypeAlias = NDArray[np.int64]
 
 Terms: TypeAlias = Literal["offsets", "logarithms", "products"]
 
@@ -62,13 +68,105 @@ _Loss: TypeAlias = Callable[[Array], tuple[float, Array]]
 
 
 @dataclass(frozen=True)
+class FittedCalibration(ABC):
+    """A calibration that can be fitted to labelled rows.
+
+    Parameters
+    ----------
+    name : str
+        Name in settings and schemes.
+    needs_labels : bool
+        Whether labels determine it. Its output is then a posterior under equal class shares.
+    adds_offsets : bool
+        Whether it only adds an offset to the log-probability of each class.
+    version : int
+        Raised if its results change, so that cells that use it are computed again.
+    """
+
+    name: str
+    needs_labels: bool = True
+    adds_offsets: bool = False
+    version: int = 1
+
+    @abstractmethod
+    def fit(
+        self, probs: Array, labels: Labels, *, ridge: float, anchor: float
+    ) -> Calibration | None:
+        """Fit the calibration; None if it changes nothing.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities of all rows, the mean of which may be used.
+        labels : array of int, shape [M]
+            True class indices, -1 for rows whose labels are missing or must not be used.
+        ridge : float
+            Strength of the penalty, in rows.
+        anchor : float
+            Share of the batch-calibrated log-probabilities towards which the penalty shrinks, 0
+            for uniform probabilities.
+        """
+
+
+def batch_calibration(probs: Array) -> Calibration:
+    """Divide by the mean probability of each class over the rows; labels are not needed.
+
+    Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
+    """
+    return from_offset("batch", -log_means(probs))
+
+
+def prior_reweighting(probs: Array, labels: Labels) -> Calibration:
+    """Multiply each class by its label frequency divided by its mean probability.
+
+    Adjusts the share of each class in the mean prediction to its share of the labels. One row is
+    added to each class, so that a class without rows has a positive weight. The mean prediction
+    includes unlabelled rows (-1).
+    """
+    shares = smooth_shares(labels[labels >= 0], probs.shape[1])
+    return from_offset("prior", np.log(shares) - log_means(probs))
+
+
+def smooth_shares(labels: Labels, n_classes: int) -> Array:
+    """Return the share of each class in the labels, with one row added to each."""
+    counts = np.bincount(labels, minlength=n_classes) + 1.0
+    return np.asarray(counts / counts.sum())
+
+
+def log_means(probs: Array) -> Array:
+    """Return the logarithms of the mean probabilities of the classes."""
+    return np.asarray(np.log(np.maximum(probs.mean(axis=0), DEFAULT_FLOOR)))
+
+
+@dataclass(frozen=True)
+class LabelFree(FittedCalibration):
+    """A calibration that labels do not determine.
+
+    Parameters
+    ----------
+    make : callable
+        Returns it for the probabilities of all rows.
+    """
+
+    needs_labels: bool = False
+    adds_offsets: bool = True
+    make: Callable[[Array], Calibration | None] = field(kw_only=True)
+
+    def fit(
+        self, probs: Array, labels: Labels, *, ridge: float, anchor: float
+    ) -> Calibration | None:
+        """Fit the calibration to all rows; see :class:`FittedCalibration`."""
+        return self.make(probs)
+
+
+@dataclass(frozen=True)
 class LinearMap(FittedCalibration):
     """A linear map of log-probabilities; see the module.
 
     Parameters
     ----------
     name, needs_labels, adds_offsets
-        See :class:`dcs.methods.calibrations.base.FittedCalibration`.
+        See :class:`FittedCalibration`.
     terms : {"offsets", "logarithms", "products"}
         Features. Products are left out above 10 classes.
     loss : {"balanced", "surrogate", "worst-class"}
@@ -88,13 +186,16 @@ class LinearMap(FittedCalibration):
     most_rows: int | None = 4000
 
     def fit(self, probs: Array, labels: Labels, *, ridge: float, anchor: float) -> Calibration:
-        """Fit the map; see :class:`dcs.methods.calibrations.base.FittedCalibration`."""
+        """Fit the map; see :class:`FittedCalibration`."""
         logs = np.log(np.maximum(probs, DEFAULT_FLOOR))
         n = logs.shape[1]
-        basis = _Basis.of(logs, products=self.terms == "products" and n <= MOST_PRODUCT_CLASSES)
-        centre = np.eye(n) - 1.0 / n
+        products = self.terms == "products" and n <= MOST_PRODUCT_CLASSES
+        centre, centring = np.eye(n) - 1.0 / n, _centring(n, products=products)
+        terms = terms_of(logs - logs.mean(axis=1, keepdims=True), products)
         if self.terms == "offsets":
             centre, anchor = np.eye(n), 1.0
+            terms, centring = terms[:, :0], centring[:0]
+        basis = _Basis.of(terms)
         start = np.vstack([anchor * centre, -anchor * log_means(probs) @ centre])
         rows = np.flatnonzero(labels >= 0)
         strength = ridge / rows.size
@@ -103,9 +204,7 @@ class LinearMap(FittedCalibration):
             most = min(self.most_rows, max(self.most_rows // 2, _MOST_PRODUCTS // n**2))
         if rows.size > most:
             rows = rows[np.linspace(0, rows.size - 1, most).astype(np.int64)]
-        features = basis.features(logs[rows])
-        if self.terms == "offsets":
-            features = features[:, -1:]
+        features = basis.features(terms[rows])
         first = logs[rows] @ start[:-1] + start[-1]
         balanced = self.loss != "worst-class"
         problem = _Problem.of(features, first, labels[rows], strength, balanced=balanced)
@@ -118,69 +217,71 @@ class LinearMap(FittedCalibration):
             coefficients[-1] += _worst_class_offset(
                 first + features @ coefficients, problem.labels
             )
-        if self.terms == "offsets":
-            coefficients = np.vstack([np.zeros((n, n)), coefficients])
-        return basis.calibration(self.name, coefficients, start)
+        own, added = basis.unscaled(coefficients)
+        matrix = centring.T @ own
+        matrix[:n] += start[:-1]
+        offset = start[-1] + coefficients[-1] - added
+        offset -= offset.mean()
+        matrix, offset = matrix.T.round(_DIGITS), offset.round(_DIGITS)
+        return from_arrays(self.name, matrix, offset, products=products)
 
 
-OFFSETS: Final = LinearMap("offsets", adds_offsets=True, terms="offsets")
-LINEAR: Final = LinearMap("linear")
-PRODUCTS: Final = LinearMap("products", terms="products")
 #: The smooth counterpart of the annealing search; compare Menon et al. 2021 (arXiv 2007.07314) for
 #: its start, and Cotter et al. 2019 (arXiv 1809.04198) for surrogates of rate constraints.
 SURROGATE: Final = LinearMap("surrogate", terms="products", loss="surrogate")
 #: Distributionally robust post-hoc classifiers, Wei et al. 2023, arXiv 2309.08825.
 DROPS: Final = LinearMap("drops", loss="worst-class")
 
-MAPS: Final = (OFFSETS, LINEAR, PRODUCTS, SURROGATE, DROPS)
-"""The maps, in the order of pages."""
+#: Every calibration of a setting but the mixture, which is made of these; in the order of pages.
+CALIBRATIONS: Final[dict[str, FittedCalibration]] = {
+    each.name: each
+    for each in (
+        LabelFree("none", make=lambda probs: None),
+        LabelFree("batch", make=batch_calibration),
+        LinearMap("offsets", adds_offsets=True, terms="offsets"),
+        LinearMap("linear"),
+        LinearMap("products", terms="products"),
+        SURROGATE,
+        DROPS,
+    )
+}
+
+
+def _centring(n: int, *, products: bool) -> Array:
+    """Return centred log-probabilities, and their products, as sums of plain ones, [P, P]."""
+    centring = np.eye(n) - 1.0 / n
+    if not products:
+        return centring
+    first, second = np.triu_indices(n)
+    pairs = np.einsum("pa,pb->pab", centring[first], centring[second])
+    pairs += pairs.transpose(0, 2, 1) * (1.0 - np.eye(n))
+    # Imported here, because calibrations are mostly applied, not fitted.
+    from scipy.linalg import block_diag
+
+    return np.asarray(block_diag(centring, pairs[:, first, second]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """Standardised features of log-probabilities, and their meaning as a calibration."""
+    """How terms [M, P] are standardised."""
 
     means: Array
     scales: Array
-    #: Centred log-probabilities, and their products, as sums of plain ones, [P, P].
-    centring: Array
-    products: bool
 
     @classmethod
-    def of(cls, logs: Array, *, products: bool) -> _Basis:
-        n = logs.shape[1]
-        centring = np.eye(n) - 1.0 / n
-        if products:
-            first, second = np.triu_indices(n)
-            pairs = np.einsum("pa,pb->pab", centring[first], centring[second])
-            pairs += pairs.transpose(0, 2, 1) * (1.0 - np.eye(n))
-            own = pairs[:, first, second]
-            centring = np.block(
-                [
-                    [centring, np.zeros((n, own.shape[1]))],
-                    [np.zeros((own.shape[0], n)), own],
-                ]
-            )
-        terms = terms_of(logs - logs.mean(axis=1, keepdims=True), products)
+    def of(cls, terms: Array) -> _Basis:
         spreads = terms.std(axis=0)
         scales = np.where(spreads > _LEAST_SPREAD, spreads, np.inf)
-        return cls(terms.mean(axis=0), scales, centring, products)
+        return cls(terms.mean(axis=0), scales)
 
-    def features(self, logs: Array) -> Array:
+    def features(self, terms: Array) -> Array:
         """Return the features [M, P + 1], the last of which is constant."""
-        terms = terms_of(logs - logs.mean(axis=1, keepdims=True), self.products)
-        return np.column_stack([(terms - self.means) / self.scales, np.ones(len(logs))])
+        return np.column_stack([(terms - self.means) / self.scales, np.ones(len(terms))])
 
-    def calibration(self, name: str, coefficients: Array, start: Array) -> Calibration:
-        """Return the calibration with these coefficients [P + 1, N] added to `start`."""
-        scaled = coefficients[:-1] / self.scales[:, None]
-        matrix = self.centring.T @ scaled
-        n = start.shape[1]
-        matrix[:n] += start[:-1]
-        offset = start[-1] + coefficients[-1] - self.means @ scaled
-        offset -= offset.mean()
-        matrix, offset = matrix.T.round(_DIGITS), offset.round(_DIGITS)
-        return from_arrays(name, matrix, offset, products=self.products)
+    def unscaled(self, coefficients: Array) -> tuple[Array, Array]:
+        """Return the coefficients [P, N] of the terms as they are, and what their means add."""
+        own = coefficients[:-1] / self.scales[:, None]
+        return own, self.means @ own
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +402,11 @@ def fit_stack(probs: Array, labels: Labels, *, ridge: float = 20.0) -> Calibrati
     """
     n_tables, _, n = probs.shape
     logs = np.log(np.maximum(np.hstack([*probs]), DEFAULT_FLOOR))
-    means, spreads = logs.mean(axis=0), logs.std(axis=0)
-    scales = np.where(spreads > _LEAST_SPREAD, spreads, np.inf)
-    features = np.column_stack([(logs - means) / scales, np.ones(len(logs))])
+    basis = _Basis.of(logs)
+    features = basis.features(logs)
     mean: Array = np.array(mean_combination(n_tables, n).matrix).T
     problem = _Problem.of(features, logs @ mean, labels, ridge / labels.size, balanced=True)
     coefficients = problem.turn @ problem.minimise(problem.likelihood, problem.zero, _STACK_STEPS)
-    scaled = coefficients[:-1] / scales[:, None]
-    offset = coefficients[-1] - means @ scaled + np.log(smooth_shares(labels, n))
-    return from_arrays("stack", (mean + scaled).T.round(_DIGITS), offset.round(_DIGITS))
+    own, added = basis.unscaled(coefficients)
+    offset = coefficients[-1] - added + np.log(smooth_shares(labels, n))
+    return from_arrays("stack", (mean + own).T.round(_DIGITS), offset.round(_DIGITS))
