@@ -256,7 +256,7 @@ def front_of(
         middle=min(best, key=lambda each: abs(each[1] - _REFERENCE_BETA))[0],
         origin={"method": settings.method, "seed": fitting.rows.seed},
     )
-    return FittedScheme.picked(builder.points(best), settings.preference, fitting.pool)
+    return FittedScheme(builder.points(best), settings.preference, fitting.pool)
 
 
 def reference_of(fitting: Fitting, fits: Sequence[Fit], settings: SelectionSettings) -> Fit:
@@ -329,7 +329,7 @@ class _Front:
     middle: Fit
     origin: dict[str, Any]
 
-    def points(self, best: Sequence[tuple[Fit, float]]) -> list[FrontPoint]:
+    def points(self, best: Sequence[tuple[Fit, float]]) -> tuple[FrontPoint, ...]:
         """Return the points of fits, those between them, and those on the way to the reference."""
         ends = [(self.point(fit, beta), fit) for fit, beta in best]
         plain = self.point(self.plain, 0.0)
@@ -347,7 +347,7 @@ class _Front:
         points = [point for point, _ in ends]
         kept = {id(point) for point in pareto_front([*points, plain, *found])}
         way = [self._on_the_way(share) for share in _WAY] if self.middle.is_linear else []
-        return [*points, *(point for point in found if id(point) in kept), *way, plain]
+        return (*points, *(point for point in found if id(point) in kept), *way, plain)
 
     def point(self, fit: Fit, beta: float, path: float | None = None) -> FrontPoint:
         fitting = self.fitting
@@ -387,7 +387,7 @@ class _Front:
             change=fitting.change(self.before, fit.predictions),
             doubt=fitting.change(self.middle.predictions, fit.predictions).score_error,
             path=path,
-            unlabelled=fitting.unlabelled,
+            unlabelled=fitting.known.size - fitting.labels.size,
         )
 
     def _on_the_way(self, share: float) -> FrontPoint:

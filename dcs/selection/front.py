@@ -23,22 +23,28 @@ from dcs.selection.preference import Prefer, Preference, conservative_first, pro
 class FittedScheme:
     """Result of :func:`fit_scheme`: a front and the selected point.
 
-    Attributes
+    Parameters
     ----------
     points : tuple of FrontPoint
-        All points; the last one is the uncorrected probabilities.
-    chosen : FrontPoint
-        The selected point.
+        At least two; the last one is the uncorrected probabilities.
     preference : Preference
-        Rule that selected the point.
+        Rule that selects the point; see :func:`dcs.selection.preference.select`.
     mixture : dict of str to float
         The calibrations that the mixture is made of, as name, ridge and anchor, and their weights.
+
+    Attributes
+    ----------
+    chosen : FrontPoint
+        The selected point.
     """
 
     points: tuple[FrontPoint, ...]
-    chosen: FrontPoint
     preference: Preference
     mixture: dict[str, float] = field(default_factory=dict)
+    chosen: FrontPoint = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "chosen", select(self.points, self.preference))
 
     @property
     def scheme(self) -> CorrectionScheme:
@@ -105,26 +111,6 @@ class FittedScheme:
         """The Pareto-optimal points, the most accurate first."""
         return pareto_front([p for p in self.points if p.path is None or p is self.chosen])
 
-    @classmethod
-    def picked(
-        cls,
-        points: Sequence[FrontPoint],
-        preference: Preference,
-        mixture: dict[str, float] | None = None,
-    ) -> FittedScheme:
-        """Return a front with the point that a preference selects.
-
-        Parameters
-        ----------
-        points : sequence of FrontPoint
-            At least two; the last one is the uncorrected probabilities.
-        preference : Preference
-            Rule that selects the point; see :func:`dcs.selection.preference.select`.
-        mixture : dict of str to float, optional
-            What the mixture is made of.
-        """
-        return cls(tuple(points), select(points, preference), preference, mixture or {})
-
     def pick(self, preference: Preference) -> FittedScheme:
         """Return the same front with the point that another preference selects, without fitting.
 
@@ -133,7 +119,7 @@ class FittedScheme:
         preference : Preference
             Rule that selects the point.
         """
-        return self.picked(self.points, preference, self.mixture)
+        return replace(self, preference=preference)
 
     def report(
         self,
@@ -236,7 +222,7 @@ class FittedScheme:
             If they are not a valid front; the message names `source` and the key.
         """
         file = validated(_File, data, source=source, error=SchemeError)
-        return cls.picked(file.points, file.preference, file.mixture)
+        return cls(file.points, file.preference, file.mixture)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the front with all its schemes to a JSON file, atomically.
@@ -271,5 +257,5 @@ class _File(BaseModel):
     format: Literal["dcs-front"]
     version: Literal[2]
     preference: Preference
-    points: list[FrontPoint] = Field(min_length=2)
+    points: tuple[FrontPoint, ...] = Field(min_length=2)
     mixture: dict[str, float] = {}

@@ -180,21 +180,21 @@ def test_copies_count_once_in_the_test() -> None:
 
 def test_rows_that_prove_nothing_leave_the_probabilities_and_say_what_is_missing() -> None:
     fair = _point(0.671, 0.39, 150)
-    kept = FittedScheme.picked([fair, _PLAIN], Preference())
+    kept = FittedScheme((fair, _PLAIN), Preference())
     assert kept.chosen is _PLAIN
     needed = fair.test(0.005, 0.95).rows_needed
     assert needed is not None
     more = float(f"{needed - _ROWS:.1g}")
     assert f"about {more:,.0f} more labelled rows" in kept.guarantee
     # More rows would confirm a loss.
-    lossy = FittedScheme.picked([_point(0.669, 0.39, 150), _PLAIN], Preference())
+    lossy = FittedScheme((_point(0.669, 0.39, 150), _PLAIN), Preference())
     assert lossy.chosen is _PLAIN and "more labelled rows" not in lossy.guarantee
-    assert FittedScheme.picked([fair, _PLAIN], Preference(margin=10.0)).chosen is fair
+    assert FittedScheme((fair, _PLAIN), Preference(margin=10.0)).chosen is fair
 
 
 def test_the_sentence_says_what_was_proven_and_what_balance_would_trade() -> None:
     cautious, fair = _point(0.69, 0.2, 5, doubt=0.5), _point(0.62, 0.02, 100)
-    found = FittedScheme.picked([cautious, fair, _PLAIN], Preference())
+    found = FittedScheme((cautious, fair, _PLAIN), Preference())
     assert found.chosen is cautious
     assert "at most 2 points below uncorrected, 0.1 of the 20.0 points" in found.guarantee
     assert "--prefer balance: COBias -38.0, accuracy -5.0 +- 1.0" in found.guarantee

@@ -53,7 +53,7 @@ def test_a_front_says_what_offsets_would_cost(tmp_path: Path) -> None:
     points = dcs.fit_scheme(probs, labels, classes=WORDS).points
     best = max(points, key=lambda point: point.score)
     offsets = replace(best, scheme=scheme(Weight(0.5), DONT_CHANGE), cobias=best.cobias + 0.001)
-    fitted = dcs.FittedScheme.picked((offsets, *points), dcs.Preference("balance"))
+    fitted = dcs.FittedScheme((offsets, *points), dcs.Preference("balance"))
     fitted.save(tmp_path / "front.json")
     fitted.scheme.save(tmp_path / "scheme.json")
     command = f"dcs pick {tmp_path} --prefer offsets"
