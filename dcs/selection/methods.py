@@ -81,10 +81,10 @@ class Method:
     peer: bool = True
     version: int = 1
 
-    def compares(self, n_labelled: int) -> bool:
-        """Whether so many labelled rows are fitted by a comparison of settings."""
+    def compared(self, n_labelled: int) -> SelectionSettings | None:
+        """Return what is compared on so many labelled rows; None if nothing is."""
         few = self.needs == "rows" and n_labelled < FEWEST_LABELS
-        return self.settings is not None and not few
+        return None if self.settings is None or few else self.settings(n_labelled)
 
     def fit(
         self,
@@ -124,13 +124,11 @@ class Method:
             raise InvalidInputError(
                 f"no row is labelled; method {self.name!r} requires labels, dcs and batch do not"
             )
+        if (compared := self.compared(int(labelled.sum()))) is not None:
+            fitting = Fitting(values, indices, **compared.judge, seed=seed)
+            return fit_front(fitting, compared, names).scheme
         if self.settings is not None:
-            number = int(labelled.sum())
-            if not self.compares(number):
-                return get_method("batch").fit(values, indices, classes=names)
-            settings = self.settings(number)
-            fitting = Fitting(values, indices, **settings.judge, seed=seed)
-            return fit_front(fitting, settings, names).scheme
+            return get_method("batch").fit(values, indices, classes=names)
         if self.needs == "labels":
             values, indices = values[labelled], indices[labelled]
         # The matrices are small, so that multi-threaded linear algebra would only add overhead.

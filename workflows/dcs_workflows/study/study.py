@@ -120,13 +120,13 @@ class Tuned:
 def study_scheme(tuning: Tuning) -> Tuned:
     """Run the study of a cell and pick a point of its front."""
     table, cell, method = tuning.table, tuning.cell, get_method(tuning.cell.method)
-    n_labelled = int(table.labelled.sum())
-    if method.settings is None or not method.compares(n_labelled):
+    usual = method.compared(int(table.labelled.sum()))
+    if usual is None:
         with naming_plugin("dcs.methods", method.name):
             return Tuned(
                 method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
             )
-    selection = _selection(method.settings(n_labelled), cell.tuner)
+    selection = _selection(usual, cell.tuner)
     if _FRONT not in tuning.known:
         tuning.known[_FRONT] = _run(tuning, selection)
     trials, front, gain = tuning.known[_FRONT]
