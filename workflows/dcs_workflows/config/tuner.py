@@ -13,17 +13,11 @@ from dcs.methods.parameters import PARAMETERS, Parameter
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.preference import Prefer, Preference
 
-#: Weights of the terms of Z that are tuned besides the error rate, by name of the objective.
-_TERMS: Final[dict[str, frozenset[str]]] = {
-    "full": frozenset({"beta", "tau"}),
-    "err": frozenset(),
-    "err+pmi": frozenset({"tau"}),
-    "err+cobias": frozenset({"beta"}),
-}
-
-
 #: Names of objectives; the space may fix the weights of their terms.
 ObjectiveName: TypeAlias = Literal["full", "err", "err+pmi", "err+cobias"]
+
+#: The objectives that have a term, by its weight; the others have the weight 0.
+_TERMS: Final = {"beta": ("full", "err+cobias"), "tau": ("full", "err+pmi")}
 
 PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
 
@@ -205,8 +199,8 @@ class TunerSettings(Strict):
     def values(self, name: str) -> tuple[Any, ...]:
         """Return the bounds or choices of a knob; a single value if it is fixed."""
         own: tuple[Any, ...] = getattr(self.space, name)
-        left_out = name in ("beta", "tau") and name not in _TERMS[self.objective]
-        return (0.0,) if left_out else own
+        has_term = self.objective in _TERMS.get(name, (self.objective,))
+        return own if has_term else (0.0,)
 
 
 PARTS: Final[dict[str, type[Strict]]] = {"judge": Judge, "space": Space, "search": Search}
