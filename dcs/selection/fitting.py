@@ -384,12 +384,8 @@ class Fitting:
         Labels of the labelled rows.
     known : array of bool
         Whether each of all rows is labelled.
-    unlabelled : int
-        Number of unlabelled rows.
     place : array of int
-        The fold of every labelled row, -1 for rows that are in every fit.
-    duplicates : int
-        Number of labelled rows that are copies of another one; copies are in one fold.
+        The fold of every labelled row, -1 for rows that are in every fit; copies are in one fold.
     held_out, truth : array
         Probabilities and labels of the rows that settings are judged on.
     counts : array of int, shape [N]
@@ -426,10 +422,8 @@ class Fitting:
         self.known = known = labels >= 0
         self.labels = labels[known]
         whole_number(self.labels.size, "number of labelled rows", least=FEWEST_LABELS)
-        self.unlabelled = labels.size - self.labels.size
         group = copied_rows(probs[known], None if groups is None else groups[known])
         different = np.unique(group).size
-        self.duplicates = int(self.labels.size - different)
         if development is None:
             if different < 2:
                 raise InvalidInputError(

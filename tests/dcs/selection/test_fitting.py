@@ -170,7 +170,6 @@ def test_copies_stay_in_one_fold_and_count_once() -> None:
     probs, labels = biased_table(200, 3)
     twice = [np.concatenate([each, each]) for each in (probs, labels)]
     fitting = Fitting(*twice, 5, seed=0)
-    assert fitting.duplicates == 200
     assert np.array_equal(fitting.place[:200], fitting.place[200:])
     single = Fitting(probs, labels, 5, seed=0)
     before, after = probs.argmax(axis=1), np.roll(probs.argmax(axis=1), 1)
@@ -183,7 +182,6 @@ def test_copies_stay_in_one_fold_and_count_once() -> None:
 def test_rows_of_a_group_are_in_one_fold() -> None:
     probs, labels = biased_table(200, 3)
     fitting = Fitting(probs, labels, 5, seed=0, groups=np.arange(200) // 2)
-    assert fitting.duplicates == 100
     assert np.array_equal(fitting.place[::2], fitting.place[1::2])
     part = Fitting(probs, labels, 5, seed=0, development=0.3, groups=np.arange(200) // 2)
     assert np.array_equal(part.place[::2], part.place[1::2])
