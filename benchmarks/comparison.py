@@ -28,7 +28,7 @@ from dcs.evaluation.uncertainty import percent
 from dcs.io import content_key
 from dcs.prompting.tasks import SPLITS
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.points import pareto_front
+from dcs.selection.preference import pareto_front
 from dcs_tracking import Archive, CellRecord
 from dcs_tracking.results import settings
 from dcs_tracking.results.cells import (

@@ -28,8 +28,7 @@ from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.methods.parameters import Hyperparameters
 from dcs.selection.fitting import Fit, Fitting, Mapper, cobias_noise
 from dcs.selection.front import FittedScheme
-from dcs.selection.points import FrontPoint, pareto_front
-from dcs.selection.preference import Preference
+from dcs.selection.preference import FrontPoint, Preference, pareto_front
 
 #: Weights of COBias, for each of which there is a point.
 _BETAS: Final = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5)

@@ -35,7 +35,7 @@ from dcs.schemes.calibration import Array, Calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
-from dcs.selection.points import Change
+from dcs.selection.preference import Change
 
 Labels: TypeAlias = NDArray[np.int64]
 T = TypeVar("T")

@@ -15,8 +15,15 @@ from dcs.errors import SchemeError, escaped
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.page import result_page
-from dcs.selection.points import FrontPoint, pareto_front
-from dcs.selection.preference import Prefer, Preference, conservative_first, proven, select
+from dcs.selection.preference import (
+    FrontPoint,
+    Prefer,
+    Preference,
+    conservative_first,
+    pareto_front,
+    proven,
+    select,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from dcs.selection.compare import (
 )
 from dcs.selection.fitting import Fitting, Threads
 from dcs.selection.front import FittedScheme
-from dcs.selection.points import pareto_front
-from dcs.selection.preference import Preference
+from dcs.selection.preference import Preference, pareto_front
 from tests.dcs.biased import biased_table, gain
 
 _BALANCE = Preference("balance")

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from dcs.errors import InvalidInputError
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme
-from dcs.selection.points import Change, FrontPoint, pareto_front
 from dcs.selection.preference import (
+    Change,
+    FrontPoint,
     Prefer,
     Preference,
     conservative_first,
+    pareto_front,
     proven,
     select,
 )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, ge
 from dcs.errors import InvalidInputError, one_line
 from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import percent
-from dcs.selection.points import pareto_front
+from dcs.selection.preference import pareto_front
 from dcs_tracking import schema
 from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import (

@@ -28,8 +28,7 @@ from dcs.io import atomic_write_text
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme
-from dcs.selection.points import FrontPoint
-from dcs.selection.preference import Prefer, Preference
+from dcs.selection.preference import FrontPoint, Prefer, Preference
 from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, marked, method_title

@@ -42,7 +42,7 @@ from dcs.selection.compare import (
 from dcs.selection.fitting import Fit, Fitting, Mapper, Threads
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import Method, get_method
-from dcs.selection.points import FrontPoint
+from dcs.selection.preference import FrontPoint
 from dcs_tracking import TrialRecord
 from dcs_tracking.records import now_ms
 from dcs_workflows.config.tuner import Sampler, TunerSettings
