@@ -21,9 +21,11 @@ from dcs.data.checks import (
     checked_groups,
     checked_rows,
     doubts_about,
+    finite_number,
     warn_of_absent_classes,
     whole_number,
 )
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.methods.parameters import Hyperparameters
 from dcs.selection.fitting import Fit, Fitting, Mapper, cobias_noise
@@ -102,6 +104,15 @@ class SelectionSettings:
     method: str = "dcs"
 
     def __post_init__(self) -> None:
+        if not self.candidates:
+            raise InvalidInputError("candidates (): must be at least one setting to compare")
+        if self.development is not None:
+            share = finite_number(self.development, "development", positive=True)
+            if share >= 1.0:
+                raise InvalidInputError(
+                    f"development {share}: must be below 1: the other rows are fitted"
+                )
+            object.__setattr__(self, "development", share)
         betas = tuple(replace(self.candidates[0], beta=beta).beta for beta in self.betas)
         object.__setattr__(self, "betas", betas)
         object.__setattr__(self, "folds", whole_number(self.folds, "folds", least=2))

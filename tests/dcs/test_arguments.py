@@ -87,7 +87,10 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "memberships": [20],
         },
     ),
-    (SelectionSettings, {"folds": [1]}),
+    (
+        SelectionSettings,
+        {"folds": [1], "development": [0.0, 1.0, -0.5, _NAN, "x"], "candidates": [()]},
+    ),
     (
         Preference,
         {
