@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import DEFAULT_FLOOR
-from dcs.selection.compare import SelectionSettings, front_of, standard_settings
+from dcs.selection.compare import front_of, standard_settings
 from dcs.selection.fitting import Fitting
 from dcs.selection.methods import (
     PUBLISHED_GRID,
@@ -77,14 +77,9 @@ def test_the_grid_is_what_the_four_rules_leave() -> None:
     assert len(PUBLISHED_GRID) == 304
 
 
-def _selection(name: str) -> SelectionSettings:
-    settings = get_method(name).settings
-    assert settings is not None
-    return settings(_LABELS.size)
-
-
 def test_published_selects_the_best_of_all_combinations_as_in_earlier_commits() -> None:
-    selection = _selection("published")
+    selection = get_method("published").compared(_LABELS.size)
+    assert selection is not None
     assert len(selection.candidates) == len(PUBLISHED_GRID)
     fitting = Fitting(_PROBS, _LABELS, **selection.judge, seed=0)
     assert fitting.truth.size == 12
@@ -93,8 +88,9 @@ def test_published_selects_the_best_of_all_combinations_as_in_earlier_commits() 
     best = min(fits, key=lambda fit: (-fit.accuracy, fit.cobias))
     # The other rule selects from the same fits.
     for name in ("published", "published-balanced"):
-        rule, classes = _selection(name), ("a", "b", "c")
-        scheme = front_of(fitting, fits, settings=rule, classes=classes).scheme
+        rule = get_method(name).compared(_LABELS.size)
+        assert rule is not None
+        scheme = front_of(fitting, fits, settings=rule, classes=("a", "b", "c")).scheme
         assert scheme.provenance["method"] == name
         assert name != "published" or scheme.corrections == best.schemes[0].corrections
         chosen = json.loads(scheme.to_json())["corrections"]

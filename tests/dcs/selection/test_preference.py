@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcs.errors import InvalidInputError
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.preference import (
@@ -203,9 +202,3 @@ def test_the_sentence_says_what_was_proven_and_what_balance_would_trade() -> Non
     fixed = found.pick(Preference(margin=0.5))
     assert "at most 0.5 points below uncorrected." in fixed.guarantee
     assert found.pick(Preference("balance")).guarantee == ""
-
-
-@pytest.mark.parametrize("wrong", [{"margin": -1.0}, {"rate": float("nan")}, {"confidence": 0.3}])
-def test_preference_rejects_impossible_values(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidInputError):
-        Preference(**wrong)  # type: ignore[arg-type]
