@@ -153,14 +153,9 @@ class TableEnsemble:
         return self.tables[0].labelled
 
     @property
-    def groups(self) -> NDArray[np.int64]:
-        """Numbers that are equal in rows of the same text, [M]."""
-        return self.tables[0].groups
-
-    @property
     def copies(self) -> NDArray[np.int64]:
         """Group of copies of every row, [M]: rows that are copies in all tables, or by text."""
-        return copied_rows(np.hstack([each.probs for each in self.tables]), self.groups)
+        return copied_rows(np.hstack([*self.probs]), self.tables[0].groups)
 
     @property
     def n_rows(self) -> int:

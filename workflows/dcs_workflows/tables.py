@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
 from dcs.data.reader import open_sources, source_files
-from dcs.data.splits import copied_rows, stratified_split
+from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
@@ -235,13 +235,13 @@ def _hold_out(
     if labelled.size == 0:
         splits = ("optimization", "test")
         return {split: table.subset(others, split=split) for split in splits}, ()
-    probs = table.probs if table.probs.ndim == 2 else np.concatenate([*table.probs], axis=1)
-    placed, said = _placed(table.subset(labelled), config.earlier)
+    known = table.subset(labelled)
+    placed, said = _placed(known, config.earlier)
     parts = stratified_split(
-        table.labels[labelled],
+        known.labels,
         {"optimization": 1.0 - config.held_out, "test": config.held_out},
         seed=derive_seed(seed, "held-out"),
-        groups=copied_rows(probs[labelled], table.groups[labelled]),
+        groups=known.copies,
         placed=placed,
     )
     rows = {split: labelled[part] for split, part in parts.items()}
