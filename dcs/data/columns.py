@@ -47,7 +47,15 @@ _LABELS: Final = re.compile(
 _IDS: Final = re.compile(
     r"|id|ids|unnamed: 0|index|idx|row|key|sample|uid|uuid|guid|.*[ _-]id|id[ _-].*"
 )
-_PREDICTIONS: Final = re.compile(r".*(pred|output|guess|argmax|answered).*|y_hat")
+_PREDICTIONS: Final = re.compile(
+    r".*(pred|output|guess|argmax|answered|prédi|vorhersag|предсказ|прогноз|预测|預測|予測|예측).*"
+    r"|y_?hat"
+)
+
+#: Words in names of columns that may hold the truth, beside one that is named as labels are.
+_TRUTH: Final = re.compile(
+    r"(.*[ _.-])?(true|truth|gold|human|expert|expected|ideal|reference|annot\w*|manual)([ _.-].*)?"
+)
 
 #: Cells without a value.
 _EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "-")
@@ -126,6 +134,7 @@ def infer(
     columns, classes = finder.class_columns(label)
     kind = finder.kind(columns)
     label = finder.truth(label, classes, columns)
+    finder.refuse_answers_and_ranks(kind, label, classes, columns)
     found: dict[str, Any] = {"columns": columns, "classes": classes, "label": label}
     found |= {"id": finder.id({*columns, label}), "values": kind}
     found["decimal"] = "," if any(finder.number(each).mark == "," for each in columns) else "."
@@ -274,25 +283,49 @@ class _Finder:
         """Return the label column: by its name or content, and not that of the predictions."""
         if self.given.label is not None or self.known.columns is not None:
             return label
-        found = [label] if label is not None else []
+        naming = [n for n in self.names if n not in columns and not names_predictions(n)]
+        naming = [n for n in naming if name_classes(cells_of(self.frame[n]), classes)]
+        own = [] if label is None else [label]
+        cells = {n: comparables(cells_of(self.frame[n])) for n in {*own, *naming}}
+        if label is not None and label not in naming:
+            # Names beside numbers say which class each number is.
+            label = next((n for n in naming if _are_codes(cells[label], cells[n])), label)
+        found = naming if label is None else [label]
         found += [
             name
-            for name in self.names
-            if name not in (*columns, label)
-            and (label is None or is_label(name))
-            and not names_predictions(name)
-            and name_classes(cells_of(self.frame[name]), classes)
+            for name in naming
+            if name not in found and (is_label(name) or _TRUTH.fullmatch(name.lower()))
         ]
         best = self.matrix(columns)
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
-        cells = {name: comparables(cells_of(self.frame[name])) for name in reversed(found)}
         unlike = {
-            tuple(own): name for name, own in cells.items() if not same_as_top(own, top, classes)
+            tuple(cells[name]): name
+            for name in reversed(found)
+            if not same_as_top(cells[name], top, classes)
         }
         if len(unlike) > 1:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
         return next(iter([*unlike.values(), *found]), None)
+
+    def refuse_answers_and_ranks(
+        self, kind: Values, label: str | None, classes: Sequence[str], columns: Sequence[str]
+    ) -> None:
+        """Refuse whole numbers of which it is unclear whether they are numbers of votes."""
+        if kind != "votes" or self.given.values or self.known.columns:
+            return
+        numbers = np.nan_to_num(self.matrix(columns))
+        known = {*map(comparable, classes if label is None else cells_of(self.frame[label]))}
+        ordered = np.sort(numbers, axis=1)
+        doubt = ""
+        if np.ptp(numbers.sum(axis=1)) and {*map(comparable, np.unique(numbers))} <= known:
+            doubt = "answers, as all of them are labels (then name the columns run_1, run_2, ...)"
+        elif len(numbers) >= TELLING and not np.ptp(ordered, axis=0).any() and ordered[0, 0] > 0:
+            doubt = (
+                f"ranks, as every row has the same ones ({quoted([*map(as_text, ordered[0])])})"
+            )
+        if doubt:
+            raise self._ask(f"numbers can be of votes, or {doubt}", "values=votes", columns)
 
     def id(self, others: set[str | None]) -> str | None:
         """Return the id column: named as one, with a different value in every row."""
@@ -358,38 +391,31 @@ class _Finder:
         """Return class columns that the labels name, or that are a distribution."""
         numeric = [n for n in self.names if n != label and self.number(n).plausible]
         numeric = [n for n in numeric if not is_id(n)]
-        by_label: dict[tuple[str, ...], tuple[str, ...]] = {}
-        if label is not None:
-            cells = filter(hashable, cells_of(self.frame[label]))
-            texts = [text for text in dict.fromkeys(map(as_text, cells)) if text]
-            for start, end in affixes(numeric, texts) if len(texts) <= len(numeric) else ():
-                fits = [n for n in numeric if n.startswith(start) and n.endswith(end)]
-                # Without a prefix, other numeric columns need not be classes.
-                both = [fits] if start or end else [fits, [t for t in self.names if t in texts]]
-                for each in (each for each in both if len(each) > 1):
-                    stripped = (name[len(start) : len(name) - len(end)] for name in each)
-                    by_label[tuple(each)] = tuple(stripped)
+        by_label = {} if label is None else self._named_by(label, numeric)
+        guesses = [name for name in self.names if names_predictions(name)]
+        by_guess: dict[tuple[str, ...], tuple[str, ...]] = {}
+        for name in guesses:
+            by_guess |= self._named_by(name, numeric)
         groups: dict[str, list[str]] = {}
         for name in numeric:
             for at, mark in enumerate(name):
                 if mark in SEPARATORS and at + 1 < len(name):
                     groups.setdefault(name[: at + 1], []).append(name)
-        shared = [tuple(each) for each in groups.values() if len(each) > 1]
-        every = [tuple(numeric)] if len(numeric) > 1 else []
-        for candidates in ([*by_label], sorted(shared, key=len, reverse=True), every):
-            sure = [each for each in dict.fromkeys(candidates) if self._fits(each)]
-            if candidates is every and sure:
-                # Any whole numbers can be votes; those of all rows are as many.
-                numbers = self.matrix(sure[0])
-                shares = {kind: rows.mean() for kind, rows in fitting(numbers).items()}
-                if max(shares, key=lambda kind: shares[kind]) == "votes":
-                    sure = sure if np.ptp(np.nansum(numbers, axis=1)) == 0 else []
+        shared = sorted((g for g in groups.values() if len(g) > 1), key=len, reverse=True)
+        by_prefix = [self._without_total(each) for each in shared]
+        every = [self._without_total(numeric)] if len(numeric) > 1 else []
+        rest = [name for name in numeric if name not in guesses]
+        every += [self._without_total(rest)] if len(rest) > 1 else []
+        for candidates in ([*by_label], by_prefix, [*by_guess], every):
+            named = candidates == [*by_label]
+            sure = [e for e in dict.fromkeys(candidates) if self._fits(e, named=named)]
             if len(sure) > 1:
                 pair = f"{quoted(sure[0], 3)} and {quoted(sure[1], 3)}"
                 question = f"columns {pair} are both class probabilities; which are to be read"
                 raise self._ask(question, "columns=A,B,...", self.names)
             if sure:
-                return sure[0], by_label.get(sure[0]) or tuple(classes_of(sure[0]))
+                names = by_label.get(sure[0]) or by_guess.get(sure[0])
+                return sure[0], names or tuple(classes_of(sure[0]))
         if by_label:
             return [*by_label.items()][-1]
         question = "no columns are class probabilities, or named by the labels; which are they"
@@ -398,6 +424,30 @@ class _Finder:
             "--read id=COLUMN if a text has several rows"
         )
         raise NoClassColumnsError(str(self._ask(question, key, self.names)))
+
+    def _named_by(
+        self, name: str, numeric: Sequence[str]
+    ) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """Return the numeric columns that the cells of a column name, and the classes."""
+        cells = filter(hashable, cells_of(self.frame[name]))
+        texts = [text for text in dict.fromkeys(map(as_text, cells)) if text]
+        found: dict[tuple[str, ...], tuple[str, ...]] = {}
+        for start, end in affixes(numeric, texts) if len(texts) <= len(numeric) else ():
+            fits = [n for n in numeric if n.startswith(start) and n.endswith(end)]
+            # Without a prefix, other numeric columns need not be classes.
+            both = [fits] if start or end else [fits, [t for t in self.names if t in texts]]
+            for each in (self._without_total(each) for each in both if len(each) > 1):
+                found[each] = tuple(name[len(start) : len(name) - len(end)] for name in each)
+        return found
+
+    def _without_total(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return columns without one that is the sum of the others in many rows."""
+        numbers = np.nan_to_num(self.matrix(columns))
+        if len(columns) < 3 or len(numbers) < TELLING:
+            return tuple(columns)
+        rest = numbers.sum(axis=1, keepdims=True) - numbers
+        totals = np.isclose(numbers, rest).all(axis=0)
+        return tuple(n for n, total in zip(columns, totals, strict=True) if not total)
 
     def _numbered(self, label: str | None, size: int) -> tuple[str, ...]:
         """Return as many columns as there are classes if one name with numbers has as many."""
@@ -422,10 +472,16 @@ class _Finder:
             if self.number(name).mark == "?":
                 self._numbers[name] = to_number(self.frame[name], mark)
 
-    def _fits(self, columns: tuple[str, ...]) -> bool:
-        """Whether most rows of columns are a distribution under a reading that shows it."""
-        shares = [*map(np.mean, fitting(self.matrix(columns)).values())]
-        return bool(max(shares) >= 0.5)
+    def _fits(self, columns: tuple[str, ...], *, named: bool = True) -> bool:
+        """Whether most rows of columns are a distribution under a reading that shows it.
+
+        Any whole numbers can be votes; unless columns are named by classes, rows have as many.
+        """
+        numbers = self.matrix(columns)
+        shares = {kind: float(np.mean(rows)) for kind, rows in fitting(numbers).items()}
+        best = max(shares, key=lambda kind: shares[kind])
+        votes = best == "votes" and not named and np.ptp(np.nansum(numbers, axis=1)) > 0
+        return shares[best] >= 0.5 and not votes
 
     def kind(self, columns: tuple[str, ...]) -> Values:
         """Return the kind of values that most rows are; refuse rows that are not."""
@@ -535,6 +591,11 @@ def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequ
     return len(known) >= TELLING and (
         all(cell == names[k] for cell, k in known) or all(cell == k for cell, k in known)
     )
+
+
+def _are_codes(numbers: Sequence[Hashable], names: Sequence[Hashable]) -> bool:
+    """Whether two columns tell the same groups of rows apart."""
+    return len({*zip(numbers, names, strict=True)}) == len({*numbers}) == len({*names})
 
 
 def comparables(cells: Sequence[Any]) -> list[Hashable]:

@@ -82,6 +82,9 @@ WAYS: dict[str, tuple[Any, ...]] = {
     "a label column of another name": (columns(), {"queue": GOLD}, 1e-12),
     "with predictions": (columns(), {"predicted": TOP, "label": GOLD}, 1e-12),
     "predictions as label": (columns(), {"label": TOP, "gold": GOLD}, 1e-12),
+    "names beside numbers": (columns(), {"label": 4 - LABELS, "label_text": GOLD}, 1e-12),
+    "predictions as numbers": (columns(), {"label": LABELS, "pred": PROBS.argmax(axis=1)}, 1e-12),
+    "predictions in Spanish": (columns(), {"etiqueta": GOLD, "Predicción": GOLD[::-1]}, 1e-12),
     "with numbers": (columns(), {"length": range(120), "score": np.ones(120), **LABEL}, 1e-12),
     "with ids": (columns(), {"ticket_id": [f"T{k}" for k in range(120)], **LABEL}, 1e-12),
     "an index": (columns(), {"Unnamed: 0": range(120), **LABEL}, 1e-12),
@@ -132,6 +135,8 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns().assign(gold=GOLD, truth=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(label=GOLD, truth=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(first=GOLD, second=GOLD[::-1]), "label=COLUMN"),
+        (columns().assign(label=GOLD, human=GOLD[::-1]), "label=COLUMN"),
+        (columns().assign(actual=GOLD, true_queue=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(old=TOP), "label=old"),
         (columns().assign(label=TOP), "label=label"),
         (columns().assign(label=PROBS.argmax(axis=1)), "label=label"),
@@ -221,6 +226,24 @@ def test_predictions_in_the_place_of_labels_are_noticed_in_python() -> None:
     for fit in (partial(fit_scheme, settings=settings), DCSClassifier(settings=settings).fit):
         with pytest.warns(UserWarning, match="most probable class of every row"):
             fit(PROBS, PROBS.argmax(axis=1))
+
+
+@pytest.mark.parametrize("name", ["pred_{}", "rating {}", "p_{}", "{}"])
+def test_whole_numbers_are_votes_unless_they_may_be_something_else(name: str) -> None:
+    votes = columns(VOTES, name).assign(label=GOLD)
+    beside = votes.assign(**{name.format("total"): VOTES.sum(axis=1)})
+    assert read_table(beside).digest == read_table(votes).digest
+    ranks = columns(PROBS.argsort(axis=1).argsort(axis=1) + 1, name).assign(label=GOLD)
+    refuses(TableError, read_table, ranks, names=["ranks", "values=votes"])
+    if name != "{}":
+        grades = np.random.default_rng(0).integers(1, 6, (120, 5))
+        rows = columns(grades, name, list("12345")).assign(label=LABELS + 1)
+        refuses(TableError, read_table, rows, names=["answers", "values=votes", "run_1"])
+
+
+def test_a_confidence_beside_the_predictions_is_no_class() -> None:
+    table = read_table(columns().assign(predicted=TOP, confidence=PROBS.max(axis=1)))
+    assert table.classes == tuple(columns()) and not table.labelled.any()
 
 
 def test_cells_are_no_names_of_columns(tmp_path: Path) -> None:
