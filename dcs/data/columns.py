@@ -54,7 +54,8 @@ _PREDICTIONS: Final = re.compile(
 
 #: Words in names of columns that may hold the truth, beside one that is named as labels are.
 _TRUTH: Final = re.compile(
-    r"(.*[ _.-])?(true|truth|gold|human|expert|expected|ideal|reference|annot\w*|manual)([ _.-].*)?"
+    r"(.*[ _.-])?(true|truth|gold|human|manual|expert|expected|ideal|reference|annot\w*)"
+    r"([ _.-].*)?"
 )
 
 #: Cells without a value.

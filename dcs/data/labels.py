@@ -137,8 +137,13 @@ def read_labels(
     check = partial(_check, probs=probs, ask=ask)
     whole = documented and all(isinstance(cell, int) for cell in cells)
     counted = whole and _fits(distinct, positions, 0, len(names.classes))
+    by_number = (
+        (partial(_number_in, signs=len(names.classes) == 2), "by the number in the name"),
+    )
     if counting in (None, "names"):
         found, how, named = _by_name(texts, names.classes)
+        if found is None and counting == "names":
+            found, how, _ = _by_name(texts, names.classes, by_number)
         numbered = [*map(comparable, names.classes)] == [*range(len(names.classes))]
         if found is not None and not counted:
             if numbered and counting is None and positions and 0 not in positions.values():
@@ -176,9 +181,15 @@ def read_labels(
         if size == 2 and {*positions.values()} == {1} and -1 in found:
             question = "labels are -1 and 1: is -1 the first class, or an unlabelled row"
             ask(question, ("from-0",), "classes=-1,1")
+        if (other := _by_name(texts, names.classes, by_number)[0]) is not None:
+            check(found, other, (f"from-{start}", "names"), documented=documented)
+        minus = np.array([comparable(text) == _MISSING for text in texts])
+        if minus.any() and max(positions.values()) == size - 2:
+            other = np.where(minus, 0, np.where(found >= 0, found + 1, -1))
+            check(found, other, ("from-0", "from--1"), documented=documented)
         if 0 not in positions.values() and not (start and len({*positions.values()}) == size):
             other = np.where(found >= 0, found + 2 * start - 1, -1)
-            ways: tuple[Counting, Counting] = ("from-0", "from-1")
+            ways = ("from-0", "from-1")
             check(found, other, ways[::-1] if start else ways, documented=documented)
         if not documented and (own := below_chance(found, probs)) is not None:
             question = (
@@ -189,13 +200,27 @@ def read_labels(
     return found, f"as positions from {start}, as no class has such a name"
 
 
+_SIGNS: Final = {"yes": 1, "no": 0, "positive": 1, "negative": 0, "pos": 1, "neg": 0}
+
+
+def _number_in(cell: Any, *, signs: bool) -> Hashable:
+    """Return the number in a name such as ``5 stars``, or that of one of two such as ``yes``."""
+    text = fold(cell)
+    numbers = re.findall(r"(?<!\w)-?\d+|\d+", text)
+    if len(numbers) == 1:
+        return Decimal(numbers[0])
+    return comparable(_SIGNS.get(text, text) if signs else text)
+
+
 def _by_name(
-    texts: Sequence[str], classes: Sequence[str]
+    texts: Sequence[str],
+    classes: Sequence[str],
+    ways: Sequence[tuple[Callable[[Any], Hashable], str]] = _NAMES,
 ) -> tuple[NDArray[np.int64] | None, str, dict[str, int]]:
     """Return indices if all labels name classes, how they do, and the labels that do."""
     partly: dict[str, int] = {}
     distinct = {*texts}
-    for key, how in _NAMES:
+    for key, how in ways:
         table = {key(name): k for k, name in enumerate(classes)}
         if len(table) == len(classes):
             named = {text: table[key(text)] for text in distinct - {""} if key(text) in table}
@@ -215,7 +240,7 @@ def _fits(distinct: set[str], positions: dict[str, int], start: int, size: int) 
 def _check(
     found: NDArray[np.int64],
     rival: NDArray[np.int64],
-    ways: tuple[Counting, Counting],
+    ways: tuple[str, str],
     *,
     probs: NDArray[np.float64],
     ask: Callable[[str, Sequence[str]], None],
@@ -235,12 +260,12 @@ def _check(
     else:
         sure = own > other and own - other >= _DECISIVE * np.sqrt(own + other)
     if not sure:
-        meant = {"names": "are names", "from-0": "count from 0", "from-1": "count from 1"}
+        meant = {way: f"count {way.replace('-', ' ', 1)}" for way in ways} | {"names": "are names"}
         first, second = (meant[way] for way in ways)
         question = (
             f"labels of {own} rows are predicted if they {first}, of {other} if they {second}"
         )
-        ask(f"{question}: which is it", sorted(ways))
+        ask(f"{question}: which is it", sorted({*ways} - {"from--1"}))
 
 
 def below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> int | None:

@@ -162,6 +162,11 @@ COLUMNS_OF_LABELS: list[tuple[list[str], list[Any], list[int] | str]] = [
     (["1", "2", "3"], [0, 1, 2], "labels=names or labels=from-0"),
     (["a", "b", "c"], [1, 2, 1], "labels=from-0 or labels=from-1"),
     (["a", "b"], [-1, 1, 1], "classes=-1,1"),
+    (["a", "b", "c"], [-1, 0, 1], "labels=from-0"),
+    (["5 stars", "3 stars", "1 star"], [1, 3], "labels=from-1 or labels=names"),
+    (["1 star", "2 stars", "3 stars"], [1, 3, 2], [0, 2, 1]),
+    (["Yes", "No"], [0, 1], "labels=from-0 or labels=names"),
+    (["No", "Yes"], [0, 1], [0, 1]),
     (["0", "1"], [-1, 1, 1, 0], [-1, 1, 1, 0]),
     (["a", "b", "c"], ["LABEL_0", "LABEL_2"], [0, 2]),
     (["1", "0", "2"], ["LABEL_0", "LABEL_2"], [1, 2]),
@@ -213,6 +218,8 @@ def test_numbers_that_count_from_one() -> None:
         (["1", "2", "3", "4", "5"], np.minimum(LABELS, 3) + 1),
         (["4", "3", "2", "1", "0"], 4 - LABELS),
         (None, np.minimum(LABELS, 3) + 1),
+        (None, LABELS - 1),
+        ([f"{5 - k} stars" for k in range(5)], 5 - LABELS),
     ],
 )
 def test_numbers_beside_an_array_are_positions_unless_predictions_differ(
@@ -359,6 +366,8 @@ def test_a_question_is_answered() -> None:
     table = read_table(frame, **answers)
     np.testing.assert_allclose(table.probs, PROBS)
     assert table.labels.tolist() == LABELS[::-1].tolist()
+    stars = columns(form="{} stars", classes="54321").assign(label=5 - LABELS)
+    assert read_table(stars, labels="names").labels.tolist() == LABELS.tolist()
     for key, value in (("label", "secnd"), ("columns", ["y *"]), ("id", "number")):
         refuses(DCSError, read_table, frame, **answers | {key: value}, names=[key])
     refuses(ConfigError, read_table, frame, labels="n", names=["labels", "label"])
