@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from dcs.data.checks import (
     MOST_VALUES,
+    affixes,
     checked_classes,
     checked_shape,
     refuse_too_large,
@@ -160,7 +161,29 @@ def _from_arrow(path: Path, given: Reading, source: str) -> Records:
             rows = feather.read_table(path)
         refuse_too_large(rows.num_rows, rows.num_columns, source=source)
     own = ProbabilityTable.read(path) if b"dcs" in (rows.schema.metadata or {}) else None
-    return Records(_frame_of(rows, source), {}, Provenance(source=path.name), table=own)
+    named = _with_names(rows, source)
+    return Records(_frame_of(named, source), {}, Provenance(source=path.name), table=own)
+
+
+def _with_names(table: Any, source: str) -> Any:
+    """Return a `pyarrow.Table` with the names of labels that Hugging Face datasets keep aside."""
+    import pyarrow as pa
+
+    features: Any = {}
+    with suppress(TableError, LookupError, TypeError):
+        text = (table.schema.metadata or {})[b"huggingface"].decode("utf-8", "replace")
+        features = parse_json(text, source=source, error=TableError)["info"]["features"]
+    for name, feature in features.items() if isinstance(features, dict) else ():
+        names = feature.get("names") if isinstance(feature, dict) else None
+        if isinstance(names, list) and name in table.column_names:
+            if affixes(table.column_names, [*map(str, range(len(names)))]):
+                continue  # The classes are numbers in these rows.
+            with suppress(pa.ArrowInvalid, LookupError, TypeError):
+                known: dict[Any, Any] = {None: None, -1: None, **dict(enumerate(names))}
+                cells = [known[k] for k in table[name].to_pylist()]
+                place = table.column_names.index(name)
+                table = table.set_column(place, name, pa.array(cells, pa.string()))
+    return table
 
 
 def _frame_of(table: Any, source: str) -> pd.DataFrame:
@@ -300,7 +323,10 @@ def _rows_of_columns(content: Any) -> list[Any]:
         rows = [row for row in content["data"] if isinstance(row, list)]
         return [dict(zip(map(str, content["columns"]), row, strict=False)) for row in rows]
     if lists and all(isinstance(each, dict) and each.keys() == lists[0].keys() for each in lists):
-        lists = [[*each.values()] for each in lists]
+        keys = [*lists[0]]
+        lists = [[each[key] for key in keys] for each in lists]
+        if keys != [*map(str, range(len(keys)))] and "id" not in content:
+            content, lists = ["id", *content], [keys, *lists]
     full = len(lists) > 1 and all(isinstance(each, list) and each for each in lists)
     if not full or len({*map(len, lists)}) > 1:
         return [content]

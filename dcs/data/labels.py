@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from dcs.errors import TableError, quoted
 
@@ -137,9 +138,9 @@ def read_labels(
     check = partial(_check, probs=probs, ask=ask)
     whole = documented and all(isinstance(cell, int) for cell in cells)
     counted = whole and _fits(distinct, positions, 0, len(names.classes))
-    by_number = (
-        (partial(_number_in, signs=len(names.classes) == 2), "by the number in the name"),
-    )
+    numerals = all(isinstance(comparable(text), Decimal) for text in distinct)
+    inside_of = partial(_number_in, signs=len(names.classes) == 2)
+    by_number = ((inside_of, "by the number in the name"),) if numerals else ()
     if counting in (None, "names"):
         found, how, named = _by_name(texts, names.classes)
         if found is None and counting == "names":
@@ -164,9 +165,13 @@ def read_labels(
         inside = {text for text, k in positions.items() if k < size and counting != "names"}
         odd = distinct - {*named} - inside or distinct - {*named}
         wrong = np.array([text in odd for text in texts])
-        allowed = f"one of {quoted(names.classes)}, or all in 0..{size - 1}"
+        allowed = f"one of {quoted(names.classes)}"
+        allowed += "" if counting == "names" else f", or all in 0..{size - 1}"
         rule = f"must be {allowed}; empty if unlabelled"
-        if not (positions or named) and option:
+        if counting == "names" and positions and not named and option:
+            rule += "; if labels are positions, name the classes in their order"
+            rule += " with --read classes=A,B,..."
+        elif not (positions or named) and option:
             rule += "; name the classes in the order of the columns with --read classes=A,B,..."
         names.refuse(wrong, [*cells], rule, what="label")
     start = fitting[0]
@@ -191,10 +196,9 @@ def read_labels(
             other = np.where(found >= 0, found + 2 * start - 1, -1)
             ways = ("from-0", "from-1")
             check(found, other, ways[::-1] if start else ways, documented=documented)
-        if not documented and (own := below_chance(found, probs)) is not None:
+        if not documented and (doubt := in_other_order(found, probs)):
             question = (
-                f"labels are positions, and {own} of {(found >= 0).sum()} rows are predicted, "
-                "fewer than by chance: are the classes in the order of the columns"
+                f"labels are positions, and {doubt}: are the classes in the order of the columns"
             )
             ask(question, (f"from-{start}",), "classes=A,B,... in the order of the labels")
     return found, f"as positions from {start}, as no class has such a name"
@@ -277,6 +281,28 @@ def below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> int |
     expected = np.bincount(known, minlength=size) @ np.bincount(top, minlength=size) / known.size
     own = int((top == known).sum())
     return own if own < expected - _DECISIVE * np.sqrt(expected) else None
+
+
+def in_other_order(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> str:
+    """Return why classes may be in another order than the labels, in words; empty if they are not.
+
+    Beyond what the frequencies of labels and predictions explain, another order must be predicted
+    at least twice as often as the given one.
+    """
+    if (own := below_chance(labels, probs)) is not None:
+        return f"{own} of {(labels >= 0).sum()} rows are predicted, fewer than by chance"
+    known, size = labels >= 0, probs.shape[1]
+    if known.sum() < max(TELLING, 10 * size):
+        return ""  # Some order fits few rows of each class by chance.
+    counts = np.zeros((size, size))
+    np.add.at(counts, (labels[known], probs[known].argmax(axis=1)), 1.0)
+    excess = counts - np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+    order = linear_sum_assignment(excess, maximize=True)
+    own, other = int(np.trace(counts)), int(counts[order].sum())
+    clear = other - own >= _DECISIVE * np.sqrt(own + other)
+    if clear and excess[order].sum() > 2.0 * np.trace(excess):
+        return f"{own} of {int(counts.sum())} rows are predicted, {other} in another order"
+    return ""
 
 
 def _ask(names: Named, option: bool, question: str, ways: Sequence[str], more: str = "") -> None:

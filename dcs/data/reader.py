@@ -123,8 +123,12 @@ def open_source(
         As in :func:`read_table`.
     """
     given = given or Reading()
+    if hasattr(source, "to_pandas"):  # of Arrow or Polars
+        source = source.to_pandas()
     if hasattr(source, "columns"):
         return _interpret(Records(source), given, known, "data frame")
+    if not isinstance(source, str | os.PathLike):
+        raise TableError(f"rows are of type {type(source).__name__}; give a file or a data frame")
     path = Path(source)
     text = sys.stdin.read() if str(path) == "-" else None
     records = read_records(path, given, text=text)

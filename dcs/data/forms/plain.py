@@ -128,6 +128,11 @@ def natural(name: str) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in parts]
 
 
+def _unordered(given: Reading) -> dict[str, Any]:
+    """Return that labels are names, if rows do not tell an order of the classes."""
+    return {} if given.classes or given.labels else {"labels": "names"}
+
+
 def with_scores(
     frame: pd.DataFrame, scores: Sequence[Mapping[str, Any]], classes: Sequence[str] = ()
 ) -> pd.DataFrame:
@@ -262,7 +267,7 @@ def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
     if nameless and given.classes and {*given.classes} != {*classes}:
         names = {f"LABEL_{k}": name for k, name in enumerate(given.classes)}
         scores = [{names.get(k, k): v for k, v in row.items()} for row in scores]
-    return Rows(with_scores(rest, scores))
+    return Rows(with_scores(rest, scores), _unordered(given))
 
 
 SCORES = Form("labels with scores", _scored, _score_rows)
@@ -306,8 +311,11 @@ def _number_rows(
     import pandas as pd
 
     parts = {name: frame[[name]] for name in frame.columns}
+    told: Mapping[str, Any] = {}
     for name, rows in found.items():
         keys = list(dict.fromkeys(key for row in rows for key in row))
+        if any([*row] != [key for key in keys if key in row] for row in rows):
+            told = _unordered(given)
         short = [k for k, row in enumerate(rows) if row and len(row) < len(keys)]
         if short and keys == [str(k) for k in range(len(keys))]:
             place, number = f"row {short[0]}, column {show(name)}", len(rows[short[0]])
@@ -316,7 +324,7 @@ def _number_rows(
             )
         added = {f"{name}.{key}": [row.get(key) for row in rows] for key in keys}
         parts[name] = pd.DataFrame(added, index=frame.index, dtype=object)
-    return Rows(pd.concat([*parts.values()], axis=1))
+    return Rows(pd.concat([*parts.values()], axis=1), told)
 
 
 NUMBERS = Form("lists or objects of numbers", _number_columns, _number_rows)
@@ -397,7 +405,7 @@ def _long_rows(frame: pd.DataFrame, given: Reading, columns: tuple[str, str, str
     if short := [k for k, row in enumerate(scores) if len(row) < size]:
         place, number = f"{key} {show(first[key].iloc[short[0]])}", len(scores[short[0]])
         raise TableError(f"{place} has {number} classes; give a row for each of {size}")
-    return Rows(with_scores(first, scores), {"id": key})
+    return Rows(with_scores(first, scores), {"id": key, **_unordered(given)})
 
 
 LONG = Form("several rows per text", _long_columns, _long_rows)

@@ -128,6 +128,11 @@ HALF = [0.25, 0.75] * 15
         ({"p": [[0.5, 0.5], [1.0]], "label": [0, 1]}, ["row 1", "column 'p'"]),
         ({"s": [[{"label": "a", "score": 1}] * 2], "label": ["a"]}, ["row 0", "two scores"]),
         (
+            {"s": [[{"label": k, "score": 0.5} for k in "ab"]] * 2, "y": [1, 0]},
+            ["1", "classes=A,B"],
+        ),
+        ({"p": [{"a": 0.2, "b": 0.8}, {"b": 0.9, "a": 0.1}], "y": [1, 0]}, ["1", "classes=A,B"]),
+        (
             {"s": [[{"label": f"LABEL_{k}", "score": 0.5} for k in "01"]], "y": ["no"]},
             ["classes=A,B"],
         ),

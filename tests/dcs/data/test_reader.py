@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dcs import CorrectionScheme, DCSClassifier, fit_scheme, get_method
@@ -146,6 +147,7 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns().join(columns(PROBS[::-1], "corrected:{}")).assign(label=GOLD), "corrected:*"),
         (columns(classes=list("cdeab")).assign(label=(LABELS + 3) % 5), "labels=from-0"),
         (columns()[:0], "no rows"),
+        (columns()[np.roll(CLASSES, 1)].assign(label=LABELS), "classes=A,B"),
     ],
 )
 def test_what_can_be_read_in_two_ways_or_in_none_is_asked(frame: Any, says: str) -> None:
@@ -372,6 +374,28 @@ def test_a_question_is_answered() -> None:
         refuses(DCSError, read_table, frame, **answers | {key: value}, names=[key])
     refuses(ConfigError, read_table, frame, labels="n", names=["labels", "label"])
     refuses(ConfigError, read_table, frame, classes="no,yes", names=["classes"])
+
+
+def test_labels_that_the_file_names_aside_or_by_row_are_not_matched_by_place(
+    tmp_path: Path,
+) -> None:
+    keys = [f"T{k}" for k in range(120)]
+    cells = {name: dict(zip(keys, column, strict=True)) for name, column in columns().items()}
+    rows = zip(keys[::-1], GOLD[::-1], strict=True)
+    (tmp_path / "x.json").write_text(json.dumps(cells | {"label": dict(rows)}))
+    table = read_table(tmp_path / "x.json")
+    assert table.labels.tolist() == LABELS.tolist() and list(table.ids) == keys
+    named = pa.Table.from_pandas(columns().assign(label=4 - LABELS))
+    told = {"label": {"names": CLASSES[::-1], "_type": "ClassLabel"}}
+    text = json.dumps({"info": {"features": told}})
+    pq.write_table(named.replace_schema_metadata({"huggingface": text}), tmp_path / "x.parquet")
+    for rows in (
+        read_table(tmp_path / "x.parquet"),
+        read_table(pa.Table.from_pandas(columns(form="p:{}"))),
+    ):
+        np.testing.assert_allclose(rows.probs, PROBS)
+    assert read_table(tmp_path / "x.parquet").labels.tolist() == LABELS.tolist()
+    refuses(TableError, read_table, [{"label": 1}], names=["list"])
 
 
 def test_very_many_columns_are_refused_at_once(tmp_path: Path) -> None:
