@@ -26,8 +26,8 @@ from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, is_id,
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import LOGS
 from dcs.data.forms.plain import PLAIN, Form
-from dcs.data.labels import as_text, hashable, read_labels
-from dcs.data.splits import are_common, joined
+from dcs.data.labels import TELLING, as_text, hashable, read_labels
+from dcs.data.splits import are_common, copied_rows, joined
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
 from dcs.io import validated
@@ -328,7 +328,9 @@ def open_sources(
     name = escaped(parts["test"])
     table = second.table.with_classes(first.table.classes, source=name)
     second = replace(second, table=table)
-    remarks = filter(None, [second.remark, _refuse_shared_rows(first, second, name)])
+    given_test = test is not None
+    shared = _refuse_shared_rows(first, second, name, by_values=given_test)
+    remarks = filter(None, [second.remark, shared])
     return {"optimization": first, "test": replace(second, remark="; ".join(remarks))}
 
 
@@ -340,15 +342,27 @@ _ADVICE: Final = "give other rows, or remove the test rows to have some held out
 #: Mean length, in characters, from which a column of different strings is the text of the rows.
 _TEXT_LENGTH: Final = 12
 
+#: Number of rows of a text, such as one per prompt, from which it is no longer that of a row.
+_COPIES: Final = 11
+
 #: Number of cells whose letters are counted.
 _SOME: Final = 200
 
 
-def _refuse_shared_rows(fitted: Source, test: Source, name: str) -> str:
-    """Refuse test rows that are among the fitted ones; return a remark on a few texts."""
+def _refuse_shared_rows(fitted: Source, test: Source, name: str, *, by_values: bool) -> str:
+    """Refuse test rows that are among the fitted ones; return a remark on a few texts.
+
+    Rows that are known by their probabilities only are found unless these coincide by chance.
+    """
     first, second = fitted.table, test.table
     if np.array_equal(first.probs, second.probs) and np.array_equal(first.labels, second.labels):
         raise TableError(f"{name}: these are the rows to be fitted; {_ADVICE}")
+    if by_values and second.labelled.any():
+        groups = copied_rows(np.concatenate([first.probs, second.probs]))
+        copies = int((groups[first.n_rows :] < first.n_rows).sum())
+        if copies > _CHANCE * second.n_rows:
+            rows = f"{copies} of {second.n_rows} rows have the probabilities of rows to be fitted"
+            raise TableError(f"{name}: {rows}; {_ADVICE}")
     if not (_are_numbers(first.ids) or _are_numbers(second.ids)):
         refuse_shared_texts(first.ids, second.ids, name, what="ids", chance=0.0)
     shared = (
@@ -384,22 +398,53 @@ def refuse_shared_texts(
     return found if shared else ""
 
 
+def texts_by_id(source: Source) -> dict[str, dict[str, str]]:
+    """Return the text of every row by its id, for each column that holds texts."""
+    frame = source.frame
+    names = (name for name in frame.columns if _is_text(frame, source.reading, name))
+    return {
+        name: dict(zip(source.table.ids, map(str, frame[name]), strict=True)) for name in names
+    }
+
+
+def refuse_other_texts(members: Mapping[str, Mapping[str, Mapping[str, str]]]) -> None:
+    """Refuse tables of the same rows in which an id belongs to another of their texts.
+
+    Raises
+    ------
+    TableError
+        If more than 1 % of the ids do.
+    """
+    (first, known), *others = members.items()
+    for member, columns in others:
+        for name in columns.keys() & known.keys():
+            own, texts = known[name], {*known[name].values()}
+            odd = [k for k, t in columns[name].items() if t in texts and own.get(k, t) != t]
+            if len(odd) > _CHANCE * len(own):
+                raise TableError(
+                    f"{member}: {show(name)} of row {show(odd[0], 40)} is "
+                    f"{show(columns[name][odd[0]], 40)}, in {first} {show(own[odd[0]], 40)}; rows "
+                    "are matched by id, or by number: give both files the same ids"
+                )
+
+
 def _are_numbers(ids: Sequence[str]) -> bool:
     """Whether ids only number the rows."""
     numbers = {int(each) for each in ids} if all(map(str.isdecimal, ids)) else {2}
     return len(numbers) == max(numbers) - min(numbers) + 1 and min(numbers) <= 1
 
 
-def _is_text(frame: pd.DataFrame, reading: Reading, name: str) -> bool:
+def _is_text(frame: pd.DataFrame, reading: Reading, name: str, copies: int = 2) -> bool:
     """Whether a column holds the texts of rows: strings that are long and mostly different.
 
-    A third of their characters are letters, unlike those of numbers and dates.
+    A third of their characters are letters, unlike those of numbers and dates. A text has fewer
+    rows than the number of copies on average.
     """
     if name in (*(reading.columns or ()), reading.label, reading.id):
         return False
     cells = [each for each in frame[name].tolist() if isinstance(each, str) and each]
     long = sum(map(len, cells)) > _TEXT_LENGTH * len(cells)
-    if 2 * len({*cells}) <= len(frame) or not long:
+    if copies * len({*cells}) <= len(frame) or not long:
         return False
     some = "".join(cells[:_SOME])
     return 3 * sum(map(str.isalpha, some)) > len(some)
@@ -409,15 +454,21 @@ def _groups(frame: pd.DataFrame, reading: Reading) -> NDArray[np.int64]:
     """Return numbers that are equal in rows of the same text or id.
 
     Ids that are mostly repeated are not those of rows, numbers that count the rows of several
-    files say nothing of the others, and common texts, such as "thank you", coincide.
+    files say nothing of the others, and common texts, such as "thank you", coincide. Each of many
+    that has as many rows, with one label, is that of a text under several prompts, for example.
     """
     found = [np.arange(len(frame))]
+    labels = [None] * len(frame) if reading.label is None else cells_of(frame[reading.label])
     for name in frame.columns:
-        if is_id(name) or _is_text(frame, reading, name):
+        if is_id(name) or _is_text(frame, reading, name, _COPIES):
             cells = cells_of(frame[name])
             texts = [as_text(cell) if hashable(cell) else "" for cell in cells]
             counts = Counter(filter(None, texts))
-            if len(counts) < counts.total() < 2 * len(counts) and not _are_numbers([*counts]):
+            few = counts.total() < 2 * len(counts) and not _are_numbers([*counts])
+            even = len(counts) >= TELLING and counts.total() < _COPIES * len(counts)
+            even = even and len({*counts.values()}) == 1 and reading.label is not None
+            even = even and len({*zip(texts, map(str, labels), strict=True)}) == len({*texts})
+            if len(counts) < counts.total() and (few or even):
                 common = are_common(np.array([*counts.values()]), len(frame))
                 numbers = {text: k for k, text in enumerate(counts) if not common[k]}
                 alone = range(len(texts), 2 * len(texts))

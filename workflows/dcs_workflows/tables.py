@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
-from dcs.data.reader import open_sources, source_files
+from dcs.data.reader import open_sources, refuse_other_texts, source_files, texts_by_id
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, one_line
@@ -192,8 +192,8 @@ def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dic
 
 def _read_member(
     paths: Sequence[Path], reading: Reading
-) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
-    """Return the tables of a source by split, and what is to be said about them."""
+) -> tuple[dict[str, ProbabilityTable], tuple[str, ...], dict[str, Any]]:
+    """Return the tables of a source by split, what is to be said about them, and their texts."""
     files = [each for path in paths for each in (path.iterdir() if path.is_dir() else [path])]
     stamps = [(file, file.stat()) for file in sorted(files) if file.is_file()]
     state = tuple((file, stat.st_mtime_ns, stat.st_size) for file, stat in stamps)
@@ -204,12 +204,13 @@ def _read_member(
 @lru_cache(maxsize=4)
 def _read_once(
     paths: Paths, reading: Reading, state: object
-) -> tuple[dict[str, ProbabilityTable], tuple[str, ...]]:
+) -> tuple[dict[str, ProbabilityTable], tuple[str, ...], dict[str, Any]]:
     sources = open_sources(paths[0], reading, test=paths[1] if paths[1:] else None)
     tables = {part: source.table for part, source in sources.items()}
     for table in tables.values():
         refuse_corrected(table, paths[0])
-    return tables, tuple(source.remark for source in sources.values() if source.remark)
+    texts = {part: texts_by_id(source) for part, source in sources.items()}
+    return tables, tuple(each.remark for each in sources.values() if each.remark), texts
 
 
 def refuse_corrected(table: ProbabilityTable, file: Path) -> None:
@@ -312,7 +313,9 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     found: list[GivenTable] = []
     for members, named in _expand_sources(config.tables):
         read = {name: _read_member(each, config.reading) for name, each in members.items()}
-        tables = matched_tables({name: own for name, (own, _) in read.items()})
+        tables = matched_tables({name: own for name, (own, _, _) in read.items()})
+        for part in tables:
+            refuse_other_texts({name: texts[part] for name, (_, _, texts) in read.items()})
         origin = tables["optimization"].provenance
         noted = {"model": origin.model, "task": origin.task, "shots": origin.shots}
         if "test" in tables and len(next(iter(members.values()))) == 1:
@@ -338,7 +341,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     config=config,
                     digests={part: table.digest for part, table in split.items()},
                     own_seed=own is not None,
-                    remarks=(*(line for _, lines in read.values() for line in lines), *said),
+                    remarks=(*(line for _, lines, _ in read.values() for line in lines), *said),
                 )
             )
     found += [

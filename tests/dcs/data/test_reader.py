@@ -19,7 +19,9 @@ from dcs.data.reader import (
     open_source,
     open_sources,
     read_table,
+    refuse_other_texts,
     refuse_shared_texts,
+    texts_by_id,
 )
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, DCSError, TableError
@@ -448,6 +450,28 @@ def test_shared_ids_are_refused_unless_they_number_the_rows(
     refuses(TableError, open_sources, fitted, test=test, names=["b.csv", "1 of 3 ids"])
     numbered = [_write(tmp_path / f"{k}.csv", ["1", "2", "3"], k / 10) for k in (2, 7)]
     assert [*open_sources(numbered[0], test=numbered[1])] == ["optimization", "test"]
+
+
+def test_test_rows_that_are_fitted_are_known_by_their_probabilities(tmp_path: Path) -> None:
+    frame = columns().assign(label=GOLD)
+    parts = [csv_of(rows, tmp_path / name) for name, rows in (("x", frame), ("y", frame[90:]))]
+    refuses(TableError, open_sources, parts[0], test=parts[1], names=["30 of 30 rows", "y.csv"])
+
+
+def test_rows_of_a_text_under_several_prompts_stay_together() -> None:
+    frames = [columns(np.roll(PROBS, k, axis=1)).assign(label=GOLD) for k in range(3)]
+    rows = pd.concat(frames, ignore_index=True)
+    for cells in (TEXTS, [*range(120)]):
+        assert read_table(rows.assign(sample=cells * 3, n=1)).repeated == 240
+        assert read_table(rows.assign(sample=cells * 3, label=GOLD * 2 + GOLD[::-1])).repeated == 0
+
+
+def test_tables_of_the_same_rows_in_other_orders() -> None:
+    frame = columns().assign(text=TEXTS)
+    texts = [texts_by_id(open_source(rows)) for rows in (frame, frame[::-1], frame[5:])]
+    refuse_other_texts({"x": texts[0], "y": texts[0]})
+    for other in texts[1:]:
+        refuses(TableError, refuse_other_texts, {"x": texts[0], "y": other}, names=["y", "row"])
 
 
 def test_one_shared_text_in_a_hundred_is_chance() -> None:

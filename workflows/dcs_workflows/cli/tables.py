@@ -415,6 +415,7 @@ def apply(
     import pandas as pd
 
     from dcs.data.columns import CORRECTED
+    from dcs.data.reader import refuse_other_texts, texts_by_id
     from dcs.selection.ensemble import TableEnsemble, mean_of
     from dcs_workflows.cli.views import warn_of_fitted_rows
     from dcs_workflows.tables import source_name
@@ -434,6 +435,8 @@ def apply(
                 f"{quoted(given)}"
             )
         tables = [(str(f), each.table) for f, each in zip(files, sources, strict=True)]
+        pairs = zip(files, sources, strict=True)
+        refuse_other_texts({str(file): texts_by_id(each) for file, each in pairs})
         ensemble = TableEnsemble.of(correction, tables)
         table, before = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
         # The tables are combined already, so only the correction remains.
