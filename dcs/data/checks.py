@@ -188,7 +188,9 @@ def checked_rows(
 
 
 def refuse_other_order(probs: Any, labels: Any) -> None:
-    """Refuse a data frame and a series of the same index in different orders.
+    """Refuse a data frame and a series whose indices have the same rows at different places.
+
+    An index that counts from 0 may have been made anew, if the other one has other rows as well.
 
     Raises
     ------
@@ -199,9 +201,11 @@ def refuse_other_order(probs: Any, labels: Any) -> None:
     second: Any = getattr(labels, "index", None)
     if not (hasattr(first, "equals") and hasattr(second, "equals")) or first.equals(second):
         return
-    if len(first) == len(second) and {*first} == {*second}:
+    rows = ({*first}, {*second})
+    made = any([*index] == [*range(len(index))] for index in (first, second))
+    if len(first) == len(second) and (rows[0] == rows[1] or (rows[0] & rows[1] and not made)):
         raise TableError(
-            "labels: their index is that of the rows, in another order: are rows matched by place "
+            "labels: their index has rows of the other at other places: are rows matched by place "
             "or by index; give labels.loc[probs.index], or labels.to_numpy()"
         )
 
@@ -516,5 +520,7 @@ def are_predictions(
 
 
 def _as_array(values: ArrayLike, source: str) -> NDArray[Any]:
+    if np.ma.is_masked(values):
+        raise TableError(f"{source}: values are masked; fill them in, or leave these rows out")
     with readable(source, "give an array", error=TableError):
         return np.asarray(values)

@@ -294,7 +294,13 @@ def test_rows_are_matched_by_place_or_by_index_but_not_by_chance() -> None:
         refuses(DCSError, fit, frame, gold[::-1], names=["index", "labels"])
     for build in (ProbabilityTable.from_arrays, ProbabilityTable.from_counts):
         refuses(TableError, build, frame, pd.Series(LABELS)[::-1], names=["index", "labels"])
+    refuses(TableError, checked_rows, frame[1:90], gold[2:91], names=["index"])
     assert checked_rows(frame, gold[::-1].to_numpy()[::-1])[1].tolist() == LABELS.tolist()
+    assert checked_rows(frame[:9], gold[5:14]) is not None
+    for k in (0, 1):
+        hidden = [np.ma.masked_array(each, each == each[3]) for each in (PROBS, LABELS)]
+        arrays = [hidden[0], LABELS] if k == 0 else [PROBS, hidden[1]]
+        refuses(TableError, checked_rows, *arrays, names=["masked"])
 
 
 @pytest.mark.parametrize("prefix", ["", "p:"])
