@@ -304,6 +304,14 @@ class _Finder:
             for name in reversed(found)
             if not same_as_top(cells[name], top, classes)
         }
+        rest = [name for name in self.names if name not in columns]
+        for start, end in () if found else affixes(rest, classes):
+            own = [f"{start}{name}{end}" for name in classes]
+            if marks_one(zip(*(cells_of(self.frame[name]) for name in own), strict=True)):
+                raise TableError(
+                    f"{self.source}: columns {quoted(own)} mark a class of each row; write it as "
+                    "one column of labels, or drop them if they are predictions"
+                )
         if len(unlike) > 1:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
@@ -566,6 +574,12 @@ def name_classes(cells: Iterable[Any], classes: Sequence[str]) -> bool:
         return False
     names = {*map(comparable, distinct)} - {""}
     return bool(names) and names <= {*map(comparable, classes)}
+
+
+def marks_one(rows: Iterable[Iterable[Any]]) -> bool:
+    """Whether exactly one cell of every row is 1 or true, and the others are 0 or false."""
+    several = [[comparable(cell) for cell in row] for row in rows]
+    return all(row.count(1) == 1 and row.count(0) == len(row) - 1 for row in several)
 
 
 _NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")

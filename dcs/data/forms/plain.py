@@ -30,6 +30,7 @@ from dcs.data.columns import (
     has_class_columns,
     is_id,
     is_label,
+    marks_one,
     name_classes,
     names_predictions,
     numbered,
@@ -399,6 +400,14 @@ def _long_rows(frame: pd.DataFrame, given: Reading, columns: tuple[str, str, str
         answers = [[cells[row] for row in rows] for rows in groups.values()]
         found = with_votes(first, answers, label_of(first, given, (name, key)), given)
         return replace(found, told={"id": key, **found.told})
+    labelled = given.classes or label_of(first, given, (name, key))
+    for n in () if labelled else frame.columns.difference([*kept, key, name, value]):
+        marks = cells_of(frame[n])
+        if not names_predictions(n) and marks_one([marks[r] for r in g] for g in groups.values()):
+            raise TableError(
+                f"{show(n)} marks one row of each {key}; write its {name} as a column of labels, "
+                "or drop it if it marks predictions"
+            )
     numbers = cells_of(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
     size = len({*cells})

@@ -131,6 +131,14 @@ HALF = [0.25, 0.75] * 15
             {"s": [[{"label": k, "score": 0.5} for k in "ab"]] * 2, "y": [1, 0]},
             ["1", "classes=A,B"],
         ),
+        (
+            {"id": [0, 0, 1, 1], "class": [*"abab"], "prob": HALF[:4], "is_true": [1, 0, 0, 1]},
+            ["is_true", "column of labels"],
+        ),
+        (
+            {"p_a": HALF[:2], "p_b": HALF[1:3], "a": [True, False], "b": [False, True]},
+            ["'a', 'b'", "column of labels"],
+        ),
         ({"p": [{"a": 0.2, "b": 0.8}, {"b": 0.9, "a": 0.1}], "y": [1, 0]}, ["1", "classes=A,B"]),
         (
             {"s": [[{"label": f"LABEL_{k}", "score": 0.5} for k in "01"]], "y": ["no"]},
