@@ -157,12 +157,26 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
     if not any(first):
         raise TableError("no log-probabilities; request logprobs=true and top_logprobs=20")
     scores = [class_masses(masses, classes) for masses in first]
-    if not any(scores):
+    tokens = {token for each in first for token in each}
+    for name in classes:
+        own = plain_of(classes)(name)
+        if begun := sorted(t for t in tokens if own not in tokens and t and own.startswith(t)):
+            raise TableError(
+                f"no token is the class {show(name)}, but {quoted(begun, 3)} may begin it; "
+                "request labels that are single tokens, such as letters"
+            )
+    shares = [sum(each.values()) for each in scores if each]
+    if not shares or np.median(shares) < _LEAST_SHARE:
         top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
         likely = ",".join(sorted((text for text, _ in top.most_common(12)), key=natural))
-        raise TableError(f"name the classes among the likely tokens with --read classes={likely}")
+        about = f"the classes have {np.median(shares):.2%} of the probability; " if shares else ""
+        raise TableError(f"{about}name those among the likely tokens with --read classes={likely}")
     rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
     return with_found(rest, scores, {"id": "custom_id"} if "custom_id" in frame else {})
+
+
+#: Share of the probability below which classes are tokens that the model was not about to write.
+_LEAST_SHARE: Final = 0.01
 
 
 CHAT = Form("answers of a chat model", _logged, _chat_rows)

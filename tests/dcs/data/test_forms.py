@@ -97,6 +97,17 @@ def test_an_answer_of_any_api(api: str, mark: str) -> None:
     check_form(CHAT, frame, table, Reading(classes=tuple(CLASSES)))
 
 
+@pytest.mark.parametrize("tokens", [("ma", "no", "yes"), ("The", "maybe", "no", "yes")])
+def test_tokens_that_are_not_the_classes(tokens: tuple[str, ...]) -> None:
+    logs = [0.0, *[-9.0] * (len(tokens) - 1)]
+    top = [{"token": t, "logprob": v} for t, v in zip(tokens, logs, strict=True)]
+    place = {"token": tokens[0], "top_logprobs": top}
+    frame = pd.DataFrame({"choices": [[{"logprobs": {"content": [place]}}]] * 3})
+    refuses(
+        TableError, open_source, frame, Reading(classes=tuple(CLASSES)), names=[tokens[0].lower()]
+    )
+
+
 def test_the_contract_of_votes() -> None:
     counts = [[(row == name).sum() for name in CLASSES] for row in ANSWERS]
     gold = [*CLASSES, *CLASSES, *CLASSES]
