@@ -16,10 +16,11 @@ from typing import Any, Final
 import numpy as np
 
 from dcs.data.files import TEXT_BYTES
+from dcs.data.labels import fold
 from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
 from dcs.data.table import open_parquet
-from dcs.errors import HUB_ADVICE, ConfigError, escaped, show, unknown
+from dcs.errors import HUB_ADVICE, ConfigError, escaped, quoted, show, unknown
 from dcs.io import (
     existing_file,
     parse_json,
@@ -212,12 +213,20 @@ def _read(
     else:
         where = f"{place.dataset} ({getattr(place, part)})"
         rows = _load_hub_rows(file, place, part)
-    examples = []
+    examples, given = [], set()
     for row, values in enumerate(rows):
         try:
             examples.append(_convert(file, place, f"{file.name}-{part}", row, values))
+            given.add(str(_raw_label(place, values)))
         except ValueError as error:
             raise ConfigError(f"{where}: row {row}: {error}") from None
+    shifted = {str(k - 1) for k in range(len(file.classes))}
+    named = place.labels or file.labels or "-1" in file.classes
+    if given - {"", "None"} == shifted and not named:
+        raise ConfigError(
+            f"{where}: labels are {quoted(sorted(shifted))}: is -1 a class, or a text without a "
+            "label; give the values of each class in the key labels"
+        )
     if not examples:
         raise ConfigError(f"{where}: contains no texts")
     (name, count), *_ = Counter(example.id for example in examples).most_common(1)
@@ -232,10 +241,14 @@ def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values:
         raise ValueError(f"expected an object, got {show(values)}")
     text = _compose(file, place.fields, values)
     own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
-    raw = None
-    with suppress(ValueError):  # a row without a label
-        raw = _get(values, place.label)
-    return Example(f"{prefix}-{own}", text, _find_label(file, place, raw))
+    return Example(f"{prefix}-{own}", text, _find_label(file, place, _raw_label(place, values)))
+
+
+def _raw_label(place: TextLocation, values: Mapping[str, Any]) -> Any:
+    """Return the label of a row as it is written, None if there is none."""
+    with suppress(ValueError):
+        return _get(values, place.label)
+    return None
 
 
 def _compose(file: TaskFile, keys: Mapping[str, str], values: Mapping[str, Any]) -> str:
@@ -324,7 +337,9 @@ def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
     labels = place.labels or file.labels or tuple((name,) for name in file.classes)
     known = {str(value): index for index, entry in enumerate(labels) for value in entry}
     if not (place.labels or file.labels):
-        known = {str(index): index for index in range(len(labels))} | known
+        numbers = {str(index): index for index in range(len(labels))}
+        # Names that are numbers leave none for positions.
+        known = known if numbers.keys() & known.keys() else numbers | known
     if not isinstance(raw, bool) and str(raw) in known:
         return known[str(raw)]
     if raw is None or raw != raw or str(raw).strip() in _UNLABELLED:
@@ -415,5 +430,11 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
             fault = f"refers to {show(outside[0])}, which is not one of its files on the hub"
             raise ConfigError(f"{where} {fault}; use --data DIR")
         builder.download_and_prepare()
-        table: Iterable[Any] = builder.as_dataset(split=name)
-    return table
+        table: Any = builder.as_dataset(split=name)
+    names = getattr(getattr(table, "features", {}).get(place.label), "names", None) or ()
+    orders = [[*map(fold, each)] for each in (names, file.classes)]
+    same = orders[0] == orders[1] or sorted(orders[0]) != sorted(orders[1])
+    if not (same or place.labels or file.labels):
+        raise ConfigError(f"{where} has the classes {quoted(names)}; list them in this order")
+    rows: Iterable[Any] = table
+    return rows

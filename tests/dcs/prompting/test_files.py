@@ -309,6 +309,11 @@ class TestOwnTask:
         task = get_task(write_own(tmp_path, classes=["1", "0"]))
         lines(tmp_path / "b.jsonl", [{"text": "a", "mood": 1}, {"text": "b", "mood": "0"}])
         assert [e.label for e in task.examples("test")] == [0, 1]
+        for classes, labels in ((["1", "2"], [0, 1]), (["a", "b", "c"], [-1, 0, 1])):
+            words = [f"word {name}" for name in classes]
+            task = get_task(write_own(tmp_path, classes=classes, label_words=words))
+            lines(tmp_path / "b.jsonl", [{"text": f"t{k}", "mood": k} for k in labels])
+            refuses(ConfigError, task.examples, "test", names=["b.jsonl", labels[0]])
 
 
 TREC = read_task_file(DESCRIBED["trec"])
@@ -402,6 +407,26 @@ class TestHub:
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
         refused("trec", None, "trec", "--data", "pip install datasets")
+
+    def test_classes_in_another_order(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rows = SimpleNamespace(features={"label": SimpleNamespace(names=["sad", "happy"])})
+        builder = SimpleNamespace(
+            config=SimpleNamespace(data_files=None),
+            download_and_prepare=lambda: None,
+            as_dataset=lambda split: rows,
+        )
+        datasets = SimpleNamespace(load_dataset_builder=lambda *_, **__: builder)
+        monkeypatch.setitem(sys.modules, "datasets", datasets)
+        hub = {
+            "dataset": "owner/own",
+            "train": "train",
+            "fields": {"text": "text"},
+            "label": "label",
+        }
+        path = write_own(tmp_path, files=None, hub=hub)
+        refuses(ConfigError, get_task(path).examples, "test", names=["'sad', 'happy'", "order"])
 
     def test_out_of_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def load_dataset(*args: Any, **kwargs: Any) -> None:
