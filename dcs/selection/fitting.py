@@ -135,9 +135,7 @@ def mean_scheme(parts: Sequence[tuple[CorrectionScheme, float]]) -> CorrectionSc
     return CorrectionScheme(first.classes, corrections, first.provenance, calibration)
 
 
-def mean_calibration(
-    parts: Sequence[tuple[Calibration | None, float]], name: str = MIXTURE
-) -> Calibration | None:
+def mean_calibration(parts: Sequence[tuple[Calibration | None, float]]) -> Calibration | None:
     """Return the calibration with the weighted logits of several; None is no calibration."""
     distinct = list(dict.fromkeys(each for each, _ in parts))
     if len(distinct) == 1 and math.isclose(sum(share for _, share in parts), 1.0):
@@ -152,7 +150,7 @@ def mean_calibration(
         own = np.array(each.matrix)
         matrix[:, : own.shape[1]] += share * own
         offset += share * np.array(each.offset)
-    return from_arrays(name, matrix.round(_DIGITS), offset.round(_DIGITS), products=products)
+    return from_arrays(MIXTURE, matrix.round(_DIGITS), offset.round(_DIGITS), products=products)
 
 
 def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:

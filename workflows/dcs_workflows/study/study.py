@@ -250,6 +250,11 @@ class SearchSpace:
         The standard settings.
     n_rows : int
         Number of rows of a search.
+
+    Attributes
+    ----------
+    values : dict of str to tuple
+        Bounds or choices of every hyperparameter; a single value if it is fixed.
     """
 
     def __init__(
@@ -265,20 +270,15 @@ class SearchSpace:
         self._rows = [
             row for row in PARAMETERS if not row.schedule or tuned is None or row.name in tuned
         ]
-        self._values = {row.name: settings.values(row.name) for row in self._rows}
-        self._values |= {name: (value,) for name, value in (method.fixed or {}).items()}
+        self.values = {row.name: settings.values(row.name) for row in self._rows}
+        self.values |= {name: (value,) for name, value in (method.fixed or {}).items()}
         if settings.memberships is not None and settings.memberships < 2:
-            families = self._values["corrections"]
-            self._values["corrections"] = tuple(f for f in families if f != "memberships")
+            families = self.values["corrections"]
+            self.values["corrections"] = tuple(f for f in families if f != "memberships")
         # As the standard settings, searches among many classes make fewer moves per class.
         share = min(1.0, standard[0].schedule.lambda2 / STANDARD_SCHEDULE.lambda2)
-        for name in {"lambda1", "lambda2"} & self._values.keys() - settings.given:
-            self._values[name] = tuple(v * share for v in self._values[name])
-
-    @property
-    def calibrations(self) -> tuple[str, ...]:
-        """Names of the calibrations that trials may have."""
-        return tuple(self._values["calibration"])
+        for name in {"lambda1", "lambda2"} & self.values.keys() - settings.given:
+            self.values[name] = tuple(v * share for v in self.values[name])
 
     def suggest(self, trial: BaseTrial) -> Hyperparameters:
         """Suggest a complete setting."""
@@ -294,7 +294,7 @@ class SearchSpace:
 
     def first(self, standard: Sequence[Hyperparameters]) -> list[dict[str, Any]]:
         """Return the parameters to enqueue, as near to `standard` as possible."""
-        own = [each for each in standard if each.corrections in self._values["corrections"]]
+        own = [each for each in standard if each.corrections in self.values["corrections"]]
         found = [self._params(each) for each in own if self.admits(each)]
         found = found or [self._params(standard[0])]
         distinct: dict[Hyperparameters, dict[str, Any]] = {}
@@ -309,14 +309,14 @@ class SearchSpace:
             names += ["corrections", "spacing"]
         elif self._settings.given & {"corrections", "spacing"}:
             names += ["corrections"]
-        return all(getattr(setting, name) in self._values[name] for name in names)
+        return all(getattr(setting, name) in self.values[name] for name in names)
 
     def _params(self, setting: Hyperparameters) -> dict[str, Any]:
         """Return the parameters nearest to a setting."""
         schedule = setting.schedule
         own = {"temperature_ratio": schedule.final_temperature / schedule.initial_temperature}
         params: dict[str, Any] = {}
-        for name, values in self._values.items():
+        for name, values in self.values.items():
             value: Any = own.get(name, getattr(setting, name, getattr(schedule, name, None)))
             if value not in values:
                 if isinstance(values[0], str):
@@ -329,7 +329,7 @@ class SearchSpace:
         return params
 
     def _draw(self, trial: BaseTrial, row: Parameter) -> Any:
-        values = self._values[row.name]
+        values = self.values[row.name]
         if len(values) == 2 and not isinstance(values[0], str) and values[0] != values[1]:
             if row.integer:
                 return trial.suggest_int(row.name, int(values[0]), int(values[1]))
@@ -385,7 +385,7 @@ class _Study:
         """Judge the standard settings together, then those of the sampler in a window."""
         for params in self._first:
             self._study.enqueue_trial(params)
-        if MIXTURE in self._space.calibrations:
+        if MIXTURE in self._space.values["calibration"]:
             self._fitting.prepare(self._tuning.mapper)
         self._judge(range(self.n_first), window=None)
         self._judge(range(self.n_first, self._n_trials), window=self._settings.window)
