@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from dcs.errors import TableError, quoted
 
@@ -291,6 +290,8 @@ def in_other_order(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> str
     """
     if (own := below_chance(labels, probs)) is not None:
         return f"{own} of {(labels >= 0).sum()} rows are predicted, fewer than by chance"
+    from scipy.optimize import linear_sum_assignment
+
     known, size = labels >= 0, probs.shape[1]
     if known.sum() < max(TELLING, 10 * size):
         return ""  # Some order fits few rows of each class by chance.
