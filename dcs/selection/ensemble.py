@@ -65,10 +65,18 @@ class TableEnsemble:
         Raises
         ------
         TableError
-            If less than half of the rows of a table are in all others, or if classes or labels
-            differ; the message names the table and the row.
+            If less than half of the rows of a table are in all others, if tables without ids are
+            of different length, or if classes or labels differ; the message names the table and
+            the row.
         """
         (first, base), *others = tables.items()
+        numbered = all(table.ids == (*map(str, range(table.n_rows)),) for table in tables.values())
+        for name, table in others if numbered else ():
+            if table.n_rows != base.n_rows:
+                raise TableError(
+                    f"{name}: has {table.n_rows} rows, but {first} {base.n_rows}, and their ids "
+                    "only number them; give both an id column, or the same rows"
+                )
         shared = set(base.ids).intersection(*(table.ids for table in tables.values()))
         for name, table in tables.items():
             if 2 * len(shared) < table.n_rows:

@@ -119,6 +119,19 @@ def test_tune_and_apply_several_tables(tmp_path, output, dcs):
     refused("evaluate", paths[0], "--scheme", path, says=[str(path), "dcs apply"])
 
 
+def test_rows_that_are_not_in_all_tables_are_counted(tmp_path):
+    paths = _tables(tmp_path)
+    table = ProbabilityTable.read(paths[1])
+    table.subset(np.delete(np.arange(table.n_rows), 3)).write(paths[1])
+    members = {path.stem: str(path) for path in paths}
+    (given,) = given_tables(_config(tables=[members]))
+    apart = _config(tables=[str(path) for path in paths], ensemble=["models"])
+    (*_, joint) = given_tables(apart)
+    for each in (given, joint):
+        lines = [line for line in each.remarks if f"1 of {table.n_rows} rows" in line]
+        assert [line.partition(":")[0] for line in lines] == ["a", "c"]
+
+
 def test_what_does_not_go_together_is_refused(tmp_path):
     paths = _tables(tmp_path)
     table = ProbabilityTable.read(paths[1])

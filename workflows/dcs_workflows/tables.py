@@ -316,6 +316,8 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
         tables = matched_tables({name: own for name, (own, _, _) in read.items()})
         for part in tables:
             refuse_other_texts({name: texts[part] for name, (_, _, texts) in read.items()})
+        remarks = [line for _, lines, _ in read.values() for line in lines]
+        remarks += [line for n, (own, _, _) in read.items() for line in _left_out(n, own, tables)]
         origin = tables["optimization"].provenance
         noted = {"model": origin.model, "task": origin.task, "shots": origin.shots}
         if "test" in tables and len(next(iter(members.values()))) == 1:
@@ -341,7 +343,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     config=config,
                     digests={part: table.digest for part, table in split.items()},
                     own_seed=own is not None,
-                    remarks=(*(line for _, lines, _ in read.values() for line in lines), *said),
+                    remarks=(*remarks, *said),
                 )
             )
     found += [
@@ -416,7 +418,18 @@ def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
     if len({name for name, _ in members}) < len(members):
         members = [(str(paths[0]), paths) for _, paths in members]
     joint = replace(first, members=dict(members), **joint_names(group, over, name))
-    return replace(joint, digests={part: table.digest for part, table in joint.rows().items()})
+    rows = joint.rows()
+    pairs = ((" and ".join(own.members), own.rows()) for own in group)
+    remarks = [line for name, own in pairs for line in _left_out(name, own, rows)]
+    digests = {part: table.digest for part, table in rows.items()}
+    return replace(joint, digests=digests, remarks=(*first.remarks, *remarks))
+
+
+def _left_out(name: str, own: Mapping[str, Rows], joint: Mapping[str, Rows]) -> list[str]:
+    """Return a line if rows of a table are not in all tables of its ensemble."""
+    total, kept = (sum(table.n_rows for table in tables.values()) for tables in (own, joint))
+    line = f"{name}: {total - kept} of {total} rows are not in all tables, and are left out"
+    return [line] if kept < total else []
 
 
 def source_name(path: Path) -> str:

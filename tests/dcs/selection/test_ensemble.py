@@ -84,10 +84,11 @@ def test_a_label_missing_in_one_table_is_taken_from_another() -> None:
     [
         lambda t: replace(t, labels=(t.labels + (np.arange(60) == 7)) % 3),
         lambda t: t.subset(range(29)),
+        lambda t: t.subset(range(50)),
         lambda t: replace(t, classes=("a", "b", "d")),
         lambda t: replace(t, ids=range(60, 120)),
     ],
-    ids=["label", "rows", "classes", "ids"],
+    ids=["label", "rows", "numbers", "classes", "ids"],
 )
 def test_tables_of_other_rows_are_refused(change) -> None:  # type: ignore[no-untyped-def]
     first, second = _tables(60, 0, 1).values()
