@@ -163,7 +163,10 @@ def quoted(names: Sequence[str], limit: int = 8) -> str:
 
 def escaped(text: object) -> str:
     """Escape characters that would break a message into several lines or hide part of it."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    plain = str(text)
+    if plain.isprintable():  # As most of the thousands of cells of a long table.
+        return plain
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
 
 
 def suggest(name: object, allowed: Iterable[str]) -> str:
