@@ -609,8 +609,9 @@ def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequ
 
 
 def _are_codes(numbers: Sequence[Hashable], names: Sequence[Hashable]) -> bool:
-    """Whether two columns tell the same groups of rows apart."""
-    return len({*zip(numbers, names, strict=True)}) == len({*numbers}) == len({*names})
+    """Whether two columns tell the same groups of rows apart, and these are several."""
+    pairs = {*zip(numbers, names, strict=True)} - {("", "")}
+    return 1 < len(pairs) == len({*numbers} - {""}) == len({*names} - {""})
 
 
 def comparables(cells: Sequence[Any]) -> list[Hashable]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
 from dcs.data.columns import Reading
@@ -340,6 +340,8 @@ def test_a_column_per_class(truth: Truth, name: str, prefix: str, data: st.DataO
 
 @CASES
 @given(truths(), st.sampled_from([*OTHERS]))
+# The number of classes is no label, though it is the name of one.
+@example(Truth(["1", "2"], np.full((3, 2), 0.5), [None] * 3, ["a", "b", "c"]), "classify.jsonl")
 def test_other_structures(truth: Truth, name: str) -> None:
     assume(len(truth.classes) == 2 or OTHERS[name] not in (one_column, confidence))
     with tempfile.TemporaryDirectory() as folder:
