@@ -450,13 +450,16 @@ class _Finder:
         return found
 
     def _without_total(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return columns without one that is the sum of the others in many rows."""
+        """Return columns without those, equal in all rows, that are the sum of the others."""
         numbers = np.nan_to_num(self.matrix(columns))
         if len(columns) < 3 or len(numbers) < TELLING:
             return tuple(columns)
-        rest = numbers.sum(axis=1, keepdims=True) - numbers
-        totals = np.isclose(numbers, rest).all(axis=0)
-        return tuple(n for n, total in zip(columns, totals, strict=True) if not total)
+
+        def is_total(own: NDArray[np.float64]) -> bool:
+            same = np.isclose(numbers.T, own).all(axis=1)
+            return bool(np.isclose(numbers[:, ~same].sum(axis=1), own).all())
+
+        return tuple(n for n, own in zip(columns, numbers.T, strict=True) if not is_total(own))
 
     def _numbered(self, label: str | None, size: int) -> tuple[str, ...]:
         """Return as many columns as there are classes if one name with numbers has as many."""

@@ -242,8 +242,10 @@ def test_predictions_in_the_place_of_labels_are_noticed_in_python() -> None:
 @pytest.mark.parametrize("name", ["pred_{}", "rating {}", "p_{}", "{}"])
 def test_whole_numbers_are_votes_unless_they_may_be_something_else(name: str) -> None:
     votes = columns(VOTES, name).assign(label=GOLD)
-    beside = votes.assign(**{name.format("total"): VOTES.sum(axis=1)})
-    assert read_table(beside).digest == read_table(votes).digest
+    beside = votes
+    for total in ("total", "sum"):
+        beside = beside.assign(**{name.format(total): VOTES.sum(axis=1)})
+        assert read_table(beside).digest == read_table(votes).digest
     ranks = columns(PROBS.argsort(axis=1).argsort(axis=1) + 1, name).assign(label=GOLD)
     refuses(TableError, read_table, ranks, names=["ranks", "values=votes"])
     if name != "{}":
