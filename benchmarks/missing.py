@@ -10,7 +10,6 @@ others. Run::
 from __future__ import annotations
 
 import argparse
-import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import dcs
+from dcs.data.forms.logs import fill_missing
 from dcs.data.reader import open_sources
-from dcs.scoring.labels import fill_missing
 
 _TOPS = (2, 5)
 _VOTES = 20
@@ -35,10 +34,9 @@ def keep_top(probs: Probs, top: int) -> Probs:
     rows = []
     for row in probs:
         kept = np.argsort(-row, kind="stable")[:top]
-        shown = [(str(k), math.log(max(row[k], 1e-300))) for k in kept]
         masses = np.zeros(row.size)
         masses[kept] = row[kept]
-        rows.append(fill_missing(masses, shown))
+        rows.append(fill_missing(masses, row[kept]))
     return np.array(rows)
 
 

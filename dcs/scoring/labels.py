@@ -182,26 +182,3 @@ def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def fill_missing(masses: NDArray[np.float64], shown: Shown) -> NDArray[np.float64]:
-    """Return class probabilities [N] from those of the returned labels; uniform if there is none.
-
-    Each of the others has an equal share of the probability of all tokens that are not returned,
-    at most that of the least probable returned token.
-
-    Parameters
-    ----------
-    masses : float64 array [N]
-        See :func:`label_masses`.
-    shown : sequence of (str, float)
-        The returned tokens and their log-probabilities.
-    """
-    absent = masses == 0.0
-    if absent.all():
-        return np.full(masses.size, 1.0 / masses.size)
-    if absent.any():
-        returned = [math.exp(value) for _, value in shown]
-        share = min(*returned, max(0.0, 1.0 - sum(returned)) / absent.sum())
-        masses = np.where(absent, share, masses)
-    return np.asarray(masses / masses.sum(), dtype=np.float64)

@@ -26,6 +26,7 @@ from dcs.data.answers import (
     count_votes,
     mean_distribution,
 )
+from dcs.data.forms.logs import fill_missing
 from dcs.errors import (
     ConfigError,
     ScoringError,
@@ -44,7 +45,6 @@ from dcs.scoring.labels import (
     UNUSABLE,
     Shown,
     class_probabilities,
-    fill_missing,
     label_masses,
     read_label_words,
 )
@@ -352,7 +352,7 @@ class OpenAIScorer(ServedEngine):
         shown = await self._top_tokens(client, prompt, self._top or 1)
         masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
-        filled = fill_missing(masses, shown)
+        filled = fill_missing(masses, [math.exp(value) for _, value in shown])
         if len(absent) == len(label_words):
             return filled, first or "nothing"
         self.missing.update(absent)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcs.data.columns import PREFIX, Reading, cells_of
 from dcs.data.forms.plain import (
@@ -114,11 +115,42 @@ def _places(response: Any) -> list[Any]:
     return next(filter(None, map(_places, inner)), [])
 
 
-def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
-    """Return the probability of each class as a token; nothing if all are zero."""
-    plain = plain_of(classes)
-    found = {name: masses.get(plain(name), 0.0) for name in classes}
-    return found if sum(found.values()) > 0.0 else {}
+def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> NDArray[np.float64]:
+    """Return the probability of each class as a token [N], 0 if it is not among them."""
+    return np.array([masses.get(each, 0.0) for each in map(plain_of(classes), classes)])
+
+
+def fill_missing(masses: NDArray[np.float64], returned: Collection[float]) -> NDArray[np.float64]:
+    """Return class probabilities [N] from those of the returned labels; uniform if there is none.
+
+    Each of the others has an equal share of the probability of all tokens that are not returned,
+    at most that of the least probable returned token.
+
+    Parameters
+    ----------
+    masses : float64 array [N]
+        Probability of each label as a token, 0 if it was not returned.
+    returned : collection of float
+        The probabilities of all returned tokens.
+    """
+    absent = masses == 0.0
+    if absent.all():
+        return np.full(masses.size, 1.0 / masses.size)
+    if absent.any():
+        share = min(*returned, max(0.0, 1.0 - sum(returned)) / absent.sum())
+        masses = np.where(absent, share, masses)
+    return np.asarray(masses / masses.sum(), dtype=np.float64)
+
+
+def _token_scores(
+    answers: Sequence[Mapping[str, float]], tokens: Sequence[str], classes: Sequence[str]
+) -> list[dict[str, float]]:
+    """Return the class probabilities of answers by name; nothing if no class is a token."""
+    found = [(class_masses(each, tokens), each.values()) for each in answers]
+    return [
+        dict(zip(classes, fill_missing(masses, returned), strict=True)) if masses.any() else {}
+        for masses, returned in found
+    ]
 
 
 def with_found(
@@ -156,23 +188,29 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
     ]
     if not any(first):
         raise TableError("no log-probabilities; request logprobs=true and top_logprobs=20")
-    scores = [class_masses(masses, classes) for masses in first]
     tokens = {token for each in first for token in each}
-    for name in classes:
+    absent = [name for name in classes if plain_of(classes)(name) not in tokens]
+    for name in absent:
         own = plain_of(classes)(name)
-        if begun := sorted(t for t in tokens if own not in tokens and t and own.startswith(t)):
+        if begun := sorted(t for t in tokens if t and own.startswith(t)):
             raise TableError(
                 f"no token is the class {show(name)}, but {quoted(begun, 3)} may begin it; "
                 "request labels that are single tokens, such as letters"
             )
-    shares = [sum(each.values()) for each in scores if each]
+    shares = [share for each in first if (share := class_masses(each, classes).sum()) > 0.0]
     if not shares or np.median(shares) < _LEAST_SHARE:
         top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
         likely = ",".join(sorted((text for text, _ in top.most_common(12)), key=natural))
         about = f"the classes have {np.median(shares):.2%} of the probability; " if shares else ""
         raise TableError(f"{about}name those among the likely tokens with --read classes={likely}")
     rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
-    return with_found(rest, scores, {"id": "custom_id"} if "custom_id" in frame else {})
+    told = {"id": "custom_id"} if "custom_id" in frame else {}
+    rows = with_found(rest, _token_scores(first, classes, classes), told)
+    remarks = [rows.remark, f"the classes have {np.mean(shares):.1%} of the probability"]
+    if absent:
+        unknown = "among the likely tokens of no answer, so that its probability is a guess"
+        remarks.append(f"warning: {quoted(absent)} is {unknown}")
+    return replace(rows, remark="; ".join(filter(None, remarks)))
 
 
 #: Share of the probability below which classes are tokens that the model was not about to write.
@@ -392,9 +430,7 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     # The answer is at the end: "ANSWER: B".
     masses = [next((m for t, m in reversed(each) if t in known), {}) for each in places]
     if rows["id"].is_unique and any(masses):
-        scores = [class_masses(each, letters) for each in masses]
-        named = [{spelled[k]: mass for k, mass in row.items()} for row in scores]
-        return with_found(rows, named, told)
+        return with_found(rows, _token_scores(masses, letters, [*spelled.values()]), told)
     rows["answer"] = [spelled.get(text, text) for text in map(_answer, frame["scores"])]
     hint = given.model_copy(update={"classes": told["classes"]})
     voted = LONG.rows(rows, hint, ("id", "answer", None))

@@ -108,6 +108,18 @@ def test_tokens_that_are_not_the_classes(tokens: tuple[str, ...]) -> None:
     )
 
 
+def test_a_class_that_is_a_token_of_no_answer_has_a_share_of_the_rest() -> None:
+    tops = [{"no": 0.5, "yes": 0.4}, {"no": 0.2, "yes": 0.7}]
+    places = [
+        [{"token": token, "logprob": np.log(mass)} for token, mass in top.items()] for top in tops
+    ]
+    answers = [[{"logprobs": {"content": [{"token": "no", "top_logprobs": p}]}}] for p in places]
+    read = open_source(pd.DataFrame({"choices": answers}), Reading(classes=tuple(CLASSES)))
+    maybe = CLASSES.index("maybe")
+    np.testing.assert_allclose(read.table.probs[:, maybe], [0.1, 0.1])
+    assert "warning: 'maybe'" in read.remark
+
+
 def test_the_contract_of_votes() -> None:
     counts = [[(row == name).sum() for name in CLASSES] for row in ANSWERS]
     gold = [*CLASSES, *CLASSES, *CLASSES]

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcs.data.forms.logs import fill_missing
 from dcs.errors import ScoringError
 from dcs.scoring.chat import Tokenizer
 from dcs.scoring.labels import (
     LabelRule,
     Shown,
     class_probabilities,
-    fill_missing,
     label_masses,
     read_label_words,
 )
@@ -67,14 +67,14 @@ class TestLabelMasses:
 
 
 def test_missing_labels() -> None:
-    filled = fill_missing(np.array([0.6, 0.2, 0.0, 0.0]), logs(a=0.6, b=0.2))
+    filled = fill_missing(np.array([0.6, 0.2, 0.0, 0.0]), [0.6, 0.2])
     np.testing.assert_allclose(filled, [0.6, 0.2, 0.1, 0.1])
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=3, max_size=8), st.integers(1, 7))
 def test_a_missing_label_is_never_above_a_returned_one(weights: list[float], top: int) -> None:
     masses = np.sort(np.array(weights) / sum(weights))[::-1]
-    shown = [(str(k), math.log(mass)) for k, mass in enumerate(masses[:top])]
+    shown = masses[:top].tolist()
     filled = fill_missing(np.where(np.arange(masses.size) < top, masses, 0.0), shown)
     assert math.isclose(filled.sum(), 1.0)
     assert (np.diff(filled) <= 1e-12).all()

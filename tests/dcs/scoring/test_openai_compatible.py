@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dcs.data.forms.logs import fill_missing
 from dcs.errors import ConfigError, ScoringError
 from dcs.scoring import Scorer, StoredScorer, load_scorer
 from dcs.scoring.base import RowsError
 from dcs.scoring.cache import score_settings
-from dcs.scoring.labels import fill_missing, label_masses
+from dcs.scoring.labels import label_masses
 from dcs.scoring.openai import OpenAIScorer
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
@@ -403,7 +404,7 @@ class TestMissing:
         scorer = make(server)
         (row,) = scorer.score("", ["Is it?"], ("good", "bad"))
         tokens = [*shown.items()]
-        expected = fill_missing(label_masses(tokens, ("good", "bad")), tokens)
+        expected = fill_missing(label_masses(tokens, ("good", "bad")), np.exp([-1.0, -2.0]))
         np.testing.assert_allclose(row, expected)
         assert scorer.missing == {"bad": 1} and len(scorer.report()) == 1
 
