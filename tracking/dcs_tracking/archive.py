@@ -220,9 +220,11 @@ class Archive:
         import pyarrow as pa
         from pyarrow import parquet
 
-        digests, summaries = (self._read_index(name) for name in ("digest", "summary"))
-        rows = []
-        for path in sorted(self.cells.glob("[!.]*.json")):
+        digests, paths = self._read_index("digest"), sorted(self.cells.glob("[!.]*.json"))
+        if len(paths) == len(digests) and all(_current(digests, path) for path in paths):
+            return
+        summaries, rows = self._read_index("summary"), []
+        for path in paths:
             # Before it is read, so that a later change is noticed.
             row = {"key": path.stem, "version": _version(path)}
             digest, summary = (_current(each, path) for each in (digests, summaries))
@@ -331,18 +333,21 @@ class Archive:
         ]
 
     def add_run(self, sweep_key: str, key: str, *run: str) -> None:
-        """Note the run of a cell: its id, that of its experiment, and the name of the store."""
+        """Note the run of a cell.
+
+        Its id, that of its experiment, the digest of the record, and the name of the store.
+        """
         path = self._runs_path(sweep_key)
         with naming(path), path.open("a", encoding="utf-8") as file:
             file.write("\n" + " ".join((key, *run)))
 
-    def runs(self, sweep_key: str, store: str) -> dict[str, tuple[str, str]]:
-        """Return the ids of the runs and experiments in a store of the cells of a sweep."""
+    def runs(self, sweep_key: str, store: str) -> dict[str, tuple[str, str, str]]:
+        """Return ids of runs and experiments in a store, and digests of records, by cell."""
         path = self._runs_path(sweep_key)
         lines = path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
         # A line that was cut by a crash has no store, or a part of its name.
-        parts = [line.split(" ", 3) for line in lines]
-        return {own[0]: (own[1], own[2]) for own in parts if own[3:] == [store]}
+        parts = [line.split(" ", 4) for line in lines]
+        return {own[0]: (own[1], own[2], own[3]) for own in parts if own[4:] == [store]}
 
     def stored(self, experiment: str | None, store: str) -> list[tuple[Sweep, StoredCell]]:
         """Return the cells of sweeps, by default of all, with their runs in a store.
@@ -367,7 +372,7 @@ class Archive:
         for sweep in sweeps:
             runs = self.runs(sweep.sweep_key, store)
             for key in filter(records.__contains__, keys[sweep.sweep_key]):
-                cell = StoredCell(records[key], *runs.get(key, (None, None)))
+                cell = StoredCell(records[key], *runs.get(key, (None, None))[:2])
                 if cell.run_id or (sweep.experiment, key) not in found:
                     found[sweep.experiment, key] = sweep, cell
         return sorted(found.values(), key=lambda each: each[1].record.started_ms)

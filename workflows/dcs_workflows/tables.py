@@ -236,7 +236,7 @@ def _hold_out(
     if labelled.size == 0:
         splits = ("optimization", "test")
         return {split: table.subset(others, split=split) for split in splits}, ()
-    known = table.subset(labelled)
+    known = table.only_labelled()
     placed, said = _placed(known, config.earlier)
     parts = stratified_split(
         known.labels,

@@ -89,10 +89,10 @@ def test_cells_that_are_in_no_store_have_no_run(output: Path, uri: str) -> None:
         assert (cell.run_id is None) == (store != uri)
     assert run_link(store, cell) == ""
     # The name of one store may end with that of another, and a crash may cut a line.
-    archive.add_run("s1", "cell0001", "other", "2", "sqlite:////a default")
+    archive.add_run("s1", "cell0001", "other", "2", "digest", "sqlite:////a default")
     archive.add_run("s1", "cell0001", "cut")
-    assert "other" not in {run_id for run_id, _ in archive.runs("s1", "default").values()}
-    assert archive.runs("s1", "sqlite:////a default") == {"cell0001": ("other", "2")}
+    assert "other" not in {run_id for run_id, *_ in archive.runs("s1", "default").values()}
+    assert archive.runs("s1", "sqlite:////a default") == {"cell0001": ("other", "2", "digest")}
     with pytest.raises(TrackingError, match="dcs sync"):
         log_cell_scheme(store, cell)
 

@@ -357,3 +357,11 @@ def test_runs_that_cannot_be_noted_are_pending_and_noted_by_sync(
     assert not any(each.pending for each in sync(output))
     found = stored_cells(uri, "demo", archive=Archive(output))
     assert [cell.run_id for cell in found] == [c.run_id for c in stored_cells(uri, "demo")]
+
+
+def test_a_noted_run_that_was_deleted_is_recorded_again(output: Path, uri: str) -> None:
+    recorded(output, 1, 2)
+    assert recorded(output, 1, 2).recorded == 0
+    MlflowClient().delete_run(runs(kind="cell")["run_id"].iloc[0])
+    assert recorded(output, 1, 2).recorded == 1
+    assert content()[:2] == (1, _finished(1, 2))

@@ -409,14 +409,17 @@ def make_experiment(
     return experiment
 
 
-def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
-    """Yield the runs of an experiment that match a filter, oldest first."""
-    oldest_first = ["attributes.start_time ASC"]
+def search_runs(
+    client: MlflowClient, experiment_id: str, where: str, *, deleted: bool = False
+) -> Iterator[Run]:
+    """Yield the runs of an experiment that match a filter, or those deleted, oldest first."""
+    from mlflow.entities import ViewType
+
+    order: dict[str, Any] = {"order_by": ["attributes.start_time ASC"], "max_results": 1000}
+    kind = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
     token: str | None = None
     while True:
-        page = client.search_runs(
-            [experiment_id], where, max_results=1000, order_by=oldest_first, page_token=token
-        )
+        page = client.search_runs([experiment_id], where, kind, page_token=token, **order)
         yield from page
         if not (token := page.token):
             return

@@ -108,6 +108,8 @@ class Recorder:
         Number of threads that write cells; by default one for SQLite, several for other stores.
     at_end : bool
         Whether the store is only opened by `finish`, so that results can be shown before.
+    recheck : bool
+        Whether to list all runs of the store, also if every cell is noted as recorded.
     **sweep
         Fields of `dcs_tracking.records.Sweep`: ``experiment`` and ``sweep_key`` are required,
         ``sweep_params``, ``run_name``, ``trials`` and ``figures`` are optional.
@@ -137,6 +139,7 @@ class Recorder:
         warn: Callable[[str], None] = _log.warning,
         writers: int | None = None,
         at_end: bool = False,
+        recheck: bool = False,
         **sweep: Any,
     ) -> None:
         self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
@@ -156,6 +159,7 @@ class Recorder:
         self._queue: SimpleQueue[str | None] = SimpleQueue()
         self._keys = set(self._unsent)
         self._count_lock = threading.Lock()
+        self._recheck = recheck
         self._noted = self.archive.runs(self._sweep.sweep_key, self._store)
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._failures: dict[str, str] = {}
@@ -377,6 +381,10 @@ class Recorder:
     def _send_one(self, runs: SweepRuns, key: str) -> None:
         """Write a cell to the store unless the store has its record already."""
         digest = self.archive.digest(key)
+        *run, noted = self._noted.get(key, ("", "", None))
+        if noted == digest is not None and not self._recheck and runs.has_noted(*run):
+            self._mark_processed(key)
+            return
         # The file may be damaged, so an existing run is only replaced once the record was read.
         run_id = None if digest is None else runs.reconcile(key, digest, overwrite=False)
         written = digest is not None and run_id is None
@@ -388,13 +396,13 @@ class Recorder:
                 self._mark_processed(key)
                 return
             run_id = runs.write_cell(record)
-        if run_id is not None:
-            self._note(key, (run_id, runs.experiment_id))
+        if run_id is not None and digest is not None:
+            self._note(key, (run_id, runs.experiment_id, digest))
         # An attempt that failed without a response may still have been successful.
         written |= self._failures.pop(key, None) is not None
         self._mark_processed(key, written=written)
 
-    def _note(self, key: str, run: tuple[str, str]) -> None:
+    def _note(self, key: str, run: tuple[str, str, str]) -> None:
         """Note the run of a cell on disk, where commands that read results find it."""
         with self._count_lock:
             if self._noted.get(key) != run:
@@ -549,6 +557,7 @@ def sync(
         recorder = Recorder(
             uri,
             output=output,
+            recheck=True,
             **sweep.model_dump(exclude={"tracking_uri"}),
         )
         report = recorder.finish(sweep.status or "KILLED")

@@ -81,13 +81,34 @@ class SweepRuns:
         )
         self.experiment_id = str(experiment.experiment_id)
         self._tag_experiment(experiment.tags, ())
+        self._deleted: set[str] | None = None
         self.info = self._open_parent()
         self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
         self._found: defaultdict[str, list[_KnownRun]] = defaultdict(list)
         self._datasets: set[tuple[str, str]] = set()
         self._dataset_lock = threading.Lock()
-        # One listing instead of a search per cell, which slows down as runs are added.
-        self._list_runs({schema.KIND: schema.KIND_CELL})
+        self._listing_lock, self._listed = threading.Lock(), False
+
+    def has_noted(self, run_id: str, experiment_id: str) -> bool:
+        """Whether a run that was noted as complete is there, as far as deleted ones tell.
+
+        Not if the parent run is new: the store is then another one.
+        """
+        if self._deleted is None:
+            where = schema.tagged({schema.KIND: schema.KIND_CELL})
+            gone = search_runs(self._client, self.experiment_id, where, deleted=True)
+            self._deleted = {str(run.info.run_id) for run in gone}
+        known = self._resumed and experiment_id == self.experiment_id
+        return known and run_id not in self._deleted
+
+    def _runs_of(self, key: str) -> list[_KnownRun]:
+        """Return the runs of a cell, of which all are listed at first."""
+        with self._listing_lock:
+            # One listing instead of a search per cell, which slows down as runs are added.
+            if not self._listed:
+                self._list_runs({schema.KIND: schema.KIND_CELL})
+                self._listed = True
+        return self._found[key]
 
     def _list_runs(self, wanted: Mapping[str, str]) -> None:
         """Note the runs that have these tags."""
@@ -104,6 +125,7 @@ class SweepRuns:
 
     def look_up(self, key: str) -> None:
         """Search for the runs of a cell again, after a request that failed."""
+        self._runs_of(key)
         self._found[key] = []
         self._list_runs({schema.KIND: schema.KIND_CELL, schema.CELL_KEY: key})
 
@@ -113,7 +135,7 @@ class SweepRuns:
         These are incomplete after a crash, of an older record, or doubles of another driver.
         Without `overwrite`, runs are only deleted if a complete one exists.
         """
-        runs = self._found[key]
+        runs = self._runs_of(key)
         kept = next((run for run in runs if run.complete and run.digest == digest), None)
         if kept is None and not overwrite:
             return None
@@ -324,7 +346,7 @@ class SweepRuns:
             if method is None or fitted:
                 best.setdefault((cell.who["model"], cell.who["task"]), cell)
         for cell in best.values():
-            run_id = next((run.id for run in self._found[cell.key] if run.complete), None)
+            run_id = next((run.id for run in self._runs_of(cell.key) if run.complete), None)
             where = f"source_run_id = '{run_id}'"
             if run_id is None or self._client.search_logged_models([self.experiment_id], where):
                 continue
@@ -349,6 +371,7 @@ class SweepRuns:
         sweep = self._sweep
         own = {schema.KIND: schema.KIND_SWEEP, schema.SWEEP_KEY: sweep.sweep_key}
         parent = next(self._search(schema.tagged(own)), None)
+        self._resumed = parent is not None
         if parent is None:
             name = sweep.run_name or sweep.experiment
             parent = self._client.get_run(self._new_run(schema.KIND_SWEEP, name, _author_tags()))

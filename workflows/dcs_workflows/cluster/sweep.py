@@ -146,6 +146,7 @@ def _record_all(
     )
     keys = list(dict.fromkeys(order))
     recorder.archive.index()
-    found = recorder.archive.load(keys, summaries=True)
+    new = recorder.archive.load((key for key in keys if key not in plan.ended), summaries=True)
+    found = {**plan.ended, **new}
     # Of a record that was lost, reading says why.
     return [found.get(key) or recorder.archive.read(key) for key in keys]
