@@ -8,8 +8,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from dcs.data.checks import checked_labels, whole_number
 from dcs.errors import InvalidInputError, show
@@ -180,10 +178,16 @@ def copied_rows(
 
 def joined(*groupings: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the groups of rows that are together in any of some groupings, directly or not."""
-    n_rows = groupings[0].size
-    firsts = np.concatenate([*map(_first_rows, groupings)])
-    rows = np.tile(np.arange(n_rows), len(groupings))
-    graph = coo_array((np.ones(rows.size), (rows, firsts)), shape=(n_rows, n_rows))
+    alone = np.arange(groupings[0].size)
+    firsts = [each for each in map(_first_rows, groupings) if (each != alone).any()]
+    if len(firsts) < 2:
+        return firsts[0] if firsts else alone
+    # Imported here, since they take longer than the rest and are rarely needed.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ends = np.tile(alone, len(firsts)), np.concatenate(firsts)
+    graph = coo_array((np.ones(ends[0].size), ends), shape=(alone.size, alone.size))
     return _first_rows(connected_components(graph, directed=False)[1])
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 Array = NDArray[np.float64]
 
@@ -86,6 +85,8 @@ def compare_rows(reference: Mapping[str, Any], probs: ArrayLike, predictions: Ar
     probs, predictions
         As in :func:`describe_rows`; at least two rows.
     """
+    from scipy.stats import rankdata  # Takes longer than all of the others here.
+
     values = _features(probs, predictions)
     m, n, n_classes = len(values), reference["rows"], values.shape[1] // 2
     before, spread = (np.array(reference[name]) for name in ("means", "variances"))
