@@ -248,7 +248,7 @@ class _Finder:
 
     def number(self, name: str) -> Number:
         if name not in self._numbers:
-            mark = self.given.decimal or self.known.decimal or ""
+            mark = self.given.decimal or ("," if self.known.decimal == "," else "")
             self._numbers[name] = to_number(self.frame[name], mark)
         return self._numbers[name]
 
@@ -502,21 +502,28 @@ class _Finder:
             rule = f"must be a number (column {show(name)})"
             names.refuse(self.number(name).wrong, self.frame[name].tolist(), rule)
         self._settle_commas(columns)
-        numbers, wanted = self.matrix(columns), self.given.values
+        numbers, wanted, known = self.matrix(columns), self.given.values, self.known.values
         fits = fitting(numbers)
         share = {kind: float(np.mean(rows)) for kind, rows in fits.items()}
         best = max(share, key=lambda kind: share[kind])
+        positive, sums = (np.nan_to_num(numbers) >= 0.0).all(axis=1), np.nansum(numbers, axis=1)
+        fits["scores"] = positive & (sums > 0.0)
+        fits["logits"] = (numbers < np.inf).all(axis=1) & (numbers.max(axis=1) > -np.inf)
+        # All numbers can be logits, also those of a distribution.
+        plain = known == "logits" and max(share["probabilities"], share["percent"]) == 1.0
         kind: Values = wanted or best
-        if wanted is None and self.known.values in share and share[self.known.values] == 1.0:
-            kind = self.known.values
+        if wanted is None and known and fits[known].all() and not plain:
+            kind = known
         elif wanted is None and share[best] < 0.5:
-            kind = "probabilities" if (numbers >= 0.0).all() else "logits"
-        if wanted == "scores":
-            fits["scores"] = (np.nan_to_num(numbers) >= 0.0).all(axis=1) & (
-                np.nansum(numbers, axis=1) > 0.0
-            )
-        elif kind == "logits":
-            fits["logits"] = (numbers < np.inf).all(axis=1) & (numbers.max(axis=1) > -np.inf)
+            logs: Values = known if known in ("log2", "log10") else "logits"
+            kind = "probabilities" if (numbers >= 0.0).all() else logs
+            inside = ((numbers >= 0.0) & (numbers <= 1.0)).all(axis=0)
+            inside &= (numbers != numbers[0]).any(axis=0)
+            if kind == "logits" and len(numbers) >= TELLING and inside.any():
+                own = quoted([name for name, each in zip(columns, inside, strict=True) if each])
+                question = f"numbers of {own} are between 0 and 1, those of the others are not: "
+                question += "convert some, unless all are logits"
+                raise self._ask(question, "values=logits", columns)
         for row, column in np.argwhere(np.isnan(numbers) & ~fits[kind][:, None]):
             raise TableError(
                 f"{self.source}: row {row}, {columns[column]} is empty, and the row is no "
@@ -526,7 +533,7 @@ class _Finder:
             f"its values are not {kind}; drop or correct it, or specify their kind with --read "
             "values=KIND (values=scores divides each row by its sum)"
         )
-        names.refuse(~fits[kind], np.nansum(numbers, axis=1), rule, what="the sum of the row")
+        names.refuse(~fits[kind], sums, rule, what="the sum of the row")
         return kind
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from dcs import CorrectionScheme, DCSClassifier, fit_scheme, get_method
 from dcs.data.checks import checked_rows
+from dcs.data.columns import Reading
 from dcs.data.reader import (
     open_source,
     open_sources,
@@ -131,6 +132,7 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (spoilt(label=(11, "Biling")), "row 11"),
         (columns(2 * PROBS).assign(label=GOLD), "values=scores"),
         (columns(LOGS + 3.0), "columns="),
+        (columns(np.hstack([LOGS[:, :1], PROBS[:, 1:]])).assign(label=GOLD), "values=logits"),
         (
             columns(classes=list("abcde")).assign(label=[str(k + 2) for k in LABELS]),
             "label is '5'",
@@ -426,6 +428,34 @@ def test_labels_of_the_next_file_count_as_those_of_the_first(tmp_path: Path) -> 
         for label in (rows["label"], np.array(CLASSES)[rows["label"] - start]):
             table = open_source(rows.assign(label=label), known=first.reading).table
             assert table.labels.tolist() == (rows["label"] - start).tolist()
+
+
+NEXT: list[tuple[Any, Any, Any]] = [
+    ("logits", LOGS + 1.0, [[3, 1, 2, 0, 0], [7, 6, 5, 4, 1]]),
+    ("scores", 3.0 * PROBS, [[3, 1, 2, 0, 0], [7, 6, 5, 4, 1]]),
+    ("votes", VOTES, [[1, 0, 0, 0, 0]]),
+    ("log2", np.log2(PROBS), [[-1, -1, -9, -9, -9]]),
+]
+
+
+@pytest.mark.parametrize(("kind", "first", "rows"), NEXT)
+def test_numbers_of_the_next_file_are_of_the_kind_of_the_first(
+    kind: Any, first: Any, rows: Any
+) -> None:
+    known = open_source(columns(first).assign(label=GOLD), Reading(values=kind)).reading
+    frame = columns(rows)
+    table = open_source(frame, known=known).table
+    assert table.digest == read_table(frame, values=kind, columns=CLASSES).digest
+    if kind == "logits":
+        np.testing.assert_allclose(open_source(columns(), known=known).table.probs, PROBS)
+    elif kind == "log2":
+        refuses(TableError, open_source, columns(first - 1.0), known=known, names=["log2"])
+
+
+def test_the_next_file_can_have_decimal_commas(tmp_path: Path) -> None:
+    known = open_source(columns().assign(label=GOLD)).reading
+    path = csv_of(columns(comma("{:.6f}")), tmp_path / "x", ";")
+    np.testing.assert_allclose(open_source(path, known=known).table.probs, PROBS, atol=1e-5)
 
 
 def test_names_with_the_same_number_keep_their_order() -> None:
