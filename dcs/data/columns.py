@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, softmax
-from dcs.data.labels import TELLING, Counting, as_text, comparable, hashable
+from dcs.data.labels import TELLING, Counting, are_positions, as_text, comparable, hashable
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
@@ -281,24 +281,33 @@ class _Finder:
     def truth(
         self, label: str | None, classes: Sequence[str], columns: Sequence[str]
     ) -> str | None:
-        """Return the label column: by its name or content, and not that of the predictions."""
-        if self.given.label is not None or self.known.columns is not None:
+        """Return the label column: by its name or content, and not that of the predictions.
+
+        That of earlier rows is followed if it can be; another one of later rows must hold labels.
+        """
+        later = self.known.columns is not None
+        if self.given.label is not None or (later and label is None):
             return label
-        naming = [n for n in self.names if n not in columns and not names_predictions(n)]
-        naming = [n for n in naming if name_classes(cells_of(self.frame[n]), classes)]
+        rest = [n for n in self.names if n not in columns and not names_predictions(n)]
+        naming = [n for n in rest if name_classes(cells_of(self.frame[n]), classes)]
+        named = [n for n in rest if is_label(n) or _TRUTH.fullmatch(n.lower())]
+        best = self.matrix(columns)
+        top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
         own = [] if label is None else [label]
-        cells = {n: comparables(cells_of(self.frame[n])) for n in {*own, *naming}}
+        cells = {n: comparables(cells_of(self.frame[n])) for n in {*own, *naming, *named}}
+        if later and label is not None:
+            places = {*map(comparable, classes), *range(len(classes) + 1)}
+            if label != self.known.label and places.isdisjoint(cells[label]):
+                return None
+            if label == self.known.label and not same_as_top(cells[label], top, classes):
+                return label
         if label is not None and label not in naming:
             # Names beside numbers say which class each number is.
             label = next((n for n in naming if _are_codes(cells[label], cells[n])), label)
         found = naming if label is None else [label]
-        found += [
-            name
-            for name in naming
-            if name not in found and (is_label(name) or _TRUTH.fullmatch(name.lower()))
-        ]
-        best = self.matrix(columns)
-        top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
+        numbers = [n for n in named if are_positions(cells[n], top, len(classes))]
+        numbers = [n for n in numbers if not any(_are_codes(cells[n], cells[o]) for o in found)]
+        found += [n for n in named if n not in found and n in (*naming, *numbers)]
         unlike = {
             tuple(cells[name]): name
             for name in reversed(found)
@@ -315,6 +324,7 @@ class _Finder:
         if len(unlike) > 1:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
+        found = found if not later or label == self.known.label else []
         return next(iter([*unlike.values(), *found]), None)
 
     def refuse_answers_and_ranks(

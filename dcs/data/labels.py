@@ -282,6 +282,21 @@ def below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> int |
     return own if own < expected - _DECISIVE * np.sqrt(expected) else None
 
 
+def are_positions(cells: Sequence[Hashable], top: NDArray[np.int64], size: int) -> bool:
+    """Whether comparable cells are positions that are predicted clearly more often than by chance.
+
+    They count from 0 or 1; empty cells and -1 are missing.
+    """
+    if not {*cells} <= {"", -1, *range(size + 1)}:
+        return False
+    places = np.array([float(str(cell) or "-1") for cell in cells]).astype(np.int64)
+    top, places = top[places >= 0], places[places >= 0]
+    chance = np.bincount(top, minlength=size + 1) / max(1, top.size)
+    pairs = [((top == own).sum(), chance[own].sum()) for own in (places, places - 1)]
+    clear = any(own > expected + _DECISIVE * np.sqrt(expected) for own, expected in pairs)
+    return clear and top.size >= TELLING
+
+
 def in_other_order(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> str:
     """Return why classes may be in another order than the labels, in words; empty if they are not.
 

@@ -88,6 +88,8 @@ WAYS: dict[str, tuple[Any, ...]] = {
     "predictions as label": (columns(), {"label": TOP, "gold": GOLD}, 1e-12),
     "names beside numbers": (columns(), {"label": 4 - LABELS, "label_text": GOLD}, 1e-12),
     "predictions as numbers": (columns(), {"label": LABELS, "pred": PROBS.argmax(axis=1)}, 1e-12),
+    "numbers beside names": (columns(), {"label": GOLD, "label_id": 4 - LABELS}, 1e-12),
+    "numbers of something else": (columns(), {"label": GOLD, "y": [0, 1, 2] * 40}, 1e-12),
     "predictions in Spanish": (columns(), {"etiqueta": GOLD, "Predicción": GOLD[::-1]}, 1e-12),
     "with numbers": (columns(), {"length": range(120), "score": np.ones(120), **LABEL}, 1e-12),
     "with ids": (columns(), {"ticket_id": [f"T{k}" for k in range(120)], **LABEL}, 1e-12),
@@ -142,6 +144,8 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns().assign(first=GOLD, second=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(label=GOLD, human=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(actual=GOLD, true_queue=GOLD[::-1]), "label=COLUMN"),
+        (columns().assign(actual=GOLD[::-1], expected=LABELS), "label=COLUMN"),
+        (columns().assign(label=GOLD[::-1], gold=LABELS + 1), "label=COLUMN"),
         (columns().assign(old=TOP), "label=old"),
         (columns().assign(label=TOP), "label=label"),
         (columns().assign(label=PROBS.argmax(axis=1)), "label=label"),
@@ -428,6 +432,20 @@ def test_labels_of_the_next_file_count_as_those_of_the_first(tmp_path: Path) -> 
         for label in (rows["label"], np.array(CLASSES)[rows["label"] - start]):
             table = open_source(rows.assign(label=label), known=first.reading).table
             assert table.labels.tolist() == (rows["label"] - start).tolist()
+
+
+def test_predictions_in_the_next_file_are_no_labels_beside_these() -> None:
+    known = open_source(columns().assign(label=GOLD)).reading
+    for beside in ({}, {"gold": GOLD}, {"gold": LABELS}):
+        table = open_source(columns().assign(label=TOP, **beside), known=known).table
+        assert (table.labels.tolist() == LABELS.tolist()) == bool(beside)
+        table = open_source(columns().assign(answer=TOP, **beside), known=known).table
+        assert table.labels.tolist() == (LABELS.tolist() if beside else [-1] * 120)
+    for cells in (TEXTS, np.linspace(0.1, 0.9, 120)):
+        assert not open_source(columns().assign(y=cells), known=known).table.labelled.any()
+    refuses(TableError, open_source, columns().assign(label="Biling"), known=known, names=["row"])
+    both = columns().assign(answer=GOLD[::-1], gold=GOLD)
+    refuses(TableError, open_source, both, known=known, names=["label=COLUMN"])
 
 
 NEXT: list[tuple[Any, Any, Any]] = [
