@@ -59,7 +59,7 @@ _TRUTH: Final = re.compile(
 )
 
 #: Cells without a value.
-_EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "-")
+EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>", "-")
 
 
 #: Names of columns and classes, spelled in Unicode NFC.
@@ -206,7 +206,7 @@ def to_number(column: pd.Series[Any], decimal: Mark = "") -> Number:
     if pd.api.types.is_numeric_dtype(column.dtype):
         return Number(column.to_numpy(dtype=np.float64, na_value=np.nan), none)
     text = column.astype(object).where(column.notna(), "").map(str).str.strip()
-    empty = text.isin(_EMPTY).to_numpy()
+    empty = text.isin(EMPTY).to_numpy()
     text = text.where(~empty, "nan")
     values = np.array(pd.to_numeric(text, errors="coerce"), dtype=np.float64)
     unread = np.isnan(values) & ~empty
@@ -273,7 +273,8 @@ class _Finder:
             return self._existing(self.given.label, "label")
         if self.known.label in self.names:
             return self.known.label
-        others = {*(self.given.columns or ()), *(self._classes or ())}
+        bare = {*(self._classes or ())}
+        others = {*(self.given.columns or ()), *(bare if bare <= {*self.names} else ())}
         named = [name for name in self.names if is_label(name) and name not in others]
         exact = [name for name in named if name.strip().lower() == "label"]
         return next(iter(exact or named), None)

@@ -23,6 +23,7 @@ import numpy as np
 from dcs.data.answers import parse_vote
 from dcs.data.checks import Named
 from dcs.data.columns import (
+    EMPTY,
     PREFIX,
     Reading,
     cells_of,
@@ -183,6 +184,12 @@ def with_votes(
             f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels ({quoted(classes)}); "
             f"name all classes with --read classes={','.join(classes)}; others are then read as "
             "texts that name one of them"
+        )
+    blank = [n for n in classes if n in (*EMPTY, "?") and not any(row[n] for row in counts)]
+    if blank and given.classes is None:
+        raise TableError(
+            f"no answer is {quoted(blank)}, which may mark rows without a label: leave these "
+            f"empty, or name all classes with --read classes={','.join(classes)}"
         )
     if len(known) < max(2, len(classes)):
         raise TableError(f"must have two different classes, got {show(list(classes))}")
@@ -504,10 +511,13 @@ def _single_rows(
         truth = [] if label is None else [*map(comparable, cells_of(frame[label]))]
         own, other = (values[[cell == keys[k] for cell in truth]] for k in (place, 1 - place))
         lower = min(own.size, other.size) >= TELLING and own.mean() < other.mean()
-        if not given.classes and (lower or (len(values) >= TELLING and values.min() >= 0.5)):
+        # The classes may be those of earlier rows, which had predictions.
+        sure = given.classes and not re.fullmatch("conf(idence)?", score, re.I)
+        if not sure and (lower or (len(values) >= TELLING and values.min() >= 0.5)):
+            ways = f"name it p_{classes[place]}" if given.classes else _ways(classes)
             raise TableError(
                 f"{score} is never below 0.5, or lower for {show(classes[place])}: if it is the "
-                f"confidence of a prediction, add the column predicted, or else {_ways(classes)}"
+                f"confidence of a prediction, add the column predicted, or else {ways}"
             )
     else:
         cells = [comparable(cell) for cell in cells_of(frame[guess])]

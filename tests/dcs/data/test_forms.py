@@ -146,6 +146,7 @@ HALF = [0.25, 0.75] * 15
         ({"label": [0, 1] * 15, "score": [0.75, 0.5] * 15}, ["score", "classes=0,1"]),
         ({"pred": [*"abab"], "prob": [0.9, 0.8, 0.3, 0.4], "y": [*"abba"]}, ["row 2", "prob"]),
         ({"run_0": ["0", "1"], "run_1": ["1", "1"], "label": ["a", "b"]}, ["'0'", "classes="]),
+        ({"run_0": [*"aab"], "run_1": [*"aba"], "label": ["a", "b", "NA"]}, ["'NA'", "classes="]),
         ({"s": [[{"label": k, "score": 0.5}] for k in "aba"]}, ["1 of 2 classes", "top_k=None"]),
         ({"id": [0, 0, 1], "class": [*"aba"], "prob": HALF[:3], "label": [*"aab"]}, ["id", "1"]),
         ({"p": [[0.5, 0.5], [1.0]], "label": [0, 1]}, ["row 1", "column 'p'"]),
@@ -177,6 +178,14 @@ def test_what_is_refused(columns: Any, names: list[str]) -> None:
     from dcs import read_table
 
     refuses(TableError, read_table, pd.DataFrame(columns), names=names)
+
+
+def test_a_confidence_without_its_prediction_is_no_probability_of_a_class() -> None:
+    frame = pd.DataFrame({"predicted": [*"abba"] * 9, "confidence": [0.9, 0.6, 0.8, 0.7] * 9})
+    known = open_source(frame.assign(label=[*"aabb"] * 9)).reading
+    assert open_source(frame, known=known).table.probs[:2, 0].tolist() == [0.9, 0.4]
+    alone = frame[["confidence"]].assign(label=[*"aabb"] * 9)
+    refuses(TableError, open_source, alone, known=known, names=["confidence", "p_b"])
 
 
 @pytest.mark.parametrize("header", [[], {"eval": []}, {"eval": {"model": 5}}])
