@@ -135,6 +135,14 @@ def read_labels(
     named: dict[str, int] = {}
     ask = partial(_ask, names, option)
     check = partial(_check, probs=probs, ask=ask)
+
+    def in_order(found: NDArray[np.int64], start: int) -> None:
+        if doubt := in_other_order(found, probs):
+            question = (
+                f"labels are positions, and {doubt}: are the classes in the order of the columns"
+            )
+            ask(question, (f"from-{start}",), "classes=A,B,... in the order of the labels")
+
     whole = documented and all(isinstance(cell, int) for cell in cells)
     counted = whole and _fits(distinct, positions, 0, len(names.classes))
     numerals = all(isinstance(comparable(text), Decimal) for text in distinct)
@@ -148,6 +156,8 @@ def read_labels(
         if found is not None and not counted:
             if numbered and counting is None and positions and 0 not in positions.values():
                 check(found, found - 1, ("from-0", "from-1"), documented=True)
+            if numbered and counting is None and not documented:
+                in_order(found, 0)
             return found, how
         if found is not None and counting is None:
             places = np.array([positions.get(text, -1) for text in texts])
@@ -195,11 +205,8 @@ def read_labels(
             other = np.where(found >= 0, found + 2 * start - 1, -1)
             ways = ("from-0", "from-1")
             check(found, other, ways[::-1] if start else ways, documented=documented)
-        if not documented and (doubt := in_other_order(found, probs)):
-            question = (
-                f"labels are positions, and {doubt}: are the classes in the order of the columns"
-            )
-            ask(question, (f"from-{start}",), "classes=A,B,... in the order of the labels")
+        if not documented:
+            in_order(found, start)
     return found, f"as positions from {start}, as no class has such a name"
 
 
@@ -305,6 +312,10 @@ def in_other_order(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> str
     """
     if (own := below_chance(labels, probs)) is not None:
         return f"{own} of {(labels >= 0).sum()} rows are predicted, fewer than by chance"
+    steps = np.diff(probs, axis=1) * np.sign(probs[0, -1] - probs[0, 0])
+    several = len(steps) >= TELLING and steps.shape[1] > 1 and np.ptp(steps, axis=0).any()
+    if several and (steps >= 0.0).all():
+        return "the probabilities of every row are sorted"
     from scipy.optimize import linear_sum_assignment
 
     known, size = labels >= 0, probs.shape[1]

@@ -26,7 +26,7 @@ from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, is_id,
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import LOGS
 from dcs.data.forms.plain import PLAIN, Form
-from dcs.data.labels import TELLING, as_text, hashable, read_labels
+from dcs.data.labels import TELLING, as_text, hashable, in_other_order, read_labels
 from dcs.data.splits import are_common, copied_rows, joined
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
@@ -182,6 +182,12 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
         # The labels of these rows are written in another way than those of earlier ones.
         labels, how = read_labels(cells, probs, names, documented=records.documented)
     counted = [f"from-{k}" for k in (0, 1) if f"from {k}" in how]
+    earlier = way != given.labels and counted == [way]
+    if earlier and (doubt := in_other_order(labels, probs)):
+        raise TableError(
+            f"{source}: labels are positions, and {doubt} if they count {way} as earlier ones; "
+            f"specify it with --read labels=..., or write class names ({quoted(classes)})"
+        )
     reading = reading.model_copy(update={"labels": next(iter(counted), reading.labels)})
     if reading.label is not None:
         remarks[1] += f" {how}"

@@ -154,6 +154,8 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (pd.DataFrame({"score": PROBS[:, 0], "label": GOLD}), "columns="),
         (columns().join(columns(PROBS[::-1], "corrected:{}")).assign(label=GOLD), "corrected:*"),
         (columns(classes=list("cdeab")).assign(label=(LABELS + 3) % 5), "labels=from-0"),
+        (columns(np.sort(PROBS), "top_{}", "54321").assign(label=LABELS), "labels=from-0"),
+        (pd.DataFrame({"p": [*-np.sort(-PROBS)], "label": LABELS}), "labels=from-0"),
         (columns()[:0], "no rows"),
         (columns()[np.roll(CLASSES, 1)].assign(label=LABELS), "classes=A,B"),
     ],
@@ -432,6 +434,8 @@ def test_labels_of_the_next_file_count_as_those_of_the_first(tmp_path: Path) -> 
         for label in (rows["label"], np.array(CLASSES)[rows["label"] - start]):
             table = open_source(rows.assign(label=label), known=first.reading).table
             assert table.labels.tolist() == (rows["label"] - start).tolist()
+        few = columns()[LABELS > 1].assign(label=LABELS[LABELS > 1] - 1 + start)
+        refuses(TableError, open_source, few[:90], known=first.reading, names=["labels="])
 
 
 def test_predictions_in_the_next_file_are_no_labels_beside_these() -> None:
@@ -474,6 +478,23 @@ def test_the_next_file_can_have_decimal_commas(tmp_path: Path) -> None:
     known = open_source(columns().assign(label=GOLD)).reading
     path = csv_of(columns(comma("{:.6f}")), tmp_path / "x", ";")
     np.testing.assert_allclose(open_source(path, known=known).table.probs, PROBS, atol=1e-5)
+
+
+def test_arrays_in_the_next_file_are_in_their_own_order(tmp_path: Path) -> None:
+    first = csv_of(columns().assign(label=GOLD), tmp_path / "x")
+    arrays = {"probs": PROBS[::-1, ::-1], "labels": 4 - LABELS[::-1], "classes": CLASSES[::-1]}
+    np.savez(tmp_path / "y.npz", **arrays)
+    known = open_source(first).reading
+    table = open_source(tmp_path / "y.npz", known=known).table.with_classes(CLASSES)
+    assert table.labels.tolist() == LABELS[::-1].tolist()
+    np.testing.assert_allclose(table.probs, PROBS[::-1])
+
+
+def test_a_class_can_be_called_as_the_column_of_labels() -> None:
+    names = ["label", *CLASSES[1:]]
+    frame = columns(form="p_{}", classes=names).assign(label=[names[k] for k in LABELS])
+    for given in ({}, {"classes": names}):
+        assert read_table(frame, **given).labels.tolist() == LABELS.tolist()
 
 
 def test_names_with_the_same_number_keep_their_order() -> None:
