@@ -282,10 +282,7 @@ class _Finder:
     def truth(
         self, label: str | None, classes: Sequence[str], columns: Sequence[str]
     ) -> str | None:
-        """Return the label column: by its name or content, and not that of the predictions.
-
-        That of earlier rows is followed if it can be; another one of later rows must hold labels.
-        """
+        """Return the label column: by its name or content, and not that of the predictions."""
         later = self.known.columns is not None
         if self.given.label is not None or (later and label is None):
             return label
@@ -296,12 +293,13 @@ class _Finder:
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
         own = [] if label is None else [label]
         cells = {n: comparables(cells_of(self.frame[n])) for n in {*own, *naming, *named}}
-        if later and label is not None:
-            places = {*map(comparable, classes), *range(len(classes) + 1)}
-            if label != self.known.label and places.isdisjoint(cells[label]):
-                return None
-            if label == self.known.label and not same_as_top(cells[label], top, classes):
-                return label
+        # That of earlier rows is followed; another one of later rows must hold labels.
+        if later and label == self.known.label and not same_as_top(cells[own[0]], top, classes):
+            return label
+        later = later and label != self.known.label
+        names = {*map(comparable, classes), *range(len(classes) + 1)}
+        if later and names.isdisjoint(cells[own[0]]):
+            return None
         if label is not None and label not in naming:
             # Names beside numbers say which class each number is.
             label = next((n for n in naming if _are_codes(cells[label], cells[n])), label)
@@ -325,8 +323,7 @@ class _Finder:
         if len(unlike) > 1:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
-        found = found if not later or label == self.known.label else []
-        return next(iter([*unlike.values(), *found]), None)
+        return next(iter([*unlike.values(), *([] if later else found)]), None)
 
     def refuse_answers_and_ranks(
         self, kind: Values, label: str | None, classes: Sequence[str], columns: Sequence[str]
@@ -531,10 +528,11 @@ class _Finder:
             inside = ((numbers >= 0.0) & (numbers <= 1.0)).all(axis=0)
             inside &= (numbers != numbers[0]).any(axis=0)
             if kind == "logits" and len(numbers) >= TELLING and inside.any():
-                own = quoted([name for name, each in zip(columns, inside, strict=True) if each])
-                question = f"numbers of {own} are between 0 and 1, those of the others are not: "
-                question += "convert some, unless all are logits"
-                raise self._ask(question, "values=logits", columns)
+                own = quoted([*np.array(columns)[inside]])
+                question = (
+                    f"numbers of {own} are between 0 and 1, those of others not: convert some"
+                )
+                raise self._ask(f"{question}, unless all are logits", "values=logits", columns)
         for row, column in np.argwhere(np.isnan(numbers) & ~fits[kind][:, None]):
             raise TableError(
                 f"{self.source}: row {row}, {columns[column]} is empty, and the row is no "

@@ -135,14 +135,6 @@ def read_labels(
     named: dict[str, int] = {}
     ask = partial(_ask, names, option)
     check = partial(_check, probs=probs, ask=ask)
-
-    def in_order(found: NDArray[np.int64], start: int) -> None:
-        if doubt := in_other_order(found, probs):
-            question = (
-                f"labels are positions, and {doubt}: are the classes in the order of the columns"
-            )
-            ask(question, (f"from-{start}",), "classes=A,B,... in the order of the labels")
-
     whole = documented and all(isinstance(cell, int) for cell in cells)
     counted = whole and _fits(distinct, positions, 0, len(names.classes))
     numerals = all(isinstance(comparable(text), Decimal) for text in distinct)
@@ -156,8 +148,6 @@ def read_labels(
         if found is not None and not counted:
             if numbered and counting is None and positions and 0 not in positions.values():
                 check(found, found - 1, ("from-0", "from-1"), documented=True)
-            if numbered and counting is None and not documented:
-                in_order(found, 0)
             return found, how
         if found is not None and counting is None:
             places = np.array([positions.get(text, -1) for text in texts])
@@ -205,8 +195,11 @@ def read_labels(
             other = np.where(found >= 0, found + 2 * start - 1, -1)
             ways = ("from-0", "from-1")
             check(found, other, ways[::-1] if start else ways, documented=documented)
-        if not documented:
-            in_order(found, start)
+        if not documented and (doubt := in_other_order(found, probs)):
+            question = (
+                f"labels are positions, and {doubt}: are the classes in the order of the columns"
+            )
+            ask(question, (f"from-{start}",), "classes=A,B,... in the order of the labels")
     return found, f"as positions from {start}, as no class has such a name"
 
 
@@ -290,18 +283,14 @@ def below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> int |
 
 
 def are_positions(cells: Sequence[Hashable], top: NDArray[np.int64], size: int) -> bool:
-    """Whether comparable cells are positions that are predicted clearly more often than by chance.
-
-    They count from 0 or 1; empty cells and -1 are missing.
-    """
+    """Whether comparable cells are positions, from 0 or 1, predicted more often than by chance."""
     if not {*cells} <= {"", -1, *range(size + 1)}:
         return False
     places = np.array([float(str(cell) or "-1") for cell in cells]).astype(np.int64)
     top, places = top[places >= 0], places[places >= 0]
     chance = np.bincount(top, minlength=size + 1) / max(1, top.size)
     pairs = [((top == own).sum(), chance[own].sum()) for own in (places, places - 1)]
-    clear = any(own > expected + _DECISIVE * np.sqrt(expected) for own, expected in pairs)
-    return clear and top.size >= TELLING
+    return top.size >= TELLING and any(n > by + _DECISIVE * np.sqrt(by) for n, by in pairs)
 
 
 def in_other_order(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> str:

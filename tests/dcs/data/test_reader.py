@@ -155,7 +155,6 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns().join(columns(PROBS[::-1], "corrected:{}")).assign(label=GOLD), "corrected:*"),
         (columns(classes=list("cdeab")).assign(label=(LABELS + 3) % 5), "labels=from-0"),
         (columns(np.sort(PROBS), "top_{}", "54321").assign(label=LABELS), "labels=from-0"),
-        (pd.DataFrame({"p": [*-np.sort(-PROBS)], "label": LABELS}), "labels=from-0"),
         (columns()[:0], "no rows"),
         (columns()[np.roll(CLASSES, 1)].assign(label=LABELS), "classes=A,B"),
     ],
