@@ -372,14 +372,24 @@ class _Finder:
             return self._prefixed() or self._guessed(label)
         found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
         spelled = [tuple(f"{a}{name}{b}" for name in classes) for a, b in found]
-        if not spelled and (found_by_number := self._numbered(label, len(classes))):
-            return found_by_number, classes
+        spelled = spelled or self._numbered(label, len(classes))
         if not spelled:
             raise NoClassColumnsError(
                 f"{self.source}: no column for each of the classes {quoted(classes)}; name them "
                 f"p:<class>, or with another common prefix (columns: {quoted(names, 12)})"
             )
-        return next((each for each in spelled if self._fits(each)), spelled[-1]), classes
+        sure = [each for each in spelled if self._fits(each, named=bool(found))]
+        sure = [each for each in sure if not each[0].startswith(CORRECTED)] or sure
+        numeric = [own for own in spelled if all(self.number(name).plausible for name in own)]
+        return self._only(sure or numeric or spelled[-1:]), classes
+
+    def _only(self, groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+        """Return the only group of columns, or ask which one is to be read."""
+        if len(groups) > 1:
+            pair = f"{quoted(groups[0], 3)} and {quoted(groups[1], 3)}"
+            question = f"columns {pair} are both class probabilities; which are to be read"
+            raise self._ask(question, "columns=A,B,...", self.names)
+        return groups[0]
 
     def _prefixed(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         """Return the columns that our own prefixes mark, and the classes."""
@@ -426,13 +436,9 @@ class _Finder:
         for candidates in ([*by_label], by_prefix, [*by_guess], every):
             named = candidates == [*by_label]
             sure = [e for e in dict.fromkeys(candidates) if self._fits(e, named=named)]
-            if len(sure) > 1:
-                pair = f"{quoted(sure[0], 3)} and {quoted(sure[1], 3)}"
-                question = f"columns {pair} are both class probabilities; which are to be read"
-                raise self._ask(question, "columns=A,B,...", self.names)
             if sure:
-                names = by_label.get(sure[0]) or by_guess.get(sure[0])
-                return sure[0], names or tuple(classes_of(sure[0]))
+                names = by_label.get(own := self._only(sure)) or by_guess.get(own)
+                return own, names or tuple(classes_of(own))
         if by_label:
             return [*by_label.items()][-1]
         question = "no columns are class probabilities, or named by the labels; which are they"
@@ -469,12 +475,11 @@ class _Finder:
 
         return tuple(n for n, own in zip(columns, numbers.T, strict=True) if not is_total(own))
 
-    def _numbered(self, label: str | None, size: int) -> tuple[str, ...]:
-        """Return as many columns as there are classes if one name with numbers has as many."""
-        for own in numbered([name for name in self.names if name != label]).values():
-            if [number for number, _ in own] in ([*range(size)], [*range(1, size + 1)]):
-                return tuple(name for _, name in own)
-        return ()
+    def _numbered(self, label: str | None, size: int) -> list[tuple[str, ...]]:
+        """Return the groups of as many columns as there are classes, of one name with numbers."""
+        groups = numbered([name for name in self.names if name != label]).values()
+        ways = ([*range(size)], [*range(1, size + 1)])
+        return [tuple(n for _, n in own) for own in groups if [k for k, _ in own] in ways]
 
     def _settle_commas(self, columns: tuple[str, ...]) -> None:
         """Read commas that may separate thousands as the other columns show, or ask."""

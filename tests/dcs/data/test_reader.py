@@ -489,6 +489,23 @@ def test_arrays_in_the_next_file_are_in_their_own_order(tmp_path: Path) -> None:
     np.testing.assert_allclose(table.probs, PROBS[::-1])
 
 
+def test_several_columns_of_each_class_are_asked_about_whatever_tells_the_classes() -> None:
+    known = open_source(columns(form="x {}").assign(label=GOLD)).reading
+    texts = columns([CLASSES] * 120, "text_{}", "01234")
+    for first, names in (("a_{}", CLASSES), ("a_{}", range(5)), ("{}", CLASSES)):
+        for values in (PROBS, LOGS + 3.0):
+            frame = columns(values, first, names)
+            both = frame.join(columns(values[::-1], "b_{}", names)).join(texts)
+            refuses(TableError, read_table, both, classes=CLASSES, names=["columns="])
+            refuses(TableError, open_source, both, known=known, names=["columns="])
+            table = open_source(texts.join(frame), known=known).table
+            np.testing.assert_allclose(table.probs, PROBS)
+    corrected = columns(PROBS[::-1], "corrected:{}").join(columns())
+    assert open_source(corrected, Reading(classes=tuple(CLASSES))).reading.columns == tuple(
+        CLASSES
+    )
+
+
 def test_a_class_can_be_called_as_the_column_of_labels() -> None:
     names = ["label", *CLASSES[1:]]
     frame = columns(form="p_{}", classes=names).assign(label=[names[k] for k in LABELS])
