@@ -148,7 +148,7 @@ class Named:
 def checked_rows(
     probs: ArrayLike,
     labels: ArrayLike,
-    classes: Sequence[str] | None = None,
+    classes: Iterable[str] | None = None,
     *,
     missing: bool = False,
     doubt: bool = False,

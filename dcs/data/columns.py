@@ -528,16 +528,13 @@ class _Finder:
         if wanted is None and known and fits[known].all() and not plain:
             kind = known
         elif wanted is None and share[best] < 0.5:
-            logs: Values = known if known in ("log2", "log10") else "logits"
-            kind = "probabilities" if (numbers >= 0.0).all() else logs
+            kind = "probabilities" if (numbers >= 0.0).all() else "logits"
             inside = ((numbers >= 0.0) & (numbers <= 1.0)).all(axis=0)
             inside &= (numbers != numbers[0]).any(axis=0)
             if kind == "logits" and len(numbers) >= TELLING and inside.any():
                 own = quoted([*np.array(columns)[inside]])
-                question = (
-                    f"numbers of {own} are between 0 and 1, those of others not: convert some"
-                )
-                raise self._ask(f"{question}, unless all are logits", "values=logits", columns)
+                question = f"only {own} are between 0 and 1: convert some, unless all are logits"
+                raise self._ask(question, "values=logits", columns)
         for row, column in np.argwhere(np.isnan(numbers) & ~fits[kind][:, None]):
             raise TableError(
                 f"{self.source}: row {row}, {columns[column]} is empty, and the row is no "

@@ -302,8 +302,7 @@ def in_other_order(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> str
     if (own := below_chance(labels, probs)) is not None:
         return f"{own} of {(labels >= 0).sum()} rows are predicted, fewer than by chance"
     steps = np.diff(probs, axis=1) * np.sign(probs[0, -1] - probs[0, 0])
-    several = len(steps) >= TELLING and steps.shape[1] > 1 and np.ptp(steps, axis=0).any()
-    if several and (steps >= 0.0).all():
+    if len(steps) >= TELLING and steps.shape[1] > 1 and (steps >= 0.0).all() and steps.any():
         return "the probabilities of every row are sorted"
     from scipy.optimize import linear_sum_assignment
 

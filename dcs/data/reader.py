@@ -182,12 +182,9 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
         # The labels of these rows are written in another way than those of earlier ones.
         labels, how = read_labels(cells, probs, names, documented=records.documented)
     counted = [f"from-{k}" for k in (0, 1) if f"from {k}" in how]
-    earlier = way != given.labels and counted == [way]
-    if earlier and (doubt := in_other_order(labels, probs)):
-        raise TableError(
-            f"{source}: labels are positions, and {doubt} if they count {way} as earlier ones; "
-            f"specify it with --read labels=..., or write class names ({quoted(classes)})"
-        )
+    if way != given.labels and counted == [way] and (doubt := in_other_order(labels, probs)):
+        said = f"{source}: {doubt} if labels count {way} as in earlier rows"
+        raise TableError(f"{said}; specify it with --read labels=..., or write class names")
     reading = reading.model_copy(update={"labels": next(iter(counted), reading.labels)})
     if reading.label is not None:
         remarks[1] += f" {how}"
@@ -405,9 +402,11 @@ def refuse_shared_texts(
 
 
 def texts_by_id(source: Source) -> dict[str, dict[str, str]]:
-    """Return the text of every row by its id, for each column that holds texts."""
+    """Return the text of every row by its id, for each column that holds texts or other ids."""
     frame = source.frame
-    names = (name for name in frame.columns if _is_text(frame, source.reading, name))
+    names = [name for name in frame.columns if _is_text(frame, source.reading, name)]
+    others = (name for name in frame.columns if is_id(name) and name != source.reading.id)
+    names += [name for name in others if 2 * len({*map(str, frame[name])}) > len(frame)]
     return {
         name: dict(zip(source.table.ids, map(str, frame[name]), strict=True)) for name in names
     }

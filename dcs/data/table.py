@@ -20,7 +20,9 @@ from dcs.data.checks import (
     checked_groups,
     checked_ids,
     checked_labels,
+    checked_rows,
     checked_shape,
+    column_names,
     finite_number,
     named_columns,
     normalised_rows,
@@ -171,8 +173,8 @@ class ProbabilityTable:
             Class probabilities; rows sum to 1. The columns of a data frame name the classes, or
             are put in the order of `classes`.
         labels : array-like of int [M], or None
-            True classes, ``0 .. N-1``; -1, None or NaN for an unlabelled row. None if all
-            rows are unlabelled.
+            True classes, ``0 .. N-1``, or as the columns of a data frame are named; -1, None or
+            NaN for an unlabelled row. None if all rows are unlabelled.
         classes : iterable of str, optional
             Class names, by default ``class_0, class_1, ...``.
         ids : iterable of str or int, optional
@@ -192,6 +194,8 @@ class ProbabilityTable:
         refuse_other_order(probs, labels)
         if labels is None:
             labels = np.full(len(np.atleast_1d(np.asarray(probs, dtype=object))), -1)
+        elif column_names(probs) is not None:
+            probs, labels, classes = checked_rows(probs, labels, classes, missing=True)
         probs, classes = named_columns(probs, classes)
         given: dict[str, Any] = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
         return cls(
@@ -233,15 +237,19 @@ class ProbabilityTable:
         TableError
             If a count is negative or not a whole number, or another part is invalid.
         """
+        import pandas as pd
+
         refuse_other_order(counts, labels)
         name = escaped(os.fspath(source))
+        named, index = column_names(counts) is not None, getattr(counts, "index", None)
         counts, parts["classes"] = named_columns(counts, parts.get("classes"))
         votes = checked_shape(counts, source=name)
         whole = (votes >= 0.0) & (votes <= 2.0**53) & (votes == np.floor(votes))
         Named(name).refuse(~whole, votes, "must be a whole number of votes")
         prior = finite_number(smoothing, "smoothing", positive=True)
         probs = (votes + prior / votes.shape[1]) / (votes.sum(axis=1, keepdims=True) + prior)
-        return cls.from_arrays(probs, labels, source=source, **parts)
+        given: Any = pd.DataFrame(probs, index, parts["classes"]) if named else probs
+        return cls.from_arrays(given, labels, source=source, **parts)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ProbabilityTable:
