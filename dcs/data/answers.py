@@ -21,7 +21,7 @@ _THOUGHT_BEGIN = re.compile(rf"[<\[◁](?:{_THOUGHT})[>\]▷]|<\|channel\|>analy
 NO_DISTRIBUTION = "its answer states no share of each label, such as A: 70 %, B: 30 %"
 
 #: Version of the rules by which answers are read, so that answers read by others are not mixed in.
-ANSWER_READING: Final = "2"
+ANSWER_READING: Final = "3"
 
 
 def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
@@ -84,8 +84,9 @@ def _named(
 
 #: What reverses the label that follows, a few words later or at once.
 _NEGATION: Final = re.compile(
-    r"(?:\b(?:not|never|hardly|nicht|kein\w*|pas|nunca|не)|n['’]t)(?:\s+\w+){0,4}\W?\s*$"
-    r"|\b(?:no|non|neither|nor|without|rather than|instead of|far from)(?:\s+\w+)?\W?\s*$"
+    r"(?:\b(?:not|never|cannot|(?:hard|bare)ly|i doubt|unlikely|far from|opposite of|nicht|kein\w*"
+    r"|pas|nunca|не)|n['’]t)(?:\s+\w+){0,4}\W?\s*$|\b(?:no|non|neither|nor|without|nothing(?! but)"
+    r"|(?:rather|other|less) than|anything but|instead of|except|rules out)(?:\s+\w+)?\W?\s*$"
     r"|(?:不[是太算够]|并非|没有)\s*$",
     re.I,
 )
@@ -97,6 +98,7 @@ _REACH: Final = 80
 _DENIED: Final = (
     r"(?![^\w.,;:!\n]{0,3}[?？]"
     r"|[^\w,;\n]{0,3}[:=][^\w,;\n]{0,3}(?:false|no|none|0)\b[^\w,;}\n]{0,3}(?:[,;}\n]|$)"
+    r"|[^\w.,;:!\n]{1,4}(?:is|was|does|would)(?:n['’]t|\s+(?:be\s+)?(?:not|wrong|incorrect))\b"
     r"|\s*(?:では|じゃ)(?:ない|なく|あり)|[이가]?\s*아[니닙])"
 )
 

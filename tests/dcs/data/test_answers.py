@@ -38,7 +38,17 @@ VOTES: dict[str, int | None] = {
     # Nor is what an answer denies.
     "This is not a piece on Sports.": None,
     "non-Sports": None,
-    "far from Sports": None,
+    "far from being a piece on Sports": None,
+    "anything but Sports": None,
+    "the opposite of Sports": None,
+    "I doubt that it is Sports": None,
+    "Without a doubt, Sports": 1,
+    "It cannot be Sports.": None,
+    "everything except for Sports": None,
+    "Sports is wrong": None,
+    "Sports doesn't apply": None,
+    "nothing but Sports": 1,
+    "Sports. It is not World": 1,
     "World, not Sports": 0,
 }
 
