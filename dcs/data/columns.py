@@ -282,7 +282,7 @@ class _Finder:
     def truth(
         self, label: str | None, classes: Sequence[str], columns: Sequence[str]
     ) -> str | None:
-        """Return the label column: by its name or content, and not that of the predictions."""
+        """Return the label column: that of earlier rows, or by name or content; no predictions."""
         later = self.known.columns is not None
         if self.given.label is not None or (later and label is None):
             return label
@@ -293,12 +293,11 @@ class _Finder:
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
         own = [] if label is None else [label]
         cells = {n: comparables(cells_of(self.frame[n])) for n in {*own, *naming, *named}}
-        # That of earlier rows is followed; another one of later rows must hold labels.
-        if later and label == self.known.label and not same_as_top(cells[own[0]], top, classes):
+        followed = later and label == self.known.label
+        if followed and not same_as_top(cells[own[0]], top, classes):
             return label
-        later = later and label != self.known.label
-        names = {*map(comparable, classes), *range(len(classes) + 1)}
-        if later and names.isdisjoint(cells[own[0]]):
+        known = {*map(comparable, classes), *range(len(classes) + 1)}
+        if later and not followed and known.isdisjoint(cells[own[0]]):
             return None
         if label is not None and label not in naming:
             # Names beside numbers say which class each number is.
@@ -323,7 +322,7 @@ class _Finder:
         if len(unlike) > 1:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
-        return next(iter([*unlike.values(), *([] if later else found)]), None)
+        return next(iter([*unlike.values(), *([] if later and not followed else found)]), None)
 
     def refuse_answers_and_ranks(
         self, kind: Values, label: str | None, classes: Sequence[str], columns: Sequence[str]
@@ -522,10 +521,9 @@ class _Finder:
         positive, sums = (np.nan_to_num(numbers) >= 0.0).all(axis=1), np.nansum(numbers, axis=1)
         fits["scores"] = positive & (sums > 0.0)
         fits["logits"] = (numbers < np.inf).all(axis=1) & (numbers.max(axis=1) > -np.inf)
-        # All numbers can be logits, also those of a distribution.
-        plain = known == "logits" and max(share["probabilities"], share["percent"]) == 1.0
+        distributed = known == "logits" and max(share["probabilities"], share["percent"]) == 1.0
         kind: Values = wanted or best
-        if wanted is None and known and fits[known].all() and not plain:
+        if wanted is None and known and fits[known].all() and not distributed:
             kind = known
         elif wanted is None and share[best] < 0.5:
             kind = "probabilities" if (numbers >= 0.0).all() else "logits"

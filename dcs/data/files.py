@@ -399,10 +399,10 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
                 raise TableError(f"{source}: {shape}; must be one for each of {len(frame)} rows")
             frame.insert(0, name, arrays[key].ravel())
     kind = _VALUES[found[0]]
-    told: dict[str, Any] = {} if kind == "probabilities" else {"values": kind}
     # Labels are positions in the order of the file, whatever that of earlier rows is.
-    told |= {} if own is None else {"classes": classes}
+    told: dict[str, Any] = {} if own is None else {"classes": classes}
     origin = Provenance(model=entry.model, task=entry.task, source=path.name)
+    told |= {} if kind == "probabilities" else {"values": kind}
     return Records(frame, told, origin, True)
 
 

@@ -26,7 +26,7 @@ from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, is_id,
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import LOGS
 from dcs.data.forms.plain import PLAIN, Form
-from dcs.data.labels import TELLING, as_text, hashable, in_other_order, read_labels
+from dcs.data.labels import TELLING, as_text, fold, hashable, in_other_order, read_labels
 from dcs.data.splits import are_common, copied_rows, joined
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
@@ -184,7 +184,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     counted = [f"from-{k}" for k in (0, 1) if f"from {k}" in how]
     if way != given.labels and counted == [way] and (doubt := in_other_order(labels, probs)):
         said = f"{source}: {doubt} if labels count {way} as in earlier rows"
-        raise TableError(f"{said}; specify it with --read labels=..., or write class names")
+        raise TableError(f"{said}; specify --read labels=from-0, from-1 or names, or write names")
     reading = reading.model_copy(update={"labels": next(iter(counted), reading.labels)})
     if reading.label is not None:
         remarks[1] += f" {how}"
@@ -369,10 +369,11 @@ def _refuse_shared_rows(fitted: Source, test: Source, name: str, *, by_values: b
     if not (_are_numbers(first.ids) or _are_numbers(second.ids)):
         refuse_shared_texts(first.ids, second.ids, name, what="ids", chance=0.0)
     shared = (
-        refuse_shared_texts(map(str, fitted.frame[each]), [*map(str, test.frame[each])], name)
-        for each in {*fitted.frame.columns} & {*test.frame.columns}
-        if _is_text(fitted.frame, fitted.reading, each)
-        and _is_text(test.frame, test.reading, each)
+        refuse_shared_texts(map(str, fitted.frame[one]), [*map(str, test.frame[other])], name)
+        for one in fitted.frame.columns
+        if _is_text(fitted.frame, fitted.reading, one)
+        for other in test.frame.columns
+        if _is_text(test.frame, test.reading, other)
     )
     return next(filter(None, shared), "")
 
@@ -393,8 +394,9 @@ def refuse_shared_texts(
     TableError
         If more than 1 % of the test texts are.
     """
-    known = {text.strip() for text in fitted}
-    shared = [text for text in test if text.strip() in known]
+    plain = fold if what == "texts" else str.strip
+    known = {*map(plain, fitted)}
+    shared = [text for text in test if plain(text) in known]
     found = f"{name}: {len(shared)} of {len(test)} {what} are among the rows to be fitted"
     if len(shared) > chance * len(test):
         raise TableError(f"{found}, such as {show(shared[0], 40)}; {advice}")

@@ -463,6 +463,8 @@ def test_predictions_in_the_next_file_are_no_labels_beside_these() -> None:
     for cells in (TEXTS, np.linspace(0.1, 0.9, 120)):
         assert not open_source(columns().assign(y=cells), known=known).table.labelled.any()
     refuses(TableError, open_source, columns().assign(label="Biling"), known=known, names=["row"])
+    unlabelled = open_source(columns()).reading
+    assert not open_source(columns(), known=unlabelled).table.labelled.any()
     both = columns().assign(answer=GOLD[::-1], gold=GOLD)
     refuses(TableError, open_source, both, known=known, names=["label=COLUMN"])
 
@@ -563,6 +565,9 @@ def test_test_rows_that_are_fitted_are_known_by_their_probabilities(tmp_path: Pa
     frame = columns().assign(label=GOLD)
     parts = [csv_of(rows, tmp_path / name) for name, rows in (("x", frame), ("y", frame[90:]))]
     refuses(TableError, open_sources, parts[0], test=parts[1], names=["30 of 30 rows", "y.csv"])
+    texts = [frame.assign(text=TEXTS), columns(rounded(3)).assign(said=[t.upper() for t in TEXTS])]
+    parts = [csv_of(rows.assign(label=GOLD), tmp_path / f"{k}") for k, rows in enumerate(texts)]
+    refuses(TableError, open_sources, parts[0], test=parts[1], names=["120 of 120 texts"])
 
 
 def test_rows_of_a_text_under_several_prompts_stay_together() -> None:
