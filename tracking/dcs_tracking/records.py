@@ -121,7 +121,7 @@ class CellRecord:
     params : mapping
         Chosen hyperparameters and settings.
     metrics : mapping of str to float
-        Flat names: ``test/accuracy``, ``test/cobias``, ``dev/...``, ``opt/...``,
+        Flat names: ``test/accuracy``, ``test/cobias``, ``dev/...``,
         ``uncorrected/test/accuracy``.
     scheme : mapping, optional
         The correction scheme as a dictionary; None for a failed cell.
