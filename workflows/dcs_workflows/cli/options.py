@@ -94,9 +94,30 @@ Settings = Annotated[
     list[str] | None,
     option("KEY=VALUE", "Set a configuration key: tuner.trials=10", "--set", callback=_settings),
 ]
+#: Of a command that only scores prompts.
+ScoringSettings = Annotated[
+    list[str] | None,
+    option(
+        "KEY=VALUE",
+        "Set an option of the engine: scoring.dtype=float32",
+        "--set",
+        callback=_settings,
+    ),
+]
 _STORE = "MLflow store, or @FILE that contains its URI; by default FOLDER/mlflow.db."
 TrackingUri = Annotated[
     str | None, option("URI", _STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri)
+]
+#: Of a command that records only where it is told to.
+FiguresUri = Annotated[
+    str | None,
+    option(
+        "URI",
+        "MLflow store of the figures, or @FILE that contains its URI; by default none.",
+        "--tracking-uri",
+        envvar="MLFLOW_TRACKING_URI",
+        callback=_tracking_uri,
+    ),
 ]
 #: Of a command that moves sweeps to a store: not from the environment.
 NewTrackingUri = Annotated[str | None, option("URI", _STORE, callback=_tracking_uri)]
@@ -108,8 +129,9 @@ Read = Annotated[
     option(
         "KEY=VALUE",
         "How columns are read, where it cannot be inferred; repeatable. Keys: label and id "
-        "(a column), columns (A,B,... or prob_*), classes (A,B,...), values (probabilities, "
-        "percent, votes, scores, log-probabilities, log2, log10, logits).",
+        "(a column), labels (names, from-0 or from-1), columns (A,B,... or prob_*), classes "
+        "(A,B,...), values (probabilities, percent, votes, scores, log-probabilities, log2, "
+        "log10, logits), separator, decimal, quoting, and filter (of lm-evaluation-harness).",
         "--read",
     ),
 ]

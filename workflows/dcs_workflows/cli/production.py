@@ -55,7 +55,7 @@ def predict(
     model: Annotated[
         str | None, option("MODEL", "Model to use.", show_default="that of the fit")
     ] = None,
-    settings: options.Settings = None,
+    settings: options.ScoringSettings = None,
 ) -> None:
     """Label texts: score them with the model and prompt of a fit, and correct the probabilities.
 
@@ -115,7 +115,7 @@ def check(
     scheme: Scheme,
     file: Rows,
     read: options.Read = None,
-    tracking_uri: options.TrackingUri = None,
+    tracking_uri: options.FiguresUri = None,
 ) -> None:
     """Check whether new rows are still those that a scheme was fitted on, and its promise.
 

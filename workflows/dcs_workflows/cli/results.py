@@ -280,7 +280,10 @@ def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
 
 
 def register(
-    run: Annotated[str, argument("RUN", "Key or run id of a cell, or a scheme.json file.")],
+    run: Annotated[
+        str,
+        argument("RUN", "Key or run id of a cell, or a prefix; name of a run; or scheme.json."),
+    ],
     name: Annotated[str, option("NAME", "New or existing registered model.")],
     alias: Annotated[str | None, option("NAME", "Alias of this version, e.g. champion.")] = None,
     runs: options.Runs = Path("dcs-runs"),

@@ -49,7 +49,7 @@ def generate(
     output: options.Output = Path("dcs-runs"),
     limit: options.Limit = None,
     engine: options.Engine = None,
-    settings: options.Settings = None,
+    settings: options.ScoringSettings = None,
 ) -> None:
     """Score prompts with a model and write an optimization and a test table per prompt.
 
@@ -200,7 +200,7 @@ def show(
     seed: Annotated[int, option("N", "Demonstration seed.", min=0)] = 0,
     data: options.Data = None,
     model: Annotated[str, option("MODEL", "Model that reads the prompt.")] = "tiny_lm",
-    settings: options.Settings = None,
+    settings: options.ScoringSettings = None,
 ) -> None:
     """Print a prompt exactly as the model reads it, its tokens and the tokens of the labels.
 
@@ -256,7 +256,7 @@ def quickstart(
     tracking_uri: options.TrackingUri = None,
     settings: options.Settings = None,
 ) -> None:
-    """Run a small sweep on the built-in demonstration model and tasks in about a minute.
+    """Run a small sweep on the built-in demonstration model and tasks in a few minutes.
 
     A tiny language model scores two generated tasks with 1-shot prompts and two seeds;
     uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are recorded in

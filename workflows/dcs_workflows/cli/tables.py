@@ -1,4 +1,4 @@
-"""``dcs tune``, ``pick``, ``evaluate``, ``apply``, ``check``: user-provided tables."""
+"""``dcs tune``, ``pick``, ``evaluate`` and ``apply``: user-provided tables."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def tune(
         option(
             "SCHEME",
             "scheme.json of some of the rows: they stay fitted or held out as they were, "
-            "only new rows are divided, and it is evaluated as well.",
+            "only new rows are divided. The earlier scheme is evaluated as well.",
         ),
     ] = None,
     read: options.Read = None,
