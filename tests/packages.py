@@ -5,8 +5,6 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-__all__ = ["install_editable"]
-
 
 def install_editable(folder: Path, site: Path) -> None:
     """Do what ``pip install -e`` does: note in `site` the entry points of the project `folder`."""

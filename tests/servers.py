@@ -13,11 +13,9 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-
-__all__ = ["answering", "free_port", "free_ports", "mlflow_server", "ray_head", "running"]
 
 
 def free_ports(count: int) -> list[int]:
@@ -134,34 +132,44 @@ def mlflow_server(
 
 
 @contextmanager
-def answering(
-    status: int, body: bytes | Callable[[BaseHTTPRequestHandler, bytes], bytes]
-) -> Iterator[str]:
-    """Run a server that gives one answer to everything, its head and its body one by one.
-
-    The body may depend on the request, and on what is sent with it.
-    """
+def serving(answer: Callable[[BaseHTTPRequestHandler, bytes], object]) -> Iterator[str]:
+    """Run a server that leaves requests, with what is sent, to a function; give its address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            said = body if isinstance(body, bytes) else body(self, sent)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
+            answer(self, self.rfile.read(int(self.headers.get("Content-Length") or 0)))
 
-        do_GET = do_POST
+        do_GET = do_PUT = do_PATCH = do_POST  # noqa: N815
 
         def log_message(self, *told: object) -> None:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answering(
+    status: int, body: bytes | Callable[[BaseHTTPRequestHandler, bytes], bytes]
+) -> AbstractContextManager[str]:
+    """Run a server that gives one answer to everything, its head and its body one by one.
+
+    The body may depend on the request, and on what is sent with it.
+    """
+
+    def answer(asked: BaseHTTPRequestHandler, sent: bytes) -> None:
+        said = body if isinstance(body, bytes) else body(asked, sent)
+        asked.send_response(status)
+        asked.send_header("Content-Length", str(len(said)))
+        asked.end_headers()
+        asked.wfile.write(said)
+
+    return serving(answer)

@@ -20,8 +20,6 @@ from tests.tracking.cells import recorded
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import toy_cell
 
-__all__ = ["prepare", "record_quickstart"]
-
 CLASSES: Final = ("Terrible", "Bad", "Okay", "Good", "Great")
 
 

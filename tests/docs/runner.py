@@ -35,8 +35,6 @@ from tests.workflows.conftest import done
 
 from .givens import prepare
 
-__all__ = ["ROOT", "Block", "Session", "blocks_of", "documents"]
-
 ROOT = Path(__file__).parents[2]
 
 _BLOCK = re.compile(

@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from dcs.scoring import resolve_model
+from tests.servers import serving
 
 
 class ModelServer:
@@ -128,54 +129,38 @@ class ModelServer:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        outer = self
+        with serving(self.respond) as address:
+            self.url = f"{address}/v1"
+            yield self.url
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                with outer.lock:
-                    outer.active += 1
-                    outer.most_active = max(outer.most_active, outer.active)
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                sent = {name.lower(): value for name, value in self.headers.items()}
-                status, headers, text = outer.answer(self.path, sent, body)
-                with outer.lock:
-                    outer.active -= 1
-                if status == 0:  # hang up without an answer
-                    self.close_connection = True
-                    return
-                parts: Iterable[bytes] = text
-                if isinstance(text, str):
-                    parts = [text.encode()]
-                    headers = {"Content-Length": str(len(parts[0])), **headers}
-                else:
-                    self.close_connection = True
-                # A client that has given up does not wait for the rest.
-                with suppress(ConnectionError):
-                    if status > 0:
-                        self.send_response(status)
-                        headers = {"Content-Type": "application/json", **headers}
-                        for name, value in headers.items():
-                            self.send_header(name, value)
-                        self.end_headers()
-                    for part in parts:
-                        self.wfile.write(part)
-                        outer.sent += len(part)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            server.daemon_threads = True
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-            thread.start()
-            try:
-                self.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-                yield self.url
-            finally:
-                server.shutdown()
-                thread.join()
+    def respond(self, asked: BaseHTTPRequestHandler, sent: bytes) -> None:
+        with self.lock:
+            self.active += 1
+            self.most_active = max(self.most_active, self.active)
+        known = {name.lower(): value for name, value in asked.headers.items()}
+        status, headers, text = self.answer(asked.path, known, json.loads(sent))
+        with self.lock:
+            self.active -= 1
+        if status == 0:  # hang up without an answer
+            asked.close_connection = True
+            return
+        parts: Iterable[bytes] = text
+        if isinstance(text, str):
+            parts = [text.encode()]
+            headers = {"Content-Length": str(len(parts[0])), **headers}
+        else:
+            asked.close_connection = True
+        # A client that has given up does not wait for the rest.
+        with suppress(ConnectionError):
+            if status > 0:
+                asked.send_response(status)
+                headers = {"Content-Type": "application/json", **headers}
+                for name, value in headers.items():
+                    asked.send_header(name, value)
+                asked.end_headers()
+            for part in parts:
+                asked.wfile.write(part)
+                self.sent += len(part)
 
 
 def _written(shown: dict[str, float], chat: bool) -> dict[str, Any]:

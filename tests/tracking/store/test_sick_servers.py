@@ -7,11 +7,10 @@ import itertools
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import requests
 from dcs_tracking import Archive
 from dcs_tracking.store.client import within
 from dcs_tracking.store.limits import AnswerLimits
+from tests.servers import serving
 from tests.tracking.cells import recorded
 
 _ZEROS = 300 * gzip.compress(bytes(2**20))
@@ -51,33 +51,18 @@ ILLNESSES: dict[str, Callable[[Callable[[bytes], Any]], Any]] = {
 }
 
 
-@contextmanager
-def ill(illness: str, *, after: int) -> Iterator[str]:
+def ill(illness: str, *, after: int) -> AbstractContextManager[str]:
     """Run a server that gives some good answers, and then bad ones only."""
     asked = itertools.count()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            with suppress(OSError):
-                if next(asked) < after:
-                    self.wfile.write(_HEAD + b"Content-Length: 2\r\n\r\n{}")
-                else:
-                    ILLNESSES[illness](self.wfile.write)
+    def answer(handler: BaseHTTPRequestHandler, sent: bytes) -> None:
+        with suppress(OSError):
+            if next(asked) < after:
+                handler.wfile.write(_HEAD + b"Content-Length: 2\r\n\r\n{}")
+            else:
+                ILLNESSES[illness](handler.wfile.write)
 
-        do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return serving(answer)
 
 
 @pytest.mark.slow
