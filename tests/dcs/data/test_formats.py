@@ -170,16 +170,6 @@ class TestNpz:
     def test_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
         refuses(TableError, read_table, saved(tmp_path, **changes), names=["t.npz: "])
 
-    @pytest.mark.parametrize("key", ["probs", "ids"])
-    def test_a_small_file_of_a_large_array(self, key: str, tmp_path: Path) -> None:
-        path = saved(tmp_path, **{key: None})
-        shape = (3 * 10**8, 2) if key == "probs" else (3 * 10**8,)
-        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-        with zipfile.ZipFile(path, "a") as archive, archive.open(f"{key}.npy", "w") as member:
-            np.lib.format.write_array_header_1_0(member, header)
-        with pytest.raises(TableError, match="t.npz: "):
-            read_table(path)
-
     def test_arrays_that_are_too_large_are_not_unpacked(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -125,7 +125,6 @@ def test_choices_hold_the_mix_of_classes(
 
 
 _RNG = np.random.default_rng(0)
-_FLOATS = _RNG.dirichlet([1.0, 1.0, 1.0], 400)
 
 
 def _n_copies(probs: np.ndarray) -> int:
@@ -178,13 +177,6 @@ def test_groupings_are_joined(first: list[int], random: Random) -> None:
                 if own[i] == own[j]:
                     expected[i] = expected[j] = min(expected[i], expected[j])
     assert found.tolist() == expected
-
-
-def test_rows_of_one_text_are_copies_with_any_probabilities() -> None:
-    groups = np.arange(400) // 2
-    assert np.unique(copied_rows(_FLOATS, groups)).size == 200
-    votes = _RNG.multinomial(3, _FLOATS) / 3
-    assert np.unique(copied_rows(votes, groups)).size == 200
 
 
 @quick
