@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
-from scipy.stats import binomtest, norm, ttest_1samp
+from scipy.stats import binomtest, norm, t
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
@@ -211,24 +211,13 @@ def test_the_interval_is_what_the_score_test_does_not_reject() -> None:
     assert 0.0 < high < 0.01
 
 
-def test_without_overlap_it_is_student_s_test() -> None:
+@pytest.mark.parametrize("ratio", [1e-12, 3 / 7])
+def test_it_is_student_s_test_with_an_error_that_grows_by_the_rows_shared(ratio: float) -> None:
     values = np.random.default_rng(0).normal(0.3, 1.0, 10)
-    found, expected = compare_over_splits(values, test_ratio=1e-12), ttest_1samp(values, 0.0)
-    interval = expected.confidence_interval()
-    assert (found.p, found.low, found.high) == pytest.approx(
-        (expected.pvalue, interval.low, interval.high)
-    )
-
-
-def test_level_is_held_where_splits_share_rows() -> None:
-    # The difference of two equally good methods on 300 rows, over ten 70/30 splits.
-    rng, naive, corrected = np.random.default_rng(1), 0, 0
-    for _ in range(400):
-        rows = rng.normal(size=300)
-        splits = [rows[rng.permutation(300)[:90]].mean() for _ in range(10)]
-        naive += ttest_1samp(splits, 0.0).pvalue < 0.05
-        corrected += compare_over_splits(splits, test_ratio=3 / 7).p < 0.05
-    assert corrected <= 28 < naive
+    error = values.std(ddof=1) * math.sqrt(1 / 10 + ratio)
+    found, expected = compare_over_splits(values, test_ratio=ratio), t(9, values.mean(), error)
+    ends = expected.interval(0.95)
+    assert (found.p, found.low, found.high) == pytest.approx((2.0 * expected.cdf(0.0), *ends))
 
 
 def test_extremes_of_splits() -> None:
