@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from dcs.evaluation.metrics import ClassificationMetrics
@@ -103,31 +98,3 @@ def test_every_calibration_stays_finite(kind: LinearMap, n_classes: int) -> None
     labels[labels == 1] = 0
     found = kind.fit(probs, np.where(np.arange(40) < 5, labels, -1), ridge=2.0, anchor=0.5)
     assert found is None or np.isfinite(found.apply(probs)).all()
-
-
-@pytest.mark.slow
-def test_the_kernels_of_blas_decide_no_prediction() -> None:
-    program = (
-        "from tests.dcs.methods.test_calibrations import _PROBS, _sure\n"
-        "print(_sure().apply(_PROBS).argmax(axis=1).tolist())\n"
-    )
-    # OpenBLAS takes the kernels of these processors; another BLAS takes no notice.
-    answers = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=Path(__file__).parents[3],
-            env={**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for core in ("Nehalem", "Haswell")
-    }
-    assert len(answers) == 1
-
-
-def _sure() -> Calibration:
-    """Return a map of a model that is nearly always sure, and often wrong."""
-    sharp: NDArray[np.float64] = _PROBS**8
-    sharp /= sharp.sum(axis=1, keepdims=True)
-    return CALIBRATIONS["linear"].fit(sharp, _LABELS, ridge=1.0, anchor=0.0)

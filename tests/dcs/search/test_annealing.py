@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -227,20 +224,3 @@ def test_one_row_is_enough() -> None:
         result = anneal([[0.25, 0.75]], [0], schedule=_SHORT)
     assert result.scheme.predict([[0.25, 0.75]]).tolist() == [0]
     assert math.isfinite(result.z)
-
-
-@pytest.mark.slow
-def test_of_several_processes_one_compiles(tmp_path):
-    code = "from dcs.search.annealing import compile_search, cool; compile_search(); "
-    code += "print(sum(cool.stats.cache_misses.values()), sum(cool.stats.cache_hits.values()))"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    found = sorted(process.communicate()[0].strip() for process in processes)
-    assert found == ["0 1", "0 1", "1 0"]

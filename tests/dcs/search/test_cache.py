@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
-
-import dcs
 
 _CODE = """
 import warnings
@@ -31,14 +27,3 @@ def test_without_a_place_for_machine_code_each_process_compiles() -> None:
         [sys.executable, "-c", _CODE], env=environment, capture_output=True, text=True
     )
     assert done.stdout.split() == ["3", "1", "None"], done.stderr
-
-
-def test_machine_code_depends_on_one_file() -> None:
-    """Numba caches a function by the content of its file, whatever it calls elsewhere."""
-    package = Path(dcs.__file__).parent
-    users = [
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        if re.search(r"\bnumba\b|^@.*compiled", path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    assert users == ["search/kernels.py"]
