@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.compare import (
@@ -26,7 +24,6 @@ from dcs.selection.preference import Preference, pareto_front
 from tests.dcs.biased import biased_table, gain
 
 _BALANCE = Preference("balance")
-_TWO_POINTS = SelectionSettings(betas=(0.3, 1.0), preference=_BALANCE)
 _ONE_POINT = SelectionSettings(betas=(1.0,), folds=3, preference=_BALANCE)
 _LINEAR = Hyperparameters(calibration="linear")
 _QUICK = SelectionSettings(candidates=(_LINEAR,), betas=(0.0, 0.3, 1.0), folds=3)
@@ -131,55 +128,6 @@ def test_the_front_has_small_steps_from_the_uncorrected_probabilities_on() -> No
     (first,) = (p for p in pareto_front(front)[-1:])
     between = [p for p in front if p.change.changed < first.change.changed]
     assert all(p.score > found.plain.score for p in between)
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "n_classes", "bias", "least"),
-    [(40, 2, 0.0, -0.08), (10, 4, 0.7, -0.08), (50, 4, 0.7, 0.0)],
-)
-def test_few_rows_do_no_harm(n_rows: int, n_classes: int, bias: float, least: float) -> None:
-    gains = []
-    for seed in range(4):
-        probs, labels = biased_table(3000, n_classes, seed=seed, bias=bias)
-        fitted = fit_scheme(probs[:n_rows], labels[:n_rows], settings=_TWO_POINTS, seed=seed)
-        gains.append(gain(fitted.scheme, probs[n_rows:], labels[n_rows:]))
-    accuracy, cobias = np.transpose(gains)
-    assert np.mean(accuracy) > -0.03
-    assert np.mean(accuracy + cobias) >= least
-
-
-def _drawn(form: str) -> tuple[np.ndarray, np.ndarray]:
-    probs, labels = biased_table(8000, 3, seed=3)
-    if form == "votes":
-        rng = np.random.default_rng(0)
-        return np.array([rng.multinomial(20, row) for row in probs]) / 20, labels
-    rounded = probs.round(int(form))
-    return rounded / rounded.sum(axis=1, keepdims=True), labels
-
-
-@pytest.mark.parametrize("form", ["2", "votes"])
-def test_held_out_figures_are_those_of_new_rows_in_every_form(form: str) -> None:
-    probs, labels = _drawn(form)
-    fitted = fit_scheme(probs[:2000], labels[:2000], settings=_ONE_POINT)
-    shown = ClassificationMetrics.from_predictions(
-        labels[2000:], fitted.scheme.predict(probs[2000:]), 3
-    )
-    error = math.sqrt(0.25 / 2000 + 0.25 / 6000)
-    assert abs(fitted.chosen.accuracy - shown.accuracy) < 2.5 * error
-    assert abs(fitted.chosen.cobias - shown.cobias) < 4.0 * error
-    # No group of chance is kept together, so that the folds are even.
-    sizes = np.bincount(Fitting(probs[:2000], labels[:2000], 5, seed=0).place)
-    assert np.ptp(sizes) <= 20
-
-
-def test_cobias_of_a_point_that_is_searched_again_is_not_optimistic() -> None:
-    probs, labels = biased_table(150, 3)
-    setting = Hyperparameters(calibration="none", corrections="memberships", prior_rows=0.0)
-    found = fit_scheme(probs, labels, settings=replace(_QUICK, candidates=(setting,)))
-    for point in found.points:
-        if point.settings and point.path is None:
-            own = ClassificationMetrics.from_predictions(labels, point.scheme.predict(probs), 3)
-            assert point.accuracy <= own.accuracy and point.cobias >= own.cobias
 
 
 def test_missing_class_warns_and_default_fits_two_rows() -> None:

@@ -97,14 +97,3 @@ def test_column_of_a_class_without_rows() -> None:
     assert model.predict_proba(_PROBS).shape == (300, 3)
     with pytest.raises(InvalidInputError, match="labels="):
         _quick().fit(_PROBS[keep], _LABELS[keep])
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [([0.5, -0.1, 0.6], "Negative"), ([0.5, np.nan, 0.5], "NaN"), ([0.0, 0.0, 0.0], "row 4")],
-)
-def test_bad_probabilities_are_named(row: list[float], message: str) -> None:
-    probs = _PROBS.copy()
-    probs[4] = row
-    with pytest.raises(ValueError, match=message):
-        _quick().fit(probs, _LABELS)
