@@ -10,7 +10,6 @@ import pytest
 
 from dcs.errors import ConfigError
 from dcs.io import (
-    atomic_path,
     atomic_write_bytes,
     atomic_write_text,
     read_json,
@@ -26,16 +25,6 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "a.bin").read_bytes() == b"\x00\xff"
     assert (tmp_path / "new" / ("é" * 127)).read_text(encoding="utf-8") == "é\n"
     assert len(os.listdir(tmp_path / "new")) == 2
-
-
-def test_an_error_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    atomic_write_text(path, "old")
-    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
-        temporary.write_text("new", encoding="utf-8")
-        raise RuntimeError
-    assert path.read_text(encoding="utf-8") == "old"
-    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_files_are_written_together_or_not_at_all(tmp_path: Path) -> None:
