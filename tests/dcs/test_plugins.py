@@ -17,6 +17,7 @@ from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, variants_of
 from dcs_workflows.tables import Source
 from tests.dcs.refusals import refuses
+from tests.packages import install
 
 _MODULE = """
 from dcs import CorrectionScheme
@@ -40,14 +41,7 @@ class Nameless(Mute):
     def close(self):
         pass
 """
-
-
-def _install(folder: Path, package: str, group: str, **points: str) -> None:
-    about = folder / f"{package}-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    lines = [f"{name} = {value}" for name, value in points.items()]
-    (about / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
+PAIRS = {"dcs.methods": {"pairs": "plugged:PAIRS"}}
 
 
 @pytest.fixture
@@ -60,7 +54,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_method_of_an_installed_package_is_found(site: Path) -> None:
-    _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
+    install(site, "pairs-method", PAIRS)
     refuses(ConfigError, get_method, "pair", names=["pairs"])
     scheme = get_method("pairs").fit([[0.75, 0.25]], [0], classes=["a", "b"])
     assert scheme.classes == ("a", "b")
@@ -69,7 +63,7 @@ def test_a_method_of_an_installed_package_is_found(site: Path) -> None:
 def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
     taken: dict[Group, str] = {"dcs.methods": "dnip", "dcs.engines": "transformers"}
     for number, (group, name) in enumerate(taken.items()):
-        _install(site, f"taker{number}", group, **{name: "plugged:PAIRS"})
+        install(site, f"taker{number}", {group: {name: "plugged:PAIRS"}})
     finders = (get_method, engine_class)
     for number, (find, name) in enumerate(zip(finders, taken.values(), strict=True)):
         refuses(ConfigError, find, name, names=[f"'taker{number}'"])
@@ -90,7 +84,7 @@ def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
 def test_what_is_wrong_with_a_plugin_is_named(
     site: Path, group: Group, value: str, what: str
 ) -> None:
-    _install(site, "faulty", group, pairs=value)
+    install(site, "faulty", {group: {"pairs": value}})
     doors: dict[Group, Callable[[], object]] = {
         "dcs.methods": lambda: get_method("pairs"),
         "dcs.engines": lambda: load_scorer("tiny_lm", engine="pairs"),
@@ -99,7 +93,7 @@ def test_what_is_wrong_with_a_plugin_is_named(
 
 
 def test_an_edited_plugin_is_computed_again(site: Path) -> None:
-    _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
+    install(site, "pairs-method", PAIRS)
     cells = []
     for edit in ("", "# edited\n", ""):
         (site / "plugged.py").write_text(_MODULE + edit)
@@ -112,7 +106,7 @@ def test_an_edited_plugin_is_computed_again(site: Path) -> None:
 
 
 def test_an_error_of_a_plugin_names_it(site: Path) -> None:
-    _install(site, "pairs-method", "dcs.methods", pairs="plugged:PAIRS")
+    install(site, "pairs-method", PAIRS)
     with (
         pytest.raises(ConfigError, match="'pairs' of package 'pairs-method' failed: ZeroDivision"),
         naming_plugin("dcs.methods", "pairs"),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from benchmarks.exact import exact_search
-from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, ScoringError
 from dcs.evaluation.metrics import Objective
@@ -20,6 +19,7 @@ from dcs.schemes.corrections import CorrectionSet
 from dcs.selection.methods import get_method
 from dcs.testing import check_method, check_scorer
 from dcs_workflows.study.study import Tuning, study_scheme
+from tests.dcs.biased import biased_table
 from tests.workflows.conftest import toy_cell
 
 pytestmark = pytest.mark.usefixtures("extras")
@@ -30,12 +30,7 @@ def _module(name: str) -> Any:
 
 
 def _table(n_classes: int, rows: int = 300) -> ProbabilityTable:
-    rng = np.random.default_rng(n_classes)
-    labels = rng.integers(n_classes, size=rows)
-    logits = rng.normal(size=(rows, n_classes)) + np.linspace(1.5, 0.0, n_classes)
-    logits[np.arange(rows), labels] += 1.2
-    probs = np.exp(logits)
-    return ProbabilityTable.from_arrays(to_shares(probs, "scores"), labels)
+    return ProbabilityTable.from_arrays(*biased_table(rows, n_classes))
 
 
 def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:

@@ -13,7 +13,7 @@ from dcs.scoring.models import load_tokenizer
 from dcs_workflows.cli.sweeps import table_name
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.tables import TableRequest
-from tests.packages import install_editable
+from tests.packages import install
 from tests.workflows.conftest import done, refused
 
 
@@ -103,11 +103,7 @@ def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):
         "    def close(self):\n"
         "        pass\n"
     )
-    (tmp_path / "pyproject.toml").write_text(
-        "[project]\nname = 'asking'\nversion = '1.0'\n"
-        "[project.entry-points.'dcs.engines']\nasking = 'asking:Asking'\n"
-    )
-    install_editable(tmp_path, tmp_path)
+    install(tmp_path, "asking", {"dcs.engines": {"asking": "asking:Asking"}})
     monkeypatch.syspath_prepend(tmp_path)
     served = ("--engine", "asking", "--model", "some-model", "--task", "reviews", "--limit", 3)
     outcome = done("generate", *served, "-o", tmp_path / "out")
