@@ -117,6 +117,35 @@ def no_store_in_the_checkout() -> Iterator[None]:
     assert not any(path.exists() for path in _STRAYS)
 
 
+# MLflow asks for a user that a server without accounts does not know, and its charts settle in
+# more than one frame.
+_EXPECTED = ("users/current", "ResizeObserver loop")
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    """A page in Chromium; it fails the test when it logs an error or does not get what it asks."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium on the path")
+    troubles: list[str] = []
+
+    def note(message: Any) -> None:
+        if message.type == "error":
+            troubles.append(f"{message.text} ({message.location['url']})")
+
+    with playwright.sync_playwright() as engine:
+        # Chromium refuses its sandbox to root, which tests in containers are.
+        browser = engine.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", note)
+        yield page
+        browser.close()
+    assert [text for text in troubles if not any(part in text for part in _EXPECTED)] == []
+
+
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite file with MLflow's tables: making them takes seconds, copying it does not."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +13,6 @@ from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.page import result_page, verdict, worse_classes
 from tests.dcs.biased import biased_table
-
-CHROMIUM = shutil.which("chromium")
 
 
 def fitted() -> FittedScheme:
@@ -69,25 +67,17 @@ def test_the_page_refers_to_nothing_outside_itself() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (420, "dark")])
-def test_another_point_is_chosen(width: int, scheme: str, tmp_path: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
+def test_another_point_is_chosen(page: Any, width: int, scheme: str, tmp_path: Path) -> None:
     result, path = fitted(), tmp_path / "result.html"
     path.write_text(result.report(name="runs/x"), encoding="utf-8")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(path.as_uri())
-        assert page.locator(".point").count() == len(result.points)
-        assert "as written" in page.inner_text("#chosen")
-        page.locator(".point.plain").focus()
-        page.keyboard.press("Enter")
-        assert "uncorrected" in page.inner_text("#chosen")
-        assert [page.inner_text("#classes span >> nth=0")] == ["</script>"]
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert not faults
-        browser.close()
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    page.goto(path.as_uri())
+    assert page.locator(".point").count() == len(result.points)
+    assert "as written" in page.inner_text("#chosen")
+    page.locator(".point.plain").focus()
+    page.keyboard.press("Enter")
+    assert "uncorrected" in page.inner_text("#chosen")
+    assert [page.inner_text("#classes span >> nth=0")] == ["</script>"]
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
