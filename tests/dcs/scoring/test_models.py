@@ -67,9 +67,11 @@ class TestLoading:
     def test_other_options(self, named: str, options: dict[str, str]) -> None:
         refuses(DCSError, load_scorer, "tiny_lm", **options, names=[named])
 
-    def test_missing_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "torch", None)
-        refuses(MissingDependencyError, load_scorer, "tiny_lm", names=["dcs-debias[models]"])
+    def test_missing_libraries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for engine, library, extra in (("transformers", "torch", "models"), ("vllm",) * 3):
+            monkeypatch.setitem(sys.modules, library, None)
+            names = [f"pip install 'dcs-debias[{extra}]'"]
+            refuses(MissingDependencyError, load_scorer, "tiny_lm", engine=engine, names=names)
 
 
 def test_a_fetched_model_is_used_at_the_revision_named(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.errors import MissingDependencyError, ScoringError
+from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import PromptPrefix, render_prefix, render_query, select_demonstrations
 from dcs.scoring import Scorer, load_scorer, resolve_model
@@ -36,12 +36,6 @@ def agrees(
 ) -> None:
     expected = load_scorer("tiny_lm", device="cpu", label_rule=rule).score(prefix, queries, words)
     np.testing.assert_allclose(scorer.score(prefix, queries, words), expected, atol=1e-3)
-
-
-def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'dcs-debias\[vllm\]'"):
-        load_scorer("tiny_lm", engine="vllm")
 
 
 @pytest.fixture(scope="module")
