@@ -10,6 +10,7 @@ import pytest
 
 from dcs.errors import ConfigError
 from dcs.io import (
+    atomic_path,
     atomic_write_bytes,
     atomic_write_text,
     read_json,
@@ -21,7 +22,8 @@ from tests.dcs.refusals import refuses
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     atomic_write_bytes(tmp_path / "new" / "a.bin", b"\x00\xff")
-    atomic_write_text(tmp_path / "new" / ("é" * 127), "é\n")
+    with atomic_path(tmp_path / "new" / ("é" * 127)) as temporary:
+        atomic_write_text(temporary, "é\n")
     assert (tmp_path / "new" / "a.bin").read_bytes() == b"\x00\xff"
     assert (tmp_path / "new" / ("é" * 127)).read_text(encoding="utf-8") == "é\n"
     assert len(os.listdir(tmp_path / "new")) == 2
