@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from dcs import read_table
+from tests.faults.processes import end, start_dcs
 from tests.golden.test_golden import FOLDER
 from tests.workflows.conftest import done, refused
 
@@ -42,10 +41,8 @@ def test_tables_are_swept(folder: Path) -> None:
         f"name: tables\ntables: [{FOLDER / 'table.parquet'}]\nmethods: [dnip, batch]\n"
     )
     # A process of its own, as Ray's workers are those of its own environment.
-    code = "from dcs_workflows.cli import main; main()"
-    command = [sys.executable, "-c", code, "sweep", "sweep.yaml", "--output", "runs"]
-    swept = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert swept.returncode == 0, swept.stderr
+    code, _, err = end(start_dcs("sweep", "sweep.yaml", "--output", "runs"))
+    assert code == 0, err
     records = [json.loads(path.read_text()) for path in folder.glob("runs/cells/*.json")]
     assert {record["status"] for record in records} == {"FINISHED"}
 

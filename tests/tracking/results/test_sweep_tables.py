@@ -48,6 +48,7 @@ def test_an_average_is_over_the_tasks_that_all_rows_have() -> None:
     ours, less = (_line(table, method=name) for name in ("DCS", "DNIP"))
     assert (ours["Acc all"], less["Acc all"]) == ("80.0", "")
     assert ours["Acc agnews"] == less["Acc agnews"] == "80.0 ± 10.0"
+    assert "Mean ± standard deviation over seeds." in table.about
 
 
 def test_tasks_may_be_called_as_their_average() -> None:

@@ -115,16 +115,10 @@ def test_cells_are_sorted_by_numbers_where_a_column_has_them() -> None:
     assert queries.best_first(cells, "test/accuracy")["seed"].tolist() == ["1", "10", "9"]
 
 
-@pytest.fixture
-def client(output: Path, uri: str) -> MlflowClient:
-    """A store with the cells 1 and 2 of a sweep."""
+def test_a_damaged_artifact_is_named_on_one_line(output: Path, uri: str) -> None:
     recorded(output, 1, 2)
-    return open_client(uri)
-
-
-def test_a_damaged_artifact_is_named_on_one_line(client: MlflowClient, uri: str) -> None:
     found = queries.cells(uri, "demo").loc[0, "run_id"]
-    record = Path(urlsplit(client.get_run(found).info.artifact_uri).path) / "cell.json"
+    record = Path(urlsplit(open_client(uri).get_run(found).info.artifact_uri).path) / "cell.json"
     for damage in (lambda: record.write_text("{not json"), record.unlink):
         damage()
         for read in (stored_cells, lambda uri, _: find_cell(uri, "cell0001")):

@@ -60,6 +60,7 @@ def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
     assert set(cells["tags.mlflow.parentRunId"]) == {sweep["run_id"]}
     first = cells.loc["cell0001"]
     assert first["metrics.test/accuracy"] == make_cell(1).metrics["test/accuracy"]
+    assert first["metrics.trial/accuracy"] == pytest.approx(0.51), "of the last trial"
     assert first["params.winner.weight_scale"] == "30"
     assert first["tags.dcs.method"] == "dcs"
     times = [first[name].timestamp() * 1000 for name in ("start_time", "end_time")]
@@ -119,6 +120,9 @@ def test_how_a_table_came_about_is_one_run_whatever_happens(
             rec.record(make_cell(number))
             rec.scored(more)
     assert _seconds_of_scoring() == {"t1": [2.0], "t2": [3.0]}
+    scored = runs(kind="scoring")
+    assert {*scored["status"]} == {"FINISHED"}
+    assert {*scored["tags.mlflow.parentRunId"]} == {*runs(kind="sweep")["run_id"]}
 
 
 def test_many_threads_may_record_and_several_write(output: Path, uri: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -20,6 +18,7 @@ import requests
 from dcs_tracking import Archive
 from dcs_tracking.store.client import within
 from dcs_tracking.store.limits import AnswerLimits
+from tests.faults.processes import end, start_dcs
 from tests.servers import serving
 from tests.tracking.cells import recorded
 
@@ -71,24 +70,17 @@ def test_sick_servers_end_nothing_but_the_recording(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     recorded(output, 1, 2)
-    code = "import sys; from dcs_workflows.cli import main; sys.exit(main())"
-    started: dict[Path, subprocess.Popen[str]] = {}
+    started = {}
     # All at the same time: they wait most of it.
     with ExitStack() as servers:
         for illness, after in [("drips its head", 0), *((each, 2) for each in ILLNESSES)]:
             folder = shutil.copytree(output, tmp_path / f"{illness} after {after}")
             address = servers.enter_context(ill(illness, after=after))
-            command = [sys.executable, "-c", code, "sync", "--output", str(folder)]
-            started[folder] = subprocess.Popen(
-                [*command, "--tracking-uri", address],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            started[folder] = start_dcs("sync", "--output", folder, "--tracking-uri", address)
         for folder, process in started.items():
-            said, _ = process.communicate(timeout=300)
-            assert process.returncode in (2, 3), (folder, said)
-            assert "Traceback" not in said, folder
+            code, out, err = end(process)
+            assert code in (2, 3), (folder, out, err)
+            assert "Traceback" not in out + err, folder
             assert len(Archive(folder).load(["cell0001", "cell0002"])) == 2
 
 
