@@ -1,5 +1,5 @@
-"""The sweeps of the benchmarks run on the same cluster, by the same command line."""
+"""The sweeps of the benchmarks run on the same cluster."""
 
-from tests.workflows.conftest import cluster, dcs
+from tests.workflows.conftest import cluster
 
-__all__ = ["cluster", "dcs"]
+__all__ = ["cluster"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.findings import finding_tables, sweep_records
-from tests.workflows.conftest import cell_times
+from tests.workflows.conftest import cell_times, done
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "overlapping_tables.py"
 CONFIGS = sorted((Path(__file__).parents[2] / "benchmarks" / "configs").glob("*.yaml"))
@@ -28,16 +28,14 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_each_sweep_fills_its_tables_and_computes_nothing_twice(
-    dcs, cluster, output, config, tables
-):
+def test_each_sweep_fills_its_tables_and_computes_nothing_twice(cluster, output, config, tables):
     command = ("sweep", config, "--tables", tables, *SMALL, "--output", output)
-    dcs(*command)
+    done(*command)
     made = finding_tables(sweep_records(output, config.stem))
     assert made
     assert all(table.frame["sources"].eq(6).all() for table in made)
     times = cell_times(output)
-    dcs(*command)
+    done(*command)
     assert times == cell_times(output)
     if config.stem == "findings":
         # Where classes overlap non-monotonically no weight does what memberships do; 60 rows are

@@ -141,19 +141,6 @@ def test_rows_apart_are_not_among_the_fitted_ones() -> None:
     assert results.are_apart(fitted, test).tolist() == [False, True]
 
 
-@pytest.mark.slow
-def test_cells_are_read_from_a_sweep(dcs: Any, tmp_path: Path, output: Path) -> None:
-    rng = np.random.default_rng(0)
-    labels = np.arange(300) % 2
-    probs = rng.dirichlet([2.0, 2.0], 300)
-    np.savez(tmp_path / "m__t.npz", probs=probs, labels=labels)
-    sweep = ["sweep", "results", "--tables", str(tmp_path / "m__t.npz"), "--output", str(output)]
-    dcs(*sweep, "--only", "methods=icl,batch", "--set", "seeds=[0, 1]")
-    cells = results.read_cells(output, "results")
-    assert len(cells) == 4
-    assert cells.loc[cells["method"] == "uncorrected", "unchanged"].all()
-
-
 def test_changes_are_paired_by_table_and_split(tmp_path: Path) -> None:
     about = {"ratio": 3 / 7, "judged": 26, "seconds": 1.0, "accuracy": 60.0, "cobias": 5.0}
     lines = []

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,12 +98,6 @@ def cluster() -> Iterator[None]:
     )
     yield
     ray.shutdown()
-
-
-@pytest.fixture(scope="session")
-def dcs() -> Callable[..., Outcome]:
-    """The command line: ``dcs(*arguments, code=0)``."""
-    return done
 
 
 def biased_table(

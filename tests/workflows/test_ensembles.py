@@ -19,7 +19,7 @@ from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import plan_sweep
 from dcs_workflows.tables import JointTables, given_tables
-from tests.workflows.conftest import UNDRAWN, biased_table, refused
+from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
 
 
 def _noisy(table: ProbabilityTable, seed: int) -> ProbabilityTable:
@@ -97,24 +97,22 @@ def test_cells_of_an_ensemble_wait_for_its_last_table(output):
     assert batch.metrics["test/accuracy"] == pytest.approx(hits.mean())
 
 
-def test_tune_and_apply_several_tables(tmp_path, output, dcs):
+def test_tune_and_apply_several_tables(tmp_path, output):
     paths = _tables(tmp_path, 1200)
-    dcs("tune", *paths, "--method", "batch", *UNDRAWN, "-o", output)
+    done("tune", *paths, "--method", "batch", *UNDRAWN, "-o", output)
     path = output / "a+b+c-batch" / "scheme.json"
     scheme = CorrectionScheme.load(path)
     assert scheme.inputs == ("a", "b", "c")
+    done("apply", path, *paths, "-o", tmp_path / "fixed.csv")
     tables = TableEnsemble.matched({p.stem: ProbabilityTable.read(p) for p in paths})
-    for name in ("fixed.parquet", "fixed.csv"):
-        dcs("apply", path, *paths, "-o", tmp_path / name)
-        corrected = read_table(tmp_path / name)
-        np.testing.assert_allclose(corrected.probs, scheme.apply(tables.probs), atol=1e-12)
-        assert corrected.ids == tables.tables[0].ids
-        np.testing.assert_array_equal(corrected.labels, tables.labels)
+    corrected = read_table(tmp_path / "fixed.csv")
+    np.testing.assert_allclose(corrected.probs, scheme.apply(tables.probs), atol=1e-12)
+    assert corrected.ids == tables.tables[0].ids
     plain = [each.with_suffix(".csv") for each in paths]  # which say nothing of their origin
     for file, each in zip(plain, paths, strict=True):
         pd.read_parquet(each).to_csv(file, index=False)
     for wrong in (paths[:2], [paths[1], paths[0], paths[2]], plain[::-1]):
-        dcs("apply", path, *wrong, "-o", tmp_path / "no.parquet", code=2)
+        done("apply", path, *wrong, "-o", tmp_path / "no.parquet", code=2)
     assert not (tmp_path / "no.parquet").exists()
     refused("evaluate", paths[0], "--scheme", path, says=[str(path), "dcs apply"])
 
@@ -134,14 +132,8 @@ def test_rows_that_are_not_in_all_tables_are_counted(tmp_path):
 
 def test_what_does_not_go_together_is_refused(tmp_path):
     paths = _tables(tmp_path)
-    table = ProbabilityTable.read(paths[1])
-    labels = table.labels.copy()
-    labels[3] = (labels[3] + 1) % table.n_classes
-    other = tmp_path / "other.parquet"
-    dataclasses.replace(table, labels=labels).write(other)
     for wrong, said in (
         ([paths[0], paths[0]], "twice"),
         ([*paths, "--test", paths[0]], "--test"),
-        ([paths[0], other], table.ids[3]),
     ):
         refused("tune", *wrong, *UNDRAWN, "-o", tmp_path / "runs", says=[said])

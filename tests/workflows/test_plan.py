@@ -23,7 +23,7 @@ from dcs_workflows.plan import (
 )
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.tables import StoredTables
-from tests.workflows.conftest import QUICK, biased_table, refused, toy_cell
+from tests.workflows.conftest import QUICK, biased_table, done, refused, toy_cell
 
 CONFIG = SweepConfig(
     name="ablated",
@@ -73,17 +73,17 @@ def test_a_plan_has_every_cell_of_every_table(begun):
     assert plan_sweep(CONFIG, begun, only=["optimization_sizes=full"]).n_failed == 0
 
 
-def test_a_dry_run_counts_and_computes_nothing(dcs, begun):
+def test_a_dry_run_counts_and_computes_nothing(begun):
     path = begun / "sweep.yaml"
     path.write_text(CONFIG.model_dump_json(), encoding="utf-8")
     before = sorted(begun.rglob("*"))
-    said = dcs("sweep", path, "--output", begun, "--dry-run").out
+    said = done("sweep", path, "--output", begun, "--dry-run").out
     assert sorted(begun.rglob("*")) == before
     assert "ablated: 2 tables, 30 cells; 4 cells finished earlier, 1 failed" in said
     assert "to do: 1 table to score, 25 cells to compute" in said
     assert "  seeds: 0 (15), 1 (15)\n  methods: icl (2), " in said
     assert "at most" in said
-    counts = json.loads(dcs("sweep", path, "--output", begun, "--dry-run", "--json").out)
+    counts = json.loads(done("sweep", path, "--output", begun, "--dry-run", "--json").out)
     assert counts["missing"] == {"tables": 1, "cells": 25} and counts["exit_code"] == 0
 
 
@@ -93,7 +93,7 @@ def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path):
         refused("sweep", "quickstart", *given, f"optuna_storage={storage}", says=[storage])
 
 
-def test_studies_in_memory_are_not_stored_and_need_no_folder_in_common(dcs, tmp_path, monkeypatch):
+def test_studies_in_memory_are_not_stored_and_need_no_folder_in_common(tmp_path, monkeypatch):
     assert plan_sweep(CONFIG, tmp_path).shared_folder == tmp_path
     for storage in ("memory", "postgresql://me@host/x"):
         config = CONFIG.model_copy(update={"optuna_storage": SecretStr(storage)})
@@ -101,7 +101,7 @@ def test_studies_in_memory_are_not_stored_and_need_no_folder_in_common(dcs, tmp_
     biased_table(60).write(tmp_path / "rows.parquet")
     monkeypatch.setenv(STORAGE_VARIABLE, "memory")
     given = ("--method", "dnip", "--trials", "1", "--output", tmp_path / "runs")
-    dcs("tune", tmp_path / "rows.parquet", *given)
+    done("tune", tmp_path / "rows.parquet", *given)
     assert (tmp_path / "runs" / "rows-dnip" / "scheme.json").exists()
     assert not (tmp_path / "runs" / "studies").exists()
 

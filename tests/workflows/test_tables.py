@@ -19,16 +19,14 @@ from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
 from dcs.methods.calibrations import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
-from dcs_tracking import queries
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.sweep_tables import all_tables
-from dcs_tracking.store.client import default_tracking_uri
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, paths_by_name, variants_of
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.tables import GivenTable, given_tables
 from tests.dcs.refusals import refuses
-from tests.workflows.conftest import UNDRAWN, biased_table, refused
+from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
 
 
 def config(*tables: object, **settings: object) -> SweepConfig:
@@ -123,14 +121,6 @@ def test_every_kind_of_source_is_taken(tmp_path):
     assert [table.n_rows for table in given[2].read().values()] == [12, 9]
 
 
-def _write_named(folder: Path, *names: str) -> None:
-    for number, name in enumerate(names):
-        path = folder / name
-        path.mkdir(parents=True)
-        for part, rows in (("optimization", 90), ("test", 60)):
-            write(path / f"{part}.parquet", n_rows=rows, seed=2 * number + (part == "test"))
-
-
 _word = st.from_regex(r"[a-z1-9][-.@a-z0-9]{0,5}", fullmatch=True)
 _named = st.tuples(_word, _word, st.sampled_from(["N", "0", "16"]), st.integers(0, 99))
 
@@ -176,29 +166,23 @@ def test_a_pattern_that_is_wrong_is_refused(tmp_path):
         refuses(ConfigError, given_tables, wrong, names=[pattern, "{model}, {task}, {shots}"])
 
 
-def test_a_sweep_of_named_tables_has_means_over_seeds(dcs, cluster, new_output):
+def test_a_sweep_of_named_tables_has_means_over_seeds(cluster, new_output):
     folder = new_output()
     names = [f"{task}_m{model}_{seed}" for task in "ab" for model in "xy" for seed in (0, 2)]
-    _write_named(folder / "v", *names)
+    for number, name in enumerate(names):
+        for part, rows in (("optimization", 90), ("test", 60)):
+            path = folder / "v" / name / f"{part}.parquet"
+            write(path, n_rows=rows, seed=2 * number + (part == "test"))
     file = folder / "sweep.yaml"
     pattern = folder / "v" / "{task}_m{model}_{seed}"
     file.write_text(f"name: named\ntables: {pattern}\nmethods: [icl, batch]\n")
     only = ("--only", "model=x", "--only", "seeds=2,0", "--only", "method=batch")
-    part = dcs("sweep", file, *only, "--dry-run", "-o", folder)
+    part = done("sweep", file, *only, "--dry-run", "-o", folder)
     assert "named: 4 tables, 4 cells" in part.out
     refused("sweep", file, "--only", "tasks=c", "-o", folder, says=["'c'", "tasks", "a, b"])
-    out = dcs("sweep", file, *UNDRAWN, "-o", folder).out
+    out = done("sweep", file, *UNDRAWN, "-o", folder).out
     assert "4 tasks and models: % of test rows, mean over these and seeds" in out
     assert len((folder / "results" / "named.csv").read_text().splitlines()) == 1 + 16
-    uri = default_tracking_uri(folder)
-    found = queries.cells(uri, "named")
-    assert {*Counter(zip(found["model"], found["task"], strict=True)).values()} == {4}
-    parent = queries.log_report(uri, "named", "")
-    assert parent.data.metrics == {"cells/finished": len(found), "cells/failed": 0}
-    dcs("report", "named", "--runs", folder, "-o", folder / "report.html", "--files", folder / "r")
-    text = (folder / "r" / "main_results.md").read_text(encoding="utf-8")
-    assert "Mean ± standard deviation over seeds." in text
-    assert len([line for line in text.splitlines() if line.startswith("| x")]) == 2
 
 
 def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():

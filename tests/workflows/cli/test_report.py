@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 from dcs_tracking import Archive
 from tests.tracking.cells import recorded
 from tests.tracking.paper_cells import paper_cells
-from tests.workflows.conftest import refused
+from tests.workflows.conftest import done, refused
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +26,10 @@ def runs(new_output: Callable[[], Path]) -> Path:
     return folder
 
 
-def test_the_report_is_written_and_kept(dcs, runs, tmp_path):
+def test_the_report_is_written_and_kept(runs, tmp_path):
     page = tmp_path / "out" / "report.html"
     where = ("-o", page, "--runs", runs, "--files", tmp_path / "f")
-    assert "10 cells reported" in dcs("report", "paper", *where).out
+    assert "10 cells reported" in done("report", "paper", *where).out
     text = page.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>") and "COBias trec" in text
     assert text.count('href="http://127.0.0.1:5000/#/experiments/1/runs/') >= 2
@@ -42,18 +40,18 @@ def test_the_report_is_written_and_kept(dcs, runs, tmp_path):
     assert text in [path.read_text(encoding="utf-8") for path in kept]
 
 
-def test_a_report_needs_no_store(dcs, runs, tmp_path):
+def test_a_report_needs_no_store(runs, tmp_path):
     page = tmp_path / "report.html"
     away = ("--tracking-uri", "http://127.0.0.1:9")
-    dcs("report", "paper", "-o", page, "--runs", runs, *away, code=3)
+    done("report", "paper", "-o", page, "--runs", runs, *away, code=3)
     assert "COBias trec" in page.read_text(encoding="utf-8")
-    assert "without a link" in dcs("runs", "paper", "--runs", runs, *away).out
+    assert "without a link" in done("runs", "paper", "--runs", runs, *away).out
 
 
-def test_sweeps_are_put_together(dcs, runs, tmp_path):
+def test_sweeps_are_put_together(runs, tmp_path):
     page = tmp_path / "both.html"
     both = ("report", "paper", "plain", "-o", page, "--runs", runs)
-    assert "11 cells reported" in dcs(*both).out
+    assert "11 cells reported" in done(*both).out
     text = page.read_text(encoding="utf-8")
     assert "<h1>paper and plain</h1>" in text and "COBias rte" in text
 
@@ -73,7 +71,7 @@ def _recorded(folder: Path, name: str, accuracy: float, seeds: tuple[int, ...]) 
     recorded(folder, *cells, experiment=name, sweep_key=name)
 
 
-def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(dcs, new_output):
+def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(new_output):
     folder = new_output()
     _recorded(folder, "before", 0.5, (0, 1, 2))
     _recorded(folder, "after", 0.6, (1, 2))
@@ -82,44 +80,34 @@ def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(dcs, new
     for name in ("before", next(iter(archive.keys("before")))):
         refused("rm", name, "--yes", "--runs", folder, says=["another process"])
     lock.release()
-    assert "3 cells;" in dcs("runs", "before", "--runs", folder).out
-    compared = dcs("compare", "before", "after", "--runs", folder).out
+    assert "3 cells;" in done("runs", "before", "--runs", folder).out
+    compared = done("compare", "before", "after", "--runs", folder).out
     (row,) = (line for line in compared.splitlines() if "DCS" in line)
     assert "51.5 → 61.5" in row and "+10.0" in row
-    dcs("rm", "before", "--yes", "--runs", folder)
+    done("rm", "before", "--yes", "--runs", folder)
     assert {path.stem[:5] for path in (folder / "cells").glob("*.json")} == {"after"}
-    assert "0 cells" in dcs("runs", "before", "--runs", folder).out
+    assert "0 cells" in done("runs", "before", "--runs", folder).out
     refused("compare", "before", "after", "--runs", folder)
     key = next((folder / "cells").glob("*.json")).stem
     # The identity of the record is not one of a cell: an earlier version may have written it.
     study = folder / "studies" / f"{key}.journal"
     study.parent.mkdir()
     study.write_text("{}\n")
-    dcs("rm", key, "--yes", "--runs", folder)
+    done("rm", key, "--yes", "--runs", folder)
     assert not study.exists()
-    assert "1 cell;" in dcs("runs", "after", "--runs", folder).out
+    assert "1 cell;" in done("runs", "after", "--runs", folder).out
 
 
-def test_metrics_of_runs_are_those_of_the_records(dcs, new_output):
-    folder = new_output()
-    _recorded(folder, "before", 0.5, (0,))
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    (run,) = client.search_runs(["1"], "tags.`dcs.kind` = 'cell'")
-    client.log_metric(run.info.run_id, "test/accuracy", 0.99)
-    (row,) = json.loads(dcs("runs", "before", "--json", "--runs", folder).out)
-    assert row["test/accuracy"] == 0.5
-
-
-def test_a_store_is_named_by_the_environment_or_a_file(dcs, new_output, tmp_path, monkeypatch):
+def test_a_store_is_named_by_the_environment_or_a_file(new_output, tmp_path, monkeypatch):
     folder = new_output()
     _recorded(folder, "before", 0.5, (0,))
     uri = f"sqlite:///{folder}/mlflow.db"
     (tmp_path / "uri").write_text(f"{uri}\n")
     given = ("--runs", tmp_path / "none", "--tracking-uri", f"@{tmp_path / 'uri'}")
-    assert "1 cell;" in dcs("runs", "before", *given).out
+    assert "1 cell;" in done("runs", "before", *given).out
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    assert "1 cell;" in dcs("runs", "before", "--runs", tmp_path / "none").out
+    assert "1 cell;" in done("runs", "before", "--runs", tmp_path / "none").out
     secret = "postgresql://me:secret@127.0.0.1:9/x"
-    shown = dcs("runs", "--runs", tmp_path, "--tracking-uri", secret, code=2)
+    shown = done("runs", "--runs", tmp_path, "--tracking-uri", secret, code=2)
     assert "MLFLOW_TRACKING_URI" in shown.out + shown.err
     assert "secret" not in shown.out + shown.err

@@ -59,6 +59,7 @@ def test_ablations_pick_by_balance_unless_told(tmp_path, content, prefer):
         ("tuner", "'tuner'"),
         ("=3", "'=3'"),
         ("tuner.trails=3", "'trials'"),
+        ("tuner.betta=1", "space"),
         ("tuner.trials=[", "tuner.trials"),
         ("scoring.engine=vllm", "'scoring'"),
     ],
