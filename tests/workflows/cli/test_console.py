@@ -14,18 +14,10 @@ import numpy as np
 import pytest
 import typer
 
-from dcs.evaluation.metrics import METRICS, ClassificationMetrics
-from dcs.methods.parameters import Hyperparameters
-from dcs.schemes.corrections import Weight
-from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.compare import SelectionSettings, fit_scheme
-from dcs.selection.front import FittedScheme
-from dcs.selection.preference import Preference
 from dcs_workflows.cli.console import Stop, conclude, console, explained, new_table, prepare_output
-from dcs_workflows.cli.views import progress_line, show_front, show_judgement, show_results
+from dcs_workflows.cli.views import progress_line, show_results
 from dcs_workflows.plan import Progress
 from tests.tracking.paper_cells import paper_cells
-from tests.workflows.conftest import biased_table
 
 
 @pytest.fixture
@@ -109,44 +101,6 @@ def test_what_is_printed_holds_nothing_that_turns_or_hides_it(capsys, monkeypatc
     said += warnings.formatwarning(hostile, UserWarning, "file", 1)
     assert said.count("gnp.exe") == 4
     assert all(c.isprintable() or c == "\n" for c in said)
-
-
-def test_schemes_are_judged_side_by_side(capsys):
-    table = biased_table(90, seed=1)
-    schemes = {"uncorrected": CorrectionScheme.identity(table.classes)}
-    for i, name in enumerate(("dcs", "logistic-balanced", "batch", "mine")):
-        weights = (Weight(0.2 + 0.1 * i), Weight(1.0), Weight(1.0))
-        schemes[name] = CorrectionScheme(table.classes, weights)
-    show_judgement("moods", table, schemes)
-    shown = capsys.readouterr().out
-    assert shown.count("against dcs") == 2
-    words = {*shown.split()}
-    for scheme in schemes.values():
-        predicted = scheme.predict(table.probs)
-        metrics = ClassificationMetrics.from_predictions(table.labels, predicted, 3)
-        figures = [getattr(metrics, name) for name in METRICS] + [*metrics.class_accuracies]
-        assert {f"{100 * each:.1f}" for each in figures} <= words
-    right = schemes["dcs"].predict(table.probs) == table.labels
-    changed = right.mean() - (table.probs.argmax(axis=1) == table.labels).mean()
-    assert f"{100 * changed:+.1f}," in words
-
-
-@pytest.fixture(scope="module")
-def fitted() -> FittedScheme:
-    table = biased_table(300)
-    candidate = Hyperparameters(calibration="linear")
-    settings = SelectionSettings(candidates=(candidate,), betas=(0.0, 0.3, 1.0), folds=3)
-    return fit_scheme(table.probs, table.labels, settings=settings, classes=table.classes)
-
-
-@pytest.mark.parametrize("prefer", ["accuracy", "balance"])
-def test_a_front_marks_the_choice_and_names_what_picks_each_point(fitted, prefer, capsys):
-    front = fitted.pick(Preference(prefer=prefer))
-    show_front(front)
-    shown = capsys.readouterr().out
-    assert "uncorrected" in shown
-    (marked,) = (line for line in shown.splitlines() if "→" in line)
-    assert prefer in marked and f" {100 * front.chosen.accuracy:.1f} ±" in marked
 
 
 def test_progress_shows_rates_and_time_left():

@@ -18,8 +18,10 @@ import dcs
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ScoringError
 from dcs.prompting.files import get_task
+from dcs.prompting.tasks import SPLITS
 from dcs.scoring.base import RowsError
 from dcs.scoring.models import first_tokens
+from tests.dcs.prompting.test_files import OWN
 from tests.dcs.scoring.server import ModelServer
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
 
@@ -37,19 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for k, e in enumerate(get_task("reviews").examples(split)[:size])
         ]
         (root / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task = {
-        "name": "mood",
-        "classes": [*WORDS],
-        "label_words": [*WORDS.values()],
-        "instruction": "Grade each review as bad, okay or good.",
-        "template": "Review: {text}\nRating:",
-        "files": {
-            "optimization": "optimization.jsonl",
-            "test": "test.jsonl",
-            "fields": {"text": "text"},
-            "label": "mood",
-        },
-    }
+    files = OWN["files"] | {split: f"{split}.jsonl" for split in SPLITS}
+    words = {"classes": [*WORDS], "label_words": [*WORDS.values()]}
+    task = OWN | words | {"name": "mood", "files": files}
     (root / "mood.yaml").write_text(yaml.safe_dump(task))
     return root
 
