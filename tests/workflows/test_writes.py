@@ -13,7 +13,7 @@ import pytest
 from dcs.errors import DCSError
 from dcs.io import atomic_write_text
 from dcs.schemes.scheme import CorrectionScheme
-from tests.workflows.conftest import biased_table, done
+from tests.workflows.conftest import biased_table
 
 #: By file name: what writes version 1 or 2 of it into a folder.
 WRITERS: dict[str, Callable[[Path, int], object]] = {
@@ -51,15 +51,3 @@ def test_the_old_version_stays_whole_until_the_new_one_is(name: str, tmp_path: P
         WRITERS[name](path, 2)
         assert old.read() == before
     assert path.read_bytes() != before
-
-
-def test_commands_on_a_full_disk(tmp_path: Path) -> None:
-    biased_table(2000).write(tmp_path / "t.parquet")
-    CorrectionScheme.identity(("Anger", "Fear", "Joy")).save(tmp_path / "s.json")
-    apply = ("apply", tmp_path / "s.json", tmp_path / "t.parquet", "-o", tmp_path / "out.parquet")
-    tune = ("tune", tmp_path / "t.parquet", "--method", "batch", "-o", tmp_path / "out")
-    for words in (apply, tune):
-        with largest_file(2000):
-            outcome = done(*words, code=2)
-        assert outcome.err.count("\n") == 1, outcome
-    assert not (tmp_path / "out.parquet").exists()

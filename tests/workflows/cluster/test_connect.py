@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -43,29 +40,6 @@ def test_ray_that_does_not_start_twice_is_said_on_one_line(monkeypatch):
     assert "\n" not in str(caught.value)
     assert next(starts, None) is None
     assert "RAY_TMPDIR" not in os.environ
-
-
-@pytest.mark.slow
-def test_ray_starts_with_a_temporary_folder_of_a_long_path(tmp_path):
-    """As batch systems set it; nothing is left of the short one that Ray is given."""
-    folder = tmp_path / ("x" * max(1, 100 - len(str(tmp_path))))
-    folder.mkdir()
-    code = """if 1:
-        import os
-        from dcs_workflows.cluster.connect import connected
-        with connected():
-            import ray
-            print(ray.get(ray.remote(lambda: 2).remote()), os.environ["RAY_TMPDIR"])"""
-    said = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-    )
-    assert said.returncode == 0, said.stderr
-    number, short = said.stdout.split()
-    assert number == "2"
-    assert not Path(short, "ray").exists()
 
 
 def test_a_folder_that_nodes_do_not_share_is_refused(cluster, tmp_path, monkeypatch):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from dcs_workflows.cluster.scoring import (
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.tables import Scoring, StoredTables, TableRequest, texts_key
 from tests.dcs.scoring.clerk import Clerk
-from tests.faults.processes import wait_for
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
 #: More prompts than a shard has.
@@ -81,27 +78,3 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
 def test_other_texts_than_the_planned_ones_are_not_scored():
     with pytest.raises(ScoringError, match="task reviews: the texts have changed"):
         TableScoring("k", REQUEST, texts_key(dataclasses.replace(REQUEST, limit=19)))
-
-
-@pytest.mark.slow
-def test_an_actor_frees_its_model_when_it_is_let_go(cluster, tmp_path):
-    import ray
-
-    closed = tmp_path / "closed"
-
-    class Observed(ScoringActor):
-        def close(self) -> None:
-            super().close()
-            closed.touch()
-
-    actor = ray.remote(Observed).remote("tiny_lm", tmp_path / "shards", ScoringSettings())
-    ray.get(actor.load.remote())
-    del actor
-    wait_for(closed.exists, "the actor to close its model")
-
-
-def test_actors_load_no_numba_before_their_engine():
-    # vLLM 0.32 looks into all modules loaded, and fails on those of llvmlite.
-    code = "import sys, dcs_workflows.cluster.scoring; print('llvmlite' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
