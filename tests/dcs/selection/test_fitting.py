@@ -150,22 +150,6 @@ def test_development_rows_take_part_in_no_fit() -> None:
     assert fit.cobias == _cobias(fitting.truth, fit.predictions, 3)
 
 
-def test_settings_keep_their_order_whoever_fits_them() -> None:
-    probs, labels = biased_table(90, 3)
-    grid = [
-        Hyperparameters(calibration="linear", corrections="none"),
-        Hyperparameters(calibration="none", corrections="both"),
-        Hyperparameters(calibration="linear", corrections="none", ridge=1.0),
-    ]
-    fitting = Fitting(probs, labels, 3, seed=0)
-    together = [fit.schemes for fit in fitting.judge(grid)]
-    threaded = Fitting(probs, labels, 3, seed=0).judge(grid, mapper=Threads(3))
-    assert [fit.schemes for fit in threaded] == together
-    for setting, schemes in zip(grid, together, strict=True):
-        assert fitting.judge([setting])[0].schemes == schemes
-    assert np.array_equal(fitting.uncorrected("abc").predictions, probs.argmax(axis=1))
-
-
 def test_copies_stay_in_one_fold_and_count_once() -> None:
     probs, labels = biased_table(200, 3)
     twice = [np.concatenate([each, each]) for each in (probs, labels)]
