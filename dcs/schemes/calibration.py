@@ -25,7 +25,7 @@ from dcs.schemes.apply import Step, calibrated, logits
 Array: TypeAlias = NDArray[np.float64]
 
 #: Smaller probabilities are replaced by this value, because zero has no finite logarithm.
-DEFAULT_FLOOR: Final = 1e-4
+DEFAULT_FLOOR: Final = 1e-6
 
 #: Limit of coefficients: above all fitted values, and sums of products with logarithms are finite.
 _MAX_COEFFICIENT: Final = 1e9

@@ -44,6 +44,8 @@ _CANDIDATES: Final = (
     Hyperparameters(calibration="batch", corrections="none"),
     Hyperparameters(calibration="none"),
     Hyperparameters(calibration="none", corrections="both"),
+    Hyperparameters(calibration="surrogate", ridge=25.0, corrections="none"),
+    Hyperparameters(calibration="drops", ridge=2.0, anchor=0.0, corrections="none"),
 )
 
 #: Weight relative to the best setting below which a setting takes no part in a mean.
@@ -280,23 +282,24 @@ def _best(
 ) -> list[tuple[Fit, float]]:
     """Return the fits of the front, with their betas.
 
-    For each beta the mean of the best few searches that have one, and all Pareto-optimal others.
+    For each beta the mean of the best few settings that have one; and alone, if Pareto-optimal,
+    those that have none or do not search.
     """
     if settings.preference.prefer == "offsets":
         fits = [fit for fit in fits if fit.setting and fit.setting.adds_offsets] or fits
-    searched = [fit for fit in fits if _is_averaged(fit)]
+    linear = [fit for fit in fits if fit.setting is not None and fit.is_linear]
     best: list[tuple[Fit, float]] = []
     for beta in settings.betas:
-        if searched:
-            parts = _best_few(searched, beta, fitting.truth.size)
+        if linear:
+            parts = _best_few(linear, beta, fitting.truth.size)
             known = [(fitting.complete(fit), share) for fit, share in parts]
             best.append((fitting.averaged(known), beta))
         else:
             one = min(fits, key=lambda fit: (fit.z(beta), fit.moves))
             best.append((fitting.complete(one), beta))
-    others = fits if not settings.betas else [fit for fit in fits if not _is_averaged(fit)]
+    alone = fits if not settings.betas else [fit for fit in fits if not _has_searched_mean(fit)]
     tried = best or [(fits[0], _REFERENCE_BETA)]
-    for fit in pareto_front(others):
+    for fit in pareto_front(alone):
         beta = min(tried, key=lambda each: fit.z(each[1]) - each[0].z(each[1]))[1]
         best.append((fitting.complete(fit), beta))
     # Of equal ones, the one nearest to the reference.
@@ -325,7 +328,7 @@ def _best_few(fits: Sequence[Fit], beta: float, n_rows: int) -> list[tuple[Fit, 
     return [(fit, weight / total) for fit, weight in kept]
 
 
-def _is_averaged(fit: Fit) -> bool:
+def _has_searched_mean(fit: Fit) -> bool:
     return fit.setting is not None and fit.is_linear and fit.setting.corrections != "none"
 
 
@@ -361,15 +364,15 @@ class _Front:
 
     def point(self, fit: Fit, beta: float, path: float | None = None) -> FrontPoint:
         fitting = self.fitting
-        scheme = fitting.whole(fit)
-        estimate = fitting.metrics(fit.predictions, fit.shares)
-        if fitting.n_folds > 1 and not fit.is_linear:
-            # The scheme for new rows is another one than those of the folds. Its metrics on the
-            # rows that it was fitted on are optimistic, and therefore bound the estimate.
-            rows = fitting.rows
-            own = ClassificationMetrics.from_predictions(
-                fitting.labels, scheme.predict(rows.probs[fitting.known]), fitting.n_classes
-            )
+        scheme, judged = fitting.whole(fit), fit.predictions
+        estimate = fitting.metrics(judged, fit.shares)
+        if fitting.n_folds > 1:
+            # The scheme for new rows is another one than those of the folds, and differs from
+            # them in many rows at once where many are alike. Its metrics on the rows that it was
+            # fitted on are optimistic, and therefore bound the estimate.
+            again = scheme.predict(fitting.rows.probs[fitting.known])
+            own = ClassificationMetrics.from_predictions(fitting.labels, again, fitting.n_classes)
+            judged = again if own.accuracy < estimate.accuracy else judged
             estimate = replace(
                 estimate,
                 accuracy=min(estimate.accuracy, own.accuracy),
@@ -385,7 +388,7 @@ class _Front:
             },
             **({"settings": list(settings)} if settings else {}),
         }
-        confusion = confusion_matrix(fitting.truth, fit.predictions, fitting.n_classes)
+        confusion = confusion_matrix(fitting.truth, judged, fitting.n_classes)
         return FrontPoint(
             settings=settings,
             accuracy=estimate.accuracy,
@@ -394,7 +397,7 @@ class _Front:
             scheme=replace(scheme, classes=self.plain.schemes[0].classes, provenance=provenance),
             beta=beta,
             noise=cobias_noise(estimate, fitting.counts),
-            change=fitting.change(self.before, fit.predictions),
+            change=fitting.change(self.before, judged),
             doubt=fitting.change(self.middle.predictions, fit.predictions).score_error,
             path=path,
             unlabelled=fitting.known.size - fitting.labels.size,

@@ -31,7 +31,7 @@ from dcs.methods.calibrations import CALIBRATIONS, MOST_PRODUCT_CLASSES
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.methods.search import CalibratedRows, logarithms, to_weights
 from dcs.schemes.apply import softmax
-from dcs.schemes.calibration import Array, Calibration, from_arrays
+from dcs.schemes.calibration import DEFAULT_FLOOR, Array, Calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
@@ -515,7 +515,7 @@ class Fitting:
         for fold, calibration in enumerate(calibrations):
             rows = self._fold == fold
             if calibration is None:
-                logits[rows] = np.log(np.maximum(self.held_out[rows], 1e-4))
+                logits[rows] = np.log(np.maximum(self.held_out[rows], DEFAULT_FLOOR))
             else:
                 logits[rows] = calibration.logits(self.held_out[rows])
         return np.asarray(logits - logits.mean(axis=1, keepdims=True))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.compare import (
@@ -38,7 +39,7 @@ def test_every_candidate_competes_at_every_number_of_classes(n_classes: int) -> 
         return each.calibration, each.corrections
 
     assert {kind(each) for each in grid} == {kind(each) for each in settings.candidates}
-    assert len(grid) == 2 * len(settings.betas) + 2 == len(set(grid))
+    assert len(grid) == 2 * len(settings.betas) + 4 == len(set(grid))
     searched = [each.corrections != "none" for each in grid]
     assert searched == sorted(searched)
     # The number of moves falls as the classes increase, without a step.
@@ -113,6 +114,21 @@ def test_the_best_few_are_averaged_and_no_single_one_is_trusted() -> None:
     front = front_of(fitting, fits, settings=_QUICK, classes=tuple("abc"))
     own = [p for p in front.points if p.path is None and p is not front.plain]
     assert all(len(point.settings) > 1 for point in own)
+
+
+def test_rows_that_are_mostly_alike_give_no_better_estimate_than_the_shipped_scheme() -> None:
+    """The schemes of the folds can predict many equal rows in different ways."""
+    probs, labels = biased_table(300, 4, seed=1)
+    most = probs.max(axis=1, keepdims=True)
+    stated = most.round(1).clip(0.4, 0.9)
+    alike = np.where(probs == most, stated, (1.0 - stated) / 3.0)
+    found = fit_scheme(alike, labels)
+    assert len(found.front) > 1
+    for point in found.points:
+        own = ClassificationMetrics.from_predictions(labels, point.scheme.predict(alike), 4)
+        assert point.accuracy <= own.accuracy + 1e-12
+        assert point.cobias >= own.cobias - 1e-12
+        assert point.change.accuracy <= own.accuracy - found.plain.accuracy + 1e-12
 
 
 def test_the_front_has_small_steps_from_the_uncorrected_probabilities_on() -> None:
