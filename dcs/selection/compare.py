@@ -28,7 +28,7 @@ from dcs.data.checks import (
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.methods.parameters import Hyperparameters
-from dcs.selection.fitting import Fit, Fitting, Mapper, cobias_noise
+from dcs.selection.fitting import ALONE, Fit, Fitting, Mapper, cobias_noise
 from dcs.selection.front import FittedScheme
 from dcs.selection.preference import FrontPoint, Preference, pareto_front
 
@@ -44,8 +44,10 @@ _CANDIDATES: Final = (
     Hyperparameters(calibration="batch", corrections="none"),
     Hyperparameters(calibration="none"),
     Hyperparameters(calibration="none", corrections="both"),
-    Hyperparameters(calibration="surrogate", ridge=25.0, corrections="none"),
-    Hyperparameters(calibration="drops", ridge=2.0, anchor=0.0, corrections="none"),
+    *(
+        Hyperparameters(calibration=name, ridge=ridge, anchor=anchor, corrections="none")
+        for name, ridge, anchor in ALONE
+    ),
 )
 
 #: Weight relative to the best setting below which a setting takes no part in a mean.

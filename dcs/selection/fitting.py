@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -48,14 +48,16 @@ FEWEST_LABELS: Final = 2
 _BATCH: Final = ("batch", 0.0, 0.0)
 _BATCH_ROWS: Final = 12.0
 
+#: Calibrations that equalise the classes by themselves, and compete alone as well.
+ALONE: Final = (("surrogate", 25.0, 1.0), ("drops", 2.0, 0.0))
+
 #: The calibrations that a mixture is made of: name, ridge and anchor.
 _POOL: Final = (
     ("none", 0.0, 0.0),
     _BATCH,
     *(("offsets", ridge, 1.0) for ridge in (10.0, 50.0)),
     *(("linear", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (2.0, 10.0, 50.0)),
-    ("surrogate", 25.0, 1.0),
-    ("drops", 2.0, 0.0),
+    *ALONE,
 )
 #: And those that differ from them with few classes, which have products.
 _PRODUCTS: Final = tuple(
@@ -244,8 +246,9 @@ class FoldedRows:
         Number of folds. With a single one its rows are development rows.
     seed : int
         Root seed of the searches.
-    mixture : tuple of Calibration or None
-        Calibrations of the mixture, one per fold; empty until it has been made.
+    made : mapping of tuple to tuple of Calibration or None
+        Calibrations that are not fitted again, one per fold, by name, ridge and anchor: those of
+        the mixture, once it has been made, and those that compete alone.
     """
 
     probs: Array
@@ -253,7 +256,9 @@ class FoldedRows:
     place: Labels
     n_folds: int
     seed: int
-    mixture: tuple[Calibration | None, ...] = ()
+    made: Mapping[tuple[str, float, float], tuple[Calibration | None, ...]] = field(
+        default_factory=dict
+    )
 
     def calibrations(self, item: tuple[str, float, float]) -> tuple[Calibration | None, ...]:
         """Fit a calibration without each fold.
@@ -262,8 +267,8 @@ class FoldedRows:
         are removed, so that they are not taken for differences of the classes.
         """
         name, ridge, anchor = item
-        if name == MIXTURE:
-            return self.mixture
+        if item in self.made:
+            return self.made[item]
         kind = CALIBRATIONS[name]
         found = tuple(
             kind.fit(
@@ -489,7 +494,9 @@ class Fitting:
             mixtures.append(mean_calibration(parts))
         final = self._scale(self.logits_of(mixtures))
         mixtures = [mean_calibration([(each, final)]) for each in mixtures]
-        self.rows = replace(self.rows, mixture=self.rows.level(mixtures))
+        made = {item: found[pool.index(item)] for item in ALONE}
+        made[MIXTURE, 0.0, 0.0] = self.rows.level(mixtures)
+        self.rows = replace(self.rows, made=made)
         shares = np.mean(weights, axis=0)
         used = np.flatnonzero(shares)
         self.pool = {"{} {:g} {:g}".format(*pool[i]): float(shares[i]) for i in used}
