@@ -69,3 +69,21 @@ def test_figures_for_people() -> None:
         *("<0.002", "<0.002", "0.002", "0.035", "1.000")
     ]
     assert [sentence_of_chance(p) for p in (0.0, 0.5)] == ["p < 0.002", "p = 0.500"]
+
+
+def test_what_another_table_buys_has_an_error_over_tasks_only() -> None:
+    def cell(task: str, tables: int, seed: int, score: float) -> CellRecord:
+        who = {"model": f"{tables} tables", "task": task, "seed": seed, "method": "dcs"}
+        told = {"optimization": {"rows": 10, "labelled": 10, "tables": tables}}
+        metrics = {"test/accuracy": score + 0.1, "test/cobias": 0.1}
+        return make_cell(seed, identity=who, metrics=metrics, provenance={"tables": told})
+
+    def gains(tasks: dict[str, float]) -> dict[Any, Any]:
+        records = [cell(task, 1, seed, 0.5 + seed / 10) for task in tasks for seed in range(2)]
+        records += [cell(task, 3, 0, 0.55 + 2 * gain) for task, gain in tasks.items()]
+        return Cells.of(records).by_tables.to_dict("records")[1]
+
+    alone, both = gains({"a": 0.02}), gains({"a": 0.02, "b": 0.06})
+    assert alone["gain"] == pytest.approx(0.02) and math.isnan(alone["gain_error"])
+    assert [both["gain"], both["gain_error"]] == pytest.approx([0.04, 0.02])
+    assert Cells.of([cell("a", 1, 0, 0.5)]).by_tables.empty

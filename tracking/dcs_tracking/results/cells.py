@@ -173,25 +173,21 @@ class Cells:
         """Quality against the number of tables of the same rows that are fitted jointly.
 
         One row per method and number of tables: ``cells``; ``accuracy``, ``cobias`` and ``score``,
-        means over tasks; ``error``, the standard error of the score over cells; ``gain`` and
-        ``gain_error``, what each further table adds to the score since the row before. Of tasks
-        with ensembles only.
+        means over tasks; ``gain``, what each further table adds to the score since the row before,
+        mean over the tasks that have both, and ``gain_error``, its standard error over these
+        tasks, NaN of a single one. Of tasks with ensembles only.
         """
         keys = ["method", "tables"]
         own = self.main.judged
         own = own[own["task"].isin(own.loc[own["tables"] > 1, "task"])]
-        by_task = own.groupby([*keys, "task"])[[*_QUALITY]]
-        around = own["score"] - by_task.transform("mean")["score"]
-        spread = around.groupby([own[key] for key in keys])
-        frame = by_task.mean().groupby(keys).mean()
-        frame = frame.assign(cells=spread.size(), error=spread.sem()).reset_index()
-        frame = sorted_by(frame, {"method": list(own["method"].unique())})
-        steps = frame.groupby("method")[["tables", "score"]].diff()
-        errors = frame["error"], frame.groupby("method")["error"].shift()
-        return frame.assign(
-            gain=steps["score"] / steps["tables"],
-            gain_error=np.hypot(*errors) / steps["tables"],
-        )
+        by_task = own.groupby([*keys, "task"])[[*_QUALITY]].mean()
+        frame = by_task.groupby(keys).mean().assign(cells=own.groupby(keys).size()).reset_index()
+        steps = frame.groupby("method")["tables"].diff()
+        scores = by_task["score"].unstack("task").groupby("method").diff().reset_index(drop=True)
+        # Cells of a task share its tables: its seeds and random choices are not independent.
+        gains = scores.div(steps, axis=0)
+        frame = frame.assign(gain=gains.mean(axis=1), gain_error=gains.sem(axis=1))
+        return sorted_by(frame, {"method": list(own["method"].unique())})
 
     def estimates(self, by: Sequence[str]) -> pd.DataFrame:
         """Return accuracy and COBias of groups of cells that differ only in their seed.

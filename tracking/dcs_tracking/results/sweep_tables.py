@@ -342,8 +342,8 @@ def joint_tables(cells: Cells) -> ResultTable:
     for column, head in {"accuracy": "accuracy", "cobias": "COBias", "score": "score"}.items():
         text[head] = frame[column].map(percent)
     text["per further table"] = list(map(points, frame["gain"], frame["gain_error"]))
-    notes = ["score: accuracy minus COBias, mean over tasks; ± standard error over cells."]
-    for row in frame[frame["method"] == "dcs"].dropna(subset="gain_error").to_dict("records")[-1:]:
+    notes = ["score: accuracy minus COBias, mean over tasks; ± standard error over tasks."]
+    for row in frame[frame["method"] == "dcs"].dropna(subset="gain").to_dict("records")[-1:]:
         notes.append(
             "Another table of the same rows (a prompt, a demonstration seed or a model) would buy "
             f"about {points(row['gain'], row['gain_error'])} points."
