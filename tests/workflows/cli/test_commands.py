@@ -133,7 +133,8 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(table, output):
     page.chmod(0o600)
     done("pick", path.parent, "--prefer", "accuracy")
     assert page.stat().st_mode & 0o777 == 0o600
-    refused("tune", table, *UNDRAWN, *other, says=[str(path), "--replace", "--output"])
+    for same in (other, ("--output", output, *limits, *objective)):
+        refused("tune", table, *UNDRAWN, *same, says=[str(path), "--replace", "--output"])
     picked, scheme = front.pick(Preference(prefer="accuracy")), CorrectionScheme.load(path)
     assert scheme.corrections == picked.scheme.corrections
     assert scheme.calibration == picked.scheme.calibration

@@ -112,7 +112,7 @@ def tune(
     settings: options.Settings = None,
     seed: Annotated[int, option("N", "Root random seed.", min=0)] = 0,
     replace_: Annotated[
-        bool, flag("--replace", "Overwrite a scheme.json of other rows or options.")
+        bool, flag("--replace", "Overwrite a scheme.json of other rows or options, or of a pick.")
     ] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -122,14 +122,15 @@ def tune(
     """Find a correction scheme for probability tables and evaluate it on held-out rows.
 
     An Optuna study tunes the simulated annealing that searches for schemes and judges every
-    trial by cross-validation. The scheme selected from its front is
-    written to OUTPUT/TABLE-METHOD/scheme.json, unless that is the result of other rows or options,
-    which `--replace` overwrites; all trials are recorded in MLflow. For several tables of the same
-    rows, cross-validation selects one of them, their mean or a stack.
+    trial by cross-validation. The scheme selected from its front is written to
+    OUTPUT/TABLE-METHOD/scheme.json, unless that is the result of other rows or options, or of
+    `dcs pick`, which `--replace` overwrites; all trials are recorded in MLflow. For several tables
+    of the same rows, cross-validation selects one of them, their mean or a stack.
 
     Example: `dcs tune rows.csv --prefer balance --output runs`
     """
     from dcs.io import content_key
+    from dcs.selection.methods import get_method
     from dcs.selection.page import verdict
     from dcs_workflows.cli import views
     from dcs_workflows.cluster.sweep import run_here
@@ -164,12 +165,18 @@ def tune(
     if before is not None:
         _check_classes(f"--earlier {earlier}", before, rows["test"].classes)
     path = output / f"{name}-{method}" / "scheme.json"
-    planned = {cell.method: cell.key for cells in plan.cells.values() for cell in cells}
-    made = None if replace_ or not path.exists() else dcs.CorrectionScheme.load(path)
-    if made is not None and made.provenance.get("cell") not in (None, planned[method]):
+    planned = {cell.method: cell for cells in plan.cells.values() for cell in cells}[method]
+    usual = get_method(method).compared(int(rows["optimization"].labelled.sum()))
+    rule = getattr(planned.tuner or usual, "preference", None)
+    asked = {
+        "cell": planned.key,
+        "rule": rule and {k: v for k, v in asdict(rule).items() if v is not None},
+    }
+    noted = {} if replace_ or not path.exists() else dcs.CorrectionScheme.load(path).provenance
+    if any(noted.get(name, value) != value for name, value in asked.items()):
         raise ConfigError(
-            f"{path}: is the result of other rows or options; add --replace to overwrite it, "
-            f"--output FOLDER to keep both, and --earlier {path} if rows were added"
+            f"{path}: is the result of other rows or options, or of dcs pick; add --replace to "
+            f"overwrite it, --output FOLDER to keep both, and --earlier {path} if rows were added"
         )
     for line in plan.remarks:
         console.print(line)
