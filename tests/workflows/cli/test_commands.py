@@ -147,6 +147,8 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(table, output):
     # The page gives a command for other points, and is that of the pick.
     content = _content(page)
     assert content["chosen"] == again.points.index(again.chosen)
+    held_out = ProbabilityTable.read(path.with_name("held_out.parquet"))
+    assert f"{held_out.n_rows} held-out rows" in content["verdict"]
     commands = {k: point["pick"] for k, point in enumerate(content["points"]) if point["pick"]}
     chosen, command = next((k, c) for k, c in commands.items() if k != content["chosen"])
     done(*shlex.split(command)[1:])

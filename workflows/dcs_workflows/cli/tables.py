@@ -131,12 +131,10 @@ def tune(
     """
     from dcs.io import content_key
     from dcs.selection.methods import get_method
-    from dcs.selection.page import verdict
     from dcs_workflows.cli import views
     from dcs_workflows.cluster.sweep import run_here
     from dcs_workflows.config.sweep import TuneConfig, configured
     from dcs_workflows.plan import paths_by_name, plan_tuning
-    from dcs_workflows.study.cell import predictions
 
     direct_output(as_json=as_json, quiet=quiet)
     config = configured(
@@ -209,11 +207,7 @@ def tune(
         words = scheme.explain()
         _print_paragraph(words)
         applied = f"dcs apply {shlex.quote(str(path))} ROWS"
-        said = ""
-        if rows["test"].labelled.any():
-            judged = rows["test"].only_labelled()
-            said = verdict(*predictions(judged, scheme), judged.classes, judged.copies)
-            console.print(said, style="bold")
+        said = _judged(rows["test"], scheme)
         _write_result(path, scheme, front, rows, verdict=said, apply=applied)
         console.print(f"scheme written to {path}")
         if front is not None:
@@ -233,6 +227,19 @@ def tune(
         **asdict(report),
     }
     conclude(summary, as_json=as_json, pending=not report.complete)
+
+
+def _judged(rows: Rows | None, scheme: CorrectionScheme) -> str:
+    """Print and return what held-out rows show about a scheme; empty if none has a label."""
+    from dcs.selection.page import verdict
+    from dcs_workflows.study.cell import predictions
+
+    if rows is None or not rows.labelled.any():
+        return ""
+    known = rows.only_labelled()
+    said = verdict(*predictions(known, scheme), known.classes, known.copies)
+    console.print(said, style="bold")
+    return said
 
 
 def _check_classes(source: str, scheme: CorrectionScheme, classes: Sequence[str]) -> None:
@@ -310,15 +317,15 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
+    file = path.with_name(HELD_OUT)
+    held_out = dcs.ProbabilityTable.read(file) if file.exists() else None
     # Schemes of several tables have no reference.
     if "reference" in provenance:
-        file = path.with_name(HELD_OUT)
-        held_out = dcs.ProbabilityTable.read(file) if file.exists() else None
         shown = evidence(picked, *predictions(held_out, new), len(new.classes))
         reference = repredicted(provenance["reference"], shown["confusion"])
         new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
     applied = f"dcs apply {shlex.quote(str(path))} ROWS"
-    _write_result(path, new, picked, apply=applied)
+    _write_result(path, new, picked, verdict=_judged(held_out, new), apply=applied)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 
