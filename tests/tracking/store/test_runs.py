@@ -282,6 +282,18 @@ def test_the_views_group_all_cells_by_method_and_by_what_varies(
     assert colors[0] != colors[1] == colors[2]
 
 
+def test_tables_of_several_seeds_are_not_in_the_group_of_one() -> None:
+    who = {"model": "m", "task": "a", "seed": 0, "method": "dcs"}
+    joint = {"rows": 10, "tables": 3}
+    groups = [
+        views.group_tags(
+            make_cell(identity=who, provenance={"tables": {"optimization": rows}}), ("seed",)
+        )["by_seed"]
+        for rows in ({}, {**joint, "demonstration_seed": 0}, joint)
+    ]
+    assert groups == ["0 dcs", "0 dcs", "all dcs"]
+
+
 def test_the_description_of_an_experiment_by_a_person_is_kept(client: MlflowClient) -> None:
     runs = _sweep(client)
     for note, kept in ((None, False), ("My own words.", True)):

@@ -140,10 +140,14 @@ def group_names(varied: Collection[str]) -> dict[str, str]:
 def group_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
     """Return the tags that views group by: the method, and with it what the sweep varies.
 
-    Methods without a setting, such as uncorrected, are one group.
+    Methods without a setting, such as uncorrected, are one group. Tables of several seeds that are
+    fitted jointly have the seed ``all``: the seed of the cell is that of the first.
     """
     method = str(record.who["method"])
     known = {**record.who, **own_settings(record, varied), "method": None}
+    rows = record.provenance.get("tables", {}).get("optimization", {})
+    if rows.get("tables", 1) > 1 and "demonstration_seed" not in rows:
+        known["seed"] = "all"
     return {
         tag: f"{known[name]} {method}" if known.get(name) is not None else method
         for tag, name in group_names(varied).items()
