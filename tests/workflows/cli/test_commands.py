@@ -85,6 +85,7 @@ def test_what_was_run_is_listed_and_goes_by_its_name(tuned):
     outcome, output = tuned
     found = json.loads(done("runs", "tune", "--json", "-o", output).out)
     assert [row["method"] for row in found] == ["uncorrected", "dcs"]
+    assert all("moods" in row["name"] for row in found)
     assert "/runs/" in outcome.out and found[1]["cell_key"][:8] in outcome.out
     assert "1 study" in done("runs", "tune", "--studies", output / "all.journal", "-o", output).out
     lines = done("runs", "--sort", "test/cobias", "-o", output).out.splitlines()

@@ -178,6 +178,8 @@ def tune(
         )
     for line in plan.remarks:
         console.print(line)
+    ((source, *_),) = plan.sources.values()
+    unnamed = (None, source.task)
     with options.recording(
         tracking_uri,
         output=output,
@@ -188,6 +190,8 @@ def tune(
             "method": method,
             **plan.config.model_dump(mode="json", exclude={"models", "tasks", "shots"}),
         },
+        # What names the table, since all that are tuned are in one experiment.
+        varies=["task", *(n for n in ("model", "shots") if getattr(source, n) not in unnamed)],
         run_name=name,
         at_end=True,
     ) as recorder:
