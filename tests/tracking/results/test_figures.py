@@ -60,6 +60,15 @@ def test_a_figure_that_cannot_be_drawn_is_left_out_with_one_line(
     assert "accuracy_cobias" in message and "\n" not in message
 
 
+def test_the_legend_of_many_methods_is_within_a_figure_of_one_panel() -> None:
+    methods = ("icl", "batch", "logistic", "logistic-balanced", "dnip", "furud", "dcs")
+    figure = figures.tradeoff_figure(Cells.of(paper_cells(tasks=("trec",), methods=methods)))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == len(methods) + 1
+    assert legend.get_window_extent().x0 >= 0
+
+
 def test_what_there_is_nothing_for_is_left_out() -> None:
     always = {"class_accuracies", "accuracy_cobias"}
     assert set(figures.overview_figures(Cells.of(paper_cells(tasks=("trec",))))) == always

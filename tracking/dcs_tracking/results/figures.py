@@ -126,14 +126,19 @@ def grid_of(
     return figure, panels[:count]
 
 
-def add_legend(figure: Figure, *, columns: int = 5) -> None:
-    """Add one legend above all panels, with each label once."""
+def add_legend(figure: Figure) -> None:
+    """Add one legend above all panels, with each label once, in as many columns as fit."""
     entries = {
         label: handle
         for axes in figure.axes
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(list(entries.values()), list(entries), loc="outside upper right", ncols=columns)
+    given = list(entries.values()), list(entries)
+    for columns in range(min(len(entries), 5), 0, -1):
+        legend = figure.legend(*given, loc="outside upper right", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def figure_bytes(figure: Figure, form: _Form) -> bytes:
@@ -231,7 +236,7 @@ def tradeoff_figure(cells: Cells, *, columns: int = 3) -> Figure:
     for panel, group in zip(axes, panels, strict=True):
         _draw_plane(panel, group.to_dict("records"), looks)
         panel.set_title(_panel_title(group, with_shots=False))
-    add_legend(figure, columns=5 if columns > 1 else 3)
+    add_legend(figure)
     return figure
 
 
