@@ -56,6 +56,19 @@ def test_sweeps_are_put_together(runs, tmp_path):
     assert "<h1>paper and plain</h1>" in text and "COBias rte" in text
 
 
+def test_sweeps_that_differ_only_in_their_rows_have_no_mean(dcs, new_output, tmp_path):
+    folder = new_output()
+    for name, seeds in (("third", (0, 1)), ("half", (1, 2))):
+        cells = [
+            replace(cell, key=f"{name}{cell.key}", identity={**cell.identity, "test_digest": name})
+            for cell in paper_cells(tasks=("trec",), methods=("dcs",), seeds=seeds)
+        ]
+        recorded(folder, *cells, experiment=name, sweep_key=name)
+    page = ("-o", tmp_path / "report.html", "--runs", folder)
+    refused("report", "third", "half", *page, says=["third", "half"])
+    dcs("report", "third", *page)
+
+
 @pytest.mark.parametrize("words", ["report papers", "compare zz zz"])
 def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)

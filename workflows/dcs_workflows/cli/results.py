@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,7 @@ from dcs_workflows.cli.options import argument, flag, option
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dcs_tracking.records import StoredCell
     from dcs_workflows.study.storage import StoredStudy
 
 
@@ -59,14 +61,9 @@ def report(
     from dcs_tracking.store.queries import log_report
 
     uri = options.store_of(runs, tracking_uri)
-    # A cell that belongs to several sweeps is reported once.
-    found = {
-        cell.record.key: cell
-        for each in experiments[::-1]
-        for cell in options.cells_of(each, runs, tracking_uri)
-    }
+    named = {each: options.cells_of(each, runs, tracking_uri) for each in experiments[::-1]}
     unlogged: TrackingError | None = None
-    stored, title = list(found.values()), " and ".join(experiments)
+    stored, title = _pooled(named), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
     with console.status("writing the report"):
         link = functools.partial(run_link, uri)
@@ -89,6 +86,25 @@ def report(
     if unlogged:
         console.print(f"warning: not logged to the runs of the sweeps: {unlogged}", style="yellow")
     conclude({}, as_json=False, pending=unlogged)
+
+
+def _pooled(named: Mapping[str, Sequence[StoredCell]]) -> list[StoredCell]:
+    """Return the cells of sweeps, each once, unless their rows differ: these are no seeds."""
+    from dcs_tracking.schema import DIGESTS
+
+    found: dict[str, StoredCell] = {}
+    owners: dict[str, tuple[str, str]] = {}
+    for name, cell in ((name, cell) for name, cells in named.items() for cell in cells):
+        key, who = cell.record.key, cell.record.identity
+        found[key] = cell
+        same = json.dumps({k: who[k] for k in sorted({*who} - {*DIGESTS})})
+        other, first = owners.setdefault(same, (name, key))
+        if key != first and name != other:
+            raise ConfigError(
+                f"{other} and {name}: cells {first[:8]} and {key[:8]} differ only in their rows, "
+                "as by held_out or limit, so that they have no mean; report each alone"
+            )
+    return list(found.values())
 
 
 def ui(
