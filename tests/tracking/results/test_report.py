@@ -13,7 +13,7 @@ from dcs_tracking.records import CellRecord, StoredCell
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import overview_figures
 from dcs_tracking.results.report import render_report
-from tests.tracking.cells import failed_cell
+from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 
 
@@ -69,6 +69,22 @@ def test_the_page_tells_every_part(report: str) -> None:
     assert report.count('<img src="data:image/svg+xml;base64,') == 2
     assert report.count("<details open>") == 1
     assert report.count('<div class="scheme">') == 2
+
+
+@pytest.mark.parametrize("dev", [{}, {"dev/score": 0.5}])
+def test_without_dcs_the_best_scheme_of_other_methods_is_shown(dev: dict[str, float]) -> None:
+    cells = [
+        make_cell(n, identity={"task": "t", "method": method}, metrics=figures)
+        for n, (method, figures) in enumerate(
+            [
+                ("batch", {"test/accuracy": 0.8, "test/cobias": 0.4}),
+                ("logistic", {"test/accuracy": 0.7, "test/cobias": 0.1} | dev),
+                ("dnip", {"test/accuracy": 0.6, "test/cobias": 0.1} | dev),
+            ]
+        )
+    ]
+    shown = re.findall(r'<div class="scheme">.*?</div>', _render(cells), re.DOTALL)
+    assert len(shown) == 1 and "runs/run00001" in shown[0], "not that of the second cell"
 
 
 def test_a_sweep_may_have_no_search_and_must_have_a_finished_cell() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -112,17 +113,20 @@ def _build_schemes(
 ) -> list[dict[str, Any]]:
     """Return the schemes to show, one per model and task.
 
-    It is of DCS or, if there are none, of another method: the one with the best development score
-    at the largest number of shots. Each has a ``name``, a ``link``, the name of its
-    ``calibration``, and ``classes``: name, kind of correction and its effect.
+    It is of DCS or, if there are none, of another method: the one with the best score at the
+    largest number of shots: on development rows or, if a scheme has none, on test rows. Each has a
+    ``name``, a ``link``, the name of its ``calibration``, and ``classes``: name, kind of
+    correction and its effect.
     """
+    tuned = [cell for cell in cells if cell.record.finished and has_chosen(cell.record)]
+    shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
+    by_dev = all("dev/score" in cell.record.metrics for cell in shown)
 
     def merit(cell: StoredCell) -> tuple[float, float]:
         who, metrics = cell.record.identity, cell.record.metrics
-        return shots_rank(who.get("shots")), metrics.get("dev/score", 0.0)
+        tested = metrics.get("test/accuracy", -math.inf) - metrics.get("test/cobias", 0.0)
+        return shots_rank(who.get("shots")), metrics["dev/score"] if by_dev else tested
 
-    tuned = [cell for cell in cells if cell.record.finished and has_chosen(cell.record)]
-    shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
     best: dict[tuple[object, object], StoredCell] = {}
     for cell in sorted(shown, key=merit, reverse=True):
         best.setdefault((cell.record.who["model"], cell.record.who["task"]), cell)
