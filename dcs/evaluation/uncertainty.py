@@ -49,6 +49,9 @@ _ROUNDING: Final = 1e-9
 _BISECTIONS: Final = 20
 _END_BISECTIONS: Final = 60
 
+#: Fewest splits of which the spread is estimated: of two it is often small by chance.
+_FEWEST_SPLITS: Final = 3
+
 #: Smaller probabilities are not distinguished.
 _LEAST_P: Final = 1e-9
 
@@ -625,9 +628,9 @@ class SplitComparison:
     mean : float
         Mean of the differences, in their units.
     low, high : float
-        95 % confidence interval; NaN for a single split.
+        95 % confidence interval; NaN for fewer than three splits.
     p : float
-        Two-sided p-value of a mean of zero; NaN for a single split.
+        Two-sided p-value of a mean of zero; NaN for fewer than three splits, or without spread.
     n_splits : int
         Number of splits.
     """
@@ -672,11 +675,12 @@ def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> SplitCo
         raise InvalidInputError("differences: must be at least one finite number per split")
     ratio = finite_number(test_ratio, "test_ratio", positive=True)
     mean, n = float(values.mean()), values.size
-    if n == 1:
-        return SplitComparison(mean, math.nan, math.nan, math.nan, 1)
+    if n < _FEWEST_SPLITS:
+        return SplitComparison(mean, math.nan, math.nan, math.nan, n)
     error = math.sqrt((1.0 / n + ratio) * float(values.var(ddof=1)))
     reach = float(stdtrit(n - 1, 0.975)) * error
-    p = 2.0 * float(stdtr(n - 1, -abs(mean) / error)) if error > 0.0 else float(mean == 0.0)
+    without_spread = 1.0 if mean == 0.0 else math.nan
+    p = 2.0 * float(stdtr(n - 1, -abs(mean) / error)) if error > 0.0 else without_spread
     return SplitComparison(mean, mean - reach, mean + reach, p, n)
 
 

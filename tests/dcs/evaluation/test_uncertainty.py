@@ -221,10 +221,11 @@ def test_it_is_student_s_test_with_an_error_that_grows_by_the_rows_shared(ratio:
 
 
 def test_extremes_of_splits() -> None:
-    single = compare_over_splits([1.0], test_ratio=0.5)
-    assert single.mean == 1.0 and math.isnan(single.p) and math.isnan(single.low)
-    assert compare_over_splits([0.0, 0.0], test_ratio=0.5).p == 1.0
-    assert compare_over_splits([1.0, 1.0], test_ratio=0.5).p == 0.0
+    for few in ([1.0], [0.9, 1.1]):
+        found = compare_over_splits(few, test_ratio=0.5)
+        assert found.mean == 1.0 and math.isnan(found.p) and math.isnan(found.low)
+    assert compare_over_splits([0.0] * 3, test_ratio=0.5).p == 1.0
+    assert math.isnan(compare_over_splits([1.0] * 3, test_ratio=0.5).p)
     for values, ratio in (([], 0.5), ([math.nan], 0.5), ([1.0], 0.0)):
         with pytest.raises(InvalidInputError):
             compare_over_splits(values, test_ratio=ratio)

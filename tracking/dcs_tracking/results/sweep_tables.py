@@ -383,7 +383,7 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
     Returns
     -------
     ResultTable
-        A row per source and method: means over the paired cells, and the mean change. For several
+        A row per source and method: means over the paired cells, and the mean change. From three
         seeds, with the p-value of the corrected resampled t-test of Nadeau and Bengio.
 
     Raises
@@ -426,5 +426,5 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
         frame=frame,
         text=filled(text),
         words=tuple(by),
-        about="p: corrected resampled t-test over seeds (Nadeau and Bengio).",
+        about="p: corrected resampled t-test over three or more seeds (Nadeau and Bengio).",
     )
