@@ -97,6 +97,10 @@ def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(new_outp
     compared = done("compare", "before", "after", "--runs", folder).out
     (row,) = (line for line in compared.splitlines() if "DCS" in line)
     assert "51.5 → 61.5" in row and "+10.0" in row
+    told = json.loads(done("compare", "before", "after", "--json", "--runs", folder).out)
+    (numbers,) = told["rows"]
+    assert numbers["accuracy_change"] == pytest.approx(0.1) and numbers["cells"] == 2
+    assert numbers["accuracy_p"] is None, "two seeds show no chance"
     done("rm", "before", "--yes", "--runs", folder)
     assert {path.stem[:5] for path in (folder / "cells").glob("*.json")} == {"after"}
     assert "0 cells" in done("runs", "before", "--runs", folder).out

@@ -216,7 +216,7 @@ def compare(
     """Compare two sweeps over the cells that both have.
 
     Prints the change of each method on each source from the first sweep to the second, tested
-    over seeds. MLflow compares two runs.
+    over seeds. `--json` has the numbers, as fractions. MLflow compares two runs.
 
     Example: `dcs compare before after`
     """
@@ -232,7 +232,7 @@ def compare(
     console.print(f"{table.title}: {first} → {second}", style="bold")
     console.print(shown)
     console.print(table.about)
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    rows = json.loads(table.frame.to_json(orient="records", double_precision=15))
     conclude({"sweeps": [first, second], "rows": rows}, as_json=as_json)
 
 
