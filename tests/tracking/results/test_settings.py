@@ -10,6 +10,7 @@ import pytest
 from dcs_tracking.records import CellRecord
 from dcs_tracking.results import settings
 from dcs_tracking.store.views import cell_name
+from dcs_workflows.config.sweep import value_label
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 
@@ -71,7 +72,7 @@ def test_main_cells_are_the_usual_ones_and_what_the_ablation_does_not_touch() ->
     [
         ("weight_scale", (60, None, 10), None, [10, 60, None], ["10", "60", "tuned"]),
         ("memberships", (5, 2), 5, [2, 5], ["2", "5"]),
-        ("optimization_size", (100, None), None, [100, None], ["100", "all"]),
+        ("optimization_size", (100, None), None, [100, None], ["100", "full"]),
         ("prefer", ("accuracy", "balance"), "balance", ["accuracy", "balance"], None),
         (
             "objective",
@@ -89,6 +90,16 @@ def test_the_values_of_an_axis(
     (axis,) = settings.axes_of(cells)
     assert (axis.main, axis.in_order) == (main, in_order)
     assert [axis.short(value) for value in axis.in_order] == (short or in_order)
+
+
+def test_bounds_have_the_words_that_only_accepts() -> None:
+    spaces: list[dict[str, Any]] = [{"weight_scale": each} for each in ([10, 120], [10, 30], [30])]
+    cells = [cell for space in spaces for cell in tuned(space=space)]
+    (axis,) = settings.axes_of(cells)
+    assert {*map(axis.short, axis.values)} == {
+        value_label("weight_scale", value) for value in (None, (10, 30), 30)
+    }
+    assert axis.short(axis.main) == "tuned"
 
 
 def test_names_of_runs_differ_where_mlflow_shows_them() -> None:

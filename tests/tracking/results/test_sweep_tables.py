@@ -64,11 +64,11 @@ def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     cells += [*paper_cells(tasks=("trec",), optimization_size=None), failed_cell(9)]
     table = tables.main_results(Cells.of(cells))
     assert table.frame[["method", "seeds"]].to_numpy().tolist() == [["uncorrected", 3], ["dcs", 3]]
-    assert "optimization size all" in table.about
+    assert "optimization size full" in table.about
 
     (table,) = tables.ablation_tables(Cells.of(cells))
     assert table.name == "optimization_size_ablation"
-    assert [row[2:4] for row in table.rows] == [("DCS", "100"), ("DCS", "all")]
+    assert [row[2:4] for row in table.rows] == [("DCS", "100"), ("DCS", "full")]
     assert table.frame["optimization_size"].tolist() == [100, None]
     for kept in (0, 1):
         tuner = {"keep_unlabelled": kept}

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dcs.methods.parameters import PARAMETERS
 from dcs_tracking.records import CellRecord
 from dcs_tracking.schema import OBJECTIVE, OPTIMIZATION_SIZE
 
@@ -24,17 +25,22 @@ _GROUP: Final = ("model", "task", "shots", "method")
 _PARTS: Final = ("judge", "space", "search")
 _NOT_SETTINGS: Final = frozenset({*_GROUP, "seed", "tuner", OBJECTIVE})
 
+#: What a study explores by default, as text, by knob.
+_TUNED: Final = {row.name: json.dumps(row.values) for row in PARAMETERS if len(row.values) > 1}
+
+_OTHERS: Final = {OPTIMIZATION_SIZE: "full", "memberships": "all"}
+NONE_LABELS: Final = dict.fromkeys(_TUNED, "tuned") | _OTHERS
+"""Text of None by setting, where it does not mean that there is none."""
+
 #: Preferred main values of settings, with which ablations are compared.
 _MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("full",),
     OPTIMIZATION_SIZE: (None,),
-    "weight_scale": ("[10, 120]", None, 30),
+    "weight_scale": (_TUNED["weight_scale"], None, 30),
     "memberships": (None,),
     "prefer": ("no-harm", "balance"),
     "keep_unlabelled": (False,),
 }
-#: Text of None, where it does not mean that there is none.
-_NONE: Final = {OPTIMIZATION_SIZE: "all", "weight_scale": "tuned", "memberships": "all"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +86,10 @@ class Axis:
 
     def short(self, value: Any) -> str:
         """Format a value, for use under a head that names the setting."""
-        if value is None:
-            return _NONE.get(self.name, "none")
+        if value is None or value == _TUNED.get(self.name):
+            return NONE_LABELS.get(self.name, "none")
+        if isinstance(value, str) and value.startswith("["):
+            return "..".join(map(str, json.loads(value)))
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def words(self, value: Any) -> str:

@@ -19,7 +19,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import method_names
 from dcs_tracking import schema
 from dcs_tracking.records import UNCORRECTED, CellRecord
-from dcs_tracking.results.settings import own_settings
+from dcs_tracking.results.settings import NONE_LABELS, own_settings
 
 #: Tag of an experiment of MLflow's pages for model training, and the same in links: without it,
 #: they open the pages for language models.
@@ -118,8 +118,7 @@ def identity_of(record: CellRecord, varied: Collection[str] = ()) -> dict[str, s
     """Return what distinguishes the cell of a sweep, by the tags of its run without prefix."""
     own = {key: value for key, value in record.who.items() if value is not None}
     settings = own_settings(record, (*varied, *schema.SETTING_TAGS))
-    if record.identity.get(schema.OPTIMIZATION_SIZE) is None:
-        settings[schema.OPTIMIZATION_SIZE] = "full"
+    settings.setdefault(schema.OPTIMIZATION_SIZE, NONE_LABELS[schema.OPTIMIZATION_SIZE])
     return {key: schema.shorten(value, schema.TAG_LIMIT) for key, value in own.items()} | settings
 
 

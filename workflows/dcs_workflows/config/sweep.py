@@ -32,6 +32,7 @@ from dcs.prompting.files import get_task
 from dcs.prompting.tasks import parse_shots
 from dcs.selection.methods import get_method, method_names
 from dcs_tracking.archive import TrackingSettings
+from dcs_tracking.results.settings import NONE_LABELS
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.tuner import (
     PARTS,
@@ -58,9 +59,6 @@ ABLATED: Final = {
     for name in model.model_fields
     if name not in ("objective", *PARTS)
 }
-
-#: Displayed name of the value None of an axis; the default is "none".
-_NONE_LABELS: Final = {"weight_scale": "tuned", "memberships": "all", "optimization_sizes": "full"}
 
 
 def _as_single(value: Any) -> Any:
@@ -120,7 +118,7 @@ def value_label(axis: str, value: Any) -> str:
     """
     if isinstance(value, tuple):
         return "..".join(map(str, value))
-    return _NONE_LABELS.get(axis, "none") if value is None else str(value)
+    return NONE_LABELS.get(axis, "none") if value is None else str(value)
 
 
 def _check_table(value: Any) -> Any:
