@@ -53,16 +53,6 @@ def describe_rows(probs: ArrayLike, predictions: ArrayLike) -> dict[str, Any]:
     return {"rows": len(values), "means": means.tolist(), "variances": variances.tolist()}
 
 
-def repredicted(reference: Mapping[str, Any], confusion: ArrayLike) -> dict[str, Any]:
-    """Return a reference with the predictions of another scheme, from its confusion matrix."""
-    counts = np.asarray(confusion, np.float64).sum(axis=0)
-    shares = counts / counts.sum()
-    n = shares.size
-    means, variances = (np.array(reference[name]) for name in ("means", "variances"))
-    means[n : 2 * n], variances[n : 2 * n] = shares, shares * (1.0 - shares)
-    return {**reference, "means": means.tolist(), "variances": variances.tolist()}
-
-
 def _features(probs: ArrayLike, predictions: ArrayLike) -> Array:
     """Return class probabilities, predicted classes and confidence side by side, [M, 2 N + 1]."""
     given = np.asarray(probs, np.float64)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dcs.data.table import ProbabilityTable
+from dcs.evaluation.drift import compare_rows
+from dcs.schemes.scheme import CorrectionScheme
 from dcs_workflows.study.cell import compute_cell, evidence
 from tests.workflows.conftest import biased_table, toy_cell
 
@@ -36,3 +40,17 @@ def test_evidence_counts_the_rows_that_only_one_has_right() -> None:
     assert found["gained"] == sum(b != label == a for label, b, a in pairs)
     assert found["lost"] == sum(a != label == b for label, b, a in pairs)
     assert np.trace(found["confusion"]) == sum(label == a for label, _, a in pairs)
+
+
+def test_few_labels_of_some_classes_are_no_alarm_in_new_rows() -> None:
+    table = biased_table(900)
+    known = (table.labels == 0) & (np.arange(900) < 90) | (np.arange(900) < 45)
+    some = replace(table, labels=np.where(known, table.labels, -1))
+    cell = toy_cell(some, method="dnip")
+    record = compute_cell(cell, {"optimization": some, "test": biased_table(60)}, sweep="toy")
+    assert record.front is not None
+    scheme = CorrectionScheme.from_dict(record.scheme)
+    batches = [biased_table(300, seed=seed).probs for seed in range(1, 21)]
+    reference = scheme.provenance["reference"]
+    ps = [compare_rows(reference, probs, scheme.predict(probs)).p for probs in batches]
+    assert np.mean(np.array(ps) <= 0.05) <= 0.1

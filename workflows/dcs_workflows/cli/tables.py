@@ -299,10 +299,10 @@ def pick(
 
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
-    from dcs.evaluation.drift import repredicted
+    from dcs.evaluation.drift import describe_rows
     from dcs_workflows.cli.views import show_front
     from dcs_workflows.study.cell import evidence, predictions
-    from dcs_workflows.tables import HELD_OUT
+    from dcs_workflows.tables import FITTED, HELD_OUT
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
@@ -321,12 +321,12 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     show_front(picked, scheme=new)
     _print_paragraph(new.explain())
-    file = path.with_name(HELD_OUT)
-    held_out = dcs.ProbabilityTable.read(file) if file.exists() else None
+    files = (path.with_name(name) for name in (FITTED, HELD_OUT))
+    fitted, held_out = (dcs.ProbabilityTable.read(f) if f.exists() else None for f in files)
     # Schemes of several tables have no reference.
     if "reference" in provenance:
         shown = evidence(picked, *predictions(held_out, new), len(new.classes))
-        reference = repredicted(provenance["reference"], shown["confusion"])
+        reference = fitted and describe_rows(fitted.probs, new.predict(fitted.probs))
         new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
     applied = f"dcs apply {shlex.quote(str(path))} ROWS"
     _write_result(path, new, picked, verdict=_judged(held_out, new), apply=applied)

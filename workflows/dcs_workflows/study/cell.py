@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
-from dcs.evaluation.drift import describe_rows, repredicted
+from dcs.evaluation.drift import describe_rows
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions, design_effect, metric_intervals
 from dcs.schemes.scheme import CorrectionScheme
@@ -97,11 +97,8 @@ def compute_cell(
     judged = predictions(test, scheme)
     kept = {"held_out": evidence(fitted.front, *judged, test.n_classes)}
     if isinstance(optimization, ProbabilityTable):
-        probs = optimization.probs
-        described = describe_rows(probs, scheme.predict(probs))
-        if fitted.front is not None:  # Its predictions were not fitted on their rows.
-            described = repredicted(described, kept["held_out"]["confusion"])
-        kept["reference"] = described
+        # Of all rows, since those with labels may be few, or chosen.
+        kept["reference"] = describe_rows(optimization.probs, scheme.predict(optimization.probs))
     scheme = _add_provenance(scheme, cell, optimization, **kept)
     metrics, class_accuracies = _score(*judged, test)
     metrics |= fitted.metrics
