@@ -42,7 +42,10 @@ Models = Annotated[
 Engine = Annotated[
     str | None, option("NAME", "Scoring engine: transformers, vllm, openai or a plug-in.")
 ]
-Limit = Annotated[int | None, option("ROWS", "Maximum number of texts per split.", min=1)]
+_LIMIT = "Maximum number of texts per split."
+Limit = Annotated[int | None, option("ROWS", _LIMIT, min=1)]
+#: Of a sweep: fewer are refused by its configuration.
+SweepLimit = Annotated[int | None, option("ROWS", _LIMIT, min=20)]
 
 
 def _output(value: Path) -> Path:

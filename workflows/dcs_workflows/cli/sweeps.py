@@ -282,7 +282,7 @@ def sweep(
     only: Annotated[
         list[str] | None, option("AXIS=VALUE,...", "Restrict the cells: tasks=trec,rte")
     ] = None,
-    limit: options.Limit = None,
+    limit: options.SweepLimit = None,
     settings: options.Settings = None,
     dry_run: Annotated[
         bool, flag("--dry-run", "Only print the axes and the remaining work.")
