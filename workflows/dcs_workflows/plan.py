@@ -51,6 +51,11 @@ from dcs_workflows.tables import (
 ORIGINS: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: ``1 cell``, ``1,200 cells``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """The settings in which the cells of one table differ.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from dcs.evaluation.drift import compare_rows, describe_rows
 

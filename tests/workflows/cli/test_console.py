@@ -133,3 +133,10 @@ def test_what_is_printed_of_a_sweep_does_not_grow_with_its_cells(tmp_path, capsy
     accuracies = [r.metrics["test/accuracy"] for r in records if r.identity["method"] == "dcs"]
     assert f"{100 * np.mean(accuracies):.1f}" in said
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(records) - 9
+
+
+@pytest.mark.parametrize("shots", [None, 1])
+def test_a_column_of_shots_is_shown_where_they_are_known(shots, tmp_path, capsys):
+    show_results(paper_cells(tasks=("trec",), shots=(shots,)), tmp_path / "results.csv")
+    words = capsys.readouterr().out.split()
+    assert ("shots" in words) == (shots is not None) and "None" not in words

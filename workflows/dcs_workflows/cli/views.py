@@ -37,7 +37,7 @@ from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.sweeps import announce
 from dcs_workflows.config.sweep import value_label
 from dcs_workflows.parallel import repeating
-from dcs_workflows.plan import ORIGINS, Progress, SweepPlan
+from dcs_workflows.plan import ORIGINS, Progress, SweepPlan, counted
 from dcs_workflows.tables import Rows
 
 #: Interval between progress lines if the output is not a terminal.
@@ -62,8 +62,8 @@ def headline(plan: SweepPlan) -> str:
     """Return the size of a sweep and how much of it is finished, on one line."""
     failed = f", {plan.n_failed} failed" if plan.n_failed else ""
     return (
-        f"{plan.config.name}: {_count(len(plan.sources), 'table')}, "
-        f"{_count(plan.n_cells, 'cell')}; {_count(len(plan.ended) - plan.n_failed, 'cell')} "
+        f"{plan.config.name}: {counted(len(plan.sources), 'table')}, "
+        f"{counted(plan.n_cells, 'cell')}; {counted(len(plan.ended) - plan.n_failed, 'cell')} "
         f"finished earlier{failed}"
     )
 
@@ -75,8 +75,8 @@ def show_plan(plan: SweepPlan) -> None:
     if not plan.has_work:
         console.print("nothing to do")
         return
-    unscored = _count(len(plan.missing_tables), "table")
-    missing = _count(plan.n_cells - len(plan.ended), "cell")
+    unscored = counted(len(plan.missing_tables), "table")
+    missing = counted(plan.n_cells - len(plan.ended), "cell")
     console.print(f"to do: {unscored} to score, {missing} to compute")
 
 
@@ -92,10 +92,6 @@ def _axes(plan: SweepPlan) -> Iterator[str]:
         counts = cells.get(axis, dict.fromkeys(values))
         named = (value_label(axis, v) + (f" ({n:,})" if n else "") for v, n in counts.items())
         yield f"  {axis}: {', '.join(named)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def show_results(records: Sequence[CellRecord], file: Path) -> None:
@@ -134,7 +130,7 @@ def results_table(cells: Cells, *, means: bool = False) -> Table:
     """
     axes = cells.axes
     several = not means or cells.frame["shots"].nunique() > 1
-    shots = ["shots"] if several else []
+    shots = ["shots"] if several and cells.frame["shots"].notna().any() else []
     rows = cells.estimates([*shots, "method", *(axis.name for axis in axes)])
     if means:
         others = [name for name in MEASURE_COLUMNS if not name.endswith("mean")]
@@ -146,7 +142,7 @@ def results_table(cells: Cells, *, means: bool = False) -> Table:
         method = row["method"]
         settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
         metrics = (marked(row, measure) for measure in MEASURES)
-        named = [str(row[name]) for name in shots]
+        named = ["" if row[name] is None else str(row[name]) for name in shots]
         style = "" if method == UNCORRECTED else "bold"
         table.add_row(*named, method_title(method), *settings, *metrics, style=style)
     if (more := len(rows) - _MOST_ROWS) > 0:

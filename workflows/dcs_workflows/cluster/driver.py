@@ -28,6 +28,7 @@ from dcs_workflows.plan import (
     Cell,
     Progress,
     SweepPlan,
+    counted,
     sharing,
 )
 from dcs_workflows.study.cell import compute_cell, failed_record
@@ -191,10 +192,10 @@ class Driver:
             raise gone(last_line(error)) from error
         seen = self._progress
         if self._spent and (cells := seen.cells_total - seen.cells_done):
-            tables = seen.tables_total - seen.tables_done
+            tables = counted(seen.tables_total - seen.tables_done, "table")
             raise BudgetSpentError(
-                f"the budget of {' and '.join(sorted(self._spent))} is spent; {tables} tables and "
-                f"{cells} cells are left; run the same command again to go on"
+                f"the budget of {' and '.join(sorted(self._spent))} is spent; left: {tables} and "
+                f"{counted(cells, 'cell')}; run the same command again to go on"
             )
         if self._pool.unscored:
             first, *others = self._pool.unscored
