@@ -163,7 +163,8 @@ def test_rows_that_moved_are_an_alarm_and_labels_settle_it(tmp_path: Path, outpu
         plain.write(tmp_path / "broken.parquet")
         assert "is broken" in done("check", scheme, tmp_path / "broken.parquet", code=3).out
     done("pick", scheme, "--prefer", "accuracy")
-    assert "show no change" in done("check", scheme, tmp_path / "same.parquet").out
+    out = done("check", scheme, tmp_path / "same.parquet").out
+    assert "show no change" in out and "--prefer no-harm" in out
     held_out = dcs.CorrectionScheme.load(scheme).provenance["held_out"]
     assert "margin" not in held_out and np.sum(held_out["confusion"]) == biased.n_rows
     dcs.CorrectionScheme.identity(biased.classes).save(tmp_path / "old.json")

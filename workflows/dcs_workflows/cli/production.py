@@ -169,11 +169,14 @@ def check(
         metrics |= {"check/change": (gained - lost) / size, "check/change_low": low}
         console.print(
             f"accuracy on {known.sum()} labelled rows: {100 * (gained - lost) / size:+.1f} points "
-            f"against uncorrected, with {_CONFIDENCE:.0%} confidence at least {100 * low:+.1f}"
+            f"against uncorrected, with {100 * _CONFIDENCE:g} % confidence at least "
+            f"{100 * low:+.1f}"
         )
     kept = margin is not None and low >= -margin / 100
     broken = margin is not None and high < -margin / 100
-    if margin is not None:
+    if margin is None:
+        console.print("no accuracy was promised; schemes of --prefer no-harm that correct do so")
+    else:
         verdict = "is kept" if kept else "is broken" if broken else "is neither shown nor refuted"
         console.print(f"the promise of at most {margin:.2g} points below uncorrected {verdict}")
         total = float(np.sum(held_out["confusion"]))
