@@ -127,6 +127,8 @@ def ui(
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise ConfigError(f"--port {port}: in use, perhaps by another dcs ui; choose another")
     os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
+    # Each of its processes repeats those of its own dependencies; errors are logged all the same.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
     first = next(iter(links.values()), here)
     console.print(f"MLflow will be ready in a few seconds at {first}", style="bold")
     for name, link in [*links.items()][1:]:
