@@ -99,8 +99,9 @@ def test_cells_of_an_ensemble_wait_for_its_last_table(output):
 
 def test_tune_and_apply_several_tables(tmp_path, output):
     paths = _tables(tmp_path, 1200)
-    done("tune", *paths, "--method", "batch", *UNDRAWN, "-o", output)
+    said = done("tune", *paths, "--method", "batch", *UNDRAWN, "-o", output).out
     path = output / "a+b+c-batch" / "scheme.json"
+    assert f"dcs apply {path} ROWS_a ROWS_b ROWS_c" in said
     scheme = CorrectionScheme.load(path)
     assert scheme.inputs == ("a", "b", "c")
     done("apply", path, *paths, "-o", tmp_path / "fixed.csv")
@@ -111,7 +112,7 @@ def test_tune_and_apply_several_tables(tmp_path, output):
     plain = [each.with_suffix(".csv") for each in paths]  # which say nothing of their origin
     for file, each in zip(plain, paths, strict=True):
         pd.read_parquet(each).to_csv(file, index=False)
-    for wrong in (paths[:2], [paths[1], paths[0], paths[2]], plain[::-1]):
+    for wrong in (paths[:2], [paths[1], paths[0], paths[2]], plain[::-1], paths[:1] * 3):
         done("apply", path, *wrong, "-o", tmp_path / "no.parquet", code=2)
     assert not (tmp_path / "no.parquet").exists()
     refused("evaluate", paths[0], "--scheme", path, says=[str(path), "dcs apply"])
@@ -135,5 +136,6 @@ def test_what_does_not_go_together_is_refused(tmp_path):
     for wrong, said in (
         ([paths[0], paths[0]], "twice"),
         ([*paths, "--test", paths[0]], "--test"),
+        ([*paths[:2], *(f"--test={tmp_path / name}" for name in ("b_test", "a_test"))], "b, a"),
     ):
         refused("tune", *wrong, *UNDRAWN, "-o", tmp_path / "runs", says=[said])

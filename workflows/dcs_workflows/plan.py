@@ -640,6 +640,12 @@ def plan_tuning(
     """
     if test and len(test) != len(tables):
         raise ConfigError(f"--test: {len(test)} for {len(tables)} tables; give one for each")
+    names, tested = ([*map(source_name, each)] for each in (tables.values(), test))
+    owners = [max((n for n in names if t.startswith(n)), key=len, default="") for t in tested]
+    if owners != names and sorted(owners) == sorted(names):
+        raise ConfigError(
+            f"--test {', '.join(tested)}: are for {', '.join(owners)}, by their names"
+        )
     paths = [*map(str, tables.values())]
     given: list[Any] = [*zip(paths, map(str, test), strict=True)] if test else paths
     content = {

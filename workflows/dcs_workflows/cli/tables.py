@@ -166,10 +166,8 @@ def tune(
     planned = {cell.method: cell for cells in plan.cells.values() for cell in cells}[method]
     usual = get_method(method).compared(int(rows["optimization"].labelled.sum()))
     rule = getattr(planned.tuner or usual, "preference", None)
-    asked = {
-        "cell": planned.key,
-        "rule": rule and {k: v for k, v in asdict(rule).items() if v is not None},
-    }
+    given = rule and {k: v for k, v in asdict(rule).items() if v is not None}
+    asked = {"cell": planned.key, "rule": given}
     noted = {} if replace_ or not path.exists() else dcs.CorrectionScheme.load(path).provenance
     if any(noted.get(name, value) != value for name, value in asked.items()):
         raise ConfigError(
@@ -179,7 +177,6 @@ def tune(
     for line in plan.remarks:
         console.print(line)
     ((source, *_),) = plan.sources.values()
-    unnamed = (None, source.task)
     with options.recording(
         tracking_uri,
         output=output,
@@ -191,7 +188,7 @@ def tune(
             **plan.config.model_dump(mode="json", exclude={"models", "tasks", "shots"}),
         },
         # What names the table, since all that are tuned are in one experiment.
-        varies=["task", *(n for n in ("model", "shots") if getattr(source, n) not in unnamed)],
+        varies=("task",) if source.model == source.task else ("task", "model", "shots"),
         run_name=name,
         at_end=True,
     ) as recorder:
@@ -210,7 +207,7 @@ def tune(
             views.show_front(front, scheme=scheme)
         words = scheme.explain()
         _print_paragraph(words)
-        applied = f"dcs apply {shlex.quote(str(path))} ROWS"
+        applied = _apply_command(path, scheme)
         said = _judged(rows["test"], scheme)
         _write_result(path, scheme, front, rows, verdict=said, apply=applied)
         console.print(f"scheme written to {path}")
@@ -282,6 +279,12 @@ def _write_result(
     write_together(files)
 
 
+def _apply_command(path: Path, scheme: CorrectionScheme) -> str:
+    """Return the command that applies a scheme, with a placeholder for each of its tables."""
+    rows = [f"ROWS_{name}" for name in scheme.inputs] if len(scheme.inputs) > 1 else ["ROWS"]
+    return shlex.join(["dcs", "apply", str(path), *rows])
+
+
 def _print_paragraph(sentences: Sequence[str]) -> None:
     console.print("", *(f"  {sentence}" for sentence in sentences), "", sep="\n")
 
@@ -328,8 +331,8 @@ def pick(
         shown = evidence(picked, *predictions(held_out, new), len(new.classes))
         reference = fitted and describe_rows(fitted.probs, new.predict(fitted.probs))
         new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
-    applied = f"dcs apply {shlex.quote(str(path))} ROWS"
-    _write_result(path, new, picked, verdict=_judged(held_out, new), apply=applied)
+    said, applied = _judged(held_out, new), _apply_command(path, new)
+    _write_result(path, new, picked, verdict=said, apply=applied)
     same = picked.chosen == before.chosen
     console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
 
@@ -438,6 +441,8 @@ def apply(
     from dcs_workflows.cli.views import warn_of_fitted_rows
     from dcs_workflows.tables import source_name
 
+    if len({file.resolve() for file in files}) < len(files):
+        raise ConfigError(f"{', '.join(map(str, files))}: a table is given twice; give each once")
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     target = target_of(rows, output, "corrected")
     # Rows that are printed must not be mixed with messages.
