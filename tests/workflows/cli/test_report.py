@@ -57,7 +57,7 @@ def test_sweeps_are_put_together(runs, tmp_path):
     assert "<h1>paper and plain</h1>" in text and "COBias rte" in text
 
 
-def test_sweeps_that_differ_only_in_their_rows_have_no_mean(dcs, new_output, tmp_path):
+def test_sweeps_that_differ_only_in_their_rows_have_no_mean(new_output, tmp_path):
     folder = new_output()
     for name, seeds in (("third", (0, 1)), ("half", (1, 2))):
         cells = [
