@@ -17,7 +17,7 @@ PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo findings calibration docs package check audit licences clean
+.PHONY: help install lock demo calibration docs package check audit licences clean
 .PHONY: fuzz soak mutants test test-slow test-docs test-browser test-faults test-vllm test-gpu transformers-on-gpu on-gpu
 .PHONY: test-minimum test-latest test-python on-python test-base coverage
 
@@ -57,20 +57,7 @@ lock:  ## update constraints.txt and the hashes of requirements*.txt from pyproj
 demo: $(INSTALLED)  ## run the main job on the embedded model and tasks
 	$(BIN)/dcs quickstart
 
-# FOLDER=... holds the tables, RUNS=... the output; MORE='--only seeds=0' selects a part.
 RUNS := dcs-runs
-FINDINGS := findings findings_rows findings_moves findings_terms findings_weights findings_selection
-findings: $(INSTALLED)  ## compute the results of reports/findings.md from the tables in FOLDER=...
-	@test -n "$(FOLDER)" || { echo 'findings: FOLDER is not set; run make findings FOLDER=...'; exit 2; }
-	$(BIN)/python scripts/overlapping_tables.py $(RUNS)/overlapping
-	$(BIN)/dcs sweep benchmarks/configs/findings.yaml --tables $(RUNS)/overlapping --set name=findings_overlapping \
-		--output $(RUNS) $(MORE)
-	for name in $(FINDINGS); do \
-		$(BIN)/dcs sweep benchmarks/configs/$$name.yaml --tables $(FOLDER) --output $(RUNS) $(MORE) || exit; done
-	for name in $(FINDINGS) findings_overlapping; do \
-		$(BIN)/python -m benchmarks.findings $$name --runs $(RUNS) --figure $(RUNS)/$$name.svg \
-			> $(RUNS)/$$name.md || exit; done
-
 # Both parts continue what is in RUNS/calibration. Worlds before 2000 served to design the rule.
 WORLDS := 200
 DRAWS := 500

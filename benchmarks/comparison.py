@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
-from benchmarks.findings import named_cells, sweep_records
 from dcs.data.table import ProbabilityTable
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import percent
 from dcs.io import content_key
@@ -32,6 +32,7 @@ from dcs.selection.preference import pareto_front
 from dcs_tracking import Archive, CellRecord
 from dcs_tracking.results import settings
 from dcs_tracking.results.cells import (
+    SOURCE,
     Cells,
     has_chosen,
     method_title,
@@ -66,6 +67,28 @@ _LABELS_NOTE: Final = (
 )
 _LABEL_FREE: Final = frozenset({"uncorrected", "batch"})
 _ALONE, _BOTH, _NONE = "labelled rows alone", "with unlabelled rows", "all, without labels"
+
+
+def named_cells(cells: Cells) -> pd.DataFrame:
+    """Return `Cells.judged` with ``source`` (model, task, shots), ``name`` (method, setting)."""
+    frame = cells.judged
+    rows = frame.to_dict("records")
+    return frame.assign(
+        source=[name_of(row, *SOURCE) for row in rows],
+        name=[name_of(row, "method", "setting") for row in rows],
+    )
+
+
+def sweep_records(runs: Path, sweep: str) -> list[CellRecord]:
+    """Return the finished cells of a sweep in an output folder."""
+    archive = Archive(runs)
+    sweeps = archive.sweeps()
+    found = [each for each in sweeps if each.experiment == sweep]
+    if not found:
+        names = ", ".join(dict.fromkeys(each.experiment for each in sweeps))
+        raise InvalidInputError(f"{runs}: no sweep {sweep!r}; it has {names or 'none'}")
+    keys = dict.fromkeys(key for each in found for key in archive.keys(each.sweep_key))
+    return list(archive.finished(keys).values())
 
 
 class Point(NamedTuple):
