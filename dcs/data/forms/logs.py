@@ -197,7 +197,8 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
                 f"no token is the class {show(name)}, but {quoted(begun, 3)} may begin it; "
                 "request labels that are single tokens, such as letters"
             )
-    shares = [share for each in first if (share := class_masses(each, classes).sum()) > 0.0]
+    found = [class_masses(each, classes) for each in first]
+    shares = [masses.sum() for masses in found if masses.any()]
     if not shares or np.median(shares) < _LEAST_SHARE:
         top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
         likely = ",".join(sorted((text for text, _ in top.most_common(12)), key=natural))
@@ -207,9 +208,11 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
     told = {"id": "custom_id"} if "custom_id" in frame else {}
     rows = with_found(rest, _token_scores(first, classes, classes), told)
     remarks = [rows.remark, f"the classes have {np.mean(shares):.1%} of the probability"]
+    if guessed := sum(masses.any() and not masses.all() for masses in found):
+        share = "likely tokens lack a class, which has a share of the rest"
+        remarks.append(f"in {guessed:,} of {len(shares):,} answers the {share}")
     if absent:
-        unknown = "among the likely tokens of no answer, so that its probability is a guess"
-        remarks.append(f"warning: {quoted(absent)} is {unknown}")
+        remarks.append(f"warning: {quoted(absent)} is among the likely tokens of no answer")
     return replace(rows, remark="; ".join(filter(None, remarks)))
 
 

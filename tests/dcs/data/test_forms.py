@@ -117,7 +117,7 @@ def test_a_class_that_is_a_token_of_no_answer_has_a_share_of_the_rest() -> None:
     read = open_source(pd.DataFrame({"choices": answers}), Reading(classes=tuple(CLASSES)))
     maybe = CLASSES.index("maybe")
     np.testing.assert_allclose(read.table.probs[:, maybe], [0.1, 0.1])
-    assert "warning: 'maybe'" in read.remark
+    assert "2 of 2 answers" in read.remark and "warning: 'maybe'" in read.remark
 
 
 def test_the_contract_of_votes() -> None:
