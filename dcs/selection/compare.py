@@ -275,8 +275,8 @@ def front_of(
 
 def reference_of(fitting: Fitting, fits: Sequence[Fit], settings: SelectionSettings) -> Fit:
     """Return the fit that ``"balance"`` refers to: the mean of the best settings at beta 1."""
-    best = _best(fitting, fits, settings)
-    return min(best, key=lambda each: abs(each[1] - _REFERENCE_BETA))[0]
+    nearest = sorted(settings.betas, key=lambda beta: abs(beta - _REFERENCE_BETA))[:1]
+    return _best(fitting, fits, replace(settings, betas=tuple(nearest)))[0][0]
 
 
 def _best(

@@ -345,18 +345,10 @@ class FoldedRows:
         return CalibratedRows(calibrated, self.labels[known], balanced), place
 
 
-def _balanced_loss(logits: Array, truth: Labels, counts: Labels) -> float:
-    """Return the log loss with equal weight of all classes."""
+def _losses(logits: Array, truth: Labels) -> Array:
+    """Return the log loss of every row."""
     own = softmax(logits)[np.arange(truth.size), truth]
-    losses = -np.log(np.maximum(own, 1e-12))
-    weights = 1.0 / counts[truth]
-    return float((weights * losses).sum() / weights.sum())
-
-
-def _score(logits: Array, truth: Labels) -> float:
-    """Return accuracy minus COBias."""
-    found = ClassificationMetrics.from_predictions(truth, logits.argmax(axis=1), logits.shape[1])
-    return found.accuracy - found.cobias
+    return np.asarray(-np.log(np.maximum(own, 1e-12)))
 
 
 class Fitting:
@@ -456,6 +448,7 @@ class Fitting:
         self.counts = np.bincount(self.truth, minlength=probs.shape[1])
         self.pool: dict[str, float] = {}
         self._whole: dict[Fit, CorrectionScheme] = {}
+        self._logits: dict[Fit, Array] = {}
         self._complete: dict[Hyperparameters, Fit] = {}
 
     @property
@@ -477,9 +470,11 @@ class Fitting:
         logits = [self.logits_of(each) for each in found]
         scales = [self._scale(each) for each in logits]
         scaled = [scale * each for scale, each in zip(scales, logits, strict=True)]
+        losses = [_losses(each, self.truth) for each in scaled]
+        predictions = [each.argmax(axis=1) for each in scaled]
         # The rows outside a fold decide; development rows have been in no fit.
         weights = [
-            self._weights(scaled, (self._fold != fold) | (self.n_folds == 1))
+            self._weights(losses, predictions, (self._fold != fold) | (self.n_folds == 1))
             for fold in range(self.n_folds)
         ]
         # The share of batch calibration, which needs no labels, fades as labels increase.
@@ -501,20 +496,28 @@ class Fitting:
         used = np.flatnonzero(shares)
         self.pool = {"{} {:g} {:g}".format(*pool[i]): float(shares[i]) for i in used}
 
-    def _weights(self, logits: Sequence[Array], rows: NDArray[np.bool_]) -> Array:
+    def _weights(
+        self, losses: Sequence[Array], predictions: Sequence[Labels], rows: NDArray[np.bool_]
+    ) -> Array:
         """Return the weights of calibrations that some rows favour."""
         truth = self.truth[rows]
-        counts = np.bincount(truth, minlength=self.n_classes)
+        # All classes weigh the same in the likelihood.
+        shares = 1.0 / np.bincount(truth, minlength=self.n_classes)[truth]
         criteria = (
-            [-_balanced_loss(each[rows], truth, counts) for each in logits],
-            [_score(each[rows], truth) for each in logits],
+            [-float((shares * each[rows]).sum() / shares.sum()) for each in losses],
+            [self._score(truth, each[rows]) for each in predictions],
         )
-        number = round(math.sqrt(len(logits))) + 1
-        weights = np.zeros(len(logits))
+        number = round(math.sqrt(len(losses))) + 1
+        weights = np.zeros(len(losses))
         for values in criteria:
             best = np.argsort(-np.array(values), kind="stable")[:number]
             weights[best] += 0.5 / number
         return weights
+
+    def _score(self, truth: Labels, predictions: Labels) -> float:
+        """Return accuracy minus COBias."""
+        found = ClassificationMetrics.from_predictions(truth, predictions, self.n_classes)
+        return found.accuracy - found.cobias
 
     def logits_of(self, calibrations: Sequence[Calibration | None]) -> Array:
         """Return the logits of the held-out rows, each calibrated without its fold."""
@@ -531,10 +534,12 @@ class Fitting:
         """Return the corrected logits of the held-out rows, of a linear fit."""
         if fit.logits is not None:
             return fit.logits
-        logits = self.logits_of([scheme.calibration for scheme in fit.schemes])
-        for fold, scheme in enumerate(fit.schemes):
-            logits[self._fold == fold] += logarithms(scheme.corrections)
-        return logits
+        if fit not in self._logits:
+            logits = self.logits_of([scheme.calibration for scheme in fit.schemes])
+            for fold, scheme in enumerate(fit.schemes):
+                logits[self._fold == fold] += logarithms(scheme.corrections)
+            self._logits[fit] = logits
+        return self._logits[fit]
 
     def _scale(self, logits: Array) -> float:
         """Return the factor of the logits with the smallest loss, by Newton's method."""

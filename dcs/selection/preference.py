@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import takewhile
 from operator import attrgetter
@@ -189,8 +189,14 @@ class FrontPoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the point as stored in a front."""
-        confusion = [list(row) for row in self.confusion]
-        return asdict(self) | {"confusion": confusion, "scheme": self.scheme.to_dict()}
+        # Not all with `asdict`, which copies every number.
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return values | {
+            "settings": [*self.settings],
+            "confusion": [*map(list, self.confusion)],
+            "change": asdict(self.change),
+            "scheme": self.scheme.to_dict(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
