@@ -64,14 +64,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     OSError
         If the file cannot be written, or `path` is a device, a pipe or a socket.
     """
-    with _prepared(Path(path)) as temporary:
-        yield temporary
-        _put_in_place({Path(path): temporary})
-
-
-@contextmanager
-def _prepared(target: Path) -> Iterator[Path]:
-    """Yield an empty sibling with the permissions of a file, removed at last; errors name it."""
+    target = Path(path)
     if target.exists() and not (target.is_file() or target.is_dir()):
         # Root could replace /dev/null for all users.
         raise OSError(f"{target}: not a regular file; give the path of a file")
@@ -84,19 +77,12 @@ def _prepared(target: Path) -> Iterator[Path]:
             if target.is_file():
                 shutil.copymode(target, temporary)
             yield temporary
+            _fsync(temporary)
+            temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _put_in_place(written: Mapping[Path, Path]) -> None:
-    """Replace files by temporary ones, once all of these are on the disk."""
-    for temporary in written.values():
-        _fsync(temporary)
-    for target, temporary in written.items():
-        temporary.replace(target)
-    for folder in {target.parent for target in written}:
-        with suppress(OSError):  # Some network file systems cannot flush folders.
-            _fsync(folder)
+    with suppress(OSError):  # Some network file systems cannot flush folders.
+        _fsync(target.parent)
 
 
 def write_together(
@@ -116,28 +102,30 @@ def write_together(
         As of :func:`atomic_path`; all files are then as before.
     """
     with ExitStack() as stack:
-        written: dict[Path, Path] = {}
-        for path, content in files.items():
+        # The one that is begun last is put in its place first.
+        for path, content in reversed([*files.items()]):
             if content is None:
                 continue
-            written[path] = temporary = stack.enter_context(_prepared(path))
+            temporary = stack.enter_context(atomic_path(path))
             if callable(content):
                 content(temporary)
             else:
                 temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        _put_in_place(written)
-    for path in files.keys() - written.keys():
-        path.unlink(missing_ok=True)
+            _fsync(temporary)  # All are on the disk before one is in its place.
+    for path, content in files.items():
+        if content is None:
+            path.unlink(missing_ok=True)
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write `data` to `path` atomically."""
-    write_together({Path(path): data})
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` to `path` as UTF-8, atomically."""
-    write_together({Path(path): text})
+    atomic_write_bytes(path, text.encode())
 
 
 def _fsync(path: Path) -> None:
