@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from inspect import signature
 from pkgutil import resolve_name
-from typing import Any, Final, cast
-
-from pydantic import BaseModel, create_model
+from typing import Any, Final
 
 from dcs.errors import ConfigError, MissingDependencyError
 from dcs.io import Strict, validated
@@ -69,14 +66,10 @@ def engine_trait(engine: str, name: str) -> Any:
     return getattr(engine_class(engine), name, getattr(Engine, name))
 
 
-def engine_options(engine: str) -> type[BaseModel]:
+def engine_options(engine: str) -> type[Strict]:
     """Return the model of an engine's options, which :func:`load_scorer` accepts."""
-    kind = engine_class(engine)
-    if (options := getattr(kind, "options", None)) is not None:
-        return cast("type[BaseModel]", options)
-    named = (each for each in signature(kind).parameters.values() if each.kind != each.VAR_KEYWORD)
-    fields: Any = {each.name: (Any, None) for each in named if each.name != "model"}
-    return create_model("Options", __base__=Strict, **fields)
+    options: type[Strict] = engine_trait(engine, "options")
+    return options
 
 
 def load_scorer(

@@ -193,9 +193,8 @@ class Engine(ABC):
         Names of the installed packages whose versions determine the numbers.
     served : bool
         Whether a server hosts the models, so that the engine receives a name.
-    options : type of BaseModel
-        Names, types and defaults of the options. A scorer that does not derive from this class
-        need not have it: its options are then the arguments of its constructor.
+    options : type of Strict
+        Names, types and defaults of the options: the keyword arguments of the constructor.
     indecisive : frozenset of str
         Options that affect placement and speed only, and no number.
     gpu_option : str or None
@@ -212,7 +211,7 @@ class Engine(ABC):
     version: str = ""
     packages: ClassVar[tuple[str, ...]] = ()
     served: ClassVar[bool] = False
-    options: ClassVar[type[ReadingOptions]] = ReadingOptions
+    options: ClassVar[type[Strict]] = Strict
     indecisive: ClassVar[frozenset[str]] = frozenset()
     gpu_option: ClassVar[str | None] = None
     in_flight: ClassVar[int] = 2

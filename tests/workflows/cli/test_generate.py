@@ -93,9 +93,14 @@ def test_names_of_models_lead_nowhere_else(model, tmp_path):
 def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):
     (tmp_path / "asking.py").write_text(
         "import numpy as np\n"
+        "from dcs.io import Strict\n"
+        "class Options(Strict):\n"
+        "    tone: str = 'flat'\n"
+        "    cards: int = 1\n"
+        "    depth: int = 0\n"
         "class Asking:\n"
         "    name, version, revision, settings, served = 'asking', '1', 'unknown', {}, True\n"
-        "    indecisive, gpu_option = frozenset({'tone'}), 'cards'\n"
+        "    options, indecisive, gpu_option = Options, frozenset({'tone'}), 'cards'\n"
         "    def __init__(self, model, *, tone='flat', cards=1, depth=0):\n"
         "        self.model, self.settings = model, {'depth': str(depth)}\n"
         "    def score(self, prefix, queries, label_words, *, progress=None):\n"

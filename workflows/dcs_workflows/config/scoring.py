@@ -48,7 +48,7 @@ class ScoringSettings(_Options):  # type: ignore[misc]
     """The section ``scoring:`` of a sweep, and the options of ``dcs generate``.
 
     The options are those of the engine: of a packaged one as declared in
-    :mod:`dcs.scoring.base`, of another one as its class accepts them.
+    :mod:`dcs.scoring.base`, of another one as its class declares them.
 
     Attributes
     ----------

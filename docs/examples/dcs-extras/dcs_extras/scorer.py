@@ -11,10 +11,24 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from dcs.errors import ScoringError
+from dcs.io import Strict
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import ModelReference, Progress
+
+
+class UnigramOptions(Strict):
+    """Options of the engine ``unigram``.
+
+    Attributes
+    ----------
+    smoothing : float
+        Added to every count.
+    """
+
+    smoothing: float = Field(default=1.0, gt=0.0)
 
 
 class UnigramScorer:
@@ -25,7 +39,7 @@ class UnigramScorer:
     model : ModelReference
         A folder whose ``config.json`` gives the words of every label word.
     smoothing : float
-        Added to every count.
+        See :class:`UnigramOptions`.
 
     Raises
     ------
@@ -36,6 +50,7 @@ class UnigramScorer:
     name = "unigram"
     version = "1"
     packages = ("dcs-extras",)
+    options = UnigramOptions
 
     def __init__(self, model: ModelReference, *, smoothing: float = 1.0) -> None:
         try:
