@@ -70,8 +70,8 @@ def scored_rows(probs: NDArray[np.float64], reasons: Mapping[int, str]) -> NDArr
     return probs
 
 
-class ReadingOptions(Strict):
-    """How prompts are written and their answers are read.
+class LocalOptions(Strict):
+    """Options of the engines that run the model themselves.
 
     Attributes
     ----------
@@ -80,21 +80,12 @@ class ReadingOptions(Strict):
     prompt : "auto", "completion" or "chat"
         Plain text, or chat messages by the chat template of the model; ``auto`` is ``chat`` if
         the model has a template. See :data:`dcs.scoring.PromptStyle`.
-    """
-
-    label_rule: LabelRule = "auto"
-    prompt: PromptStyle = "auto"
-
-
-class LocalOptions(ReadingOptions):
-    """Options of the engines that run the model themselves.
-
-    Attributes
-    ----------
     dtype : str or None
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     """
 
+    label_rule: LabelRule = "auto"
+    prompt: PromptStyle = "auto"
     dtype: str | None = None
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,19 +27,11 @@ from dcs.data.answers import (
     mean_distribution,
 )
 from dcs.data.forms.logs import fill_missing
-from dcs.errors import (
-    ConfigError,
-    ScoringError,
-    check_choice,
-    origin,
-    plain_address,
-    served_revision,
-    show,
-)
-from dcs.io import content_key
+from dcs.errors import ScoringError, origin, plain_address, served_revision, show
+from dcs.io import Strict, content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
-from dcs.scoring.base import Progress, Prompt, Prompts, ReadingOptions, Scores
-from dcs.scoring.chat import ANSWER_PREFIX, PromptStyle, Tokenizer
+from dcs.scoring.base import Progress, Prompt, Prompts, Scores
+from dcs.scoring.chat import ANSWER_PREFIX, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
 from dcs.scoring.labels import (
     UNUSABLE,
@@ -68,7 +60,7 @@ _FIRST_PROMPTS = 20
 _FAILURES = 4
 
 
-class OpenAIOptions(ReadingOptions):
+class OpenAIOptions(Strict):
     """Options of the engine ``openai``.
 
     Attributes
@@ -76,7 +68,8 @@ class OpenAIOptions(ReadingOptions):
     base_url : str
         URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
     api : {"completions", "chat"}
-        Which API to use: plain completion, as in the paper, or chat.
+        Which API to use: plain completion, as in the paper, or chat, with the instruction and
+        the demonstrations as messages.
     top_logprobs : int or None
         Number of most probable tokens to request. By default the server is asked for exactly the
         label tokens, and for 20 or 5 if it does not support that.
@@ -130,11 +123,8 @@ class OpenAIScorer(ServedEngine):
     model : str
         The name of the model on the server.
     **options
-        See :class:`OpenAIOptions`. With ``api="chat"``, `prompt`
-        is one message with the whole text (``completion``), or the instruction and the
-        demonstrations are messages (``chat``, also ``auto``). The label rule ``mean``, also
-        ``auto``, needs a server that returns the log-probabilities of given tokens; with others,
-        ``auto`` is ``first``. There is no ``joint``.
+        See :class:`OpenAIOptions`. Label words of several tokens are read by the rule ``mean`` if
+        the server returns the log-probabilities of given tokens, and otherwise by ``first``.
 
     Attributes
     ----------
@@ -162,15 +152,13 @@ class OpenAIScorer(ServedEngine):
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(**options)
         asked = self._asked
-        styles = get_args(PromptStyle)[: 3 if asked.api == "chat" else 2]
-        check_choice("prompt", asked.prompt, styles)
         require("openai")
         self.model = model
         self.revision, self.base_url = served_revision(asked.base_url, asked.revision)
         self.votes = asked.votes or (None if asked.answer is None else 1)
         self.missing: Counter[str] = Counter()
         self._samples, self._top = self.votes or 1, asked.top_logprobs
-        self._chat = asked.api == "chat" and asked.prompt != "completion"
+        self._chat = asked.api == "chat"
 
     @cached_property
     def settings(self) -> Mapping[str, str]:
@@ -187,18 +175,10 @@ class OpenAIScorer(ServedEngine):
             return settings | {name: str(value) for name, value in sampled.items()}
         if self._top is None:
             self._top = run(self._find_log_probabilities())
-        if asked.label_rule == "joint" or (asked.label_rule == "mean" and self._top is not None):
-            tokens = "one token" if self._top is None else "the most probable tokens"
-            raise ConfigError(
-                f"label_rule {asked.label_rule!r}: {self.base_url} returns the log-probabilities "
-                f"of {tokens} only; use auto or first, or load the model by engine=transformers "
-                "or vllm"
-            )
         if self._top is None:
             self._rendered = self._rendering()
             rendered = {"rendering": self._rendered} if self._chat else {}
-            exact = {"log-probabilities": "exact", "label_rule": asked.label_rule}
-            return settings | exact | rendered
+            return settings | {"log-probabilities": "exact", "label_rule": "auto"} | rendered
         return settings | {
             "label_rule": "first",
             "log-probabilities": f"top {self._top}",
@@ -231,10 +211,7 @@ class OpenAIScorer(ServedEngine):
         return run(self._score_all(sent, label_words, progress))
 
     def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
-        if self._chat:
-            return chat_messages(prefix, query)
-        text = f"{prefix}{query}"
-        return [{"role": "user", "content": text}] if self._asked.api == "chat" else text
+        return chat_messages(prefix, query) if self._chat else f"{prefix}{query}"
 
     async def _score_all(
         self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress
@@ -361,7 +338,7 @@ class OpenAIScorer(ServedEngine):
     async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> Shown:
         """Request the most probable next tokens of a prompt and their log-probabilities."""
         body: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "logprobs": top}
-        if self._asked.api == "chat":
+        if self._chat:
             body |= {"logprobs": True, "top_logprobs": top}
         (choice,) = (await self._post(client, body, prompt))["choices"]
         return _checked_logs(self._returned(choice))
@@ -369,7 +346,7 @@ class OpenAIScorer(ServedEngine):
     def _returned(self, choice: Any) -> Shown:
         """Return the tokens of a response at the first position, and their log-probabilities."""
         shown = choice["logprobs"]
-        if self._asked.api == "completions" or "top_logprobs" in shown:
+        if not self._chat or "top_logprobs" in shown:
             return [(token, float(value)) for token, value in shown["top_logprobs"][0].items()]
         entries = shown["content"][0]["top_logprobs"]
         return [(_text(entry), float(entry["logprob"])) for entry in entries]
@@ -388,7 +365,7 @@ class OpenAIScorer(ServedEngine):
                 "max_tokens": self._asked.max_tokens,
                 "n": min(self._samples, wanted - len(texts)),
             }
-            if self._asked.api == "completions" and self._asked.answer is None:
+            if not self._chat and self._asked.answer is None:
                 body["stop"] = "\n"
             try:
                 answer = await self._post(client, body, prompt)
@@ -477,8 +454,7 @@ class OpenAIScorer(ServedEngine):
                 "would not answer; use api=chat, or load the model by engine=transformers or vllm"
             )
         tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
-        rule = self._asked.label_rule
-        return read_label_words(tokenizer, start, words, "mean" if rule == "auto" else rule)[0]
+        return read_label_words(tokenizer, start, words, "mean")[0]
 
 
 #: The body of a request that reads one position, for servers that return token ids.

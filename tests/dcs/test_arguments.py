@@ -114,7 +114,6 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
         partial(OpenAIScorer, "x"),
         {
             "missing": ["bond"],
-            "label_rule": ["jiont"],
             "concurrency": [0],
             "base_url": ["localhost:8000"],
         },

@@ -72,18 +72,15 @@ class TestContract(ScorerContract):
 class TestExact:
     WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
 
-    @pytest.mark.parametrize(("rule", "words"), [("auto", TASK.label_words), ("first", WORDS[:3])])
-    def test_agrees_with_transformers(
-        self, server: ModelServer, rule: str, words: tuple[str, ...]
-    ) -> None:
+    @pytest.mark.parametrize("words", [TASK.label_words, WORDS[:3]])
+    def test_agrees_with_transformers(self, server: ModelServer, words: tuple[str, ...]) -> None:
         server.exact = True
-        local = load_scorer("tiny_lm", device="cpu", label_rule=rule)
-        scorer = make(server, top_logprobs=None, label_rule=rule)
+        local = load_scorer("tiny_lm", device="cpu")
+        scorer = make(server, top_logprobs=None)
         found = scorer.score(PREFIX, QUERIES[:8], words)
         np.testing.assert_allclose(found, local.score(PREFIX, QUERIES[:8], words), atol=1e-5)
         assert scorer.settings["log-probabilities"] == "exact"
         refuses(ScoringError, scorer.score, "", QUERIES, self.WORDS, names=["'zebra stripes'"])
-        refuses(ConfigError, ask, server, top_logprobs=None, label_rule="joint", names=["joint"])
 
     def test_in_a_chat(self, server: ModelServer) -> None:
         server.exact = True
@@ -126,7 +123,6 @@ class TestExact:
         server.most = most
         scorer = make(server, top_logprobs=None)
         assert scorer.settings["log-probabilities"] == found
-        refuses(ConfigError, ask, server, top_logprobs=None, label_rule="mean", names=["mean"])
         asked = len(server.requests)
         scorer.score(PREFIX, QUERIES[:3], TASK.label_words)
         assert len(server.requests) == asked + 3

@@ -38,7 +38,6 @@ class TestKey:
             {"revision": "3"},
             {"api": "chat"},
             {"votes": 3},
-            {"label_rule": "joint"},
         ]
         words = [{"label_rule": "first"}, {"label_rule": "joint"}]
         precision = [{"dtype": "bfloat16"}, {"dtype": "float32"}]
@@ -108,7 +107,7 @@ def test_options_go_to_the_engine():
 
 @pytest.mark.parametrize(
     ("engine", "option", "owner"),
-    [("transformers", {"votes": 3}, "openai"), ("openai", {"dtype": "float32"}, "vllm")],
+    [("transformers", {"votes": 3}, "openai"), ("openai", {"label_rule": "joint"}, "vllm")],
 )
 def test_an_option_of_another_engine_names_that_engine(engine, option, owner):
     with pytest.raises(ValueError, match=owner):
