@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,13 +80,13 @@ class LocalOptions(Strict):
     prompt : "auto", "completion" or "chat"
         Plain text, or chat messages by the chat template of the model; ``auto`` is ``chat`` if
         the model has a template. See :data:`dcs.scoring.PromptStyle`.
-    dtype : str or None
+    dtype : "bfloat16", "float16", "float32" or None
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     """
 
     label_rule: LabelRule = "auto"
     prompt: PromptStyle = "auto"
-    dtype: str | None = None
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None
 
 
 @runtime_checkable

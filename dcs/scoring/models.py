@@ -14,7 +14,6 @@ from typing import Any
 
 from dcs.errors import (
     HUB_ADVICE,
-    ConfigError,
     MissingDependencyError,
     ScoringError,
     check_choice,
@@ -207,8 +206,6 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
 
     Raises
     ------
-    ConfigError
-        If the precision is invalid.
     ScoringError
         If the model cannot be loaded, or the device is not available or has too little memory.
     MissingDependencyError
@@ -216,22 +213,13 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
     """
     torch, transformers = require("torch"), require("transformers")
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        on_gpu = torch.empty(1, device=place).is_cuda
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise ScoringError(
-            f"device {place!r} is not available; use cpu, or cuda if torch.cuda.is_available()"
-        ) from None
-    precision = dtype or ("bfloat16" if on_gpu else "float32")
-    torch_dtype = getattr(torch, precision, None)
-    if not isinstance(torch_dtype, torch.dtype) or not torch_dtype.is_floating_point:
-        raise ConfigError(f"dtype {precision!r}: must be one of bfloat16, float16, float32")
+    precision = dtype or ("bfloat16" if place.startswith("cuda") else "float32")
 
     def load(local_files_only: bool) -> tuple[Any, Any]:
         options = {"revision": reference.version, "local_files_only": local_files_only}
         tokenizer = transformers.AutoTokenizer.from_pretrained(reference.location, **options)
         return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
-            reference.location, dtype=torch_dtype, **options
+            reference.location, dtype=precision, **options
         )
 
     with _loading_errors(reference, transformers):
@@ -247,12 +235,11 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
             tokenizer, model = load(local_files_only=False)
     try:
         weights = model.to(place)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ScoringError(
-            f"model {reference.name!r} does not fit into the memory of {place}; use "
-            "engine vllm with several GPUs (tensor_parallel), or another precision (dtype)"
+            f"model {reference.name!r} cannot be moved to device {place!r} ({named(error)}); use "
+            "cpu, or cuda if torch.cuda.is_available(); a model that does not fit into its memory "
+            "needs engine vllm with several GPUs (tensor_parallel), or another precision (dtype)"
         ) from None
     return LoadedModel(weights, tokenizer, reference.name, loaded_revision(reference))
 

@@ -92,7 +92,7 @@ class VLLMScorer(TokenEngine):
         # Query vLLM instead of torch, which would initialise the GPU in this process too early.
         has_gpu = not importlib.import_module("vllm.platforms").current_platform.is_cpu()
         precision = asked.dtype or ("bfloat16" if has_gpu else "float32")
-        if precision in ("float32", "float"):
+        if precision == "float32":
             # On a GPU, kernels of Triton would round the factors of products to TF32.
             os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
         limits = {

@@ -59,7 +59,7 @@ class TestLoading:
         [
             ("'transformers'", {"engine": "transformer"}),
             ("'label_rule'", {"lable_rule": "joint"}),
-            ("dtype 'int64'", {"dtype": "int64"}),
+            ("'dtype'", {"dtype": "int64"}),
             ("cuda:97", {"device": "cuda:97"}),
             ("abacus", {"device": "abacus"}),
         ],
