@@ -188,13 +188,6 @@ def main() -> None:
     ways: dict[str, tuple[Callable[[], Any], int, int]] = {
         "published way": (published, 2 * sum(lengths), sum(lengths) + len(prompts)),
         "dcs, transformers": (ours, run_tokens, len(prompts)),
-        "dcs, prefix not reused": (
-            lambda: TransformersScorer(loaded, reuse_prefix=False).score(
-                prefix, queries, task.label_words
-            ),
-            sum(lengths),
-            len(prompts),
-        ),
     }
     results: dict[str, Any] = {
         "machine": f"{where}, {os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads",

@@ -75,8 +75,6 @@ class TransformersScorer(TokenEngine):
     model : ModelReference, LoadedModel, str or path-like
         The model; see :func:`dcs.scoring.resolve_model`. A loaded model keeps its device and
         precision; a store assumes that equal names have equal weights.
-    reuse_prefix : bool
-        Whether to run the shared prefix once; if false, every prompt is run in full.
     **options
         See :class:`TransformersOptions`.
 
@@ -94,11 +92,7 @@ class TransformersScorer(TokenEngine):
     indecisive = frozenset({"device"})
 
     def __init__(
-        self,
-        model: ModelReference | LoadedModel | str | os.PathLike[str],
-        *,
-        reuse_prefix: bool = True,
-        **options: Any,
+        self, model: ModelReference | LoadedModel | str | os.PathLike[str], **options: Any
     ) -> None:
         super().__init__(**options)
         asked = self._asked
@@ -108,7 +102,6 @@ class TransformersScorer(TokenEngine):
         self._model = model.weights.eval()
         self._device = self._model.device
         self._budget: float = _TOKEN_BUDGET.get(self._device.type, _TOKEN_BUDGET["cpu"])
-        self._reuse = reuse_prefix
         self._limit = getattr(self._model.config, "max_position_embeddings", None)
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)
         self.model, self.revision = model.name, model.revision
@@ -175,7 +168,7 @@ class TransformersScorer(TokenEngine):
     def _run_shared(self, prompts: list[list[int]]) -> _Prefix:
         # At least one token of each prompt must remain.
         shared = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)
-        if not shared or not self._reuse:
+        if not shared:
             return _Prefix()
         output = self._run([prompts[0][:shared]], _Prefix(), keep_cache=True)
         cache = getattr(output, "past_key_values", None)

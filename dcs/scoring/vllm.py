@@ -71,11 +71,7 @@ class VLLMScorer(TokenEngine):
     indecisive = frozenset({"tensor_parallel", "memory", "max_length"})
     gpu_option = "tensor_parallel"
 
-    def __init__(
-        self,
-        model: ModelReference | str | os.PathLike[str],
-        **options: Any,
-    ) -> None:
+    def __init__(self, model: ModelReference | str | os.PathLike[str], **options: Any) -> None:
         super().__init__(**options)
         asked = self._asked
         tensor_parallel = asked.tensor_parallel
