@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import ScorerInfo
-from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
+from dcs_workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import plan_sweep
@@ -140,7 +140,7 @@ def measure_vllm(prompts: int, repeats: int) -> None:
 
         def as_sweeps_do() -> None:
             stored = StoredScorer(scorer, tempfile.mkdtemp(dir=folder))
-            with ThreadPoolExecutor(in_flight(settings)) as threads:
+            with ThreadPoolExecutor(IN_FLIGHT) as threads:
                 list(threads.map(lambda shard: stored.score(*shard), shards))
 
         ways: dict[str, Callable[[], object]] = {

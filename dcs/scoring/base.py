@@ -191,8 +191,6 @@ class Engine(ABC):
     gpu_option : str or None
         The option with the number of GPUs that an actor reserves, 1 if it is not set; None if a
         model uses one GPU or none.
-    in_flight : int
-        Number of shards given to an actor at a time. An actor that is lost costs all of them.
     repeatable : bool
         Whether a prompt has the same bits with any other prompts, so that resumed rows have.
     tokens_read : int
@@ -205,7 +203,6 @@ class Engine(ABC):
     options: ClassVar[type[Strict]] = Strict
     indecisive: ClassVar[frozenset[str]] = frozenset()
     gpu_option: ClassVar[str | None] = None
-    in_flight: ClassVar[int] = 2
     repeatable: bool = True
 
     name: str

@@ -12,7 +12,7 @@ import pytest
 
 from dcs.scoring.base import Prompts
 from dcs_workflows.cluster.connect import place
-from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, in_flight
+from dcs_workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.tables import TableRequest
 from tests.faults.processes import wait_for
@@ -43,7 +43,7 @@ def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
 
     options, most = place(cluster.nodes()).scoring(SCORING)
     assert (options["num_gpus"], most) == (1, 1)
-    actor = cluster.remote(ScoringActor).options(**options, max_concurrency=in_flight(SCORING))
+    actor = cluster.remote(ScoringActor).options(**options, max_concurrency=IN_FLIGHT)
     actor = actor.remote("tiny_lm", tmp_path / "shards", SCORING)
     info = cluster.get(actor.load.remote())
     assert cluster.available_resources().get("GPU", 0) == 0

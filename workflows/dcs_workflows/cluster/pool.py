@@ -13,7 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 from dcs.errors import DCSError, ScoringError, last_line
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.connect import check_alive
-from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, in_flight
+from dcs_workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring, Work
 from dcs_workflows.plan import SweepPlan
 from dcs_workflows.tables import StoredTables, TableRequest
 
@@ -67,7 +67,6 @@ class ScoringPool:
     def __init__(self, plan: SweepPlan) -> None:
         self.unscored: list[ScoringError] = []
         self._plan, self._settings = plan, plan.config.scoring
-        self._depth = in_flight(self._settings)
         self._waiting = deque(plan.missing_tables.items())
         self._open: list[TableScoring] = []
         self.actors: list[_Actor] = []
@@ -96,7 +95,7 @@ class ScoringPool:
         """
         while self._waiting and sum(bool(table.left) for table in self._open) < slots:
             self._open_next()
-        for depth in range(self._depth):
+        for depth in range(IN_FLIGHT):
             # The last shards wait for whoever is free first, not in the queue of one actor.
             least = slots if depth else 1
             for actor in self.actors:
@@ -113,7 +112,7 @@ class ScoringPool:
             # Without a handle the actor closes its model and ends. Its tables still refer to it.
             actor.handle = None
         while len(self.actors) < slots and (model := self._wanted()) is not None:
-            actors = self._class.options(**options, max_concurrency=self._depth)
+            actors = self._class.options(**options, max_concurrency=IN_FLIGHT)
             folder = self._plan.output / "shards"
             handle: Any = actors.remote(model, folder, self._settings)
             actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
@@ -154,7 +153,7 @@ class ScoringPool:
             left[table.request.model] += len(table.left)
         for actor in self.actors:
             if actor.info is None:
-                left[actor.model] -= self._depth
+                left[actor.model] -= IN_FLIGHT
         return next((model for model, number in left.items() if number > 0), None)
 
     def end(self, reference: Any) -> tuple[int, str | None]:

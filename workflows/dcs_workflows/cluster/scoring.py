@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.scoring import Progress, StoredScorer, engine_trait
+from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.base import Prompts, score_rows
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import ScorerInfo
@@ -26,13 +26,9 @@ from dcs_workflows.tables import Scoring, StoredTables, TableRequest, texts_key
 #: less than `_LEAST` prompts, since every shard runs the demonstrations once.
 _SHARDS, _LEAST = 32, 64
 
-
-def in_flight(settings: ScoringSettings) -> int:
-    """Return the number of shards that an actor is given at a time.
-
-    While the engine computes one, the next is waiting, and results of the previous are written.
-    """
-    return int(engine_trait(settings.engine, "in_flight"))
+#: Number of shards that an actor is given at a time: while the engine computes one, the next is
+#: waiting, and results of the previous are written. An actor that is lost costs all of them.
+IN_FLIGHT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +226,7 @@ def score_here(
     def score(shard: slice) -> ScoredShard:
         return actor.score(table.prompts.prompts(shard), progress)
 
-    with ThreadPoolExecutor(in_flight(table.request.scoring)) as threads:
+    with ThreadPoolExecutor(IN_FLIGHT) as threads:
         for shard, result in zip(table.left, threads.map(score, table.left), strict=True):
             table.add(shard, result, work)
     return table.store(stored, work.info)
