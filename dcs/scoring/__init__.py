@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any, Final
 
-from dcs.errors import ConfigError, MissingDependencyError
+from dcs.errors import ConfigError
 from dcs.io import Strict, validated
 from dcs.plugins import find_named
 from dcs.scoring.base import Engine, Progress, Scorer
@@ -47,17 +47,10 @@ def engine_class(engine: str) -> type[Scorer]:
     Raises
     ------
     ConfigError
-        If the engine does not exist.
-    MissingDependencyError
-        If the module of the engine cannot be imported.
+        If the engine does not exist, or that of a package cannot be imported.
     """
     found = find_named("dcs.engines", engine, PACKAGED_ENGINES, type)
-    try:
-        scorer: type[Scorer] = resolve_name(found) if isinstance(found, str) else found
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"engine {engine}: {error.name} is not installed: pip install 'dcs-debias[models]'"
-        ) from None
+    scorer: type[Scorer] = resolve_name(found) if isinstance(found, str) else found
     return scorer
 
 
