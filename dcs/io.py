@@ -362,14 +362,6 @@ def validated(model: type[_Model], values: Any, *, source: str, error: type[DCSE
         raise error(f"{source}: {first_fault(problem)}") from None
 
 
-def as_value_error(function: Callable[[Any], Any], value: Any) -> Any:
-    """Call `function`, raising its DCSError as a ValueError, to which pydantic adds the key."""
-    try:
-        return function(value)
-    except DCSError as error:
-        raise ValueError(str(error)) from None
-
-
 def first_fault(error: ValidationError) -> str:
     """Return one line that names the first invalid key, what is allowed, and the value."""
     errors = error.errors(include_url=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, create_model, model_validator
 
 from dcs.errors import ConfigError, check_choice, origin, served_revision
-from dcs.io import as_value_error, validated
+from dcs.io import validated
 from dcs.plugins import plugin_version
 from dcs.scoring import (
     PACKAGED_ENGINES,
@@ -63,7 +62,7 @@ class ScoringSettings(_Options):  # type: ignore[misc]
 
     @model_validator(mode="after")
     def _has_known_options(self) -> ScoringSettings:
-        model = as_value_error(engine_options, self.engine)
+        model = engine_options(self.engine)
         for name in self.options:
             owners = [e for e in PACKAGED_ENGINES if name in engine_options(e).model_fields]
             if owners and name not in model.model_fields:
@@ -72,10 +71,9 @@ class ScoringSettings(_Options):  # type: ignore[misc]
                     f"{self.engine}"
                 )
             check_choice("key", name, ("engine", "store", *model.model_fields))
-        check = partial(validated, model, source=f"engine {self.engine}", error=ConfigError)
-        as_value_error(check, self.options)
+        validated(model, self.options, source=f"engine {self.engine}", error=ConfigError)
         if self.base_url is not None:
-            as_value_error(partial(served_revision, revision=self.revision), self.base_url)
+            served_revision(self.base_url, self.revision)
         return self
 
     @property

@@ -27,7 +27,7 @@ from pydantic import (
 
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError, check_choice, show, unknown
-from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
+from dcs.io import Strict, parse_yaml, read_yaml, validated
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import parse_shots
 from dcs.selection.methods import get_method, method_names
@@ -144,7 +144,7 @@ TableChoice = Annotated[
 
 
 def _known_method(name: str) -> str:
-    return str(as_value_error(get_method, name).name)
+    return get_method(name).name
 
 
 def _as_tuple(value: Any) -> Any:
@@ -198,7 +198,7 @@ class PromptsConfig(ScoringConfig):
     @classmethod
     def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         # Results identify a task by its name and not by its file name.
-        _distinct(tuple(as_value_error(get_task, value).name for value in values))
+        _distinct(tuple(get_task(value).name for value in values))
         return values
 
 
