@@ -354,7 +354,7 @@ def _find_file(file: TaskFile, part: str, data: str) -> Path:
     paths = [folder / name for folder in (Path(data) / file.name, Path(data))]
     path = next((each for each in paths if each.is_file()), None)
     if path is None:
-        raise ConfigError(_missing_texts(file, data, [part]))
+        raise ConfigError(_missing_texts(file, data))
     # A third-party task must not send unrelated local files to a model server.
     if not path.resolve().is_relative_to(Path(data).resolve()):
         raise ConfigError(
@@ -364,12 +364,11 @@ def _find_file(file: TaskFile, part: str, data: str) -> Path:
     return path
 
 
-def _missing_texts(file: TaskFile, data: str | None, parts: Iterable[str] = ()) -> str:
+def _missing_texts(file: TaskFile, data: str | None) -> str:
     ways = []
     if file.files is not None:
         folder = Path(data or "DIR")
-        wanted = [part for part in parts if part in file.files.parts] or file.files.parts
-        names = " and ".join(getattr(file.files, part) for part in wanted)
+        names = " and ".join(getattr(file.files, part) for part in file.files.parts)
         way = f"put {names} into {folder} or {folder / file.name} (--data DIR)"
         ways.append(": ".join(filter(None, (way, file.obtain))))
     if file.hub is not None:
