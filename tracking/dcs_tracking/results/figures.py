@@ -8,9 +8,8 @@ from __future__ import annotations
 import io
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
@@ -20,13 +19,13 @@ from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import percent
 from dcs.selection.preference import pareto_front
 from dcs_tracking import schema
-from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import (
     MEASURES,
     Cells,
     fullest,
     groups_of,
     is_missing,
+    look_of,
     method_title,
     name_of,
     reach,
@@ -73,37 +72,6 @@ def styled() -> Iterator[None]:
 
     with matplotlib.rc_context(_STYLE):
         yield
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Color and marker of a method, each of which identifies it."""
-
-    color: str
-    marker: str
-
-
-_LOOKS = {
-    UNCORRECTED: Look(GREY, "o"),
-    "dnip": Look("#0072b2", "s"),
-    "furud": Look("#e69f00", "p"),
-    "dcs": Look(ACCENT, "D"),
-}
-_OTHERS = (
-    Look("#009e73", "v"),
-    Look("#56b4e9", "P"),
-    Look("#5b4a9c", "X"),
-    Look("#26323d", "<"),
-)
-
-
-def looks_of(names: Iterable[Any]) -> dict[Any, Look]:
-    """Return a look for each method; looks repeat if there are too few."""
-    different = list(dict.fromkeys(names))
-    others = [name for name in different if name not in _LOOKS]
-    return {
-        name: _LOOKS.get(name) or _OTHERS[others.index(name) % len(_OTHERS)] for name in different
-    }
 
 
 def grid_of(
@@ -232,21 +200,20 @@ def tradeoff_figure(cells: Cells, *, columns: int = 3) -> Figure:
     found = _require(found.dropna(subset="cobias_mean"), "accuracy and COBias")
     panels = _split(found)
     figure, axes = grid_of(len(panels), width=4.4, height=3.7, columns=columns)
-    looks = looks_of(cells.frame["method"])
     for panel, group in zip(axes, panels, strict=True):
-        _draw_plane(panel, group.to_dict("records"), looks)
+        _draw_plane(panel, group.to_dict("records"))
         panel.set_title(_panel_title(group, with_shots=False))
     add_legend(figure)
     return figure
 
 
-def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, Look]) -> None:
+def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]]) -> None:
     points = []
     for row in rows:
         points.append(_Point(100 * row["accuracy_mean"], 100 * row["cobias_mean"]))
         at = (points[-1].cobias, points[-1].accuracy)
         xerr, yerr = ([[100 * part] for part in reach(row, m)] for m in ("cobias", "accuracy"))
-        look, label = looks[row["method"]], method_title(row["method"])
+        look, label = look_of(row["method"]), method_title(row["method"])
         axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.45)
         axes.plot(*at, look.marker, color=look.color, markersize=12, label=label, zorder=4)
         if not is_missing(row["shots"]):

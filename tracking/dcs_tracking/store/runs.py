@@ -20,7 +20,7 @@ from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import user_name
 from dcs_tracking.records import CellRecord, ScoringRecord, now_ms, sealed, text_digest
-from dcs_tracking.results.cells import Cells, has_chosen
+from dcs_tracking.results.cells import Cells, has_chosen, look_of
 from dcs_tracking.results.sweep_tables import main_results, table_files
 from dcs_tracking.store import views
 from dcs_tracking.store.client import (
@@ -451,7 +451,7 @@ def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
         **{f"dcs.{name}": value for name, value in own.items() if value is not None},
         schema.CELL_KEY: record.key,
         schema.NOTE: schema.shorten(views.cell_note(record), schema.TAG_LIMIT),
-        views.COLOR: views.color_of(str(record.who["method"])),
+        views.COLOR: look_of(str(record.who["method"])).color,
         **_author_tags(),
     }
 

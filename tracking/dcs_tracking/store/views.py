@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from binascii import crc32
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from colorsys import hls_to_rgb
 from typing import Any, Final
 
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.methods import method_names
 from dcs_tracking import schema
-from dcs_tracking.records import UNCORRECTED, CellRecord
+from dcs_tracking.records import CellRecord
 from dcs_tracking.results.settings import NONE_LABELS, own_settings
 
 #: Tag of an experiment of MLflow's pages for model training, and the same in links: without it,
@@ -41,15 +38,6 @@ _SHOWN = 20
 _LONGEST: Final = 20_000
 #: Maximum number of tasks with a chart of their own.
 _MAX_TASKS: Final = 12
-
-
-def color_of(method: str) -> str:
-    """Return the color of the runs of a method."""
-    known = [UNCORRECTED, *method_names(peers=True)]
-    place = known.index(method) if method in known else crc32(method.encode())
-    # Multiples of the golden ratio are hues far from each other.
-    shades = hls_to_rgb(place * 0.618034 % 1.0, 0.45, 0.6)
-    return "#" + "".join(f"{round(255 * shade):02x}" for shade in shades)
 
 
 def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
