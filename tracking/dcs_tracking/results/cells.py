@@ -172,6 +172,23 @@ class Cells:
         accuracy, cobias = frame["test/accuracy"], frame["test/cobias"]
         return frame.assign(accuracy=accuracy, cobias=cobias, score=accuracy - cobias)
 
+    @property
+    def best_schemes(self) -> list[CellRecord]:
+        """The cell with the best scheme of each model and task.
+
+        It has the highest accuracy minus COBias on the test rows.
+        """
+
+        def score(cell: CellRecord) -> float:
+            return cell.metrics.get("test/accuracy", 0.0) - cell.metrics.get("test/cobias", 0.0)
+
+        best: dict[tuple[Any, Any], CellRecord] = {}
+        for cell in filter(has_chosen, self.records):
+            source = cell.who["model"], cell.who["task"]
+            if source not in best or score(cell) > score(best[source]):
+                best[source] = cell
+        return list(best.values())
+
     @cached_property
     def by_tables(self) -> pd.DataFrame:
         """Quality against the number of tables of the same rows that are fitted jointly.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,20 +11,11 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking.archive import Archive
 from dcs_tracking.records import StoredCell
 from dcs_tracking.results import sweep_tables
-from dcs_tracking.results.cells import (
-    Cells,
-    has_chosen,
-    method_title,
-    name_of,
-    shots_rank,
-    text_of,
-)
+from dcs_tracking.results.cells import Cells, method_title, name_of, text_of
 from dcs_tracking.results.figures import figure_bytes, overview_figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_DRAWN_METHOD = "dcs"
 
 
 def render_report(
@@ -78,7 +68,7 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    main = {record.key for record in cells.main.records}
+    links = {each.record.key: link(each) for each in stored}
     # On a telephone, panels stand below each other.
     narrow = overview_figures(cells, columns=1)
     page: str = environment.get_template("report.html.jinja").render(
@@ -91,7 +81,7 @@ def render_report(
             for _, small in [narrow.get(name, (caption, figure))]
         ],
         ablations=sweep_tables.ablation_tables(cells),
-        schemes=_build_schemes([c for c in stored if c.record.key in main], link, archive),
+        schemes=_build_schemes(cells, links, archive),
         classes=sweep_tables.class_accuracies(cells),
         failures=failures,
     )
@@ -109,36 +99,22 @@ def _collect_facts(cells: Cells) -> list[tuple[str, str]]:
 
 
 def _build_schemes(
-    cells: Sequence[StoredCell], link: Callable[[StoredCell], str], archive: Archive | None
+    cells: Cells, links: Mapping[str, str], archive: Archive | None
 ) -> list[dict[str, Any]]:
-    """Return the schemes to show, one per model and task.
+    """Return the best schemes, which are models in MLflow, too.
 
-    It is of DCS or, if there are none, of another method: the one with the best score at the
-    largest number of shots: on development rows or, if a scheme has none, on test rows. Each has a
-    ``name``, a ``link``, the name of its ``calibration``, and ``classes``: name, kind of
-    correction and its effect.
+    Each has a ``name``, a ``link``, the name of its ``calibration``, and ``classes``: name, kind
+    of correction and its effect.
     """
-    tuned = [cell for cell in cells if cell.record.finished and has_chosen(cell.record)]
-    shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
-    by_dev = all("dev/score" in cell.record.metrics for cell in shown)
-
-    def merit(cell: StoredCell) -> tuple[float, float]:
-        who, metrics = cell.record.identity, cell.record.metrics
-        tested = metrics.get("test/accuracy", -math.inf) - metrics.get("test/cobias", 0.0)
-        return shots_rank(who.get("shots")), metrics["dev/score"] if by_dev else tested
-
-    best: dict[tuple[object, object], StoredCell] = {}
-    for cell in sorted(shown, key=merit, reverse=True):
-        best.setdefault((cell.record.who["model"], cell.record.who["task"]), cell)
     schemes = []
-    for cell in sorted(best.values(), key=shown.index):
-        record = cell.record if archive is None else archive.with_scheme(cell.record)
+    for cell in cells.best_schemes:
+        record = cell if archive is None else archive.with_scheme(cell)
         scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
         corrections = zip(scheme.classes, scheme.corrections, strict=True)
         schemes.append(
             {
                 "name": name_of(record.who, "task", "model", "shots", "seed", "method"),
-                "link": link(cell),
+                "link": links[record.key],
                 "calibration": scheme.calibration.name if scheme.calibration else "",
                 "classes": [(name, each.kind, each.effect) for name, each in corrections],
             }

@@ -20,14 +20,10 @@ from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import user_name
 from dcs_tracking.records import CellRecord, ScoringRecord, now_ms, sealed, text_digest
-from dcs_tracking.results.cells import Cells, has_chosen, look_of
+from dcs_tracking.results.cells import Cells, look_of
 from dcs_tracking.results.sweep_tables import main_results, table_files
 from dcs_tracking.store import views
-from dcs_tracking.store.client import (
-    log_files,
-    make_experiment,
-    search_runs,
-)
+from dcs_tracking.store.client import log_files, make_experiment, search_runs
 from dcs_tracking.store.serving import log_model
 
 if TYPE_CHECKING:
@@ -335,17 +331,18 @@ class SweepRuns:
     def write_models(self, cells: Cells) -> None:
         """Log the schemes to serve as models, unless they are models already.
 
-        Of a sweep the best of each model and task, with the highest accuracy minus COBias on the
-        test rows; of `dcs tune` the scheme of its method, fitted on all labelled rows.
+        Of a sweep the best of each model and task; of `dcs tune` the scheme of its method, fitted
+        on all labelled rows.
         """
         method = self._sweep.sweep_params.get("method")
-        best: dict[tuple[Any, ...], CellRecord] = {}
-        for cell in sorted(filter(has_chosen, cells.records), key=_score, reverse=True):
-            who = cell.identity
-            fitted = who.get("method") == method and not who.get(schema.OPTIMIZATION_SIZE)
-            if method is None or fitted:
-                best.setdefault((cell.who["model"], cell.who["task"]), cell)
-        for cell in best.values():
+        if method is not None:
+            cells = cells.where(
+                lambda cell: (
+                    cell.identity.get("method") == method
+                    and not cell.identity.get(schema.OPTIMIZATION_SIZE)
+                )
+            )
+        for cell in cells.best_schemes:
             run_id = next((run.id for run in self._runs_of(cell.key) if run.complete), None)
             where = f"source_run_id = '{run_id}'"
             if run_id is None or self._client.search_logged_models([self.experiment_id], where):
@@ -431,10 +428,6 @@ def _trial_metrics(record: CellRecord) -> list[Measured]:
             if value is not None
         ]
     return metrics
-
-
-def _score(cell: CellRecord) -> float:
-    return cell.metrics.get("test/accuracy", 0.0) - cell.metrics.get("test/cobias", 0.0)
 
 
 def _author_tags() -> dict[str, str]:
