@@ -50,8 +50,7 @@ SHOWN_METRICS: Final = tuple(f"test/{name}" for name, each in METRICS.items() if
 
 def task_metric(name: str, task: object) -> str:
     """Return the name of a metric of the cells of one task: ``cobias on trec``."""
-    own = f"{name.removeprefix('test/')} on {task}".replace("/", " ")
-    return safe_names([own])[own]
+    return safe_name(f"{name.removeprefix('test/')} on {task}".replace("/", " "))
 
 
 CELL_FILE: Final = "cell.json"
@@ -70,25 +69,15 @@ TAG_LIMIT: Final = 8000
 DATASET_DIGEST_LIMIT: Final = 36
 
 
-def safe_names(names: Iterable[str]) -> dict[str, str]:
-    """Map each name to a unique one that MLflow accepts for a metric or parameter.
+def safe_name(name: str) -> str:
+    """Return a name that MLflow accepts for a metric or parameter.
 
-    Class names may contain any character; MLflow allows letters, digits, ``_ - . : /`` and spaces
-    in names that are normalized paths.
+    Names of tasks and settings may contain any character; MLflow allows letters, digits,
+    ``_ - . : /`` and spaces in names that are normalized paths.
     """
-    taken: set[str] = set()
-    result: dict[str, str] = {}
-    for name in names:
-        parts = [part for part in _NOT_ALLOWED.sub("_", name).split("/") if part]
-        named = [part if part.strip(".") else "_" * len(part) for part in parts]
-        base = "/".join(named)[:NAME_LIMIT].rstrip("/") or "_"
-        candidate, count = base, 1
-        while candidate in taken:
-            count += 1
-            candidate = f"{base[: NAME_LIMIT - 6]}_{count}"
-        taken.add(candidate)
-        result[name] = candidate
-    return result
+    parts = [part for part in _NOT_ALLOWED.sub("_", name).split("/") if part]
+    named = [part if part.strip(".") else "_" * len(part) for part in parts]
+    return "/".join(named)[:NAME_LIMIT].rstrip("/") or "_"
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -104,13 +93,11 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
     """Return values as parameters of a run."""
-    flat = flatten(values)
-    names = safe_names(flat)
     return {
-        names[name]: shorten(
+        safe_name(name): shorten(
             value if isinstance(value, str | int | float) else json.dumps(value), PARAM_LIMIT
         )
-        for name, value in flat.items()
+        for name, value in flatten(values).items()
     }
 
 

@@ -491,5 +491,4 @@ def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
 
 
 def _metrics(values: Mapping[str, float], when: int) -> list[Measured]:
-    names = schema.safe_names(values)
-    return [(names[name], value, when, 0) for name, value in values.items()]
+    return [(name, value, when, 0) for name, value in values.items()]
