@@ -94,9 +94,6 @@ def cell_note(record: CellRecord) -> str:
         f"uncorrected, {percent(record.metrics.get(f'test/{name}'))} % corrected."
         for name, title in (("accuracy", "Accuracy"), ("cobias", "COBias"))
     ]
-    if record.importances:
-        shares = ", ".join(f"{name} {percent(own)}" for name, own in record.importances.items())
-        lines.append(f"Importance of the tuned hyperparameters, %: {shares}.")
     if record.scheme is not None:
         lines += CorrectionScheme.from_dict(record.scheme).explain()
     return "\n".join(f"- {line}" for line in lines)
