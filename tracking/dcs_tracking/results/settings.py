@@ -177,7 +177,7 @@ def varying(records: Iterable[CellRecord], axis: Axis) -> list[CellRecord]:
 
 
 def objective_label(record: CellRecord) -> str | None:
-    """Return ``full``, ``err``, ``err+pmi``, ``err+cobias`` or ``beta=0.5 tau=0.1``.
+    """Return ``full``, ``err``, ``err+pmi`` or ``err+cobias``.
 
     None if nothing was searched, since no objective was used.
     """
@@ -185,10 +185,7 @@ def objective_label(record: CellRecord) -> str | None:
     found = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
     if found is None:
         return "full" if tuner else None
-    if not isinstance(found, Mapping):
-        return str(found)
-    beta, tau = (float(found.get(name, 0.0)) for name in ("beta", "tau"))
-    return f"beta={beta:g} tau={tau:g}" if beta or tau else "err"
+    return str(found)
 
 
 def _get_group(record: CellRecord) -> tuple[Any, ...]:

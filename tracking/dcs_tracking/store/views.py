@@ -60,9 +60,7 @@ def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
     words = {key: form.format(who[key]) for key, form in forms.items() if who[key] is not None}
     name = " ".join(dict.fromkeys(words.values())) or record.key
     settings = own_settings(record, varied)
-    short = {**words, "seed": f"s{who['seed']}"} | {
-        key: value.replace("beta=", "β").replace(" tau=", "τ") for key, value in settings.items()
-    }
+    short = {**words, **settings, "seed": f"s{who['seed']}"}
     words |= {key: f"{key.replace('_', ' ')} {value}" for key, value in settings.items()}
     own = [key for key in (*forms, *settings) if key in varied and key in words]
     if own:
