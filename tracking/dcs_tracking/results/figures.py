@@ -110,17 +110,11 @@ def add_legend(figure: Figure) -> None:
 
 
 def figure_bytes(figure: Figure, form: _Form) -> bytes:
-    """Return a figure as PNG or SVG; the same figure always gives the same bytes."""
+    """Return a figure as PNG or SVG; the same figure gives the same bytes on the same machine."""
     buffer = io.BytesIO()
     # The date and the version of the program would make files differ.
     metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
     with styled():
-        # The layout is exact to some 15 digits only, and names of SVG elements depend on it.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-        for axes in figure.axes:
-            left, bottom, width, height = (round(x, 5) for x in axes.get_position().bounds)
-            axes.set_position((left, bottom, width, height))
         figure.savefig(buffer, format=form, metadata=metadata)
     return buffer.getvalue()
 
