@@ -175,8 +175,7 @@ def test_the_best_scheme_of_each_task_is_a_model_with_its_metrics(client: Mlflow
     cells = [
         make_cell(
             number,
-            identity={"model": "m", "task": task, "method": "dcs", "test_digest": "cd" * 32},
-            provenance={"tables": {"test": {"rows": 10}}},
+            identity={"model": "m", "task": task, "method": "dcs"},
         )
         for number, task in enumerate(tasks)
     ]
@@ -188,8 +187,7 @@ def test_the_best_scheme_of_each_task_is_a_model_with_its_metrics(client: Mlflow
     assert {model.source_run_id for model in models} == {ids[1], ids[2]}
     assert len(models) == 2
     for model in models:
-        metrics = {metric.key: metric for metric in model.metrics}
-        assert metrics["test/cobias"].dataset_digest == "cd" * 18
+        assert "test/cobias" in {metric.key for metric in model.metrics}
         assert mlflow.pyfunc.load_model(f"models:/{model.model_id}")
 
 

@@ -347,7 +347,6 @@ class SweepRuns:
             where = f"source_run_id = '{run_id}'"
             if run_id is None or self._client.search_logged_models([self.experiment_id], where):
                 continue
-            data = next(iter(_dataset_inputs(cell)[-1:]), None)
             log_model(
                 self._client,
                 CorrectionScheme.from_dict(self._archive.with_scheme(cell).scheme or {}),
@@ -355,7 +354,6 @@ class SweepRuns:
                 run_id=run_id,
                 name=views.cell_name(cell),
                 metrics={k: v for k, v in cell.metrics.items() if k in schema.SHOWN_METRICS},
-                dataset=None if data is None else data.dataset,
             )
 
     def end(self, status: str) -> None:

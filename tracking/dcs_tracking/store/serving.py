@@ -19,7 +19,6 @@ from dcs_tracking.store.client import make_experiment, open_store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Dataset
 
 _CODE = Path(__file__).with_name("scheme_model.py")
 
@@ -86,7 +85,6 @@ def log_model(
     name: str,
     run_id: str | None = None,
     metrics: Mapping[str, float] | None = None,
-    dataset: Dataset | None = None,
 ) -> str:
     """Log a scheme as a model of an experiment, and link metrics to it.
 
@@ -104,8 +102,6 @@ def log_model(
         Run that the model comes from.
     metrics : mapping of str to float, optional
         Metrics of the run that describe the model.
-    dataset : mlflow.entities.Dataset, optional
-        Dataset of the metrics.
 
     Returns
     -------
@@ -133,12 +129,9 @@ def log_model(
         raise
     if run_id is not None and metrics:
         now = now_ms()
-        about = {}
-        if dataset is not None:
-            about = {"dataset_name": dataset.name, "dataset_digest": dataset.digest}
         client.log_batch(
             run_id,
-            [Metric(key, v, now, 0, model_id=model_id, **about) for key, v in metrics.items()],
+            [Metric(key, v, now, 0, model_id=model_id) for key, v in metrics.items()],
             synchronous=True,
         )
     return model_id
