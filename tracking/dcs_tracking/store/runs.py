@@ -457,34 +457,28 @@ def _shown_metrics(record: CellRecord, varied: Collection[str]) -> dict[str, flo
 
 
 def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
-    """Return the tables of a cell as MLflow datasets: where they are, and their sizes."""
-    from mlflow.data import sources
+    """Return the tables of a cell as MLflow datasets: what is known of them, and their sizes."""
     from mlflow.data.code_dataset_source import CodeDatasetSource
-    from mlflow.data.meta_dataset import MetaDataset
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     who = [str(name) for name in (record.who["task"], record.who["model"]) if name is not None]
+    classes = record.class_accuracies.get("class", [])
     inputs = []
     for split in ("optimization", "test"):
         digest = record.identity.get(f"{split}_digest")
         if digest is None:
             continue
         about = record.provenance.get("tables", {}).get(split, {})
-        # Without a file of its own, what is known of the table.
-        source: Any = CodeDatasetSource({k: str(about[k]) for k in about} | {"digest": digest})
-        if "file" in about:
-            # MLflow makes the classes of this module when it is imported.
-            kind = sources.LocalArtifactDatasetSource  # type: ignore[attr-defined]
-            source = kind(about["file"])
-        dataset = MetaDataset(  # type: ignore[abstract]
-            source,
+        source = CodeDatasetSource({k: str(about[k]) for k in about} | {"digest": digest})
+        profile = {"num_rows": about.get("rows"), "num_classes": len(classes)}
+        dataset = Dataset(
             name=schema.shorten(" ".join([*who, split]), 500),
             digest=str(digest)[: schema.DATASET_DIGEST_LIMIT],
+            source_type="code",
+            source=source.to_json(),
+            profile=json.dumps(profile),
         )
-        classes = record.class_accuracies.get("class", [])
-        profile = {"num_rows": about.get("rows"), "num_classes": len(classes)}
-        entity = Dataset(**dataset.to_dict() | {"profile": json.dumps(profile)})
-        inputs.append(DatasetInput(entity, [InputTag("mlflow.data.context", split)]))
+        inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
     return inputs
 
 
