@@ -74,10 +74,9 @@ class _LimitedBody:
             size += len(part)
             if size > _MOST_BYTES or time.monotonic() > end:
                 self._body.close()
-                limit = f"is larger than {_MOST_BYTES >> 20} MiB"
-                if size <= _MOST_BYTES:
-                    limit = f"takes longer than {_PARTS_OF_TIME * timeout():.0f} s"
                 raise ContentDecodingError(
-                    f"an answer of the server {limit}; check that it is an MLflow server"
+                    f"an answer of the server is larger than {_MOST_BYTES >> 20} MiB or takes "
+                    f"longer than {_PARTS_OF_TIME * timeout():.0f} s; check that it is an MLflow "
+                    "server"
                 )
             yield part
