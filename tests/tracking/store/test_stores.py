@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, TrackingError
 from dcs_tracking.store.client import (
-    StoreUnavailable,
     open_client,
     open_store,
     redact,
@@ -36,7 +35,7 @@ def test_stores_that_lose_runs_are_refused() -> None:
 
 
 def test_a_server_that_is_not_there_is_found_out_without_mlflow() -> None:
-    with pytest.raises(StoreUnavailable, match="refused"):
+    with pytest.raises(TrackingError, match="refused"):
         open_client(f"http://127.0.0.1:{free_port()}")
 
 
@@ -57,6 +56,6 @@ def test_opening_a_new_store_says_nothing_and_leaves_the_root_logger(
 
 
 def test_no_database_is_made_where_one_is_only_read(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match=r"none\.db"):
+    with pytest.raises(TrackingError, match=r"none\.db"):
         open_store(f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []

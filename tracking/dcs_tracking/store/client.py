@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_DATABASES = ("postgresql", "mysql", "mssql")
-
 #: The default address of `dcs ui` and `mlflow ui`.
 LOCAL_UI = "http://127.0.0.1:5000"
 
 _CONNECT_SECONDS = 3.0
 
+#: Default ports of the stores that are not files.
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 # MLflow waits for minutes by default (7 retries of 120 s with backoff), which is not needed since
@@ -100,10 +99,6 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 DEFAULT = "default"
 
 
-class StoreUnavailable(TrackingError):
-    """Raised if the tracking store cannot be reached or denies access."""
-
-
 def reason_of(error: BaseException) -> str:
     """Return why a store failed in one line: without the SQL of a statement that failed."""
     cause: BaseException | None = error
@@ -154,7 +149,7 @@ def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
         return default_tracking_uri(output)
     scheme, _, rest = uri.partition("://")
     base = scheme.lower().partition("+")[0]
-    if base in ("databricks", "http", "https", *_DATABASES) and (rest or base == "databricks"):
+    if base == "databricks" or (base in _PORTS and rest):
         return uri.rstrip("/")
     path = rest.removeprefix("/")
     if base == "sqlite" and path and ":memory:" not in path:
@@ -269,7 +264,7 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
 
     Raises
     ------
-    StoreUnavailable
+    dcs.errors.TrackingError
         Raised if the store cannot be opened; gives the reason in one line.
     """
     client_class = load_client_class()
@@ -287,7 +282,7 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
         first = partial(client.search_experiments, max_results=1)
         within(_FIRST_ANSWER * timeout(), first) if has_server(uri) else first()
     except Exception as error:  # MLflow, SQLAlchemy and requests have no common class.
-        raise StoreUnavailable(reason_of(error)) from error
+        raise TrackingError(reason_of(error)) from error
     return client
 
 
@@ -345,8 +340,8 @@ def open_store(tracking_uri: str, *, create: bool = False) -> MlflowClient:
     uri = resolve_tracking_uri(tracking_uri, ".")
     try:
         return open_client(uri, create=create)
-    except StoreUnavailable as error:
-        raise StoreUnavailable(f"tracking store {redact(uri)} cannot be used: {error}") from error
+    except TrackingError as error:
+        raise TrackingError(f"tracking store {redact(uri)} cannot be used: {error}") from error
 
 
 def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
