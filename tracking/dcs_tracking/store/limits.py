@@ -7,7 +7,7 @@ handle a request, and a response before it is read, by the hooks of `requests`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from io import BytesIO
 from typing import Any, Final
 
 from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
@@ -54,29 +54,18 @@ class _Limits(AuthBase):  # type: ignore[misc]
 
 
 def _limit(response: Response, *, stream: bool = False, **options: Any) -> None:
-    if not stream:
-        response.raw = _LimitedBody(response.raw)
-
-
-class _LimitedBody:
-    """The body of a response, as `requests` reads it."""
-
-    def __init__(self, body: Any) -> None:
-        self._body = body
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._body, name)
-
-    def stream(self, amt: int = _PART, decode_content: bool = True) -> Iterator[bytes]:
-        """Yield the body in parts, each as soon as it comes."""
-        size, end = 0, time.monotonic() + _PARTS_OF_TIME * timeout()
-        while part := self._body.read1(_PART, decode_content=decode_content):
-            size += len(part)
-            if size > _MOST_BYTES or time.monotonic() > end:
-                self._body.close()
-                raise ContentDecodingError(
-                    f"an answer of the server is larger than {_MOST_BYTES >> 20} MiB or takes "
-                    f"longer than {_PARTS_OF_TIME * timeout():.0f} s; check that it is an MLflow "
-                    "server"
-                )
-            yield part
+    """Read the body of an answer within the limits, in parts, each as soon as it comes."""
+    if stream:
+        return
+    body, end = BytesIO(), time.monotonic() + _PARTS_OF_TIME * timeout()
+    while part := response.raw.read1(_PART, decode_content=True):
+        body.write(part)
+        if body.tell() > _MOST_BYTES or time.monotonic() > end:
+            response.close()
+            raise ContentDecodingError(
+                f"an answer of the server is larger than {_MOST_BYTES >> 20} MiB or takes "
+                f"longer than {_PARTS_OF_TIME * timeout():.0f} s; check that it is an MLflow "
+                "server"
+            )
+    body.seek(0)
+    response.raw = body
