@@ -77,7 +77,6 @@ def test_numpy_values_are_stored_as_plain_ones() -> None:
         ({"status": "DONE"}, "status"),
         ({"metrics": {"test/accuracy": "high"}}, "test/accuracy"),
         ({"params": {"a": {"b": object()}}}, "params"),
-        ({"class_accuracies": {"class": [], "before": [1], "after": []}}, "class_accuracies"),
     ],
 )
 def test_values_that_cannot_be_kept_are_named(changes: dict[str, Any], key: str) -> None:

@@ -177,11 +177,7 @@ class CellRecord:
 
     @field_validator("class_accuracies")
     @classmethod
-    def _check_columns(cls, table: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
-        if table and not {"class", "before", "after"} <= set(table):
-            raise ValueError("the columns class, before and after are required")
-        if len({len(column) for column in table.values()}) > 1:
-            raise ValueError("columns of unequal length")
+    def _without_nan(cls, table: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
         return {
             name: [None if isinstance(v, float) and math.isnan(v) else v for v in column]
             for name, column in table.items()
