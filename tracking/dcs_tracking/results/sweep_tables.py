@@ -6,13 +6,11 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import chance, compare_over_splits, percent
-from dcs.io import atomic_write_text
 from dcs_tracking import schema
 from dcs_tracking.results.cells import (
     MEASURE_COLUMNS,
@@ -152,11 +150,6 @@ class ResultTable:
             f"{self.name}.json": numbers,
             f"{self.name}.tex": self.to_latex(),
         }
-
-    def write(self, folder: Path | str) -> None:
-        """Write the table in every format to `folder`."""
-        for name, text in self.contents().items():
-            atomic_write_text(Path(folder) / name, text)
 
 
 def filled(text: pd.DataFrame) -> pd.DataFrame:

@@ -51,12 +51,12 @@ def report(
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
-    from dcs.io import atomic_write_bytes, atomic_write_text
+    from dcs.io import atomic_write_text, write_together
     from dcs_tracking import Archive
     from dcs_tracking.results.cells import Cells
     from dcs_tracking.results.figures import figure_files, overview_figures
     from dcs_tracking.results.report import render_report
-    from dcs_tracking.results.sweep_tables import all_tables
+    from dcs_tracking.results.sweep_tables import table_files
     from dcs_tracking.store.client import run_link
     from dcs_tracking.store.queries import log_report
 
@@ -71,10 +71,9 @@ def report(
         page = render_report(stored, figures, title=title, link=link, archive=Archive(runs))
         atomic_write_text(output, page)
         if files is not None:
-            for each in all_tables(cells):
-                each.write(files)
-            for name, content in figure_files(figures).items():
-                atomic_write_bytes(files / Path(name).name, content)
+            made: dict[str, str | bytes] = {**table_files(cells)}
+            made |= figure_files(figures)
+            write_together({files / Path(name).name: made[name] for name in made})
         try:
             logged = [log_report(uri, each, page) for each in experiments]
         except TrackingError as error:
