@@ -10,8 +10,6 @@ import pytest
 
 from dcs.errors import InvalidInputError
 from dcs_tracking.records import CellRecord, StoredCell
-from dcs_tracking.results.cells import Cells
-from dcs_tracking.results.figures import overview_figures
 from dcs_tracking.results.report import render_report
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
@@ -21,7 +19,6 @@ def _render(records: list[CellRecord], title: str = "demo") -> str:
     cells = [StoredCell(record, f"run{i:05d}", "7") for i, record in enumerate(records)]
     return render_report(
         cells,
-        overview_figures(Cells.of(records)),
         title=title,
         link=lambda cell: f"http://127.0.0.1:5000/#/runs/{cell.run_id}",
     )

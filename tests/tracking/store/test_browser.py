@@ -13,8 +13,6 @@ import pytest
 
 from dcs_tracking import Archive, Recorder
 from dcs_tracking.records import StoredCell
-from dcs_tracking.results.cells import Cells
-from dcs_tracking.results.figures import overview_figures
 from dcs_tracking.results.report import render_report
 from dcs_tracking.store.client import default_tracking_uri, run_link
 from dcs_tracking.store.queries import newest_links, stored_cells
@@ -60,7 +58,6 @@ def test_the_report_draws_and_sorts(
 ) -> None:
     text = render_report(
         cells,
-        overview_figures(Cells.of(cell.record for cell in cells)),
         title=EXPERIMENT,
         archive=Archive(runs),
         link=lambda cell: run_link(server, cell),

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 def render_report(
     stored: Sequence[StoredCell],
-    figures: Mapping[str, tuple[str, Figure]],
     *,
     title: str,
     link: Callable[[StoredCell], str],
@@ -32,8 +31,6 @@ def render_report(
     ----------
     stored : sequence of StoredCell
         The sweep's cells, from `dcs_tracking.store.queries.stored_cells`.
-    figures : mapping of str to (str, matplotlib.figure.Figure)
-        Figures of the sweep, from `dcs_tracking.results.figures.overview_figures`.
     title : str
         Name of the sweep.
     link : callable
@@ -70,14 +67,14 @@ def render_report(
     )
     links = {each.record.key: link(each) for each in stored}
     # On a telephone, panels stand below each other.
-    narrow = overview_figures(cells, columns=1)
+    wide, narrow = overview_figures(cells), overview_figures(cells, columns=1)
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
         facts=_collect_facts(cells),
         main=sweep_tables.main_results(cells),
         result_figures=[
-            (caption, round(96 * figure.get_size_inches()[0]), *map(_embed, (figure, small)))
-            for name, (caption, figure) in figures.items()
+            (caption, round(96 * figure.get_size_inches()[0]), _embed(figure), _embed(small))
+            for name, (caption, figure) in wide.items()
             for _, small in [narrow.get(name, (caption, figure))]
         ],
         ablations=sweep_tables.ablation_tables(cells),

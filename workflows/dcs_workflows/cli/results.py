@@ -67,12 +67,11 @@ def report(
     cells = Cells.of(each.record for each in stored)
     with console.status("writing the report"):
         link = functools.partial(run_link, uri)
-        figures = overview_figures(cells)
-        page = render_report(stored, figures, title=title, link=link, archive=Archive(runs))
+        page = render_report(stored, title=title, link=link, archive=Archive(runs))
         atomic_write_text(output, page)
         if files is not None:
             made: dict[str, str | bytes] = {**table_files(cells)}
-            made |= figure_files(figures)
+            made |= figure_files(overview_figures(cells))
             write_together({files / Path(name).name: made[name] for name in made})
         try:
             logged = [log_report(uri, each, page) for each in experiments]
