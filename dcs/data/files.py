@@ -159,7 +159,6 @@ def _from_arrow(path: Path, given: Reading, source: str) -> Records:
     else:
         with readable(source, "give another file, or write it again", error=TableError):
             rows = feather.read_table(path)
-        refuse_too_large(rows.num_rows, rows.num_columns, source=source)
     own = ProbabilityTable.read(path) if b"dcs" in (rows.schema.metadata or {}) else None
     named = _with_names(rows, source)
     return Records(_frame_of(named, source), {}, Provenance(source=path.name), table=own)
@@ -241,7 +240,6 @@ def _separated(
     head = text.split("\n", 1)[0]
     marks = [given.separator] if given.separator else ["\t"] if suffix == ".tsv" else [*",;\t|"]
     quotings = [given.quoting] if given.quoting else ["double", "none"][: 1 + ('"' in text)]
-    refuse_too_large(1, max(map(head.count, marks)) + 1, source=source)
     found: dict[str, tuple[str, list[list[str]]]] = {}
     fault = ""
     for quoting in quotings:
@@ -353,7 +351,6 @@ def _records_frame(rows: list[Any], source: str) -> pd.DataFrame:
         if not isinstance(row, dict):
             expected = "expected an object with a key per column"
             raise TableError(f"{source}: line {number}: {expected}, got {show(row)}")
-    refuse_too_large(len(rows), max(map(len, rows), default=0), source=source)
     return pd.DataFrame(rows, dtype=object)
 
 
@@ -387,7 +384,6 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
             "optionally 'labels' (or 'y'), 'classes' and 'ids'"
         )
     values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
-    refuse_too_large(*values.shape, source=source)
     entry = _index_entry(path)
     own = arrays["classes"].tolist() if "classes" in arrays else entry.classes
     classes = checked_classes(given.classes or own, n_classes=values.shape[1], source=source)
@@ -409,9 +405,7 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
 def _arrays(path: Path, source: str) -> dict[str, Any]:
     """Return the arrays of a file that are read."""
     if path.suffix.lower() == ".npy":
-        whole = np.load(path, allow_pickle=False, mmap_mode="r")
-        refuse_too_large(whole.size, 1, source=source)
-        return {"probs": np.array(whole)}
+        return {"probs": np.load(path, allow_pickle=False)}
     known = {*_VALUES, *_TARGETS, "classes", "ids"}
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         # A small compressed file can hold very large arrays.

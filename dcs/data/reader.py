@@ -147,9 +147,9 @@ def open_source(
 
 def _interpret(records: Records, given: Reading, known: Reading | None, source: str) -> Source:
     """Return the table of the records of a file."""
-    if not len(records.frame):
-        raise TableError(f"{source}: cannot be read: no rows")
     frame = _plain(_without_index(records.frame, source), source)
+    if not len(frame):
+        raise TableError(f"{source}: cannot be read: no rows")
     told = {key: value for key, value in records.told.items() if getattr(given, key) is None}
     given = given.model_copy(update=told)
     frame, given, about = _in_columns(frame, given, known, source)
