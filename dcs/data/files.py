@@ -376,24 +376,21 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
 
     with readable(source, "save probs and labels with numpy.savez", error=TableError):
         arrays = _arrays(path, source)
-    found = [key for key in _VALUES if key in arrays]
-    labels = [key for key in _TARGETS if key in arrays]
-    if len(found) != 1 or len(labels) > 1:
-        raise TableError(
-            f"{source}: has {quoted([*arrays])}; must have one of {quoted([*_VALUES], 12)}, and "
-            "optionally 'labels' (or 'y'), 'classes' and 'ids'"
-        )
-    values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
-    entry = _index_entry(path)
-    own = arrays["classes"].tolist() if "classes" in arrays else entry.classes
-    classes = checked_classes(given.classes or own, n_classes=values.shape[1], source=source)
-    frame = pd.DataFrame(values, columns=[PREFIX + each for each in classes])
-    for key, name in [*((key, "label") for key in labels), ("ids", "id")]:
-        if key in arrays:
-            if arrays[key].size != len(frame):
-                shape = f"{key} have shape {arrays[key].shape}"
-                raise TableError(f"{source}: {shape}; must be one for each of {len(frame)} rows")
-            frame.insert(0, name, arrays[key].ravel())
+        found = [key for key in _VALUES if key in arrays]
+        labels = [key for key in _TARGETS if key in arrays]
+        if len(found) != 1 or len(labels) > 1:
+            raise TableError(
+                f"{source}: has {quoted([*arrays])}; must have one of {quoted([*_VALUES], 12)}, "
+                "and optionally 'labels' (or 'y'), 'classes' and 'ids'"
+            )
+        values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
+        entry = _index_entry(path)
+        own = arrays["classes"].tolist() if "classes" in arrays else entry.classes
+        classes = checked_classes(given.classes or own, n_classes=values.shape[1], source=source)
+        frame = pd.DataFrame(values, columns=[PREFIX + each for each in classes])
+        for key, name in [*((key, "label") for key in labels), ("ids", "id")]:
+            if key in arrays:
+                frame.insert(0, name, arrays[key].ravel())
     kind = _VALUES[found[0]]
     # Labels are positions in the order of the file, whatever that of earlier rows is.
     told: dict[str, Any] = {} if own is None else {"classes": classes}
