@@ -294,7 +294,7 @@ def _fields(text: str, mark: str, quoting: str) -> list[list[str]]:
         for row in filter(None, reader):
             rows.append(row)
             if len(row) != len(rows[0]):
-                raise csv.Error(f"{len(row)} fields, the header has {len(rows[0])}")
+                raise csv.Error(f"{len(row)} fields, the first line has {len(rows[0])}")
     except csv.Error as error:
         raise csv.Error(f"line {reader.line_num}: {error}") from None
     finally:
@@ -426,17 +426,13 @@ def _from_vectors(path: Path, text: str) -> Records:
     """Parse published vectors: lines ``id label prediction p_0 ... p_{N-1}``."""
     import pandas as pd
 
-    lines = [(n, line.split()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-    size = len(lines[0][1]) if lines else 0
-    odd = [n for n, row in lines if len(row) != size]
-    if odd or size < 5:
-        line = odd[0] if odd else 1
-        raise TableError(
-            f"{escaped(path)}: cannot be read as vectors: line {line} must have, as all others, "
-            "id, label, prediction and at least 2 probabilities"
-        )
-    names = ["id", "label", "prediction", *(f"{PREFIX}class_{k}" for k in range(size - 3))]
-    frame = pd.DataFrame([row for _, row in lines], columns=names, dtype=object)
+    spaced = "\n".join(" ".join(line.split()) for line in text.split("\n"))
+    advice = "each line must have id, label, prediction and at least 2 probabilities"
+    with readable(escaped(path), advice, error=TableError):
+        rows = _fields(spaced, " ", "none")
+        size = max([2, *(len(row) - 3 for row in rows)])
+        names = ["id", "label", "prediction", *(f"{PREFIX}class_{k}" for k in range(size))]
+        frame = pd.DataFrame(rows, columns=names, dtype=object)
     origin = Provenance(split=PARTS.get(path.stem), source=path.name)
     return Records(frame, {}, origin, True)
 

@@ -253,7 +253,7 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
             'label\ta\tb\tx\na\t.1\t.9\t"1\nb\t.8\t.2\t2"\n',
             "quoting=double or quoting=none",
         ),
-        ("t.csv", "label,a,b\na,.1,.9,\nb,.8,.2\n", "line 2: 4 fields, the header has 3"),
+        ("t.csv", "label,a,b\na,.1,.9,\nb,.8,.2\n", "line 2: 4 fields, the first line has 3"),
         ("t.csv", "label,a,b\na,,.9\nb,.8,.2\n", "row 0, a is empty"),
         ("t.csv", "label,a,a\n0,1,0\n", "not unique"),
         ("t.csv", 'label,a,b\n0,"1,0\n', "columns="),
