@@ -167,10 +167,7 @@ def read_labels(
         allowed = f"one of {quoted(names.classes)}"
         allowed += "" if counting == "names" else f", or all in 0..{size - 1}"
         rule = f"must be {allowed}; empty if unlabelled"
-        if counting == "names" and positions and not named and option:
-            rule += "; if labels are positions, name the classes in their order"
-            rule += " with --read classes=A,B,..."
-        elif not (positions or named) and option:
+        if option and not named:
             rule += "; name the classes in the order of the columns with --read classes=A,B,..."
         names.refuse(wrong, [*cells], rule, what="label")
     start = fitting[0]
