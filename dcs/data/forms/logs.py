@@ -282,17 +282,11 @@ def question_rows(questions: Sequence[Question], given: Reading) -> Rows:
     Raises
     ------
     TableError
-        If a question has no two finite log-likelihoods, or targets are unclear.
+        If the classes are others than the choices, or targets are unclear.
     """
     import pandas as pd
 
     size = max(len(each.scores) for each in questions)
-    for each in questions:
-        if size < 2 or not all(s < math.inf for s in each.scores) or max(each.scores) == -math.inf:
-            raise TableError(
-                f"id {show(each.id, 40)}: log-likelihoods are {show([*each.scores])}; must "
-                "be two or more, finite or -inf, with a finite one"
-            )
     texts = [*questions[0].choices]
     shared = len({*texts}) == size and all([*each.choices] == texts for each in questions)
     classes = given.classes or tuple(texts if shared else (f"choice_{k}" for k in range(size)))
