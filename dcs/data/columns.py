@@ -429,9 +429,8 @@ class _Finder:
                     groups.setdefault(name[: at + 1], []).append(name)
         shared = sorted((g for g in groups.values() if len(g) > 1), key=len, reverse=True)
         by_prefix = [self._without_total(each) for each in shared]
-        every = [self._without_total(numeric)] if len(numeric) > 1 else []
         rest = [name for name in numeric if name not in guesses]
-        every += [self._without_total(rest)] if len(rest) > 1 else []
+        every = [self._without_total(each) for each in (numeric, rest) if len(each) > 1]
         for candidates in ([*by_label], by_prefix, [*by_guess], every):
             named = candidates == [*by_label]
             sure = [e for e in dict.fromkeys(candidates) if self._fits(e, named=named)]
