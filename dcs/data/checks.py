@@ -45,13 +45,10 @@ def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
     TableError
         If it has more than the maximum number of columns, or of values.
     """
-    if n_columns > _MOST_COLUMNS:
+    if n_columns > _MOST_COLUMNS or n_rows * n_columns > MOST_VALUES:
         raise TableError(
-            f"{source}: {n_columns:,} columns, at most {_MOST_COLUMNS:,} are read; is it turned?"
-        )
-    if n_rows * n_columns > MOST_VALUES:
-        raise TableError(
-            f"{source}: {n_rows} rows of {n_columns} columns; use at most {MOST_VALUES} values"
+            f"{source}: {n_rows} rows of {n_columns:,} columns; at most {MOST_VALUES:,} values in "
+            f"{_MOST_COLUMNS:,} columns are read; is it turned?"
         )
 
 
