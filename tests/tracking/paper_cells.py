@@ -22,8 +22,6 @@ def paper_cells(
 ) -> list[CellRecord]:
     """Accuracy 0.7, 0.8, 0.9 and COBias 0.1, 0.2, 0.3 for the seeds 0, 1, 2 of every cell."""
     labelled = identity.get("optimization_size") or 10_000
-    kept = (identity.get("tuner") or {}).get("keep_unlabelled", False)
-    rows = 10_000 if kept else labelled
     if "tuner" not in identity:
         identity = {"objective": "full", **identity}
     settings = f"{zlib.crc32(repr(identity).encode()):08x}"
@@ -52,7 +50,7 @@ def paper_cells(
                 "before": [0.9, 0.3],
                 "after": [0.8, 0.6 + seed / 10],
             },
-            provenance={"tables": {"optimization": {"rows": rows, "labelled": labelled}}},
+            provenance={"tables": {"optimization": {"rows": labelled, "labelled": labelled}}},
         )
         for number, (task, shot, method, seed) in enumerate(
             product(tasks, shots, methods, seeds), start=1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -231,19 +230,6 @@ def test_only_labelled_rows_are_held_out_and_chosen(tmp_path):
     assert optimization_rows(parts["optimization"], cell).labels.min() >= 0
     whole = dataclasses.replace(cell, optimization_size=28)
     assert optimization_rows(parts["optimization"], whole) is parts["optimization"]
-
-
-def test_rows_beyond_a_size_may_stay_without_their_labels(tmp_path):
-    table = write(tmp_path / "my.parquet")
-    methods, axes = ["icl", "batch", "dnip", "dcs"], {"keep_unlabelled": [False, True]}
-    varied = {"methods": methods, "axes": axes, "optimization_sizes": [20, "full"]}
-    _, cells = planned(tmp_path / "my.parquet", **varied)
-    assert Counter(cell.method for cell in cells) == {"icl": 1, "batch": 2, "dnip": 2, "dcs": 3}
-    kept = [cell for cell in cells if cell.tuner and cell.tuner.keep_unlabelled]
-    (alone,) = (c for c in cells if c.method == "dcs" and c.optimization_size and c not in kept)
-    few, all_rows = (optimization_rows(table, cell) for cell in (alone, *kept))
-    assert (few.n_rows, all_rows.n_rows, int(all_rows.labelled.sum())) == (20, 120, 20)
-    assert set(few.ids) == set(all_rows.only_labelled().ids)
 
 
 def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):

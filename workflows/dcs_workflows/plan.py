@@ -192,9 +192,6 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     usual: dict[str, Any] = {"space": space}
     if corrections == "weights":
         usual["memberships"] = None
-    if "calibration" in method.fixed:
-        # Only calibrations use unlabelled rows.
-        usual["keep_unlabelled"] = False
     return tuner.model_copy(update=usual)
 
 
@@ -217,8 +214,6 @@ def variants_of(config: SweepConfig) -> list[Variant]:
         for settings, size in config.variants:
             if method.needs == "nothing" or (size or 0) >= (config.limit or math.inf):
                 size = None
-            if size is None:
-                settings = settings.model_copy(update={"keep_unlabelled": False})
             tuner = effective_settings(method, settings)
             variant = Variant(method=name, tuner=tuner, optimization_size=size, plugin=plugin)
             variants[variant] = None

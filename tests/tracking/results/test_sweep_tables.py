@@ -70,15 +70,13 @@ def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     assert table.name == "optimization_size_ablation"
     assert [row[2:4] for row in table.rows] == [("DCS", "100"), ("DCS", "full")]
     assert table.frame["optimization_size"].tolist() == [100, None]
-    for kept in (0, 1):
-        tuner = {"keep_unlabelled": kept}
+    for trials in (24, 50):
+        tuner = {"trials": trials}
         cells += paper_cells(tasks=("trec",), optimization_size=100, tuner=tuner)
     same, other = tables.ablation_tables(Cells.of(cells))
     assert same.name == table.name
     # It varies only where the size is not the main one.
-    assert (
-        other.name == "keep_unlabelled_ablation" and "With optimization size 100." in other.about
-    )
+    assert other.name == "trials_ablation" and "With optimization size 100." in other.about
 
 
 def test_several_sweeps_have_the_tables_of_each() -> None:

@@ -39,7 +39,6 @@ _MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "weight_scale": (_TUNED["weight_scale"], None, 30),
     "memberships": (None,),
     "prefer": ("no-harm", "balance"),
-    "keep_unlabelled": (False,),
 }
 
 

@@ -139,9 +139,6 @@ class TunerSettings(Strict):
     memberships : int or None
         Number of available membership functions, from coarse to fine; None means all. See
         :meth:`dcs.CorrectionSet.limited`.
-    keep_unlabelled : bool
-        Whether to keep optimization rows beyond a number in `optimization_sizes` as unlabelled
-        rows, in addition to the unlabelled rows of the table.
     prefer, max_accuracy_loss, max_cobias, margin, rate, confidence, cautious
         Selection from the front of the study; see :class:`dcs.Preference`. Limits are constraints
         of the study too.
@@ -155,7 +152,6 @@ class TunerSettings(Strict):
     search: Search = Search()
     objective: ObjectiveName = "full"
     memberships: int | None = Field(default=None, ge=0, le=MEMBERSHIP_COUNT)
-    keep_unlabelled: bool = False
     prefer: Prefer = "no-harm"
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
     max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)

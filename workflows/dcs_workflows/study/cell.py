@@ -123,21 +123,13 @@ def compute_cell(
 def optimization_rows(table: Rows, cell: Cell) -> Rows:
     """Return the rows of the optimization table that a cell uses.
 
-    All rows, or a seeded sample of labelled rows. With `keep_unlabelled`, the other rows stay
-    without their labels.
+    All rows, or a seeded sample of labelled rows.
     """
     size, labelled = cell.optimization_size, np.flatnonzero(table.labelled)
     if size is None or size >= labelled.size:
         return table
     seed = derive_seed(cell.seed, "optimization size")
-    chosen = labelled[stratified_choice(table.labels[labelled], size, seed=seed)]
-    if cell.tuner is None or not cell.tuner.keep_unlabelled:
-        return table.subset(chosen)
-    labels = np.full(table.n_rows, -1)
-    labels[chosen] = table.labels[chosen]
-    if isinstance(table, TableEnsemble):
-        return replace(table, tables=tuple(replace(t, labels=labels) for t in table.tables))
-    return replace(table, labels=labels)
+    return table.subset(labelled[stratified_choice(table.labels[labelled], size, seed=seed)])
 
 
 def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: int) -> CellRecord:
