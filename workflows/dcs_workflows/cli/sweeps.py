@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dcs.scoring.chat import Tokenizer
     from dcs_workflows.config.sweep import SweepConfig
     from dcs_workflows.plan import Budget, SweepPlan
-    from dcs_workflows.tables import TableRequest
+    from dcs_workflows.tables import StoredTables, TableRequest
 
 tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
 
@@ -72,7 +72,6 @@ def generate(
         limit=limit,
         scoring__engine=engine,
     )
-    clock = time.perf_counter()
     folders = {each: output / "tables" / table_name(each) for each in table_requests(config)}
     stored = {each: StoredTables.under(output, request_key(each)) for each in folders}
     missing = {own.key: each for each, own in stored.items() if not own.complete}
@@ -90,10 +89,9 @@ def generate(
             table.write(folders[request] / f"{split}.parquet")
         earlier = "" if own.key in missing else " (scored earlier)"
         console.print(f"{folders[request]}{earlier}")
-        for line in own.scoring.shortfall if own.scoring else ():
-            console.print(line, style="yellow")
+        _show_remarks(request, own)
     console.print(
-        f"{2 * len(stored)} tables written in {time.perf_counter() - clock:.1f} s, "
+        f"{2 * len(stored)} tables written in {time.perf_counter() - console.started:.1f} s, "
         f"{scored} prompts scored"
     )
     console.print(f"next: dcs tune {quote(str(next(iter(folders.values()))))}", style="bold")
@@ -128,20 +126,21 @@ def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
     tables = [TableScoring(key, request) for key, request in missing.items()]
     actor = ScoringActor(model, output / "shards", tables[0].request.scoring)
     work, total = Work(), sum(table.n_prompts for table in tables)
-    remarks: dict[str, str] = {}
     with closing(actor):
         with console.status("loading the model"):
             work.info = actor.load()
         with progress_bar("scoring prompts", total) as progress:
             for table in tables:
                 stored = StoredTables.under(output, table.key)
-                note = score_here(table, actor, work, stored, lambda n: progress(advance=n))
-                # What the model says of itself is the same for all tables.
-                for line in note.remarks:
-                    remarks.setdefault(line, table.request.label)
-    for line, label in remarks.items():
-        console.print(f"{label}: {line}")
+                score_here(table, actor, work, stored, lambda n: progress(advance=n))
     return work.scored
+
+
+def _show_remarks(request: TableRequest, stored: StoredTables) -> None:
+    """Print what the engine says of the scoring of tables, and which of their rows are missing."""
+    if (scoring := stored.scoring) is not None:
+        for line in (*scoring.remarks, *scoring.shortfall):
+            console.print(f"{request.label}: {line}")
 
 
 def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
@@ -389,9 +388,7 @@ def _run(
         with sweep_progress(progress):
             report = recorder.finish("KILLED" if spent else "FINISHED")
     for key, request in plan.missing_tables.items():
-        scoring = StoredTables.under(plan.output, key).scoring
-        for remark in [*scoring.remarks, *scoring.shortfall] if scoring else ():
-            console.print(f"{request.label}: {remark}")
+        _show_remarks(request, StoredTables.under(plan.output, key))
     if spent:
         console.print(spent, style="yellow")
     else:
