@@ -95,14 +95,9 @@ def _warn_of_password(address: str, place: str) -> None:
 _PASSWORD = re.compile(r"[^/]+://[^/@:]*:[^/@]+@")
 Settings = Annotated[
     list[str] | None,
-    option("KEY=VALUE", "Set a configuration key: tuner.trials=10", "--set", callback=_settings),
-]
-#: Of a command that only scores prompts.
-ScoringSettings = Annotated[
-    list[str] | None,
     option(
         "KEY=VALUE",
-        "Set an option of the engine: scoring.dtype=float32",
+        "Set a configuration key: tuner.trials=10, or of the engine: scoring.dtype=float32",
         "--set",
         callback=_settings,
     ),

@@ -55,7 +55,7 @@ def predict(
     model: Annotated[
         str | None, option("MODEL", "Model to use.", show_default="that of the fit")
     ] = None,
-    settings: options.ScoringSettings = None,
+    settings: options.Settings = None,
 ) -> None:
     """Label texts: score them with the model and prompt of a fit, and correct the probabilities.
 

@@ -49,7 +49,7 @@ def generate(
     output: options.Output = Path("dcs-runs"),
     limit: options.Limit = None,
     engine: options.Engine = None,
-    settings: options.ScoringSettings = None,
+    settings: options.Settings = None,
 ) -> None:
     """Score prompts with a model and write an optimization and a test table per prompt.
 
@@ -199,7 +199,7 @@ def show(
     seed: Annotated[int, option("N", "Demonstration seed.", min=0)] = 0,
     data: options.Data = None,
     model: Annotated[str, option("MODEL", "Model that reads the prompt.")] = "tiny_lm",
-    settings: options.ScoringSettings = None,
+    settings: options.Settings = None,
 ) -> None:
     """Print a prompt exactly as the model reads it, its tokens and the tokens of the labels.
 
