@@ -44,7 +44,6 @@ from dcs_workflows.tables import (
     request_key,
     source_name,
     table_requests,
-    texts_key,
 )
 
 #: Axes of the sources of a sweep, with the attributes of a source.
@@ -292,8 +291,6 @@ class SweepPlan:
     ended : dict of str to CellRecord
         Summaries of cells of earlier runs that are not computed again, by key: finished ones, and
         failed ones unless they are to be retried.
-    texts : dict of str to str
-        Hash of the texts used for planning, by table key.
     """
 
     config: SweepConfig
@@ -303,7 +300,6 @@ class SweepPlan:
     tables: dict[str, RowSource] = field(default_factory=dict)
     cells: dict[str, list[Cell]] = field(default_factory=dict)
     ended: dict[str, CellRecord] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
 
     def add(self, key: str, source: Source, tables: RowSource) -> None:
         """Add a source to a plan, with the rows of its key."""
@@ -571,7 +567,6 @@ def _plan_requests(plan: SweepPlan) -> None:
         first = firsts.setdefault(key, request)
         stored[first] = StoredTables.under(plan.output, key)
         plan.add(key, request, stored[first])
-        plan.texts[key] = texts_key(request, known=known)
     for over in plan.config.ensemble:
         for group, drawn in grouped_over([*stored], over):
             members = {request.label: stored[request] for request in group}

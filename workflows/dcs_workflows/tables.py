@@ -540,24 +540,6 @@ def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -
     return content_key({**known[engine], **_hash_texts(request, known)})
 
 
-def texts_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
-    """Return the hash of the prompts and texts, without the model: the part read from files.
-
-    Parameters
-    ----------
-    request : TableRequest
-        The request.
-    known : dict, optional
-        As in :func:`request_key`.
-
-    Raises
-    ------
-    DCSError
-        If the task does not exist.
-    """
-    return content_key(_hash_texts(request, {} if known is None else known))
-
-
 def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
     prompt = (request.task, request.data, request.shots, request.seed)
     texts = prompt[:2]

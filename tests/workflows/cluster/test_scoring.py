@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from dcs.errors import ScoringError
 from dcs.scoring.generation import ScorerInfo
+from dcs_workflows.cluster.pool import ScoringPool
 from dcs_workflows.cluster.scoring import (
     ScoredShard,
     ScoringActor,
@@ -20,7 +19,9 @@ from dcs_workflows.cluster.scoring import (
     score_here,
 )
 from dcs_workflows.config.scoring import ScoringSettings
-from dcs_workflows.tables import Scoring, StoredTables, TableRequest, texts_key
+from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.plan import SweepPlan
+from dcs_workflows.tables import Scoring, StoredTables, TableRequest
 from tests.dcs.scoring.clerk import Clerk
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
@@ -75,6 +76,8 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
     assert len(digests) == 1
 
 
-def test_other_texts_than_the_planned_ones_are_not_scored():
-    with pytest.raises(ScoringError, match="task reviews: the texts have changed"):
-        TableScoring("k", REQUEST, texts_key(dataclasses.replace(REQUEST, limit=19)))
+def test_other_texts_than_the_planned_ones_are_not_scored(tmp_path):
+    config = SweepConfig(name="x", tasks=("reviews",))
+    pool = ScoringPool(SweepPlan(config, tmp_path, (), sources={"another key": [REQUEST]}))
+    pool.fill({}, 1)
+    assert "the texts or the model have changed" in str(pool.unscored[0])

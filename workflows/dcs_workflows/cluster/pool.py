@@ -15,7 +15,7 @@ from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.connect import check_alive
 from dcs_workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring, Work
 from dcs_workflows.plan import SweepPlan
-from dcs_workflows.tables import StoredTables, TableRequest
+from dcs_workflows.tables import StoredTables, TableRequest, request_key
 
 #: Number of actors that a shard, or the loading of a model, may take with it.
 _DEATHS = 3
@@ -122,7 +122,13 @@ class ScoringPool:
     def _open_next(self) -> None:
         key, request = self._waiting.popleft()
         try:
-            self._open.append(TableScoring(key, request, self._plan.texts.get(key)))
+            if request_key(request) != key:
+                # Stored under this key, the table would be mistaken for the planned one.
+                raise ScoringError(
+                    "the texts or the model have changed since the sweep began; run the same "
+                    "command again"
+                )
+            self._open.append(TableScoring(key, request))
         except DCSError as error:
             self._skip(request, error)
 

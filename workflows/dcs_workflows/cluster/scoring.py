@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import ScoringError
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.base import Prompts, score_rows
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.parallel import one_thread
-from dcs_workflows.tables import Scoring, StoredTables, TableRequest, texts_key
+from dcs_workflows.tables import Scoring, StoredTables, TableRequest
 
 #: Number of shards of a table, so that many actors finish it together; fewer if they would have
 #: less than `_LEAST` prompts, since every shard runs the demonstrations once.
@@ -139,8 +138,6 @@ class TableScoring:
         The :func:`request_key` of the request.
     request : TableRequest
         The request.
-    texts : str, optional
-        Its :func:`texts_key` when the sweep was planned.
 
     Attributes
     ----------
@@ -150,16 +147,10 @@ class TableScoring:
     Raises
     ------
     DCSError
-        If the texts cannot be read, or have changed.
+        If the texts cannot be read.
     """
 
-    def __init__(self, key: str, request: TableRequest, texts: str | None = None) -> None:
-        if texts is not None and texts != texts_key(request):
-            # Stored under this key, the table would be mistaken for that of the planned texts.
-            raise ScoringError(
-                f"task {request.task}: the texts have changed since the sweep began; run the same "
-                "command again"
-            )
+    def __init__(self, key: str, request: TableRequest) -> None:
         self.key, self.request = key, request
         self.prompts = request.prompts
         self.n_prompts = len(self.prompts.texts)
