@@ -71,6 +71,7 @@ def test_cells_of_an_ensemble_wait_for_its_last_table(output):
     names = [f"tiny_lm reviews 1-shot seed {seed}" for seed in (0, 1, 2)]
     assert (ensemble.shots, [*tables.members]) == (1, names)
     assert len(plan.missing_tables) == 4
+    ready: set[str] = set()
     for number, member in enumerate(tables.members.values()):
         assert tables.digests is None
         pair = {
@@ -78,7 +79,8 @@ def test_cells_of_an_ensemble_wait_for_its_last_table(output):
             "test": _noisy(biased_table(60, seed=1), number),
         }
         member.write(pair, seconds=1.0, gpus=0.0)
-        known = plan.cells_after(member.key)
+        ready.add(member.key)
+        known = plan.cells_after(member.key, ready)
         assert (key in known) == (number == 2)
     again = plan_sweep(config, output)
     assert [cell.key for cell in again.cells[key]] == [cell.key for cell in known[key]]

@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -320,30 +320,30 @@ class SweepPlan:
         """
         return self.output if self.study_storage is None else None
 
-    def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
-        """Return the cells of a table with the given digests.
+    def cells_on(self, key: str) -> list[Cell]:
+        """Return the cells of a table that exists.
 
         Parameters
         ----------
         key : str
             The table's key.
-        digests : mapping of str to str
-            Content hashes of the ``optimization`` and ``test`` tables.
 
         Returns
         -------
         list of Cell
             The cells of all its sources.
         """
-        return cells_of(self.sources[key], self.variants, digests)
+        return cells_of(self.sources[key], self.variants, self.tables[key].digests or {})
 
-    def cells_after(self, key: str) -> dict[str, list[Cell]]:
+    def cells_after(self, key: str, ready: Container[str]) -> dict[str, list[Cell]]:
         """Return the cells that can be computed once a table exists, by key.
 
         Parameters
         ----------
         key : str
             Key of a table that has just been scored.
+        ready : container of str
+            Keys of the tables that are complete, this one among them.
 
         Returns
         -------
@@ -353,10 +353,11 @@ class SweepPlan:
         keys = [key] + [
             other
             for other, tables in self.tables.items()
-            if isinstance(tables, JointTables) and self.tables[key] in tables.members.values()
+            if isinstance(tables, JointTables)
+            and self.tables[key] in tables.members.values()
+            and all(each.key in ready for each in tables.members.values())
         ]
-        found = ((each, self.tables[each].digests) for each in keys)
-        return {each: self.cells_on(each, both) for each, both in found if both is not None}
+        return {each: self.cells_on(each) for each in keys}
 
     @property
     def missing_tables(self) -> dict[str, TableRequest]:
@@ -546,8 +547,8 @@ def plan_sweep(
     archive = Archive(output)
     for key, tables in plan.tables.items():
         # Rows that are missing are scored again, which may change the table.
-        if tables.complete and (both := tables.digests) is not None:
-            plan.cells[key] = plan.cells_on(key, both)
+        if tables.complete:
+            plan.cells[key] = plan.cells_on(key)
     keys = [cell.key for cells in plan.cells.values() for cell in cells]
     earlier = archive.load(keys, summaries=True).values()
     plan.ended.update({each.key: each for each in earlier if each.finished or not retry_failed})

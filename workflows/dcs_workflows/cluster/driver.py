@@ -162,7 +162,7 @@ class Driver:
             # At the same time as the models are loaded.
             ray.remote(compile_search).options(**self._placement.cells | {"num_cpus": 0}).remote()
 
-        # Keys of the tables and ensembles whose cells are known.
+        # Keys of the tables that are complete.
         self._ready = set(plan.cells)
         # Cells that share a search and are to be computed, by table after table, and the rows of
         # the last table that cells were submitted of.
@@ -246,11 +246,8 @@ class Driver:
         self._progress.work.update(prompts=prompts)
         if scored is None:
             return
-        for ready, cells in self._plan.cells_after(scored).items():
-            members = getattr(self._plan.tables[ready], "members", {}) if ready != scored else {}
-            if ready in self._ready or not {each.key for each in members.values()} <= self._ready:
-                continue
-            self._ready.add(ready)
+        self._ready.add(scored)
+        for ready, cells in self._plan.cells_after(scored, self._ready).items():
             self._progress.tables_done += 1
             # Keys are known only now: an earlier run may have computed cells of the same table.
             finished = self._archive.finished([cell.key for cell in cells])

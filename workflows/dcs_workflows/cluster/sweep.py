@@ -140,9 +140,7 @@ def _record_all(
         # Not kept: the memory of this process must not grow with the number of cells.
         recorder.record(record)
     order = (
-        cell.key
-        for key in plan.sources
-        for cell in plan.cells.get(key) or plan.cells_on(key, plan.tables[key].digests or {})
+        cell.key for key in plan.sources for cell in plan.cells.get(key) or plan.cells_on(key)
     )
     keys = list(dict.fromkeys(order))
     recorder.archive.index()
