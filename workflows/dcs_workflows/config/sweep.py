@@ -277,21 +277,14 @@ class SweepConfig(PromptsConfig, TuneConfig):
     combine: Literal["all", "one_at_a_time"] = "all"
     optuna_storage: SecretStr | None = Field(default=None, exclude=True)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _picks_in_ablations(cls, values: Any) -> Any:
+    @model_validator(mode="after")
+    def _picks_in_ablations(self) -> SweepConfig:
         """Set ``prefer: balance`` if settings are compared: no-harm would hide most changes."""
-        if not isinstance(values, dict):
-            return values
-        tuner, axes = values.get("tuner") or {}, values.get("axes") or {}
-        given = tuner.model_dump(exclude_unset=True) if isinstance(tuner, Strict) else tuner
-        if not isinstance(given, dict) or not isinstance(axes, dict):
-            return values
-        lists = (values.get("objectives"), *axes.values())
-        several = any(isinstance(each, list | tuple) and len(each) > 1 for each in lists)
-        if several and not {*given, *axes} & {*PREFERENCE_FIELDS}:
-            return {**values, "tuner": {**given, "prefer": "balance"}}
-        return values
+        several = any(len(values) > 1 for values in (self.objectives, *self.axes.values()))
+        if several and not {*self.tuner.model_fields_set, *self.axes} & {*PREFERENCE_FIELDS}:
+            balanced = self.tuner.model_copy(update={"prefer": "balance"})
+            object.__setattr__(self, "tuner", balanced)  # frozen for all others
+        return self
 
     @model_validator(mode="after")
     def _is_consistent(self) -> SweepConfig:
