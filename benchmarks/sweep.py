@@ -149,10 +149,10 @@ def overhead(folder: Path, *, cpus: int, trials: int) -> None:
 
 
 def _make_sleeper(seconds: float):
-    def run(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str, *more: object):
+    def run(cells: tuple[Cell, ...], *more: object):
         started = time.time_ns() // 1_000_000
         time.sleep(seconds)
-        return finished_cell(cell.seed, cell=cell, started_ms=started)
+        return [finished_cell(cell.seed, cell=cell, started_ms=started) for cell in cells]
 
     return run
 
@@ -184,7 +184,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
         ]
     import dcs_workflows.cluster.driver
 
-    dcs_workflows.cluster.driver.run_cell = _make_sleeper(seconds)  # type: ignore[assignment]
+    dcs_workflows.cluster.driver.run_cells = _make_sleeper(seconds)  # type: ignore[assignment]
     memory: list[float] = []
 
     def watch(progress: Progress) -> None:

@@ -95,13 +95,13 @@ def disturbed_sweep(
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every cell that has a study raise, for lack of its tables."""
 
-    def run(cell, tables, *more):
+    def run(cells, tables, *more):
         # On a worker nothing is patched: this is the real one.
-        from dcs_workflows.cluster.driver import run_cell
+        from dcs_workflows.cluster.driver import run_cells
 
-        return run_cell(cell, tables if cell.tuner is None else {}, *more)
+        return run_cells(cells, tables if cells[0].tuner is None else {}, *more)
 
-    monkeypatch.setattr("dcs_workflows.cluster.driver.run_cell", run)
+    monkeypatch.setattr("dcs_workflows.cluster.driver.run_cells", run)
 
 
 def results(records: list[CellRecord]) -> list[dict]:

@@ -56,17 +56,20 @@ def _noting_actor(notes: Path) -> type[ScoringActor]:
 
 
 def _noting_cell(notes: Path):
-    def run(cell, *more):
-        """Say where a cell is computed; cells of the last table wait until the GPU is free."""
+    def run(cells, *more):
+        """Say where cells are computed; those of the last table wait until the GPU is free."""
         import ray
 
-        from dcs_workflows.cluster.driver import run_cell
+        from dcs_workflows.cluster.driver import run_cells
 
-        done = run_cell(cell, *more)
-        (notes / f"cell-{cell.key}-{_node_id()}").touch()
-        if cell.seed == CONFIG.seeds[-1]:
-            wait_for(lambda: ray.available_resources().get("GPU", 0) == 1, "the GPU to be free")
-            (notes / f"free-{cell.key}").touch()
+        done = run_cells(cells, *more)
+        for cell in cells:
+            (notes / f"cell-{cell.key}-{_node_id()}").touch()
+            if cell.seed == CONFIG.seeds[-1]:
+                wait_for(
+                    lambda: ray.available_resources().get("GPU", 0) == 1, "the GPU to be free"
+                )
+                (notes / f"free-{cell.key}").touch()
         return done
 
     return run
@@ -81,7 +84,7 @@ def test_stages_overlap_and_each_stays_on_its_nodes(
     notes = tmp_path / "notes"
     notes.mkdir()
     monkeypatch.setattr(dcs_workflows.cluster.pool, "ScoringActor", _noting_actor(notes))
-    monkeypatch.setattr(dcs_workflows.cluster.driver, "run_cell", _noting_cell(notes))
+    monkeypatch.setattr(dcs_workflows.cluster.driver, "run_cells", _noting_cell(notes))
     sweep(output)
     check_complete(output, undisturbed[1])
 

@@ -68,7 +68,7 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monk
 
     config = CONFIG.model_copy(update={"seeds": (0,), "methods": ("icl", "dnip")})
     monkeypatch.setattr(dcs_workflows.cluster.driver, "_RETRIES", 1)
-    monkeypatch.setattr(dcs_workflows.cluster.driver, "run_cell", _deadly())
+    monkeypatch.setattr(dcs_workflows.cluster.driver, "run_cells", _deadly())
     records, report = sweep(scored, config)
     assert report.pending == 0
     assert {record.identity["method"]: record.finished for record in records} == {
@@ -82,12 +82,12 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monk
 
 
 def _deadly():
-    def run(cell, *more):
+    def run(cells, *more):
         # On a worker nothing is patched: this is the real one.
-        from dcs_workflows.cluster.driver import run_cell
+        from dcs_workflows.cluster.driver import run_cells
 
-        if cell.method == "dnip":
+        if cells[0].method == "dnip":
             os.abort()
-        return run_cell(cell, *more)
+        return run_cells(cells, *more)
 
     return run

@@ -94,15 +94,16 @@ def test_a_spent_budget_leaves_the_rest_to_the_next_run(finished, output):
     assert results(_sweep(CONFIG, output)[0]) == results(finished[1])
 
 
-def _note_width(cell, tables, sweep, mapper, *more) -> CellRecord:
-    record = failed_record(cell, ValueError("not computed"), sweep=sweep, started_ms=0)
-    return replace(record, params={"width": getattr(mapper, "width", 1)})
+def _note_width(cells, tables, sweep, mapper, *more) -> list[CellRecord]:
+    about = {"sweep": sweep, "started_ms": 0}
+    records = [failed_record(cell, ValueError("not computed"), **about) for cell in cells]
+    return [replace(each, params={"width": getattr(mapper, "width", 1)}) for each in records]
 
 
 @pytest.mark.slow
 def test_the_last_cells_share_all_cpus(finished, output, monkeypatch):
     """Those that others hold when they are handed out come free while they run."""
-    monkeypatch.setattr("dcs_workflows.cluster.driver.run_cell", _note_width)
+    monkeypatch.setattr("dcs_workflows.cluster.driver.run_cells", _note_width)
     monkeypatch.setattr(
         "dcs_workflows.cluster.driver.look",
         lambda: replace(place([]), cells={}, cell_cpus=8),

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from dcs_tracking import CellRecord
 from dcs_workflows.cluster.connect import place
-from dcs_workflows.cluster.driver import RayMapper, run_cell
+from dcs_workflows.cluster.driver import RayMapper, run_cells
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
 from dcs_workflows.config.sweep import TunerSettings
 from dcs_workflows.parallel import one_thread
@@ -108,7 +108,8 @@ def _computed(error: Exception) -> CellRecord:
     def failing(*arguments: object, **options: object) -> Iterator[Any]:
         raise error
 
-    return run_cell(CELL, TABLES, "x", failing, None)
+    (record,) = run_cells((CELL,), TABLES, "x", failing, None)
+    return record
 
 
 @pytest.mark.parametrize("error", [NodeDiedError("gone"), LocalRayletDiedError(), RpcError("x")])

@@ -273,7 +273,6 @@ class Driver:
                 self._rows = key, ray.put(tables)
             name = f"run_cells {cells[0].label} {cells[0].key[:8]}"
             running = self._cell_task.options(name=name, **options).remote(
-                run_cell,
                 cells,
                 self._rows[1],
                 self._plan.config.name,
@@ -323,57 +322,50 @@ def _is_cluster_error(error: BaseException | None) -> bool:
 
 
 def run_cells(
-    run: Callable[..., CellRecord], cells: tuple[Cell, ...], *more: Any
-) -> list[CellRecord]:
-    """Compute cells that share a search by calling `run` on each with the other arguments."""
-    known: dict[Any, Any] = {}
-    return [run(cell, *more, known) for cell in cells]
-
-
-def run_cell(
-    cell: Cell,
+    cells: tuple[Cell, ...],
     tables: dict[str, Rows],
     sweep: str,
     mapper: Mapper,
     studies: Studies | None,
-    known: dict[Any, Any] | None = None,
-) -> CellRecord:
-    """Compute a cell; errors are recorded, so that they do not stop other cells.
+) -> list[CellRecord]:
+    """Compute cells that share a search; errors are recorded, so that they stop no other cells.
 
     Parameters
     ----------
-    cell : Cell
-        The cell to compute.
+    cells : tuple of Cell
+        The cells to compute.
     tables : dict of str to ProbabilityTable or TableEnsemble
         Tables by split.
     sweep : str
-        Name of the sweep that the record belongs to.
+        Name of the sweep that the records belong to.
     mapper : Mapper
         Runs the trials.
     studies : Studies or None
-        Where the cell's study is stored.
-    known : dict, optional
-        See :func:`compute_cell`.
+        Where the studies of the cells are stored.
 
     Returns
     -------
-    CellRecord
-        Finished or failed.
+    list of CellRecord
+        Finished or failed, in the order of the cells.
 
     Raises
     ------
     StudyStorageError
-        If the storage fails. Ray retries the cell, which resumes its study.
+        If the storage fails. Ray retries the cells, which resume their study.
     RayError
-        If the cluster lost a task of the cell. Ray retries the cell.
+        If the cluster lost a task of a cell. Ray retries the cells.
     """
-    started_ms = now_ms()
-    try:
-        return compute_cell(cell, tables, sweep=sweep, mapper=mapper, studies=studies, known=known)
-    except StudyStorageError:
-        time.sleep(_STORAGE_SECONDS)
-        raise
-    except Exception as error:
-        if _is_cluster_error(error):
+    records = list[CellRecord]()
+    about: dict[str, Any] = {"sweep": sweep, "mapper": mapper, "studies": studies, "known": {}}
+    for cell in cells:
+        started_ms = now_ms()
+        try:
+            records.append(compute_cell(cell, tables, **about))
+        except StudyStorageError:
+            time.sleep(_STORAGE_SECONDS)
             raise
-        return failed_record(cell, error, sweep=sweep, started_ms=started_ms)
+        except Exception as error:
+            if _is_cluster_error(error):
+                raise
+            records.append(failed_record(cell, error, sweep=sweep, started_ms=started_ms))
+    return records
