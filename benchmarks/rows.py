@@ -182,7 +182,8 @@ def main() -> None:
             print(f"\r{number} of {len(missing)}", end="", flush=True)
     frame = pd.read_csv(file)
     print("\n" + summary(frame))
-    draw(frame, options.output / "rows.png")
+    if (frame["rows"] > 0).any():
+        draw(frame, options.output / "rows.png")
 
 
 if __name__ == "__main__":
