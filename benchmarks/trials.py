@@ -1,9 +1,9 @@
-"""Quality by number of trials: the standard settings alone, 24 trials, and 96.
+"""Quality by number of trials: the standard settings alone, 24 trials, and 48.
 
     python -m benchmarks.trials run FILE TABLE ... --seeds 0 1    # append what FILE lacks
     python -m benchmarks.trials table FILE
 
-A study of 96 trials contains those of the shorter ones, so that each table and split has one
+A study of 48 trials contains those of the shorter ones, so that each table and split has one
 study: the shorter ones resume from its storage and judge nothing again.
 """
 
@@ -30,7 +30,7 @@ from dcs_workflows.study.study import Tuning, study_scheme
 from dcs_workflows.tables import given_tables, source_name
 
 #: Numbers of trials; 0 stands for the standard settings alone.
-TRIALS: Final = (0, 24, 96)
+TRIALS: Final = (0, 24, 48)
 PREFERENCES: Final = ("no-harm", "balance")
 _HELD_OUT: Final = 0.3
 
