@@ -10,6 +10,7 @@ from typing import Any
 import mlflow
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from dcs.errors import ConfigError, TrackingError
 from dcs_tracking import Archive, Recorder, Sweep, sync
@@ -300,6 +301,22 @@ def test_two_drivers_of_one_sweep_give_a_store_each_cell_once(
     assert content()[1] == _finished(*range(4))
     sync(tmp_path / "a")
     assert content()[1] == _finished(*range(4))
+
+
+def test_a_tag_that_another_driver_adds_at_the_same_time_is_replaced(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = MlflowClient.set_experiment_tag, [MlflowException("UNIQUE constraint failed")]
+
+    def contested(self: MlflowClient, *arguments: Any) -> None:
+        real(self, *arguments)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(MlflowClient, "set_experiment_tag", contested)
+    with Recorder(uri, output=output, **SWEEP) as recorder:
+        recorder.record(make_cell(1))
+        assert recorder.finish().complete
 
 
 def test_a_second_recorder_of_the_same_sweep_is_refused(output: Path, uri: str) -> None:

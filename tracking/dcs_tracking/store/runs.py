@@ -271,7 +271,17 @@ class SweepRuns:
         listed = schema.logged_tables(name for name in files if name.endswith(".json"))
         self._log(self.parent_id, _metrics(metrics, now), tags={schema.NOTE: note, **listed})
         if cells.records and experiment.tags.get(schema.NOTE, _NOTE).startswith(_NOTE):
-            self._client.set_experiment_tag(self.experiment_id, schema.NOTE, note)
+            self._set_experiment_tag(schema.NOTE, note)
+
+    def _set_experiment_tag(self, tag: str, value: str) -> None:
+        """Set a tag of the experiment, which another driver may add at the same time."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.set_experiment_tag(self.experiment_id, tag, value)
+        except MlflowException:
+            # Of two drivers that both found no tag, one fails to add it; now it is replaced.
+            self._client.set_experiment_tag(self.experiment_id, tag, value)
 
     def _tag_experiment(self, tags: Mapping[str, str], cells: Sequence[CellRecord]) -> str:
         """Write the views of cells as tags of the experiment; return a line of links to them.
@@ -299,7 +309,7 @@ class SweepRuns:
         )
         for tag, value in found.items():
             if tags.get(tag) != value and (tasks or tag not in tags):
-                self._client.set_experiment_tag(self.experiment_id, tag, value)
+                self._set_experiment_tag(tag, value)
         links = views.view_links(self.experiment_id, found)
         return _NOTE + " · ".join(f"[{name}]({link})" for name, link in links.items())
 
