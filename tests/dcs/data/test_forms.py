@@ -15,7 +15,7 @@ from dcs.data.columns import Reading
 from dcs.data.files import read_records
 from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
 from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE, Form
-from dcs.data.reader import FORMS, open_source
+from dcs.data.reader import FORMS, open_source, read_table
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
 from dcs.testing import check_form
@@ -57,6 +57,14 @@ def test_the_contract(name: str, tmp_path: Path) -> None:
     frame = read_records(tmp_path / name, Reading()).frame
     table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
     check_form(WRITTEN[name], frame, table, given)
+
+
+def test_a_pipeline_that_was_given_lists_of_one_text(tmp_path: Path) -> None:
+    answers = [[{"label": k, "score": 0.2 + 0.6 * (k == own)} for k in "ab"] for own in "abba"]
+    for name, cells in (("plain", answers), ("lists", [[each] for each in answers])):
+        pd.DataFrame({"s": cells, "label": [*"abba"]}).to_json(tmp_path / name, orient="records")
+    plain, lists = (read_table(tmp_path / name).digest for name in ("plain", "lists"))
+    assert plain == lists
 
 
 def test_a_probability_of_either_class_alone_or_beside_a_prediction() -> None:

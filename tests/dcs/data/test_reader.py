@@ -16,6 +16,7 @@ import pytest
 from dcs import CorrectionScheme, DCSClassifier, fit_scheme, get_method
 from dcs.data.checks import checked_rows
 from dcs.data.columns import Reading
+from dcs.data.labels import in_other_order
 from dcs.data.reader import (
     open_source,
     open_sources,
@@ -354,6 +355,13 @@ def test_numbers_beside_columns_that_are_numbers_are_their_names() -> None:
             table = build(rows, labels)
             assert table.classes == tuple(str(k + start) for k in order)
             assert [order[k] for k in table.labels] == told[frame.index].tolist()
+
+
+@pytest.mark.parametrize(("right", "asked"), [(420, False), (380, True)])
+def test_another_order_is_doubted_if_predicted_twice_as_often(right: int, asked: bool) -> None:
+    labels = np.repeat([0, 1, 2], 1000)
+    shift = np.tile(np.repeat([0, 1, 2], [right, 500, 500 - right]), 3)
+    assert bool(in_other_order(labels, np.eye(3)[(labels + shift) % 3])) == asked
 
 
 def test_labels_that_are_predicted_less_than_by_chance_are_a_warning() -> None:
