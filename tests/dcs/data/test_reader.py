@@ -267,6 +267,13 @@ def test_a_confidence_beside_the_predictions_is_no_class() -> None:
     assert table.classes == tuple(columns()) and not table.labelled.any()
 
 
+@pytest.mark.parametrize("total", [1.0, 100.0])
+def test_rows_are_called_rounded_only_if_they_are(total: float) -> None:
+    for decimals, said in ((9, False), (2, True)):
+        rows = (total * columns()).round(decimals).assign(label=GOLD)
+        assert ("rounded" in open_source(rows).remark) == said
+
+
 def test_cells_are_no_names_of_columns(tmp_path: Path) -> None:
     for decimals in (2, 6):
         rows = columns(rounded(decimals)).assign(label=GOLD)
