@@ -209,10 +209,32 @@ def refuse_other_order(probs: Any, labels: Any) -> None:
 
 def column_names(values: Any) -> list[str] | None:
     """Return the column names of a data frame; None for an array, or for columns 0, 1, ..."""
-    columns = getattr(values, "column_names", getattr(values, "columns", None))
+    columns = _columns_of(values)
     if columns is None or [*columns] == [*range(len(columns))]:
         return None
     return flat_names(columns)
+
+
+def refuse_other_columns(values: Any, names: Sequence[str], what: str) -> None:
+    """Refuse a data frame whose columns, counted or named, are `names` in another order.
+
+    Raises
+    ------
+    TableError
+        As columns could be matched by place or by name; `what` says whose names these are.
+    """
+    found = _columns_of(values)
+    columns = [] if found is None else flat_names(found)
+    same = len(columns) == len(names) and affixes(columns, names)
+    if same and column_order(columns, names, what) != [*range(len(names))]:
+        raise TableError(
+            f"columns {quoted(columns)} are in another order than {what}, {quoted(names)}; put "
+            "them in this order, or give an array without names if they are"
+        )
+
+
+def _columns_of(values: Any) -> Any:
+    return getattr(values, "column_names", getattr(values, "columns", None))
 
 
 def flat_names(columns: Iterable[Any]) -> list[str]:
@@ -252,6 +274,7 @@ def named_columns(
     names = None if classes is None else tuple(classes)
     columns = column_names(values)
     if columns is None:
+        refuse_other_columns(values, names or (), "the classes")
         return values, names
     if names is None:
         return np.asarray(values), classes_of(columns, labels)

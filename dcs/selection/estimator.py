@@ -19,6 +19,7 @@ from dcs.data.checks import (
     classes_of,
     column_names,
     column_order,
+    refuse_other_columns,
     refuse_other_order,
 )
 from dcs.data.labels import as_text
@@ -61,7 +62,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     classes_ : array, shape [N]
-        The classes.
+        The classes, sorted, as scorers of scikit-learn expect.
     scheme_ : CorrectionScheme
         The fitted scheme; it can be saved and applied without scikit-learn.
     result_ : FittedScheme
@@ -123,7 +124,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.max_cobias,
         )
         refuse_other_order(X, y)
-        names = column_names(X)
+        names, given = column_names(X), X
         X, targets = validate_data(  # noqa: N806
             self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_min_features=2
         )
@@ -136,7 +137,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # A column that is named -1 makes it a class.
             marked = marked and "-1" not in classes_of(names, values)
         known = np.array([not (marked and label == -1) for label in values])
-        self.classes_ = np.unique(targets[known]) if labels is None else np.asarray(labels)
+        self._classes = np.unique(targets[known]) if labels is None else np.asarray(labels)
+        # Scorers of scikit-learn take the columns of `predict_proba` to be sorted.
+        self._sorted = np.argsort(self._classes, kind="stable")
+        self.classes_ = self._classes[self._sorted]
         if self.classes_.size < 2:
             owner = "y" if self.labels is None else "labels"
             raise InvalidInputError(
@@ -144,8 +148,11 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         indices = np.full(known.size, -1)
         indices[known] = self._to_indices(targets[known].tolist())
-        classes = tuple(map(as_text, self.classes_.tolist()))
+        classes = tuple(map(as_text, self._classes.tolist()))
         self._order = self._order_of(names, classes)
+        counted = tuple(map(str, range(len(classes))))
+        self._columns = (counted, classes) if names is None else (tuple(names),)
+        self._refuse_other_columns(given)
         probs = self._normalise(X)
         if known.sum() < FEWEST_LABELS:
             batch = get_method("batch")
@@ -173,8 +180,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             One column per class of `classes_`; rows sum to 1.
         """
         check_is_fitted(self)
+        given = X
         X = validate_data(self, X, dtype=np.float64, reset=False)  # noqa: N806
-        return self.scheme_.apply(self._normalise(X))
+        self._refuse_other_columns(given)
+        return self.scheme_.apply(self._normalise(X))[:, self._sorted]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """Return the corrected predictions, shape [M]; ties go to the first class.
@@ -205,7 +214,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _to_indices(self, labels: list[Any]) -> NDArray[np.int64]:
         """Convert labels to class indices."""
-        order = {label: j for j, label in enumerate(self.classes_.tolist())}
+        order = {label: j for j, label in enumerate(self._classes.tolist())}
         unknown = [label for label in labels if label not in order]
         if unknown:
             raise InvalidInputError(
@@ -225,6 +234,11 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Rows of zeros remain zero, so that the validation of probabilities names them.
         normalised: NDArray[np.float64] = normalize(probs, norm="l1")[:, self._order]
         return normalised
+
+    def _refuse_other_columns(self, given: Any) -> None:
+        """Refuse columns in another order than fitted, which validate_data does for text only."""
+        for names in self._columns:
+            refuse_other_columns(given, names, "those of the fit")
 
     def _order_of(self, names: list[str] | None, classes: tuple[str, ...]) -> Any:
         """Return the order of the columns that puts them in that of the classes."""

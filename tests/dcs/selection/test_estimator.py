@@ -10,6 +10,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from dcs.errors import InvalidInputError
 from dcs.methods.parameters import Hyperparameters
+from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
 from tests.dcs.biased import biased_table
@@ -57,9 +58,10 @@ def test_predictions_are_those_of_the_scheme_and_proba_is_normalised() -> None:
     model = _quick(labels=names).fit(_PROBS, names[_LABELS])
     proba = model.predict_proba(_PROBS)
     np.testing.assert_allclose(proba.sum(axis=1), 1.0)
-    assert np.array_equal(model.predict(_PROBS), names[proba.argmax(axis=1)])
+    assert model.classes_.tolist() == sorted(names)
+    assert np.array_equal(model.predict(_PROBS), model.classes_[proba.argmax(axis=1)])
     assert model.scheme_.classes == ("no", "maybe", "yes")
-    assert np.array_equal(model.scheme_.predict(_PROBS), proba.argmax(axis=1))
+    assert np.array_equal(names[model.scheme_.predict(_PROBS)], model.predict(_PROBS))
 
 
 def test_columns_of_a_data_frame_go_by_their_names_in_any_order() -> None:
@@ -88,6 +90,20 @@ def test_names_that_contradict_the_classes_are_refused() -> None:
     ):
         with pytest.raises(InvalidInputError, match="classes|labels|must be one of"):
             fit()
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names")
+@pytest.mark.parametrize("names", [[0, 1, 2], [1, 2, 3], ["a", "b", "c"]])
+def test_columns_in_another_order_than_fitted_are_refused(names: list[Any]) -> None:
+    frame = pd.DataFrame(_PROBS, columns=names)
+    model = _quick().fit(frame, np.array(names)[_LABELS])
+    plain = _quick().fit(_PROBS, np.array(names)[_LABELS])
+    for fitted in (model, plain):
+        with pytest.raises(ValueError, match="order"):
+            fitted.predict(frame.iloc[:, [2, 0, 1]])
+    turned = CorrectionScheme.identity(["2", "0", "1"])
+    with pytest.raises(InvalidInputError, match="another order"):
+        turned.apply(pd.DataFrame(_PROBS))
 
 
 def test_column_of_a_class_without_rows() -> None:
