@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
 from operator import attrgetter
@@ -29,7 +29,7 @@ from dcs.data.columns import Reading
 from dcs.data.reader import open_sources, refuse_other_texts, source_files, texts_by_id
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ConfigError, TableError, one_line
+from dcs.errors import ConfigError, TableError, one_line, show
 from dcs.io import atomic_write_text, content_key, read_json
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
@@ -250,10 +250,29 @@ def _hold_out(
     return {split: table.subset(part, split=split) for split, part in rows.items()}, said
 
 
+#: Share of ids of other rows up to which it is chance, as probabilities can coincide.
+_MOVED: Final = 0.05
+
+
+def _matched(rows: Iterable[Hashable], earlier: Iterable[Hashable]) -> dict[int, int]:
+    """Return the number of the row that equals an earlier one, by the number of that."""
+    places: dict[Hashable, deque[int]] = {}
+    for row, name in enumerate(rows):
+        places.setdefault(name, deque()).append(row)
+    found = ((k, places.get(name)) for k, name in enumerate(earlier))
+    return {k: same.popleft() for k, same in found if same}
+
+
 def _placed(table: Rows, earlier: Path | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     """Return the part of every row of which an earlier scheme knows one, -1 for others.
 
-    Rows are the same if they have the same id; without ids, the same label and probabilities.
+    Rows are the same if they have the same id; without ids, the same probabilities, of those with
+    the same label first.
+
+    Raises
+    ------
+    TableError
+        If few rows are the same, or the ids have been given to other rows.
     """
     if earlier is None:
         return None, ()
@@ -266,26 +285,34 @@ def _placed(table: Rows, earlier: Path | None) -> tuple[NDArray[np.int64] | None
     kept = [ProbabilityTable.read(file).only_labelled() for file in files]
     kept = [each.with_classes(table.classes, source=str(earlier)) for each in kept]
     numbered = all(name.isdecimal() for each in (table, *kept) for name in each.ids)
-
-    def names(rows: ProbabilityTable) -> list[Any]:
-        if not numbered:
-            return list(rows.ids)
-        values = rows.probs.round(9).tolist()
-        return [(label, *row) for label, row in zip(rows.labels.tolist(), values, strict=True)]
-
-    positions: dict[Any, deque[int]] = {}
-    for row, name in enumerate(names(table)):
-        positions.setdefault(name, deque()).append(row)
+    rows = [table.probs, np.concatenate([each.probs for each in kept])]
+    values = [[*map(tuple, each.round(9).tolist())] for each in rows]
+    if numbered:
+        labels = [table.labels, np.concatenate([each.labels for each in kept])]
+        same = _matched(*(zip(*each, strict=True) for each in zip(labels, values, strict=True)))
+        # Labels may have been changed since.
+        taken = {*same.values()}
+        others = [None if row in taken else own for row, own in enumerate(values[0])]
+        same |= _matched(others, [() if k in same else own for k, own in enumerate(values[1])])
+    else:
+        same = _matched(table.ids, [name for each in kept for name in each.ids])
+        now, then = values
+        there = Counter(now)
+        moved = [k for k in same if now[same[k]] != then[k] and there[then[k]] == 1]
+        if len(moved) > _MOVED * len(same):
+            raise TableError(
+                f"earlier {earlier}: {len(moved)} of its ids, such as "
+                f"{show(table.ids[same[moved[0]]], 40)}, are of other rows in the table; give the "
+                "rows their earlier ids"
+            )
     placed = np.full(table.n_rows, -1)
-    for part, rows in enumerate(kept):
-        for name in names(rows):
-            if same := positions.get(name):
-                placed[same.popleft()] = part
-    number, found = sum(rows.n_rows for rows in kept), int((placed >= 0).sum())
+    parts = np.repeat(np.arange(len(kept)), [each.n_rows for each in kept])
+    placed[[*same.values()]] = parts[[*same]]
+    number, found = len(parts), len(same)
     if 2 * found < number:
         raise TableError(
-            f"earlier {earlier}: only {found} of its {number} rows are in the table; give a table "
-            "with these rows and further ones"
+            f"earlier {earlier}: only {found} of its {number} labelled rows are among those "
+            "of the table; give a table with these rows and further ones"
         )
     line = f"{found} of {number} rows of {earlier} stay fitted or held out"
     return placed, (f"{line}; {table.n_rows - found} others are divided",)

@@ -221,6 +221,13 @@ def test_rows_of_an_earlier_scheme_keep_their_part(tmp_path, output):
             for folder in ("some-batch", "more-batch")
         )
         assert before < after
+    moved = [*everything.ids[1:], everything.ids[0]]
+    named, moved = (replace(everything, ids=[f"r{k}" for k in o]) for o in (everything.ids, moved))
+    moved.write(tmp_path / "moved.parquet")
+    named.subset(np.arange(100)).write(tmp_path / "named.parquet")
+    done("tune", tmp_path / "named.parquet", *batch)
+    given = ("--earlier", output / "named-batch" / "scheme.json")
+    refused("tune", tmp_path / "moved.parquet", *batch, *given, says=["earlier ids", "'r"])
     biased_table(100, seed=4).write(tmp_path / "strange.parquet")
     says = ["earlier", "0 of its 100"]
     refused("tune", tmp_path / "strange.parquet", *batch, "--earlier", first, says=says)
