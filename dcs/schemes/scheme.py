@@ -283,6 +283,8 @@ class CorrectionScheme:
         if self.combination is not None:
             tables = f"{self.combination.name} of the tables {quoted(self.inputs)}"
             sentences.append(f"Before all, the {tables} becomes one table.")
+        elif self.inputs:
+            sentences.append(f"Of the tables of the fit, only {quoted(self.inputs)} is corrected.")
         if self.calibration is not None:
             even = np.full(len(self.classes), 1.0 / len(self.classes))
             made = self.calibration.apply([even])[0]

@@ -240,8 +240,8 @@ def _opened(
     from dcs_workflows.cli.views import warn_of_fitted_rows
 
     correction = dcs.CorrectionScheme.load(scheme)
-    if len(correction.inputs) > 1:
-        raise SchemeError(f"{scheme}: combines several tables; only schemes of one are supported")
+    if correction.inputs:
+        raise SchemeError(f"{scheme}: is of several tables; only schemes of one are supported")
     reference, held_out = map(correction.provenance.get, ("reference", "held_out"))
     if not (reference and held_out):
         raise SchemeError(

@@ -14,7 +14,7 @@ import typer
 from numpy.typing import NDArray
 
 import dcs
-from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason
+from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason, show
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
 from dcs_workflows.cli.options import argument, flag, option
@@ -281,7 +281,7 @@ def _write_result(
 
 def _apply_command(path: Path, scheme: CorrectionScheme) -> str:
     """Return the command that applies a scheme, with a placeholder for each of its tables."""
-    rows = [f"ROWS_{name}" for name in scheme.inputs] if len(scheme.inputs) > 1 else ["ROWS"]
+    rows = [f"ROWS_{name}" for name in scheme.inputs] or ["ROWS"]
     return shlex.join(["dcs", "apply", str(path), *rows])
 
 
@@ -383,13 +383,23 @@ def open_rows(
 
     Raises
     ------
+    SchemeError
+        If a file has the name of another table of the fit.
     TableError
         If there is a scheme, and a file has been corrected already.
     """
     from dcs.data.reader import as_reading, open_source
-    from dcs_workflows.tables import refuse_corrected
+    from dcs_workflows.tables import refuse_corrected, source_name
 
     found = []
+    names = list(map(source_name, files))
+    expected = () if scheme is None else scheme.inputs
+    for name, other in zip(names, expected, strict=False):
+        if scheme is not None and name != other and name in scheme.provenance.get("tables", {}):
+            raise SchemeError(
+                f"the scheme expects its tables in the order {quoted(expected)}, got "
+                f"{quoted(names)}, of which {show(name)} is another table of the fit"
+            )
     for k, file in enumerate(files):
         known = None
         if scheme is not None:
@@ -439,7 +449,6 @@ def apply(
     from dcs.data.reader import refuse_other_texts, texts_by_id
     from dcs.selection.ensemble import TableEnsemble, mean_of
     from dcs_workflows.cli.views import warn_of_fitted_rows
-    from dcs_workflows.tables import source_name
 
     if len({file.resolve() for file in files}) < len(files):
         raise ConfigError(f"{', '.join(map(str, files))}: a table is given twice; give each once")
@@ -451,12 +460,6 @@ def apply(
     table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
     before = table.probs
     if len(correction.inputs) > 1 or len(files) > 1:
-        given = [source_name(file) for file in files]
-        if given != [*correction.inputs] and sorted(given) == sorted(correction.inputs):
-            raise SchemeError(
-                f"{scheme}: expects its tables in the order {quoted(correction.inputs)}, got "
-                f"{quoted(given)}"
-            )
         tables = [(str(f), each.table) for f, each in zip(files, sources, strict=True)]
         pairs = zip(files, sources, strict=True)
         refuse_other_texts({str(file): texts_by_id(each) for file, each in pairs})
