@@ -249,6 +249,12 @@ def test_apply_writes_what_evaluate_reads(tuned, table, tmp_path):
         again = read_table(tmp_path / "again.parquet")
         np.testing.assert_allclose(again.probs, result.probs, rtol=1e-12)
     done("evaluate", archive)
+    turned = source.subset(np.arange(source.n_rows)[::-1])
+    np.savez(archive, probs=turned.probs, labels=turned.labels, classes=turned.classes)
+    assert "fitted on" in done("evaluate", archive, "-s", scheme).out
+    about = {"inputs": ("a",), "provenance": {"tables": {"a": {}, archive.stem: {}}}}
+    CorrectionScheme.identity(source.classes, **about).save(tmp_path / "a.json")
+    refused("apply", tmp_path / "a.json", archive, says=["'rows' is another table"])
 
     accuracy = f"{100 * (expected == source.labels).mean():.1f}"
     plain, both = done("evaluate", corrected).out, done("evaluate", table, "--scheme", scheme).out

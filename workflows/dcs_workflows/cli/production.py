@@ -249,7 +249,7 @@ def _opened(
         )
     (source,) = open_rows([file], options.reading(read), correction)
     # Such rows look unchanged, and better corrected than new ones.
-    warn_of_fitted_rows(source.table, {str(scheme): correction})
+    warn_of_fitted_rows(source.table, {scheme: correction})
     return correction, source.table, reference, held_out
 
 

@@ -373,7 +373,7 @@ def evaluate(
             f"corrected by {by}; of rows that it was fitted on, these metrics are optimistic",
             style="yellow",
         )
-    warn_of_fitted_rows(rows, schemes)
+    warn_of_fitted_rows(rows, loaded)
 
 
 def open_rows(
@@ -472,7 +472,7 @@ def apply(
     others = frame.drop(columns=[each for each in columns if each in frame])
     refuse_columns([CORRECTED + name for name in correction.classes], others, rows)
     write_corrected(others, target, sources[0].reading, correction, table.probs)
-    warn_of_fitted_rows(table, {str(scheme): correction})
+    warn_of_fitted_rows(table, {scheme: correction})
     changed = int((correction.predict(table.probs) != before.argmax(axis=1)).sum())
     console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
     if table.labelled.any() and str(target) != "-":

@@ -14,6 +14,7 @@ from typing import Any, Final, get_args
 import numpy as np
 from rich.table import Table
 
+from dcs.data.splits import copied_rows
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import METRICS, confusion_matrix
 from dcs.evaluation.uncertainty import (
@@ -38,7 +39,7 @@ from dcs_workflows.cli.sweeps import announce
 from dcs_workflows.config.sweep import value_label
 from dcs_workflows.parallel import repeating
 from dcs_workflows.plan import ORIGINS, Progress, SweepPlan, counted
-from dcs_workflows.tables import Rows
+from dcs_workflows.tables import FITTED, Rows
 
 #: Interval between progress lines if the output is not a terminal.
 _LINE_SECONDS = 30.0
@@ -53,6 +54,9 @@ _RATES: Final = ("prompts", "trials")
 #: Numbers of rows and of failures of a sweep that are printed; files have them all.
 _MOST_ROWS: Final = 20
 _MOST_FAILURES: Final = 4
+
+#: Share of the fitted rows up to which equal probabilities are chance.
+_CHANCE: Final = 0.01
 
 #: Half-width of a 95 % interval in standard errors.
 _Z_95: Final = 1.96
@@ -285,12 +289,23 @@ def _figure(interval: Interval) -> str:
     return percent(interval.estimate, interval=ends, padded=True) or "-"
 
 
-def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[str, CorrectionScheme]) -> None:
-    """Warn if the evaluated rows include rows that a scheme was fitted on."""
-    for name, scheme in schemes.items():
-        if share := scheme.share_fitted(rows):
+def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[Path, CorrectionScheme]) -> None:
+    """Warn if the evaluated rows include rows that a scheme was fitted on.
+
+    They have the same ids and probabilities, or are copies of the rows beside the scheme.
+    """
+    for path, scheme in schemes.items():
+        share, file = scheme.share_fitted(rows), (path if path.is_dir() else path.parent) / FITTED
+        fitted = ProbabilityTable.read(file) if file.exists() else None
+        # Another scheme may have been copied to this folder.
+        noted = scheme.provenance.get("fitted_on", {}).get("digests", ())
+        if fitted is not None and fitted.digest in noted:
+            groups = copied_rows(np.concatenate([rows.probs, fitted.probs]))
+            copies = float((groups[rows.n_rows :] < rows.n_rows).mean())
+            share = max(share, copies if copies > _CHANCE else 0.0)
+        if share:
             console.print(
-                f"warning: about {100 * share:.0f} % of the rows that {name} was fitted on are "
+                f"warning: about {100 * share:.0f} % of the rows that {path} was fitted on are "
                 "among these; its metrics are optimistic, evaluate it on other rows",
                 style="yellow",
             )
