@@ -39,6 +39,8 @@ def test_what_is_no_probability_is_refused(folder: Path) -> None:
         rows = pd.DataFrame([[0.5, 0.5], row], columns=["p:Sports", "p:World"])
         with pytest.raises(MlflowException, match="row 1: .* are not probabilities"):
             model.predict(rows)
+    with pytest.raises(MlflowException, match="no rows"):
+        model.predict(rows.head(0))
 
 
 def test_the_scheme_of_a_cell_can_be_registered(output: Path, uri: str) -> None:

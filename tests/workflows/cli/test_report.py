@@ -77,10 +77,13 @@ def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, monkeypatch, words):
     assert list(tmp_path.iterdir()) == [], "half a report was left behind"
 
 
-def _recorded(folder: Path, name: str, accuracy: float, seeds: tuple[int, ...]) -> None:
+def _recorded(
+    folder: Path, name: str, accuracy: float, seeds: tuple[int, ...], **others: float
+) -> None:
     cells = []
     for record in paper_cells(tasks=("trec",), methods=("dcs",), seeds=seeds):
         changed = record.metrics | {"test/accuracy": accuracy + record.identity["seed"] / 100}
+        changed |= {f"uncorrected/test/{metric}": value for metric, value in others.items()}
         cells.append(replace(record, key=f"{name}{record.key}", metrics=changed))
     recorded(folder, *cells, experiment=name, sweep_key=name)
 
@@ -97,7 +100,7 @@ def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(new_outp
     assert "3 cells;" in done("runs", "before", "--runs", folder).out
     compared = done("compare", "before", "after", "--runs", folder).out
     (row,) = (line for line in compared.splitlines() if "DCS" in line)
-    assert "51.5 → 61.5" in row and "+10.0" in row
+    assert "51.5 → 61.5" in row and "+10.0" in row and "cells differ" not in compared
     told = json.loads(done("compare", "before", "after", "--json", "--runs", folder).out)
     (numbers,) = told["rows"]
     assert numbers["accuracy_change"] == pytest.approx(0.1) and numbers["cells"] == 2
@@ -114,6 +117,8 @@ def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(new_outp
     done("rm", key, "--yes", "--runs", folder)
     assert not study.exists()
     assert "1 cell;" in done("runs", "after", "--runs", folder).out
+    _recorded(folder, "others", 0.6, (1, 2), cobias=0.3)
+    assert "1 of 1 cells differ" in done("compare", "after", "others", "--runs", folder).out
 
 
 def test_a_store_is_named_by_the_environment_or_a_file(new_output, tmp_path, monkeypatch):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import chance, compare_over_splits, percent
@@ -386,8 +388,8 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
     """
     import pandas as pd
 
-    by = [*SOURCE, "method"]
-    wanted = [*by, "seed", *(f"test/{m}" for m in MEASURES)]
+    by, plain = [*SOURCE, "method"], [f"uncorrected/test/{m}" for m in MEASURES]
+    wanted = [*by, "seed", *(f"test/{m}" for m in MEASURES), *plain]
     frames = [sweep.main.judged[[*wanted, "rows", "test_rows"]] for sweep in (first, second)]
     for frame in frames:
         # Merged as text: a number of shots may be a number in one sweep and a text in the other.
@@ -395,6 +397,8 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
     both = frames[0].merge(frames[1], on=[*by, "seed"], suffixes=("", "_second"))
     if both.empty:
         raise InvalidInputError("the sweeps have no cell of the same source, seed and method")
+    now = both[[f"{name}_second" for name in plain]].to_numpy()
+    others = int((~np.isclose(both[plain].to_numpy(), now, equal_nan=True)).any(axis=1).sum())
     rows = []
     for where, group in groups_of(both, by):
         row: dict[Any, Any] = {**where, "cells": len(group)}
@@ -419,5 +423,6 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
         frame=frame,
         text=filled(text),
         words=tuple(by),
-        about="p: corrected resampled t-test over three or more seeds (Nadeau and Bengio).",
+        about="p: corrected resampled t-test over three or more seeds (Nadeau and Bengio)."
+        + (f" The tables or test rows of {others} of {len(both)} cells differ." if others else ""),
     )

@@ -55,6 +55,8 @@ class SchemeModel(PythonModel):
 def checked(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
     """Return the probabilities as float64 [M, N]; raise MlflowException for an invalid row."""
     values = rows[columns].to_numpy(dtype=np.float64, copy=True)
+    if not len(values):
+        raise MlflowException.invalid_parameter_value("no rows; give at least one")
     bad = ~np.isfinite(values).all(axis=1) | (values < 0.0).any(axis=1)
     sums = values.sum(axis=1)
     bad |= np.abs(sums - 1.0) > ROUNDING * values.shape[1]
