@@ -254,6 +254,8 @@ def test_whole_numbers_are_votes_unless_they_may_be_something_else(name: str) ->
     for total in ("total", "sum"):
         beside = beside.assign(**{name.format(total): VOTES.sum(axis=1)})
         assert read_table(beside).digest == read_table(votes).digest
+    doubled = columns(VOTES * np.repeat([[1], [2]], 60, axis=0), name).assign(label=GOLD)
+    assert read_table(doubled).labelled.all()
     ranks = columns(PROBS.argsort(axis=1).argsort(axis=1) + 1, name).assign(label=GOLD)
     refuses(TableError, read_table, ranks, names=["ranks", "values=votes"])
     if name != "{}":

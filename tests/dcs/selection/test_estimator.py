@@ -62,6 +62,11 @@ def test_predictions_are_those_of_the_scheme_and_proba_is_normalised() -> None:
     assert np.array_equal(model.predict(_PROBS), model.classes_[proba.argmax(axis=1)])
     assert model.scheme_.classes == ("no", "maybe", "yes")
     assert np.array_equal(names[model.scheme_.predict(_PROBS)], model.predict(_PROBS))
+    drawn = [
+        _quick(labels=names, random_state=np.random.RandomState(1)).fit(_PROBS, names[_LABELS])
+        for _ in range(2)
+    ]
+    assert drawn[0].scheme_ == drawn[1].scheme_
 
 
 def test_columns_of_a_data_frame_go_by_their_names_in_any_order() -> None:
