@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,7 @@ from dcs.prompting.files import (
     get_task,
     read_examples,
     read_task_file,
+    read_texts,
 )
 from dcs.prompting.tasks import SPLITS, Demonstrations, HubLocation, render_prefix, render_query
 from tests.dcs.refusals import refuses
@@ -435,3 +437,13 @@ class TestHub:
         datasets = SimpleNamespace(load_dataset_builder=load_dataset, config=SimpleNamespace())
         monkeypatch.setitem(sys.modules, "datasets", datasets)
         refused("agnews", None, "agnews", "--data")
+
+
+def test_texts_are_the_same_in_every_format(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"text": ["a, b", "c\td"], "label": ["x", "y"]})
+    rows.to_csv(tmp_path / "a.csv", index=False)
+    rows.to_csv(tmp_path / "a.tsv", index=False, sep="\t")
+    rows.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    rows.to_parquet(tmp_path / "a.parquet")
+    for file in tmp_path.iterdir():
+        assert read_texts(file) == rows.to_dict("records")

@@ -16,6 +16,7 @@ from dcs.selection.fitting import Fitting
 from dcs.selection.methods import (
     PUBLISHED_GRID,
     get_method,
+    method_names,
 )
 from tests.dcs.biased import biased_table
 
@@ -82,3 +83,7 @@ def test_published_selects_the_best_of_all_combinations_as_in_earlier_commits() 
         assert name != "published" or scheme.corrections == best.schemes[0].corrections
         chosen = json.loads(scheme.to_json())["corrections"]
         assert [each.get("value", each.get("name")) for each in chosen] == _GOLDEN
+
+
+def test_methods_of_the_paper_are_listed_without_their_peers() -> None:
+    assert method_names() == ("icl", "dnip", "furud", "dcs")

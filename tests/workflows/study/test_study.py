@@ -240,6 +240,14 @@ def test_two_memberships_are_a_choice():
     assert {trial.params["corrections"] for trial in found.trials} == {"memberships"}
 
 
+def test_the_schedule_of_the_paper_counts_moves_per_class():
+    space, search = {"corrections": "weights"}, {"schedule": "paper"}
+    settings = TunerSettings.model_validate({"space": space, "search": search})
+    standard = [Hyperparameters(corrections="weights")]
+    own = SearchSpace(settings, get_method("dcs"), standard, n_rows=900)
+    assert own.suggest(optuna.create_study().ask()).schedule.per_class
+
+
 def test_searches_among_many_classes_make_fewer_moves_unless_the_bounds_are_given():
     few = replace(STANDARD_SCHEDULE, lambda1=0.4, lambda2=0.4)
     standard = [Hyperparameters(corrections="weights", schedule=few)]
