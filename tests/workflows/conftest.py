@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -58,11 +57,6 @@ def refused(*arguments: object, says: Iterable[str] = ()) -> None:
     outcome = done(*arguments, code=2)
     assert outcome.err.startswith("dcs: error: ") and outcome.err.count("\n") == 1
     assert [word for word in says if word not in outcome.err] == [], outcome.err
-
-
-def cell_times(output: Path) -> dict[Path, int]:
-    """Return when each record of a folder was written."""
-    return {path: path.stat().st_mtime_ns for path in output.glob("cells/*.json")}
 
 
 #: A tuner whose study takes little time.
