@@ -15,7 +15,6 @@ from dcs.errors import (
     plain_address,
     reason,
     redact,
-    served_revision,
     show,
 )
 
@@ -39,7 +38,11 @@ def test_addresses_of_servers_are_kept(address):
 
 
 @pytest.mark.parametrize(
-    "address", ["ftp://host/v1", "host:8000", "https://", "https://h/v1?k=1", "https://me@h"]
+    "address",
+    [
+        *("ftp://host/v1", "host:8000", "https://", "https://h/v1?k=1", "https://me@h"),
+        *("https://h/v1#k", "https://h/hf_planted0123456789/v1"),
+    ],
 )
 def test_other_addresses_are_refused(address):
     with pytest.raises(ConfigError):
@@ -49,14 +52,6 @@ def test_other_addresses_are_refused(address):
 @given(st.text() | st.lists(st.text()) | st.integers(), st.integers(10, 100))
 def test_a_shown_value_is_no_longer_than_its_limit(value, limit):
     assert len(show(value, limit)) <= limit
-
-
-def test_a_served_model_goes_by_its_address_unless_that_may_hold_a_key():
-    plain = "http://127.0.0.1:8000/v1"
-    assert served_revision(plain + "/", None) == (plain, plain)
-    with pytest.raises(ConfigError):
-        served_revision("http://127.0.0.1:8000/planted/v1", None)
-    assert served_revision("http://h/planted", "r1") == ("r1", "http://h")
 
 
 @pytest.mark.parametrize(

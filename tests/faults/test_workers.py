@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 
 from dcs_tracking.store import queries
-from dcs_tracking.store.queries import stored_cells
-from dcs_workflows.cluster.connect import CELLS
 
-from .processes import add_node, kill_worker, lose_first, remove_node
+from .processes import kill_worker
 from .sweeps import (
     CONFIG,
     SCORING,
     check_complete,
     disturbed_sweep,
-    kept,
     of_scoring,
-    poison,
     results,
     same_cells,
     sweep,
@@ -28,42 +24,8 @@ def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, output):
     check_complete(output, of_scoring(undisturbed[1]))
 
 
-def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, scored):
-    # Cells run on nodes that say so, if there are any.
-    nodes = [add_node(cluster, num_cpus=2, resources={CELLS: 2}) for _ in range(2)]
-    try:
-        disturbed_sweep(lambda: lose_first(cluster, nodes, "run_cell"), scored)
-        assert len(nodes) == 1
-    finally:
-        for node in nodes:
-            remove_node(cluster, node)
-    check_complete(scored, undisturbed[1])
-
-
-def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, scored, monkeypatch):
-    poison(monkeypatch)
-    poisoned = CONFIG.model_copy(update={"seeds": (0,)})
-    records, report = sweep(scored, poisoned)
-    assert report.pending == 0
-    assert {r.identity["method"]: r.status for r in records} == {
-        "icl": "FINISHED",
-        "dnip": "FAILED",
-        "dcs": "FAILED",
-    }
-    cells = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
-    assert sorted(cells["status"]) == ["FAILED", "FAILED", "FINISHED"]
-    for cell in stored_cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name):
-        assert cell.record.finished or "Traceback" in cell.record.error
-    again, _ = sweep(scored, poisoned)
-    assert results(again) == results(records)
-    sweep(scored, poisoned, retry=True)
-    assert len(kept(scored)) == 3
-    cells = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
-    assert len(cells) == 3
-
-
 def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monkeypatch):
-    """Again and again: the cell is FAILED, the others are not."""
+    """Again and again: the cell is FAILED, the others are not, and it is retried when asked."""
     import dcs_workflows.cluster.driver
 
     config = CONFIG.model_copy(update={"seeds": (0,), "methods": ("icl", "dnip")})
@@ -76,9 +38,13 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monk
         "dnip": False,
     }
     assert "Traceback" in next(record.error for record in records if not record.finished)
+    again, _ = sweep(scored, config)
+    assert results(again) == results(records)
     monkeypatch.undo()
     records, _ = sweep(scored, config, retry=True)
     assert results(records) == same_cells(records, undisturbed[1])
+    cells = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
+    assert cells["status"].tolist() == ["FINISHED"] * 2
 
 
 def _deadly():

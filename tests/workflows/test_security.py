@@ -14,8 +14,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dcs.errors import DCSError
@@ -23,7 +21,6 @@ from dcs.prompting.files import get_task
 from dcs_tracking import Archive, Sweep
 from dcs_tracking.records import ScoringRecord
 from dcs_tracking.store.client import ui_arguments
-from dcs_workflows.cli.console import explained
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.study.cell import failed_record
 from tests.servers import answering
@@ -100,12 +97,6 @@ def test_the_record_of_a_cell_that_failed(tmp_path: Path) -> None:
     record = failed_record(toy_cell(), error, sweep="s", started_ms=0)
     assert "ConnectionError" in (record.error or "")
     search(Outcome(0, record.to_json(), ""), tmp_path)
-
-
-@given(st.text())
-@example("\u202egnp.exe\u2066\u200f\x1b[31m")
-def test_a_message_holds_nothing_that_turns_or_hides_it(text: str) -> None:
-    assert explained(DCSError(text)).isprintable()
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", "", "a\0b", "~/x", "a\nb"])

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 
-from dcs.errors import TrackingError
 from dcs.schemes import apply
 from dcs_tracking.store.queries import stored_cells
-from dcs_tracking.store.serving import log_cell_scheme, register_model, save_model
-from tests.tracking.cells import SCHEME, make_cell, recorded
+from dcs_tracking.store.serving import log_cell_scheme, save_model
+from tests.tracking.cells import SCHEME, recorded
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +42,6 @@ def test_what_is_no_probability_is_refused(folder: Path) -> None:
         model.predict(rows.head(0))
 
 
-def test_the_scheme_of_a_cell_can_be_registered(output: Path, uri: str) -> None:
-    recorded(output, 1, make_cell(2, identity={"method": "icl", "task": "t"}))
-    found = {cell.record.identity["method"]: cell for cell in stored_cells(uri, "demo")}
-    model_id = log_cell_scheme(uri, found["dcs"])
-    assert register_model(uri, model_id, "moods") == "1"
-    assert register_model(uri, model_id, "moods", alias="champion") == "2"
-    model = mlflow.pyfunc.load_model("models:/moods@champion")
-    assert model.metadata.run_id == found["dcs"].run_id
-    with pytest.raises(TrackingError, match="no scheme"):
-        log_cell_scheme(uri, found["icl"])
-
-
 def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:
     recorded(output, 1)
     (cell,) = stored_cells(uri, "demo")
@@ -64,5 +51,7 @@ def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:
         copy.write_text(copy.read_text().replace("0.8", "777"))
     assert model.source_run_id == cell.run_id
     model_id = log_cell_scheme(uri, cell)
-    served = mlflow.pyfunc.load_model(f"models:/{model_id}").unwrap_python_model().scheme
+    loaded = mlflow.pyfunc.load_model(f"models:/{model_id}")
+    assert loaded.metadata.run_id == cell.run_id
+    served = loaded.unwrap_python_model().scheme
     assert served["corrections"] == SCHEME.to_dict()["corrections"]

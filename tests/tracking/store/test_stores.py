@@ -53,9 +53,3 @@ def test_opening_a_new_store_says_nothing_and_leaves_the_root_logger(
     assert capfd.readouterr() == ("", "")
     open_store(uri)
     assert (tmp_path / "new" / "Zürich" / "x.db").is_file()
-
-
-def test_no_database_is_made_where_one_is_only_read(tmp_path: Path) -> None:
-    with pytest.raises(TrackingError, match=r"none\.db"):
-        open_store(f"sqlite:///{tmp_path}/none.db")
-    assert list(tmp_path.iterdir()) == []

@@ -109,6 +109,9 @@ def test_a_scheme_is_registered_by_its_run_or_its_file(tuned):
         assert CorrectionScheme.load(file) == CorrectionScheme.load(scheme_of(output))
         (model_id,) = re.findall(r"models:/(m-\w+)", outcome.out)
         assert model_id in made.source and "models:/moods@champion" in outcome.out
+    ended = Archive(output).finished().values()
+    plain = next(cell.key for cell in ended if cell.identity["method"] == "icl")
+    refused("register", plain, "--name", "moods", "-o", output, says=["no scheme"])
 
 
 def test_tune_tells_its_front_and_keeps_to_a_limit(table, output):

@@ -99,7 +99,8 @@ def test_what_is_printed_holds_nothing_that_turns_or_hides_it(capsys, monkeypatc
     console.print(table)
     said = capsys.readouterr().out
     said += warnings.formatwarning(hostile, UserWarning, "file", 1)
-    assert said.count("gnp.exe") == 4
+    said += explained(ValueError(hostile))
+    assert said.count("gnp.exe") == 5
     assert all(c.isprintable() or c == "\n" for c in said)
 
 
