@@ -240,6 +240,7 @@ def _separated(
     head = text.split("\n", 1)[0]
     marks = [given.separator] if given.separator else ["\t"] if suffix == ".tsv" else [*",;\t|"]
     quotings = [given.quoting] if given.quoting else ["double", "none"][: 1 + ('"' in text)]
+    refuse_too_large(1, max(map(head.count, marks)) + 1, source=source)
     found: dict[str, tuple[str, list[list[str]]]] = {}
     fault = ""
     for quoting in quotings:
@@ -402,7 +403,9 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
 def _arrays(path: Path, source: str) -> dict[str, Any]:
     """Return the arrays of a file that are read."""
     if path.suffix.lower() == ".npy":
-        return {"probs": np.load(path, allow_pickle=False)}
+        whole = np.load(path, allow_pickle=False, mmap_mode="r")
+        refuse_too_large(whole.size, 1, source=source)
+        return {"probs": np.array(whole)}
     known = {*_VALUES, *_TARGETS, "classes", "ids"}
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         # A small compressed file can hold very large arrays.

@@ -213,7 +213,14 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
     """
     torch, transformers = require("torch"), require("transformers")
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    precision = dtype or ("bfloat16" if place.startswith("cuda") else "float32")
+    try:
+        # Before the weights are read, which takes minutes.
+        on_gpu = torch.empty(1, device=place).is_cuda
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ScoringError(
+            f"device {place!r} is not available; use cpu, or cuda if torch.cuda.is_available()"
+        ) from None
+    precision = dtype or ("bfloat16" if on_gpu else "float32")
 
     def load(local_files_only: bool) -> tuple[Any, Any]:
         options = {"revision": reference.version, "local_files_only": local_files_only}
@@ -235,11 +242,12 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
             tokenizer, model = load(local_files_only=False)
     try:
         weights = model.to(place)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         raise ScoringError(
-            f"model {reference.name!r} cannot be moved to device {place!r} ({named(error)}); use "
-            "cpu, or cuda if torch.cuda.is_available(); a model that does not fit into its memory "
-            "needs engine vllm with several GPUs (tensor_parallel), or another precision (dtype)"
+            f"model {reference.name!r} does not fit into the memory of {place}; use "
+            "engine vllm with several GPUs (tensor_parallel), or another precision (dtype)"
         ) from None
     return LoadedModel(weights, tokenizer, reference.name, loaded_revision(reference))
 
