@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -83,6 +84,8 @@ def cluster() -> Iterator[None]:
         yield
         return
     os.environ[KEY_VARIABLE] = SECRET
+    # Inherited by all processes of Ray, as when a script starts a sweep in the background.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     ray.init(
         address="local",
         num_cpus=2,
@@ -90,6 +93,7 @@ def cluster() -> Iterator[None]:
         include_dashboard=False,
         log_to_driver=False,
     )
+    signal.signal(signal.SIGINT, interrupt)
     yield
     ray.shutdown()
 

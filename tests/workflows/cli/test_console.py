@@ -23,7 +23,8 @@ from tests.tracking.paper_cells import paper_cells
 @pytest.fixture
 def stop():
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
-    before = {number: signal.getsignal(number) for number in numbers}
+    # Started in the background by a script, this process ignores some of them.
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
     stop = Stop()
     stop.listen()
     yield stop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -124,6 +125,9 @@ class RayMapper:
 
 def _apply(function: Callable[[T], R], item: T) -> R:
     """Run on a worker; Ray has replaced the reference of `function` by its value."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # Inherited from a background job of a script; Ray cancels tasks by this signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with one_thread():
         return function(item)
 
