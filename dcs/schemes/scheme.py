@@ -9,11 +9,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from scipy.special import bdtrc
 
 from dcs.data.checks import checked_classes, checked_probabilities, named_columns
 from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
@@ -25,6 +26,9 @@ from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 
 if TYPE_CHECKING:
     from dcs.data.table import ProbabilityTable
+
+#: Probability of as many equal rows by chance, above which they are not those of the fit.
+_COINCIDENCE: Final = 1e-3
 
 
 class _FilePart(BaseModel):
@@ -309,14 +313,20 @@ class CorrectionScheme:
         """Return the approximate share of the rows used to fit the scheme that are in a table.
 
         Metrics on such rows are optimistic. The provenance contains hashes of a sample of the
-        rows, see :attr:`ProbabilityTable.sample`; without these the share is 0.
+        rows, see :attr:`ProbabilityTable.sample`; without these the share is 0, as it is if no
+        more are equal than by chance: those of votes on numbered rows can be.
         """
         noted = self.provenance.get("fitted_on")
         sample = noted.get("sample") if isinstance(noted, Mapping) else None
         if not isinstance(sample, list) or not sample:
             return 0.0
         there = set(table.row_hashes())
-        return sum(str(each) in there for each in sample) / len(sample)
+        found = sum(str(each) in there for each in sample)
+        _, counts = np.unique(table.probs, axis=0, return_counts=True)
+        pairs = max(1, table.n_rows * (table.n_rows - 1))
+        coincide = float((counts * (counts - 1)).sum() / pairs)
+        by_chance = bdtrc(found - 1, len(sample), coincide) > _COINCIDENCE
+        return 0.0 if by_chance else found / len(sample)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scheme as plain values, as written by :meth:`to_json`.

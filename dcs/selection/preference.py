@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import PlainValidator
 
 from dcs.data.checks import finite_number
-from dcs.errors import check_choice
+from dcs.errors import InvalidInputError, check_choice
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import NonInferiority
 from dcs.schemes.scheme import CorrectionScheme
@@ -222,9 +222,9 @@ class Preference:
         In points. Consider only points with at most this COBias; if there are none, select the
         lowest COBias. Takes precedence over everything else.
     margin : float, optional
-        In points. Largest acceptable loss of accuracy under ``"no-harm"``. By default it is in
-        proportion to what it buys: `rate` times the COBias that is removed, but 0.5 at least and 2
-        at most.
+        In points. Largest acceptable loss of accuracy under ``"no-harm"``, the only rule that
+        tests it. By default it is in proportion to what it buys: `rate` times the COBias that is
+        removed, but 0.5 at least and 2 at most.
     rate : float, optional
         Points of accuracy that a point of COBias may cost under ``"no-harm"``, without `margin`.
     confidence : float, optional
@@ -236,7 +236,7 @@ class Preference:
     Raises
     ------
     InvalidInputError
-        If a value is invalid.
+        If a value is invalid, or a margin is given to a rule that does not test it.
     """
 
     prefer: Prefer = "no-harm"
@@ -254,6 +254,13 @@ class Preference:
                 least, most = (0.5, 0.9999) if name == "confidence" else (0.0, 100.0)
                 number = finite_number(value, name, least=least, most=most)
                 object.__setattr__(self, name, number)
+        if self.margin is not None:
+            rule = None if self.prefer == "no-harm" else f"prefer {self.prefer}"
+            if rule := "max_accuracy_loss" if self.max_accuracy_loss is not None else rule:
+                raise InvalidInputError(
+                    f"margin {self.margin:g}: is tested by prefer no-harm, not by {rule}; remove "
+                    "one of them"
+                )
 
     @property
     def limited(self) -> bool:
@@ -378,7 +385,7 @@ def select(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
 def _guaranteed(points: Sequence[FrontPoint], preference: Preference) -> FrontPoint:
     plain = points[-1]
     fairer = [p for p in proven(points, preference) if p.cobias < plain.cobias]
-    balanced = select(points, replace(preference, prefer="balance"))
+    balanced = select(points, replace(preference, prefer="balance", margin=None))
     if any(point is balanced for point in fairer):
         return balanced
     if fairer and fairer[-1].path is not None:

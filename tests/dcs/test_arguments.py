@@ -102,6 +102,8 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "confidence": [0.4, 1.0],
         },
     ),
+    (partial(Preference, "balance"), {"margin": [0.5]}),
+    (partial(Preference, max_accuracy_loss=1.0), {"margin": [0.5]}),
     (
         _classify,
         {

@@ -98,6 +98,8 @@ def test_a_wrong_setting_is_named(text, named):
         ({"tuner": {"objective": {"beta": 1}}}, "'tuner.objective'"),
         ({"tuner": {"space": {"beta": [2, 1]}}}, "'tuner.space.beta'"),
         ({"tuner": {"sampler": "tpee"}}, "'tpe'"),
+        ({"tuner": {"prefer": "balance", "margin": 1}}, "margin"),
+        ({"axes": {"prefer": ["no-harm", "balance"], "margin": [1]}}, "margin"),
         ({"tuner": {"judge": {"folds": 3, "development": 0.1}}}, "development"),
         ({"scoring": {"enigne": "vllm"}}, "'engine'"),
         ({"scoring": {"engine": "vlm"}}, "'vllm'"),

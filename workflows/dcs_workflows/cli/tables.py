@@ -161,7 +161,8 @@ def tune(
     # Loaded now, since it may be the one that is replaced.
     before = None if earlier is None else dcs.CorrectionScheme.load(earlier)
     if before is not None:
-        _check_classes(f"--earlier {earlier}", before, rows["test"].classes)
+        advice = "order the same classes as there with --read classes=A,B,..."
+        _check_classes(f"--earlier {earlier}", before, rows["test"].classes, advice)
     path = output / f"{name}-{method}" / "scheme.json"
     planned = {cell.method: cell for cells in plan.cells.values() for cell in cells}[method]
     usual = get_method(method).compared(int(rows["optimization"].labelled.sum()))
@@ -243,11 +244,13 @@ def _judged(rows: Rows | None, scheme: CorrectionScheme) -> str:
     return said
 
 
-def _check_classes(source: str, scheme: CorrectionScheme, classes: Sequence[str]) -> None:
+def _check_classes(
+    source: str, scheme: CorrectionScheme, classes: Sequence[str], advice: str
+) -> None:
     if scheme.classes != tuple(classes):
         raise SchemeError(
             f"{source}: is for the classes {quoted(scheme.classes)}, in this order; the rows have "
-            f"{quoted(classes)}"
+            f"{quoted(classes)}; {advice}"
         )
 
 
@@ -365,7 +368,7 @@ def evaluate(
                 f"{path}: requires the tables {quoted(each.inputs)}; correct them with dcs "
                 "apply, then evaluate its output"
             )
-        _check_classes(str(path), each, rows.classes)
+        _check_classes(str(path), each, rows.classes, "evaluate it on its own")
         schemes[str(path) if name in schemes else name] = each
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
     if by is not None:

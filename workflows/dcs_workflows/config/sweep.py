@@ -293,6 +293,9 @@ class SweepConfig(PromptsConfig, TuneConfig):
         cells = math.prod(map(len, self.axis_values.values()))
         if cells > MAX_CELLS:
             raise ValueError(f"{cells:,} cells; a sweep has at most {MAX_CELLS:,}, use several")
+        if {*self.axes} & {*PREFERENCE_FIELDS}:
+            for tuner, _ in self.variants:
+                _ = tuner.preference  # raises if its values contradict each other
         tuned = ("objectives", *self.axes, "optimization_sizes")
         for axis in tuned if self.combine == "one_at_a_time" else ():
             if not any(self._is_own(axis, value) for value in self.axis_values[axis]):

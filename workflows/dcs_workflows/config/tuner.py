@@ -160,6 +160,11 @@ class TunerSettings(Strict):
     confidence: float = Field(default=0.95, ge=0.5, le=0.9999)
     cautious: bool = True
 
+    @model_validator(mode="after")
+    def _has_a_rule(self) -> TunerSettings:
+        _ = self.preference  # raises if its values contradict each other
+        return self
+
     @property
     def preference(self) -> Preference:
         """The preferred point of the trade-off."""
