@@ -219,7 +219,8 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if unknown:
             raise InvalidInputError(
                 f"y has the class {unknown[0]!r}, which is not in labels; labels must name every "
-                "class"
+                "class as y does (for probabilities, cross_val_predict replaces the classes in y "
+                "by their positions in sorted order)"
             )
         return np.array([order[label] for label in labels], dtype=np.int64)
 

@@ -308,6 +308,10 @@ def _placed(table: Rows, earlier: Path | None) -> tuple[NDArray[np.int64] | None
     placed = np.full(table.n_rows, -1)
     parts = np.repeat(np.arange(len(kept)), [each.n_rows for each in kept])
     placed[[*same.values()]] = parts[[*same]]
+    if not numbered:
+        # Unlabelled rows were fitted as well, and may have a label now.
+        fitted = {*ProbabilityTable.read(files[0]).ids}
+        placed[[name in fitted for name in table.ids]] = 0
     number, found = len(parts), len(same)
     if 2 * found < number:
         raise TableError(
@@ -315,7 +319,7 @@ def _placed(table: Rows, earlier: Path | None) -> tuple[NDArray[np.int64] | None
             "of the table; give a table with these rows and further ones"
         )
     line = f"{found} of {number} rows of {earlier} stay fitted or held out"
-    return placed, (f"{line}; {table.n_rows - found} others are divided",)
+    return placed, (f"{line}; {(placed < 0).sum()} others are divided",)
 
 
 def given_tables(config: SweepConfig) -> list[GivenTable]:

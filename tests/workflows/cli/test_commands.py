@@ -227,9 +227,16 @@ def test_rows_of_an_earlier_scheme_keep_their_part(tmp_path, output):
     moved = [*everything.ids[1:], everything.ids[0]]
     named, moved = (replace(everything, ids=[f"r{k}" for k in o]) for o in (everything.ids, moved))
     moved.write(tmp_path / "moved.parquet")
-    named.subset(np.arange(100)).write(tmp_path / "named.parquet")
+    some = named.subset(np.arange(100))
+    replace(some, labels=np.where(np.arange(100) < 80, some.labels, -1)).write(
+        tmp_path / "named.parquet"
+    )
     done("tune", tmp_path / "named.parquet", *batch)
     given = ("--earlier", output / "named-batch" / "scheme.json")
+    named.write(tmp_path / "labelled.parquet")
+    done("tune", tmp_path / "labelled.parquet", *batch, *given)
+    held_out = ProbabilityTable.read(output / "labelled-batch" / "held_out.parquet")
+    assert not {*some.ids[80:]} & {*held_out.ids}
     refused("tune", tmp_path / "moved.parquet", *batch, *given, says=["earlier ids", "'r"])
     biased_table(100, seed=4).write(tmp_path / "strange.parquet")
     says = ["earlier", "0 of its 100"]

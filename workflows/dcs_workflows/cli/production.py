@@ -296,7 +296,7 @@ def export(
         ids = first_tokens(words, model=model, encoding=encoding)
     biases: dict[str, float] = {}
     for name, own, offset in zip(loaded.classes, ids, offsets.tolist(), strict=True):
-        for token in map(str, own):
+        for token in dict.fromkeys(map(str, own)):
             if token in biases:
                 raise ConfigError(
                     f"class {show(name)} begins with token {token}, as another one does; give "
