@@ -90,7 +90,9 @@ def test_a_scheme_knows_the_rows_it_was_fitted_on() -> None:
     )
     assert scheme.share_fitted(turned) == 1.0
     votes = [np.random.default_rng(k).multinomial(3, [0.8, 0.2], size=400) / 3 for k in (1, 2)]
-    fit, new = (ProbabilityTable.from_arrays(v, v.argmax(axis=1), classes=("a", "b")) for v in votes)
+    fit, new = (
+        ProbabilityTable.from_arrays(v, v.argmax(axis=1), classes=("a", "b")) for v in votes
+    )
     scheme = CorrectionScheme(("a", "b"), weights[:2], {"fitted_on": {"sample": fit.sample}})
     assert scheme.share_fitted(fit) == 1.0 and scheme.share_fitted(new) == 0.0
     for noted in ({}, {"fitted_on": 3}, {"fitted_on": {"sample": [[], 2]}}):
