@@ -95,7 +95,10 @@ def grid_of(
 
 
 def add_legend(figure: Figure) -> None:
-    """Add one legend above all panels, with each label once, in as many columns as fit."""
+    """Add one legend above all panels, which keep their size, with each label once.
+
+    It has as many columns as fit.
+    """
     entries = {
         label: handle
         for axes in figure.axes
@@ -104,9 +107,11 @@ def add_legend(figure: Figure) -> None:
     given = list(entries.values()), list(entries)
     for columns in range(min(len(entries), 5), 0, -1):
         legend = figure.legend(*given, loc="outside upper right", ncols=columns)
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            return
+        extent = legend.get_window_extent()
+        if columns == 1 or extent.width <= figure.bbox.width:
+            break
         legend.remove()
+    figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)
 
 
 def figure_bytes(figure: Figure, form: _Form) -> bytes:
@@ -244,6 +249,8 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     common = {
         name: group[name].iloc[0] for name in ("task", "model") if group[name].nunique() == 1
     }
+    if common.get("model") == common.get("task"):  # the name of a table
+        common.pop("model", None)
     shots = group["shots"].unique()
     if with_shots and len(shots) == 1:
         common["shots"] = shots[0]
