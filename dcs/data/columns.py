@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, softmax
-from dcs.data.labels import TELLING, Counting, are_positions, as_text, comparable, hashable
+from dcs.data.labels import EMPTY, TELLING, Counting, are_positions, as_text, comparable, hashable
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
@@ -51,16 +52,17 @@ _PREDICTIONS: Final = re.compile(
     r".*(pred|output|guess|argmax|answered|prédi|vorhersag|предсказ|прогноз|预测|預測|予測|예측).*"
     r"|y_?hat"
 )
+#: Names of columns that may hold what a program answered.
+_PROGRAMS: Final = re.compile(
+    r"(.*[ _.-])?(gpt|llm|model|judge|verdict|decision|machine|system|baseline|auto)\d*([ _.-].*)?"
+)
 
 #: Words in names of columns that may hold the truth, beside one that is named as labels are.
 _TRUTH: Final = re.compile(
-    r"(.*[ _.-])?(true|truth|gold|human|manual|expert|expected|ideal|reference|annot\w*)"
+    r"(.*[ _.-])?(true|truth|gold|human|manual|expert|expected|ideal|reference|annot\w*"
+    r"|clean(ed)?|corrected|adjudicated|revised|verified)"
     r"([ _.-].*)?"
 )
-
-#: Cells without a value.
-EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>", "-")
-
 
 #: Names of columns and classes, spelled in Unicode NFC.
 _Name: TypeAlias = Annotated[str, AfterValidator(as_text)]
@@ -155,6 +157,16 @@ def is_id(name: str) -> bool:
 def names_predictions(name: str) -> bool:
     """Whether a column is named as predictions are."""
     return _PREDICTIONS.fullmatch(name.strip().lower()) is not None
+
+
+def is_usual_order(known: Reading) -> bool:
+    """Whether rows whose columns name no class surely have the classes in their earlier order.
+
+    Names of columns can have told any order, while columns without names are in that of earlier
+    ones, or sorted.
+    """
+    classes = known.classes or ()
+    return not affixes(known.columns or (), classes) or [*classes] == sorted(classes)
 
 
 class NoClassColumnsError(TableError):
@@ -322,6 +334,11 @@ class _Finder:
         if len(unlike) > 1:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
+        for name in () if later else (n for n in unlike.values() if n not in named):
+            numerals = all(cell == "" or isinstance(cell, Decimal) for cell in cells[name])
+            if numerals or _PROGRAMS.fullmatch(name.lower()):
+                question = f"cells of {show(name)} can be labels; if they are not, drop it"
+                raise self._ask(question, f"label={name}", self.names)
         return next(iter([*unlike.values(), *([] if later and not followed else found)]), None)
 
     def refuse_answers_and_ranks(
@@ -363,6 +380,13 @@ class _Finder:
             if len(set(chosen)) < len(chosen) or len(chosen) < 2:
                 question = "columns must be two or more, each given once"
                 raise self._ask(question, "columns=A,B,...", names)
+            if given.classes and (own := affixes(chosen, given.classes)):
+                start, end = own[0]
+                if chosen != tuple(f"{start}{name}{end}" for name in given.classes):
+                    raise TableError(
+                        f"{self.source}: columns {quoted(chosen, 4)} are named by the classes "
+                        f"{quoted(given.classes, 4)}, but in another order; remove one of them"
+                    )
             return chosen, given.classes or tuple(classes_of(chosen))
         known = self.known.columns
         if known and {*known} <= {*names} and not given.classes:
@@ -380,7 +404,12 @@ class _Finder:
         sure = [each for each in spelled if self._fits(each, named=bool(found))]
         sure = [each for each in sure if not each[0].startswith(CORRECTED)] or sure
         numeric = [own for own in spelled if all(self.number(name).plausible for name in own)]
-        return self._only(sure or numeric or spelled[-1:]), classes
+        columns = self._only(sure or numeric or spelled[-1:])
+        if not (found or given.classes or is_usual_order(self.known)):
+            orders = f"{quoted(classes)} as in earlier rows, or {quoted(sorted(classes))}"
+            question = f"columns {quoted(columns, 4)} name no class; are they {orders}"
+            raise self._ask(question, "classes=A,B,...", names)
+        return columns, classes
 
     def _only(self, groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
         """Return the only group of columns, or ask which one is to be read."""
@@ -436,6 +465,9 @@ class _Finder:
             sure = [e for e in dict.fromkeys(candidates) if self._fits(e, named=named)]
             if sure:
                 names = by_label.get(own := self._only(sure)) or by_guess.get(own)
+                told = set() if label is None else {*comparables(cells_of(self.frame[label]))}
+                if not names and len(told - {"", -1}) < len(own):
+                    self._refuse_additional(own)
                 return own, names or tuple(classes_of(own))
         if by_label:
             return [*by_label.items()][-1]
@@ -446,6 +478,24 @@ class _Finder:
         )
         raise NoClassColumnsError(str(self._ask(question, key, self.names)))
 
+    def _refuse_additional(self, columns: tuple[str, ...]) -> None:
+        """Refuse columns without which the others are a distribution at least as exactly."""
+        numbers = np.nan_to_num(self.matrix(columns))
+        sums = numbers.sum(axis=1)
+        whole = 100.0 if np.median(sums) > 50.0 else 1.0
+
+        def error(sums: NDArray[np.float64]) -> float:
+            return float(np.abs(sums - whole).mean())
+
+        added = [
+            name
+            for name, own in zip(columns, numbers.T, strict=True)
+            if error(sums - own) <= min(error(sums), _ROUNDING * whole)
+        ]
+        if added and len(columns) - len(added) > 1:
+            question = f"the others are a distribution without {quoted(added, 4)}; is it a class"
+            raise self._ask(question, "columns=A,B,...", columns)
+
     def _named_by(
         self, name: str, numeric: Sequence[str]
     ) -> dict[tuple[str, ...], tuple[str, ...]]:
@@ -455,8 +505,9 @@ class _Finder:
         found: dict[tuple[str, ...], tuple[str, ...]] = {}
         for start, end in affixes(numeric, texts) if len(texts) <= len(numeric) else ():
             fits = [n for n in numeric if n.startswith(start) and n.endswith(end)]
-            # Without a prefix, other numeric columns need not be classes.
-            both = [fits] if start or end else [fits, [t for t in self.names if t in texts]]
+            # Others of the same prefix, or without any, need not be classes.
+            exact = {f"{start}{text}{end}" for text in texts}
+            both = [fits, [each for each in self.names if each in exact]]
             for each in (self._without_total(each) for each in both if len(each) > 1):
                 found[each] = tuple(name[len(start) : len(name) - len(end)] for name in each)
         return found
@@ -539,7 +590,7 @@ class _Finder:
             )
         rule = (
             f"its values are not {kind}; drop or correct it, or specify their kind with --read "
-            "values=KIND (values=scores divides each row by its sum)"
+            "values=KIND (values=scores divides each row by its sum, if more is more probable)"
         )
         names.refuse(~fits[kind], sums, rule, what="the sum of the row")
         return kind

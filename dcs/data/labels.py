@@ -24,6 +24,9 @@ _POSITION: Final = re.compile(r"(?:label_)?(\d{1,9})(?:\.0*)?", re.ASCII | re.I)
 
 _MISSING: Final = Decimal(-1)
 
+#: Cells without a value.
+EMPTY: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>", "-")
+
 #: Standard errors by which one way of counting must agree better with the predictions.
 _DECISIVE: Final = 3.0
 
@@ -142,9 +145,18 @@ def read_labels(
     by_number = ((inside_of, "by the number in the name"),) if numerals else ()
     if counting in (None, "names"):
         found, how, named = _by_name(texts, names.classes)
-        if found is None and counting == "names":
+        truths = {*map(fold, distinct)} <= {"true", "false"}
+        if found is None and (counting == "names" or truths):
             found, how, _ = _by_name(texts, names.classes, by_number)
         numbered = [*map(comparable, names.classes)] == [*range(len(names.classes))]
+        if found is not None and (lost := sorted({*EMPTY} & {*names.classes} - {*texts})):
+            names.refuse(
+                found < 0,
+                [*cells],
+                f"is empty, which may be the class {quoted(lost)}: programs such as pandas read "
+                "its name as an empty cell; write the class in another way",
+                what="label",
+            )
         if found is not None and not counted:
             if numbered and counting is None and positions and 0 not in positions.values():
                 check(found, found - 1, ("from-0", "from-1"), documented=True)

@@ -22,10 +22,19 @@ from dcs.data.checks import (
     flat_names,
     refuse_too_large,
 )
-from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, is_id, to_shares
+from dcs.data.columns import (
+    CORRECTED,
+    PREFIX,
+    Reading,
+    cells_of,
+    infer,
+    is_id,
+    is_usual_order,
+    to_shares,
+)
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
-from dcs.data.forms.logs import LOGS
-from dcs.data.forms.plain import PLAIN, Form
+from dcs.data.forms.logs import CLASSIFY, LOGS
+from dcs.data.forms.plain import PLAIN, SINGLE, Form
 from dcs.data.labels import TELLING, as_text, fold, hashable, in_other_order, read_labels
 from dcs.data.splits import are_common, copied_rows, joined
 from dcs.data.table import ProbabilityTable
@@ -250,10 +259,15 @@ def _in_columns(
     hint = given.model_copy(
         update={key: value for key, value in earlier.items() if getattr(given, key) is None}
     )
+    # The labels of earlier rows do not say what is one here, nor can their order without names.
+    hints = {CLASSIFY: hint.model_copy(update={"label": given.label})}
+    if known is not None and given.classes is None and not is_usual_order(known):
+        hints[SINGLE] = hint.model_copy(update={"classes": None})
     for form in FORMS:
-        if found := form.sniff(frame, hint):
+        own = hints.get(form, hint)
+        if found := form.sniff(frame, own):
             try:
-                rows = form.rows(frame, hint, found)
+                rows = form.rows(frame, own, found)
             except TableError as fault:
                 raise TableError(f"{source}: {form.name}: {fault}") from None
             kept = [key for key in ("label", "id", "values") if getattr(given, key)]

@@ -270,10 +270,12 @@ def text_of(file: TaskFile, row: str | Mapping[str, Any]) -> str:
     """
     places = [place.fields for place in (file.files, file.hub) if place is not None]
     names = {name: name for name in places[0]}
-    if not isinstance(row, str) and None in row:
-        raise ValueError("has more cells than columns; put texts with separators into quotes")
+    if not isinstance(row, str | Mapping):
+        raise ValueError(f"must be a text, or an object of fields, got {show(row)}")
     if isinstance(row, str):
         row = dict.fromkeys(names, row) if len(names) == 1 else {}
+    if None in row:
+        raise ValueError("has more cells than columns; put texts with separators into quotes")
     for keys in (*places, names):
         if {key.partition(".")[0] for key in keys.values()} <= row.keys():
             return _compose(file, keys, row)
@@ -390,6 +392,9 @@ def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
         mark = "\t" if kind == "tsv" else ","
         rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
         with readable(source, f"give it as {kind}", error=ConfigError):
+            names = rows.fieldnames or ()
+            if twice := [name for name in {*names} - {""} if names.count(name) > 1]:
+                raise ConfigError(f"{source}: column names are not unique: {show(twice[0])}; rename one")
             return list(rows)
     if kind == "json":
         content = parse_json(text, source=source, error=ConfigError, finite=False)

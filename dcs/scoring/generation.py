@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import ConfigError, SchemeError, ScoringError, show
+from dcs.errors import ConfigError, InvalidInputError, SchemeError, ScoringError, show
 from dcs.prompting.files import described_task, text_of
 from dcs.prompting.tasks import (
     SPLITS,
@@ -365,10 +365,15 @@ class Classifier(AbstractContextManager["Classifier"]):
 
         Parameters
         ----------
-        texts : iterable of str or mapping
+        texts : iterable of str or mapping, or DataFrame
             M texts, or rows with the fields of the task.
         progress : callable, optional
             Called with the number of prompts just scored.
+
+        Raises
+        ------
+        InvalidInputError
+            If `texts` is a single text or row.
 
         Returns
         -------
@@ -379,7 +384,10 @@ class Classifier(AbstractContextManager["Classifier"]):
         """
         by, reasons = self.scored_by, {}
         queries: dict[int, str] = {}
-        rows = [*texts]
+        if isinstance(texts, str | bytes | Mapping):
+            raise InvalidInputError(f"texts {show(texts, 40)}: is a single one; give a list")
+        given: Any = texts
+        rows = given.to_dict("records") if hasattr(given, "columns") else [*given]
         for row, values in enumerate(rows):
             try:
                 queries[row] = render_query(by.task, text_of(by.task.file, values))

@@ -35,6 +35,13 @@ _ORIGIN: Final = frozenset(
 )
 
 
+def _first_number(table: ProbabilityTable) -> int | None:
+    """Return the first id if all ids count the rows from it."""
+    first = int(table.ids[0]) if table.ids[0].isdecimal() else None
+    counted = () if first is None else map(str, range(first, first + table.n_rows))
+    return first if tuple(table.ids) == (*counted,) else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TableEnsemble:
     """Several tables of the same rows, in the same order; created by :meth:`matched`.
@@ -66,11 +73,20 @@ class TableEnsemble:
         ------
         TableError
             If less than half of the rows of a table are in all others, if tables without ids are
-            of different length, or if classes or labels differ; the message names the table and
-            the row.
+            of different length, or others have ids, if ids count from different numbers, or if
+            classes or labels differ; the message names the table and the row.
         """
         (first, base), *others = tables.items()
-        numbered = all(table.ids == (*map(str, range(table.n_rows)),) for table in tables.values())
+        starts = {_first_number(table) for table in tables.values()}
+        numbered = starts == {0}
+        readings = {name: table.provenance.reading for name, table in tables.items()}
+        nameless = [name for name, own in readings.items() if own is not None and own.id is None]
+        shifted = len(starts) > 1 and None not in starts
+        if not numbered and (shifted or 0 < len(nameless) < len(tables)):
+            raise TableError(
+                f"{quoted([*tables])}: ids of some only number their rows, or from another number "
+                "than others; give all the same column of ids"
+            )
         for name, table in others if numbered else ():
             if table.n_rows != base.n_rows:
                 raise TableError(

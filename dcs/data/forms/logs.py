@@ -235,6 +235,14 @@ def _classify_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
         advice = "if it holds labels, add --read label=label --read classes=A,B,..."
         raise TableError(f"label is not the most probable class of every row; {advice}")
     classes = given.classes or tuple(predicted.get(k, "") for k in range(size))
+    place = {plain_of(classes)(name): k for k, name in enumerate(classes)}
+    for k, name in predicted.items():
+        if place.get(plain_of(classes)(name), k) != k:
+            raise TableError(
+                f"label {show(name)} is the most probable in place {k} of probs, which is of "
+                f"{show(classes[k])} in the order {quoted(classes)}; name the classes in the "
+                "order of probs with --read classes=A,B,..."
+            )
     if "" in classes or len(classes) != size:
         found = f"{quoted([*predicted.values()])} of {size} classes are predicted"
         raise TableError(f"only {found}; name all in their order with --read classes=A,B,...")
@@ -276,6 +284,15 @@ class Question:
         return next((names.index(text) for names in known if names.count(text) == 1), None)
 
 
+def _in_own_order(own: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """Return wanted classes, in the order in which a log names the same ones."""
+    plain = plain_of(wanted or own)
+    known, names = {plain(name): name for name in wanted or ()}, [*map(plain, own)]
+    if len({*names}) == len(names) and known.keys() == {*names}:
+        return tuple(known[name] for name in names)
+    return tuple(wanted or own)
+
+
 def question_rows(questions: Sequence[Question], given: Reading) -> Rows:
     """Return rows with a column of logits per class.
 
@@ -289,7 +306,8 @@ def question_rows(questions: Sequence[Question], given: Reading) -> Rows:
     size = max(len(each.scores) for each in questions)
     texts = [*questions[0].choices]
     shared = len({*texts}) == size and all([*each.choices] == texts for each in questions)
-    classes = given.classes or tuple(texts if shared else (f"choice_{k}" for k in range(size)))
+    own = texts if shared else [f"choice_{k}" for k in range(size)]
+    classes = _in_own_order(own, given.classes)
     if len(classes) != size:
         raise TableError(f"{size} choices, but the classes are {quoted(classes)}")
     labels = _targets(questions, classes, given.labels)
@@ -413,7 +431,7 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
         raise TableError("samples have different choices, or several targets; one of each is read")
     names = [*map(as_text, choices[0] or given.classes or ())]
     letters = [*ascii_uppercase[: len(names)]] if choices[0] else names
-    classes = given.classes or names
+    classes = _in_own_order(names, given.classes)
     if len(classes) != len(letters):
         most = f"choices have letters up to {letters[-1]}"
         raise TableError(f"{len(names)} choices for the classes {quoted(classes)}; {most}")

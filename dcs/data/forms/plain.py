@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcs.data.answers import parse_vote
 from dcs.data.checks import Named
 from dcs.data.columns import (
-    EMPTY,
     PREFIX,
     Reading,
     cells_of,
@@ -37,7 +37,7 @@ from dcs.data.columns import (
     numbered,
     to_number,
 )
-from dcs.data.labels import TELLING, as_text, comparable, hashable
+from dcs.data.labels import EMPTY, TELLING, as_text, comparable, hashable
 from dcs.errors import TableError, quoted, show
 
 if TYPE_CHECKING:
@@ -271,10 +271,6 @@ def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
         raise TableError(
             f"row {short[0]} has scores of {number}; run the pipeline with top_k=None"
         )
-    nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in classes)
-    if nameless and given.classes and {*given.classes} != {*classes}:
-        names = {f"LABEL_{k}": name for k, name in enumerate(given.classes)}
-        scores = [{names.get(k, k): v for k, v in row.items()} for row in scores]
     return Rows(with_scores(rest, scores), _unordered(given))
 
 
@@ -300,8 +296,10 @@ def _number_columns(frame: pd.DataFrame, given: Reading) -> dict[str, list[dict[
     # Numbers of tokens beside answers, for example, are no class probabilities.
     if not any(map(_are_shares, found.values())):
         rest = frame.drop(columns=[*found])
-        return {} if any(form.sniff(rest, given) for form in (RUNS, LONG, SINGLE)) else found
-    return found
+        others = any(form.sniff(rest, given) for form in (RUNS, LONG, SINGLE))
+        return {} if others or has_class_columns(rest, given) else found
+    lengths = {name: {len(row) for row in rows if row} for name, rows in found.items()}
+    return {name: rows for name, rows in found.items() if len(lengths[name]) == 1}
 
 
 def _are_shares(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -500,6 +498,11 @@ def _single_rows(
         known = f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}"
         raise TableError(f"{known}: the other classes have no values; give a column per class")
     keys = [*map(comparable, classes)]
+    if len(values) >= 2 * TELLING and _are_pairs(values):
+        raise TableError(
+            f"{score} of every two rows has the sum 1: if they are of one text, name the column "
+            "of texts or ids with --read id=COLUMN; otherwise give a column per class"
+        )
     if keys[0] == keys[1]:
         raise TableError(f"classes {quoted(classes)} differ in case only; rename one")
     meanings: list[tuple[str, Any]] = [
@@ -541,6 +544,13 @@ def _single_rows(
     rest = frame.drop(columns=score).rename(columns=names)
     told = {"columns": None, "classes": classes} | ({"label": label} if label and guess else {})
     return Rows(with_scores(rest, scores, classes), told, remark)
+
+
+def _are_pairs(values: NDArray[np.float64]) -> bool:
+    """Whether every row and its neighbour have two values with the sum 1, which differ."""
+    if len(values) % 2 or (values == 0.5).all():
+        return False
+    return bool((np.abs(values[::2] + values[1::2] - 1.0) <= 0.01).all())
 
 
 def _ways(classes: tuple[str, ...]) -> str:

@@ -104,7 +104,7 @@ def predict(
     frame = pd.DataFrame([rows[row] for row in kept])
     frame[[PREFIX + name for name in correction.classes]] = probs
     write_corrected(frame, target, Reading(), correction, probs)
-    missing = f", {len(reasons)} rows left out; the same command tries them again"
+    missing = f", {len(reasons)} rows left out; with -o {target} the command tries them again"
     console.print(*remarks, f"{target}: {len(kept)} rows{missing if reasons else ''}", sep="\n")
     if str(target) != "-":
         watched = f"dcs check {shlex.quote(str(scheme))} {shlex.quote(str(target))}"

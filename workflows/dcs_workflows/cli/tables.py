@@ -441,8 +441,8 @@ def apply(
     """Write the corrected probabilities of rows, labelled or not.
 
     Files are read as those that the scheme was fitted on. Class columns are replaced by columns
-    `corrected:CLASS`, a column `predicted` with the class is added, and all other columns are
-    kept.
+    `corrected:CLASS`, a column `predicted` with the class is added, and all other columns of a
+    single file are kept; of several, id and label are.
 
     Example: `dcs apply dcs-runs/rows-dcs/scheme.json new.csv -o corrected.csv`
     """
@@ -456,7 +456,7 @@ def apply(
     if len({file.resolve() for file in files}) < len(files):
         raise ConfigError(f"{', '.join(map(str, files))}: a table is given twice; give each once")
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
-    target = target_of(rows, output, "corrected")
+    target = target_of(rows, output, "corrected", others=files)
     # Rows that are printed must not be mixed with messages.
     direct_output(as_json=str(target) == "-", quiet=False)
     sources = open_rows(files, options.reading(read), correction)
@@ -482,8 +482,15 @@ def apply(
         console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
 
 
-def target_of(rows: Path, output: Path | None, what: str) -> Path:
-    """Return the output, by default a file beside the rows, in their format."""
+def target_of(
+    rows: Path, output: Path | None, what: str, *, others: Sequence[Path] = ()
+) -> Path:
+    """Return the output, by default a file beside the rows, in their format, but none of these."""
+    if output is not None and str(output) != "-":
+        if output.resolve() in (file.resolve() for file in (rows, *others)):
+            raise ConfigError(
+                f"--output {output}: is read as well, and would lose columns or rows; give another"
+            )
     if output is not None and str(output) != "-" and output.suffix not in _FORMATS:
         raise ConfigError(f"--output {output}: must end in {', '.join(_FORMATS)}, or be -")
     if output is not None or str(rows) == "-":
