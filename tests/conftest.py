@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import re
 import secrets
@@ -95,6 +96,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next(number for number, start in enumerate(slow) if scope.startswith(start))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector all that was imported, which is a million objects."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
