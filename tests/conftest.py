@@ -74,7 +74,7 @@ _STRAYS = [ROOT / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
 #: is not kept.
 _TOGETHER = {
     "ray": re.compile("workflows/(test_(sweep|tables)|cluster/test_(parallel|connect))"),
-    "torch": re.compile("dcs/scoring/|workflows/(cluster|config)/test_scoring"),
+    "torch": re.compile("dcs/scoring/|/test_(scoring|commands|export|generate|production)"),
     "compiled": re.compile("benchmarks/test_bounds|docs/test_extras"),
 }
 
