@@ -91,13 +91,8 @@ def cluster() -> Iterator[None]:
     os.environ[KEY_VARIABLE] = SECRET
     # Inherited by all processes of Ray, as when a script starts a sweep in the background.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ray.init(
-        address="local",
-        num_cpus=2,
-        resources={CELLS: 2},
-        include_dashboard=False,
-        log_to_driver=False,
-    )
+    quiet = {"include_dashboard": False, "log_to_driver": False}
+    ray.init(address="local", num_cpus=2, resources={CELLS: 2}, **quiet)
     signal.signal(signal.SIGINT, interrupt)
     yield
     ray.shutdown()

@@ -14,13 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.pool import ScoringPool
-from dcs_workflows.cluster.scoring import (
-    ScoredShard,
-    ScoringActor,
-    TableScoring,
-    Work,
-    score_here,
-)
+from dcs_workflows.cluster.scoring import ScoredShard, ScoringActor, TableScoring, Work, score_here
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.parallel import one_thread
