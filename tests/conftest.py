@@ -99,8 +99,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector all that was imported, which is a million objects."""
+    """Spare the garbage collector all that was imported, a million objects, and many rounds."""
     gc.freeze()
+    gc.set_threshold(10_000, 10, 100)
 
 
 @pytest.hookimpl(optionalhook=True)
