@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import re
 import secrets
@@ -73,7 +74,7 @@ _STRAYS = [ROOT / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
 #: is not kept.
 _TOGETHER = {
     "ray": re.compile("workflows/(test_(sweep|tables)|cluster/test_(parallel|connect))"),
-    "torch": re.compile("dcs/scoring/|workflows/(cluster|config)/test_scoring"),
+    "torch": re.compile("dcs/scoring/|/test_(scoring|commands|export|generate|production)"),
     "compiled": re.compile("benchmarks/test_bounds|docs/test_extras"),
 }
 
@@ -95,6 +96,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next(number for number, start in enumerate(slow) if scope.startswith(start))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector all that was imported, a million objects, and many rounds."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 100)
 
 
 @pytest.hookimpl(optionalhook=True)

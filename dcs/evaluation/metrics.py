@@ -108,11 +108,13 @@ def mean_distance(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     # NaN sorts last.
     ordered = np.sort(values, axis=-1)
-    known = np.count_nonzero(~np.isnan(ordered), axis=-1, keepdims=True)
+    missing = np.isnan(ordered)
+    known = ordered.shape[-1] - np.count_nonzero(missing, axis=-1, keepdims=True)
+    ordered[missing] = 0.0
     ranks = np.arange(ordered.shape[-1])
     factors = np.where(ranks < known, 2.0 * ranks - (known - 1), 0.0)
     pairs = np.maximum(known * (known - 1) / 2, 1.0)[..., 0]
-    distances = (factors * np.nan_to_num(ordered)).sum(axis=-1) / pairs
+    distances = (factors * ordered).sum(axis=-1) / pairs
     # Rounding errors of equal values may be negative.
     return np.asarray(np.maximum(distances, 0.0), dtype=np.float64)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from dcs.data.checks import finite_number, whole_number
@@ -211,8 +211,12 @@ class Hyperparameters:
 
     def to_params(self) -> dict[str, Any]:
         """Return all values by name, those of the schedule among them, as trials record them."""
-        values: dict[str, Any] = asdict(self)
-        schedule: dict[str, Any] = values.pop("schedule")
+        # Without the deep copies of asdict: a front has hundreds of settings.
+        values, schedule = (
+            {each.name: getattr(part, each.name) for each in fields(part)}
+            for part in (self, self.schedule)
+        )
+        del values["schedule"]
         if self.stream == 0:
             del values["stream"]
         if self.corrections == "none":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Coroutine, Iterator
@@ -14,6 +15,8 @@ from dcs.errors import ScoringError, named, show
 from dcs.scoring.base import Engine
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
     from openai import AsyncOpenAI
 
@@ -98,6 +101,7 @@ class ServedEngine(Engine):
             http_client=openai.DefaultAsyncHttpxClient(
                 # A redirect would send the prompts, and possibly the key, to another server.
                 follow_redirects=False,
+                verify=_certificates(),
                 headers={"Accept-Encoding": "identity"},
                 event_hooks={"response": [self._limit_response]},
             ),
@@ -174,6 +178,14 @@ class ServedEngine(Engine):
             )
         kind = ScoringError if status in _SERVER_FAULTS else PromptError
         return kind(f"{where}: {self.base_url} {what} ({cause}){advice}")
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Return the certificates to trust: reading them takes longer than many a request."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

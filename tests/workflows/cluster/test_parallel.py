@@ -1,4 +1,4 @@
-"""Items mapped here and as Ray tasks: the same results, in order, within bounds, on one thread."""
+"""Items mapped here and as Ray tasks: the same results, in order, within bounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,11 @@ from ray.exceptions import (
     RpcError,
     WorkerCrashedError,
 )
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from dcs_tracking import CellRecord
 from dcs_workflows.cluster.connect import place
 from dcs_workflows.cluster.driver import RayMapper, run_cells
-from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
 from dcs_workflows.config.sweep import TunerSettings
-from dcs_workflows.parallel import one_thread
-from dcs_workflows.study.cell import compute_cell
-from dcs_workflows.tables import StoredTables, TableRequest
 from tests.workflows.conftest import QUICK, biased_table, toy_cell
 
 TABLE = biased_table(60)
@@ -121,51 +115,3 @@ def test_what_the_cluster_loses_is_no_failure_of_the_cell(error):
 @pytest.mark.parametrize("error", [WorkerCrashedError(), OutOfMemoryError("x"), ValueError("x")])
 def test_what_a_cell_may_be_at_fault_for_is_its_failure(error):
     assert not _computed(error).finished
-
-
-def _threads() -> set[int]:
-    """Return the numbers of threads of all libraries that are loaded."""
-    import torch
-
-    return {library["num_threads"] for library in threadpool_info()} | {torch.get_num_threads()}
-
-
-@pytest.fixture
-def several_threads() -> Iterator[None]:
-    """Offer three threads, as another machine would."""
-    import torch
-
-    before = torch.get_num_threads()
-    with threadpool_limits(3):
-        torch.set_num_threads(3)
-        yield
-    torch.set_num_threads(before)
-
-
-def test_one_thread_ends_with_its_block_however_that_ends(several_threads):
-    with one_thread():
-        assert _threads() == {1}
-    assert _threads() == {3}
-    with pytest.raises(ValueError, match="stop"), one_thread():
-        raise ValueError("stop")
-    assert _threads() == {3}
-
-
-def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
-    seen = []
-
-    def look(*arguments: object, **options: object) -> Iterator[Any]:
-        seen.append(_threads())
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        compute_cell(CELL, TABLES, sweep="x", mapper=look)
-    request = TableRequest(model="tiny_lm", task="helpdesk", shots=0, seed=0, limit=5)
-    actor = ScoringActor("tiny_lm", tmp_path / "shards", request.scoring)
-    store = StoredTables(tmp_path / "k")
-    with closing(actor):
-        score_here(
-            TableScoring("k", request), actor, Work(), store, lambda count: seen.append(_threads())
-        )
-    assert len(seen) >= 2
-    assert set.union(*seen) == {1}

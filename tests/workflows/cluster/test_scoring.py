@@ -1,28 +1,28 @@
-"""Tables scored in shards, and the actors that hold a model."""
+"""Tables scored in shards, the actors that hold a model, and the threads of both and of cells."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.pool import ScoringPool
-from dcs_workflows.cluster.scoring import (
-    ScoredShard,
-    ScoringActor,
-    TableScoring,
-    Work,
-    score_here,
-)
+from dcs_workflows.cluster.scoring import ScoredShard, ScoringActor, TableScoring, Work, score_here
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
+from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import SweepPlan
+from dcs_workflows.study.cell import compute_cell
 from dcs_workflows.tables import Scoring, StoredTables, TableRequest
 from tests.dcs.scoring.clerk import Clerk
+from tests.workflows.cluster.test_parallel import CELL, TABLES
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
 #: More prompts than a shard has.
@@ -81,3 +81,51 @@ def test_other_texts_than_the_planned_ones_are_not_scored(tmp_path):
     pool = ScoringPool(SweepPlan(config, tmp_path, (), sources={"another key": [REQUEST]}))
     pool.fill({}, 1)
     assert "the texts or the model have changed" in str(pool.unscored[0])
+
+
+def _threads() -> set[int]:
+    """Return the numbers of threads of all libraries that are loaded."""
+    import torch
+
+    return {library["num_threads"] for library in threadpool_info()} | {torch.get_num_threads()}
+
+
+@pytest.fixture
+def several_threads() -> Iterator[None]:
+    """Offer three threads, as another machine would."""
+    import torch
+
+    before = torch.get_num_threads()
+    with threadpool_limits(3):
+        torch.set_num_threads(3)
+        yield
+    torch.set_num_threads(before)
+
+
+def test_one_thread_ends_with_its_block_however_that_ends(several_threads):
+    with one_thread():
+        assert _threads() == {1}
+    assert _threads() == {3}
+    with pytest.raises(ValueError, match="stop"), one_thread():
+        raise ValueError("stop")
+    assert _threads() == {3}
+
+
+def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
+    seen = []
+
+    def look(*arguments: object, **options: object) -> Iterator[Any]:
+        seen.append(_threads())
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        compute_cell(CELL, TABLES, sweep="x", mapper=look)
+    request = TableRequest(model="tiny_lm", task="helpdesk", shots=0, seed=0, limit=5)
+    actor = ScoringActor("tiny_lm", tmp_path / "shards", request.scoring)
+    store = StoredTables(tmp_path / "k")
+    with closing(actor):
+        score_here(
+            TableScoring("k", request), actor, Work(), store, lambda count: seen.append(_threads())
+        )
+    assert len(seen) >= 2
+    assert set.union(*seen) == {1}
