@@ -394,7 +394,9 @@ def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
         with readable(source, f"give it as {kind}", error=ConfigError):
             names = rows.fieldnames or ()
             if twice := [name for name in {*names} - {""} if names.count(name) > 1]:
-                raise ConfigError(f"{source}: column names are not unique: {show(twice[0])}; rename one")
+                raise ConfigError(
+                    f"{source}: column names are not unique: {show(twice[0])}; rename one"
+                )
             return list(rows)
     if kind == "json":
         content = parse_json(text, source=source, error=ConfigError, finite=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import signal
@@ -15,15 +14,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import typer.main
 
 from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs_workflows.cli import main
 from dcs_workflows.cluster.connect import CELLS
-
-# Once in a process, as for a person: it takes longer than many a command.
-typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)
@@ -91,8 +86,13 @@ def cluster() -> Iterator[None]:
     os.environ[KEY_VARIABLE] = SECRET
     # Inherited by all processes of Ray, as when a script starts a sweep in the background.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    quiet = {"include_dashboard": False, "log_to_driver": False}
-    ray.init(address="local", num_cpus=2, resources={CELLS: 2}, **quiet)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        resources={CELLS: 2},
+        include_dashboard=False,
+        log_to_driver=False,
+    )
     signal.signal(signal.SIGINT, interrupt)
     yield
     ray.shutdown()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
+from typing import Any
 
 import typer
+import typer.main
 
 from dcs.plugins import start_safely
 from dcs_workflows.cli import console, production, results, sweeps, tables
@@ -63,6 +66,12 @@ def _root(
     pass
 
 
+@functools.cache
+def _command() -> Any:
+    """Return all commands as one; tests run it many times in a process."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line; a user-correctable error prints one line and exits with code 2."""
     debug = "--debug" in sys.argv[1:]
@@ -72,7 +81,7 @@ def main() -> None:
     try:
         console.prepare_output()
         # Typer's standalone mode would print usage errors in a box of several lines.
-        sys.exit(app(arguments, prog_name="dcs", standalone_mode=False))
+        sys.exit(_command()(arguments, prog_name="dcs", standalone_mode=False))
     except console.USER_ERRORS as error:
         if debug:
             raise

@@ -482,15 +482,13 @@ def apply(
         console.print(f"next: dcs evaluate {shlex.quote(str(target))}", style="bold")
 
 
-def target_of(
-    rows: Path, output: Path | None, what: str, *, others: Sequence[Path] = ()
-) -> Path:
+def target_of(rows: Path, output: Path | None, what: str, *, others: Sequence[Path] = ()) -> Path:
     """Return the output, by default a file beside the rows, in their format, but none of these."""
-    if output is not None and str(output) != "-":
-        if output.resolve() in (file.resolve() for file in (rows, *others)):
-            raise ConfigError(
-                f"--output {output}: is read as well, and would lose columns or rows; give another"
-            )
+    own = None if output is None or str(output) == "-" else output.resolve()
+    if own in (file.resolve() for file in (rows, *others)):
+        raise ConfigError(
+            f"--output {output}: is read as well, and would lose columns or rows; give another"
+        )
     if output is not None and str(output) != "-" and output.suffix not in _FORMATS:
         raise ConfigError(f"--output {output}: must end in {', '.join(_FORMATS)}, or be -")
     if output is not None or str(rows) == "-":
