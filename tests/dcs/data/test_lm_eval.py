@@ -52,6 +52,7 @@ def test_shared_choices_are_the_classes(form: str, tmp_path: Path) -> None:
     lines = [sample(k, "0", [-3.0, "-inf"], **asked("no", "yes", form=form)) for k in range(2)]
     table = read_table(log(tmp_path, *lines))
     assert (table.classes, table.probs.tolist()) == (("no", "yes"), [[1, 0]] * 2)
+    assert read_table(log(tmp_path, *lines), classes=("yes", "no")).classes == table.classes
 
 
 def test_choices_that_differ_are_positions(tmp_path: Path) -> None:

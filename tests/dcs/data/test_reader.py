@@ -64,6 +64,7 @@ def csv_of(frame: pd.DataFrame, path: Path, separator: str = ",", **options: Any
 
 
 LOGS = np.log(PROBS)
+HALF = PROBS[:, 0]
 VOTES = np.array([RNG.multinomial(10, row) for row in PROBS])
 SPARSE = [["" if v < 0.004 else f"{v:.4f}" for v in row] for row in PROBS]
 
@@ -93,6 +94,8 @@ WAYS: dict[str, tuple[Any, ...]] = {
     "numbers of something else": (columns(), {"label": GOLD, "y": [0, 1, 2] * 40}, 1e-12),
     "predictions in Spanish": (columns(), {"etiqueta": GOLD, "Predicción": GOLD[::-1]}, 1e-12),
     "with numbers": (columns(), {"length": range(120), "score": np.ones(120), **LABEL}, 1e-12),
+    "others of a prefix": (columns(form="p_{}"), {"p_entropy": PROBS[:, 0], **LABEL}, 1e-12),
+    "other lists": (columns(), {"tokens": [[0] * (k % 3) for k in LABELS], **LABEL}, 1e-12),
     "with ids": (columns(), {"ticket_id": [f"T{k}" for k in range(120)], **LABEL}, 1e-12),
     "an index": (columns(), {"Unnamed: 0": range(120), **LABEL}, 1e-12),
 }
@@ -147,7 +150,20 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns().assign(actual=GOLD, true_queue=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(actual=GOLD[::-1], expected=LABELS), "label=COLUMN"),
         (columns().assign(label=GOLD[::-1], gold=LABELS + 1), "label=COLUMN"),
+        (columns().assign(label=GOLD[::-1], clean_label=GOLD), "label=COLUMN"),
         (columns().assign(old=TOP), "label=old"),
+        (columns().assign(gpt4=GOLD), "label=gpt4"),
+        (columns(form="p_{}", classes=range(5)).assign(fold=LABELS[::-1]), "label=fold"),
+        (columns(form="p_{}").assign(p_missing=0.0), "'p_missing'"),
+        (columns().assign(cost=1e-4 * LABELS, label=LABELS), "'cost'"),
+        (
+            pd.DataFrame({"prob": np.dstack([HALF, 1 - HALF]).ravel(), "label": [0, 1] * 120}),
+            "id=",
+        ),
+        (
+            columns(classes=["NA", *"abcd"]).assign(label=[[None, *"abcd"][k] for k in LABELS]),
+            "NA",
+        ),
         (columns().assign(label=TOP), "label=label"),
         (columns().assign(label=PROBS.argmax(axis=1)), "label=label"),
         (pd.concat([columns(form="a_{}"), columns(PROBS[::-1], "b_{}")], axis=1), "columns="),
@@ -162,6 +178,11 @@ def spoilt(**changes: Any) -> pd.DataFrame:
 )
 def test_what_can_be_read_in_two_ways_or_in_none_is_asked(frame: Any, says: str) -> None:
     refuses(TableError, read_table, frame, names=[says])
+
+
+def test_columns_that_name_classes_are_of_these_classes() -> None:
+    both = {"columns": CLASSES, "classes": CLASSES[::-1]}
+    refuses(TableError, read_table, columns().assign(label=GOLD), **both, names=["order"])
 
 
 #: Labels of probabilities of the classes of a table, and what they are, or which answers they ask.

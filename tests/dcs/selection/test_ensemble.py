@@ -4,10 +4,12 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import ArrayLike
 
 from dcs.data.columns import to_shares
+from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, TableError
 from dcs.methods.calibrations import CALIBRATIONS, fit_stack
@@ -19,6 +21,7 @@ from dcs.selection.compare import SelectionSettings, front_of
 from dcs.selection.ensemble import TableEnsemble, combine, mean_of
 from dcs.selection.fitting import Fitting
 from tests.dcs.biased import biased_table
+from tests.dcs.refusals import refuses
 
 _CLASSES = ("a", "b", "c")
 
@@ -87,13 +90,21 @@ def test_a_label_missing_in_one_table_is_taken_from_another() -> None:
         lambda t: t.subset(range(50)),
         lambda t: replace(t, classes=("a", "b", "d")),
         lambda t: replace(t, ids=range(60, 120)),
+        lambda t: replace(t, ids=range(1, 61)),
     ],
-    ids=["label", "rows", "numbers", "classes", "ids"],
+    ids=["label", "rows", "numbers", "classes", "ids", "counted"],
 )
 def test_tables_of_other_rows_are_refused(change) -> None:  # type: ignore[no-untyped-def]
     first, second = _tables(60, 0, 1).values()
     with pytest.raises(TableError, match="other"):
         TableEnsemble.matched({"first": first, "other": change(second)})
+
+
+def test_ids_beside_rows_without_are_refused() -> None:
+    frame = pd.DataFrame(_tables(60, 0)["t0"].probs, columns=_CLASSES)
+    shuffled = frame.assign(id=np.random.default_rng(0).permutation(60))
+    both = {"named": read_table(shuffled), "other": read_table(frame)}
+    refuses(TableError, TableEnsemble.matched, both, names=["'named', 'other'"])
 
 
 def test_copies_of_a_table_are_the_table() -> None:

@@ -94,8 +94,10 @@ def test_new_texts_are_labelled_as_the_tables_were(
     asked = len(server.requests)
     with dcs.Classifier.load(scheme, store="dcs-runs/shards") as classifier:
         assert classifier.predict([row["text"] for row in rows if row is not rows[3]]) == wanted
-        with pytest.raises(RowsError, match="non-empty text"):
-            classifier.predict([""])
+        assert classifier.predict(pd.DataFrame(texts).drop(index=3)) == wanted
+        for odd, error in (([""], RowsError), ([7], RowsError), ("text", dcs.DCSError)):
+            with pytest.raises(error, match="text"):
+                classifier.predict(odd)
     assert len(server.requests) <= asked + 2  # asks the server what it can do
     biases = json.loads(done("export", scheme, "--model", "tiny_lm").out)["logit_bias"]
     tokens = first_tokens([*WORDS.values()], model="tiny_lm")
@@ -106,6 +108,9 @@ def test_new_texts_are_labelled_as_the_tables_were(
     assert pd.read_csv("again.csv")["predicted_corrected"].tolist() == wanted
     Path("broken.csv").write_text("text\nIt broke, at once\n")
     refused("predict", scheme, "broken.csv", says=["broken.csv", "no row"])
+    Path("twice.csv").write_text("text,text\nIt broke,It works\n")
+    refused("predict", scheme, "twice.csv", says=["twice.csv", "'text'"])
+    refused("predict", scheme, "new.csv", "-o", "new.csv", says=["--output new.csv"])
     asked = len(server.requests)
     refused("predict", scheme, "new-predicted.csv", says=["new-predicted.csv", "'p:unhappy'"])
     refused("predict", scheme, "new.csv", "-o", "new.xlsx", says=["new.xlsx", ".jsonl"])
