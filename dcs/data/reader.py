@@ -143,7 +143,10 @@ def open_source(
     records = read_records(path, given, text=text)
     if records.table is None:
         return _interpret(records, given, known, escaped(path))
-    classes = records.table.classes
+    table = records.table
+    if given.classes is not None:
+        table = table.with_classes(given.classes, source=escaped(path))
+    classes = table.classes
     reading = Reading(
         columns=tuple(PREFIX + each for each in classes),
         classes=classes,
@@ -151,7 +154,10 @@ def open_source(
         id="id",
         values="probabilities",
     )
-    return Source(records.table, records.frame, reading)
+    for key, value in given:
+        if value not in (None, getattr(reading, key)):
+            raise TableError(f"{escaped(path)}: is a table of dcs, read as it is; remove {key}")
+    return Source(table, records.frame, reading)
 
 
 def _interpret(records: Records, given: Reading, known: Reading | None, source: str) -> Source:

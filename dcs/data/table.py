@@ -32,7 +32,7 @@ from dcs.data.checks import (
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
 from dcs.data.splits import copied_rows
-from dcs.errors import TableError, escaped, quoted, reason
+from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, readable, validated
 
 SMOOTHING: Final = 1.0
@@ -334,11 +334,18 @@ class ProbabilityTable:
         Raises
         ------
         TableError
-            If no row is selected, or a row number is repeated.
+            If no row is selected, a row number is repeated or not one of a row, or the mask is of
+            another number of rows.
         """
         index = np.asarray(rows)
-        if index.dtype == np.bool_:
+        if index.dtype == np.bool_ and index.shape == (self.n_rows,):
             index = np.flatnonzero(index)
+        inside = index.dtype.kind in "iu" and ((index >= 0) & (index < self.n_rows)).all()
+        if not (inside and index.size):
+            raise TableError(
+                f"rows {show(rows, 40)}: must be numbers in 0..{self.n_rows - 1}, at least one, or "
+                f"a mask of {self.n_rows}"
+            )
         return replace(
             self,
             probs=self.probs[index],

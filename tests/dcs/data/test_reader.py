@@ -543,6 +543,14 @@ def test_arrays_in_the_next_file_are_in_their_own_order(tmp_path: Path) -> None:
     np.testing.assert_allclose(table.probs, PROBS[::-1])
 
 
+def test_a_table_that_was_written_is_read_as_it_is(tmp_path: Path) -> None:
+    path, turned = tmp_path / "x.parquet", tuple(CLASSES[::-1])
+    read_table(columns().assign(label=GOLD)).write(path)
+    table = read_table(path, classes=turned)
+    assert table.classes == turned and table.labels.tolist() == (4 - LABELS).tolist()
+    refuses(TableError, read_table, path, label="gold", names=["label"])
+
+
 def test_several_columns_of_each_class_are_asked_about_whatever_tells_the_classes() -> None:
     known = open_source(columns(form="x {}").assign(label=GOLD)).reading
     texts = columns([CLASSES] * 120, "text_{}", "01234")

@@ -136,7 +136,7 @@ class TestValue:
         mask = np.array([True, False, True, False, False, True])
         assert table.subset(mask).digest == table.subset([0, 2, 5]).digest
         assert table.subset(np.arange(6)).digest == table.digest
-        for wrong in (np.arange(0), [1, 1]):
+        for wrong in (np.arange(0), [1, 1], [-1], [6], [0.5], mask[:3]):
             refuses(TableError, table.subset, wrong)
 
 

@@ -345,5 +345,8 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
         style="bold",
     )
     console.print(table)
+    most = fitted.preference.max_cobias
+    if most is not None and 100 * chosen.lasting_cobias > most:
+        console.print(f"no point has a COBias of at most {most:g}; this has the lowest")
     if fitted.guarantee:
         console.print(fitted.guarantee)
