@@ -343,7 +343,7 @@ class ProbabilityTable:
         inside = index.dtype.kind in "iu" and ((index >= 0) & (index < self.n_rows)).all()
         if not (inside and index.size):
             raise TableError(
-                f"rows {show(rows, 40)}: must be numbers in 0..{self.n_rows - 1}, at least one, or "
+                f"rows {show(rows, 40)}: must be one or more numbers in 0..{self.n_rows - 1}, or "
                 f"a mask of {self.n_rows}"
             )
         return replace(
