@@ -18,10 +18,14 @@ from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
 from dcs.methods.calibrations import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
+from dcs_tracking import Recorder
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.sweep_tables import all_tables
+from dcs_tracking.schema import CELL_KEY
+from dcs_tracking.store.client import open_client
+from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.config.sweep import SweepConfig
-from dcs_workflows.plan import Cell, cells_of, paths_by_name, variants_of
+from dcs_workflows.plan import Cell, cells_of, paths_by_name, plan_sweep, sweep_key, variants_of
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.tables import GivenTable, given_tables
 from tests.dcs.refusals import refuses
@@ -213,6 +217,36 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
     write(path, seed=1)
     with pytest.raises(TableError, match="changed"):
         given.read()
+
+
+def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path):
+    output, sweep = tmp_path / "out", config(str(tmp_path / "{task}.parquet"))
+
+    def run(part: SweepConfig) -> tuple[set[str], set[str]]:
+        about = {"experiment": "given", "sweep_key": sweep_key(sweep), "figures": "none"}
+        with Recorder(output=output, **about) as recorder:
+            records = run_here(plan_sweep(part, output), recorder, lambda share: None)
+        client = open_client(recorder.tracking_uri)
+        (experiment,) = client.search_experiments(filter_string="name = 'given'")
+        found = client.search_runs([experiment.experiment_id], "tags.dcs.kind = 'cell'")
+        kept = {*recorder.archive.keys(sweep_key(sweep))}
+        assert kept == {each.data.tags[CELL_KEY] for each in found}
+        return {record.key for record in records}, kept
+
+    for seed, name in enumerate("abc"):
+        write(tmp_path / f"{name}.parquet", seed=seed)
+    first, kept = run(sweep)
+    assert len(first) == 6 and kept == first
+    write(tmp_path / "a.parquet", seed=7)
+    (tmp_path / "b.parquet").unlink()
+    # A part of the sweep replaces what it computes again, and knows nothing of the rest.
+    some, kept = run(sweep.restricted({"methods": ("icl",)}))
+    assert len(some - first) == 1 and some < kept and len(kept & first) == 5
+    now, kept = run(sweep)
+    assert kept == now and len(now) == 4 and len(now - first) == 2
+    write(tmp_path / "a.parquet", seed=0)
+    again, kept = run(sweep)
+    assert kept == again < first
 
 
 def _without(table: ProbabilityTable, labelled: int) -> ProbabilityTable:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from filelock import FileLock, Timeout
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
@@ -110,6 +110,9 @@ class Sweep(TrackingSettings):
         several = [name for name, key in lists.items() if len(given.get(key) or ()) > 1]
         return (*(given.get("axes") or ()), *several, *self.varies)
 
+
+#: Begins a line of a list of cells that leaves one out.
+_LEFT_OUT: Final = "-"
 
 #: For the index alone, which is no contract: it checks less than `CellRecord.from_json`.
 _RECORD = TypeAdapter(CellRecord)
@@ -315,22 +318,36 @@ class Archive:
 
     def add(self, sweep_key: str, key: str) -> None:
         """Add a cell to the list of a sweep."""
+        self._append(sweep_key, key)
+
+    def leave_out(self, sweep_key: str, key: str) -> None:
+        """Note that a sweep has a cell no longer, for example one of an earlier table."""
+        self._append(sweep_key, _LEFT_OUT + key)
+
+    def _append(self, sweep_key: str, line: str) -> None:
         path = self._list_path(sweep_key)
         with naming(path), path.open("a", encoding="ascii") as file:
             # The line break comes first, so that a line cut by a crash does not affect the next.
-            file.write(f"\n{key}")
+            file.write(f"\n{line}")
             file.flush()
             os.fsync(file.fileno())
 
     def keys(self, sweep_key: str) -> list[str]:
         """Return the keys of the existing cells of a sweep, in the order of their addition."""
-        path = self._list_path(sweep_key)
-        lines = path.read_text("utf-8", errors="replace").split() if path.exists() else []
-        return [
-            key
-            for key in dict.fromkeys(lines)
-            if KEY_PATTERN.fullmatch(key) and self.path(key).exists()
-        ]
+        listed = self._listed(sweep_key)
+        return [key for key, own in listed.items() if own and self.path(key).exists()]
+
+    def left_out(self, sweep_key: str) -> list[str]:
+        """Return the keys of the cells that a sweep had, but has no longer."""
+        return [key for key, own in self._listed(sweep_key).items() if not own]
+
+    def _listed(self, sweep_key: str) -> dict[str, bool]:
+        """Return whether a sweep has the cells that it had at some time, by key."""
+        path, found = self._list_path(sweep_key), dict[str, bool]()
+        for line in path.read_text("utf-8", errors="replace").split() if path.exists() else []:
+            if KEY_PATTERN.fullmatch(key := line.removeprefix(_LEFT_OUT)):
+                found[key] = line == key
+        return found
 
     def add_run(self, sweep_key: str, key: str, *run: str) -> None:
         """Note the run of a cell.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,11 @@ def tagged(tags: Mapping[str, str]) -> str:
     return " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
 
 
+def without_rows(identity: Mapping[str, Any]) -> str:
+    """Return the identity of a cell as text, except for that of its rows."""
+    return json.dumps({name: identity[name] for name in sorted({*identity} - {*DIGESTS})})
+
+
 def logged_tables(paths: Iterable[str]) -> dict[str, str]:
     """Return the tag by which `mlflow.load_table` finds the tables of a run."""
     # It requires this order of keys.
@@ -49,8 +55,15 @@ SHOWN_METRICS: Final = tuple(f"test/{name}" for name, each in METRICS.items() if
 
 
 def task_metric(name: str, task: object) -> str:
-    """Return the name of a metric of the cells of one task: ``cobias on trec``."""
-    return safe_name(f"{name.removeprefix('test/')} on {task}".replace("/", " "))
+    """Return the name of a metric of the cells of one task: ``cobias on trec``.
+
+    A digest tells tasks apart whose names differ in characters that MLflow does not allow.
+    """
+    plain = f"{name.removeprefix('test/')} on {task}"
+    allowed = safe_name(plain.replace("/", " "))
+    if allowed == plain:
+        return plain
+    return f"{allowed[: NAME_LIMIT - 7]} {hashlib.sha256(plain.encode()).hexdigest()[:6]}"
 
 
 CELL_FILE: Final = "cell.json"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dcs_tracking.results import sweep_tables as tables
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.sweep_tables import ResultTable
-from dcs_tracking.schema import safe_name
+from dcs_tracking.schema import safe_name, task_metric
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 
@@ -155,3 +155,8 @@ def test_any_name_becomes_one_that_mlflow_takes(text: str) -> None:
     assert len(name) <= 250
     good = ["test/accuracy", "opt/z", "test/class_accuracy/World news", "a.b-c_d"]
     assert [*map(safe_name, good)] == good
+    # Metrics of tasks whose names become equal are not one.
+    odd = (text, f"{text}/", f"{text} ", f"{text}?", f"{text}!", "x" * 240 + text)
+    metrics = {task: task_metric("test/cobias", task) for task in odd}
+    assert len({*metrics.values()}) == len(metrics)
+    assert all(safe_name(each) == each and len(each) <= 250 for each in metrics.values())

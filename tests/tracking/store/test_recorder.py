@@ -18,7 +18,7 @@ from dcs_tracking.records import ScoringRecord, sealed
 from dcs_tracking.schema import CELL_KEY
 from dcs_tracking.store import recorder, views
 from dcs_tracking.store.client import open_client, run_link
-from dcs_tracking.store.queries import stored_cells
+from dcs_tracking.store.queries import log_report, stored_cells
 from dcs_tracking.store.runs import SweepRuns
 from tests.tracking.cells import (
     STARTED,
@@ -203,6 +203,8 @@ def test_a_moved_folder_is_not_made_again(output: Path, tmp_path: Path) -> None:
         report = recorded(moved, 3)
         assert "was moved or copied" in report.message
         assert str(moved / "mlflow.db") in report.message
+        with pytest.raises(TrackingError, match="was moved or copied"):
+            log_report(f"sqlite:///{moved}/mlflow.db", "demo", "page")
         assert set(output.rglob("*")) == (before if left else set())
 
 

@@ -68,6 +68,9 @@ def test_sweeps_that_differ_only_in_their_rows_have_no_mean(new_output, tmp_path
     page = ("-o", tmp_path / "report.html", "--runs", folder)
     refused("report", "third", "half", *page, says=["third", "half"])
     done("report", "third", *page)
+    recorded(folder, *cells, experiment="third", sweep_key="edited")
+    for words in (("report", "third", *page), ("compare", "third", "half", *page[2:])):
+        refused(*words, says=["third", "dcs rm"])
 
 
 @pytest.mark.parametrize("words", ["report papers", "compare zz zz"])

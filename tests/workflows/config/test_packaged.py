@@ -28,7 +28,8 @@ def _load(name: str, **overrides: object) -> SweepConfig:
 def test_each_runs_on_the_small_model(name):
     of_tables = name.startswith("results")
     tables = ["my.parquet"] if of_tables else None
-    config = _load(name, models=["tiny_lm"], limit=60, tables=tables)
+    limit = None if of_tables else 60
+    config = _load(name, models=["tiny_lm"], limit=limit, tables=tables)
     assert (config.name, config.models) == (name, ("tiny_lm",))
     assert variants_of(config)
     # Those of the paper want GPUs; without one a word on the command line is enough.

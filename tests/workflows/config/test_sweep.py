@@ -74,6 +74,7 @@ def test_a_wrong_setting_is_named(text, named):
     [
         ({"name": "../x"}, "'name'"),
         ({"tasks": []}, "tasks"),
+        ({"tables": ["a.csv"], "limit": 50}, "limit"),
         ({"tables": [["a", "b", "c"]]}, "'tables.0'"),
         ({"tasks": ["revews"]}, "'reviews'"),
         ({"sheds": [1]}, "'seeds'"),

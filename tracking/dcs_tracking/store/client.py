@@ -354,8 +354,16 @@ def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
 
 
 def _usable_experiment(client: MlflowClient, name: str) -> Experiment | None:
-    """Return an experiment of a store, or None; raise TrackingError if it was deleted."""
+    """Return an experiment of a store, or None.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        Raised if it was deleted, or the folder of its SQLite store was moved.
+    """
     experiment = client.get_experiment_by_name(name)
+    if experiment is not None and sqlite_path(client.tracking_uri):
+        _refuse_moved(experiment, str(_artifact_location(client.tracking_uri, Path(), name)))
     if experiment is not None and experiment.lifecycle_stage == "deleted":
         raise TrackingError(
             f"experiment {name!r} was deleted in MLflow; `dcs sync --restore` restores it, "
@@ -391,8 +399,6 @@ def make_experiment(
 
     experiment = _usable_experiment(client, name)
     place = _artifact_location(client.tracking_uri, output, name)
-    if experiment is not None and place is not None and sqlite_path(client.tracking_uri):
-        _refuse_moved(experiment, place)
     if experiment is None:
         try:
             experiment = client.get_experiment(client.create_experiment(name, place, tags))

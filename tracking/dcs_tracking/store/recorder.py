@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -163,6 +163,7 @@ class Recorder:
         self._noted = self.archive.runs(self._sweep.sweep_key, self._store)
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._failures: dict[str, str] = {}
+        self._n_left_out = 0
         self._error: str | None = None
         self._stop: tuple[SweepStatus, float] | None = None
         self._runs: SweepRuns | None = None
@@ -205,6 +206,24 @@ class Recorder:
         """Schedule the recording of a cell that is on disk, as of an earlier run of the sweep."""
         self._list(key)
         self._queue.put(key)
+
+    def leave_out(self, keys: Iterable[str]) -> None:
+        """Let the sweep have these cells no longer; their runs are deleted when it ends.
+
+        Parameters
+        ----------
+        keys : iterable of str
+            Cells of an earlier run of the sweep, whose records stay on disk.
+        """
+        for key in keys:
+            self.archive.leave_out(self._sweep.sweep_key, key)
+            self._keys.discard(key)
+            self._n_left_out += 1
+
+    @property
+    def sweep_key(self) -> str:
+        """The key of the sweep."""
+        return self._sweep.sweep_key
 
     def _list(self, key: str) -> None:
         if self._stop is not None:
@@ -419,7 +438,12 @@ class Recorder:
         runs = self._open()
         status, deadline = self._stop or ("KILLED", 0.0)
         self._save_status(status)
-        if runs.status == status:
+        left_out = {*self.archive.left_out(self._sweep.sweep_key)}
+        for sweep in self.archive.sweeps() if left_out else ():
+            if sweep.experiment == self._sweep.experiment:
+                left_out -= {*self.archive.keys(sweep.sweep_key)}
+        removed = [runs.remove_cell(key) for key in left_out]
+        if runs.status == status and not any(removed):
             self.idle = self._ended = True
             return
         self.stage = "tables"
@@ -484,6 +508,8 @@ class Recorder:
         idle = not self.recorded and not pending
         new = "nothing new to record" if idle else f"{self.recorded} cells recorded"
         message = f"{new} in experiment {name!r} of {uri}"
+        if self._n_left_out:
+            message += f"; {self._n_left_out} cells of its earlier tables are left out"
         if pending or not self._ended:
             reason = next(filter(None, [self._error, *self._failures.values()]), "out of time")
             message += (

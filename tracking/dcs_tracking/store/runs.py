@@ -236,6 +236,17 @@ class SweepRuns:
             if not run.complete:
                 self._delete_cell(run.id)
 
+    def remove_cell(self, key: str) -> bool:
+        """Delete the runs of a cell that the sweep has no longer; return whether it had some.
+
+        Models stay, since they may be registered.
+        """
+        where = schema.tagged({schema.CELL_KEY: key, schema.PARENT: self.parent_id})
+        found = [str(run.info.run_id) for run in self._search(where)]
+        for run_id in found:
+            self._delete_cell(run_id)
+        return bool(found)
+
     def write_scorings(self, scorings: Iterable[ScoringRecord]) -> None:
         """Write one run per scored table, replacing runs of older records."""
         # Listed as late as possible: another driver of the sweep may have written some.

@@ -18,7 +18,7 @@ import typer
 from rich.style import Style
 from rich.text import Text
 
-from dcs.errors import ConfigError, TrackingError
+from dcs.errors import ConfigError, DCSError, TrackingError
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, direct_output, new_table
 from dcs_workflows.cli.options import argument, flag, option
@@ -62,7 +62,7 @@ def report(
 
     uri = options.store_of(runs, tracking_uri)
     named = {each: options.cells_of(each, runs, tracking_uri) for each in experiments[::-1]}
-    unlogged: TrackingError | None = None
+    unlogged: DCSError | None = None
     stored, title = _pooled(named), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
     with console.status("writing the report"):
@@ -75,7 +75,7 @@ def report(
             write_together({files / Path(name).name: made[name] for name in made})
         try:
             logged = [log_report(uri, each, page) for each in experiments]
-        except TrackingError as error:
+        except (ConfigError, TrackingError) as error:
             logged, unlogged = [], error
     for run in filter(None, logged):
         console.print(f"sweep {run.info.run_name}: {link(run.info)}")
@@ -88,19 +88,19 @@ def report(
 
 def _pooled(named: Mapping[str, Sequence[StoredCell]]) -> list[StoredCell]:
     """Return the cells of sweeps, each once, unless their rows differ: these are no seeds."""
-    from dcs_tracking.schema import DIGESTS
+    from dcs_tracking.schema import without_rows
 
     found: dict[str, StoredCell] = {}
     owners: dict[str, tuple[str, str]] = {}
     for name, cell in ((name, cell) for name, cells in named.items() for cell in cells):
-        key, who = cell.record.key, cell.record.identity
+        key = cell.record.key
         found[key] = cell
-        same = json.dumps({k: who[k] for k in sorted({*who} - {*DIGESTS})})
-        other, first = owners.setdefault(same, (name, key))
-        if key != first and name != other:
+        other, first = owners.setdefault(without_rows(cell.record.identity), (name, key))
+        if key != first:
+            advice = "report each alone" if name != other else f"delete one: dcs rm {first[:8]}"
             raise ConfigError(
                 f"{other} and {name}: cells {first[:8]} and {key[:8]} differ only in their rows, "
-                "as by held_out or limit, so that they have no mean; report each alone"
+                f"as by held_out or limit, so that they have no mean; {advice}"
             )
     return list(found.values())
 
@@ -224,7 +224,8 @@ def compare(
     from dcs_tracking.results.sweep_tables import compare_sweeps
 
     direct_output(as_json=as_json, quiet=False)
-    stored = (options.cells_of(name, runs, tracking_uri) for name in (first, second))
+    named = ({name: options.cells_of(name, runs, tracking_uri)} for name in (first, second))
+    stored = map(_pooled, named)
     table = compare_sweeps(*(Cells.of(cell.record for cell in own) for own in stored))
     shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
     for row in table.rows:

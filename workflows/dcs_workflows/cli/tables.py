@@ -485,7 +485,7 @@ def apply(
 def target_of(rows: Path, output: Path | None, what: str, *, others: Sequence[Path] = ()) -> Path:
     """Return the output, by default a file beside the rows, in their format, but none of these."""
     own = None if output is None or str(output) == "-" else output.resolve()
-    if own in (file.resolve() for file in (rows, *others)):
+    if own is not None and own in [file.resolve() for file in (rows, *others)]:
         raise ConfigError(
             f"--output {output}: is read as well, and would lose columns or rows; give another"
         )

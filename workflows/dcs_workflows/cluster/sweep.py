@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
 from dcs_tracking import CellRecord, Recorder, ScoringRecord
-from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing
+from dcs_tracking.schema import without_rows
+from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing, sweep_key
 from dcs_workflows.tables import StoredTables, TableRequest
 
 
@@ -143,8 +144,23 @@ def _record_all(
         cell.key for key in plan.sources for cell in plan.cells.get(key) or plan.cells_on(key)
     )
     keys = list(dict.fromkeys(order))
+    recorder.leave_out(_replaced(plan, recorder, keys))
     recorder.archive.index()
     new = recorder.archive.load((key for key in keys if key not in plan.ended), summaries=True)
     found = {**plan.ended, **new}
     # Of a record that was lost, reading says why.
     return [found.get(key) or recorder.archive.read(key) for key in keys]
+
+
+def _replaced(plan: SweepPlan, recorder: Recorder, keys: Sequence[str]) -> list[str]:
+    """Return the cells of earlier runs of a sweep that its tables, as they are now, do not have.
+
+    Of a part of a sweep, those that differ from its cells in their rows only.
+    """
+    old = [key for key in recorder.archive.keys(recorder.sweep_key) if key not in {*keys}]
+    if not old or recorder.sweep_key == sweep_key(plan.config):
+        return old
+    records = recorder.archive.load([*keys, *old], summaries=True)
+    who = {key: without_rows(record.identity) for key, record in records.items()}
+    now = {who[key] for key in keys if key in who}
+    return [key for key in old if who.get(key) in now]

@@ -290,6 +290,10 @@ class SweepConfig(PromptsConfig, TuneConfig):
     def _is_consistent(self) -> SweepConfig:
         if not self.tasks and not self.tables:
             raise ValueError("tasks or tables is required")
+        if self.tables and self.limit is not None:
+            raise ValueError(
+                "limit is of texts to score; optimization_sizes limits rows of tables"
+            )
         cells = math.prod(map(len, self.axis_values.values()))
         if cells > MAX_CELLS:
             raise ValueError(f"{cells:,} cells; a sweep has at most {MAX_CELLS:,}, use several")
