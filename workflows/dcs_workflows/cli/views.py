@@ -111,7 +111,15 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
         shown = "mean ± sd over seeds" if several else "[95 % interval], * p < 0.05"
         title = f"{sources[0][0]} ({sources[0][1]})"
         if len(sources) > 1:
-            title, shown = f"{len(sources)} tasks and models", "mean over these and seeds"
+            judged = {
+                (each.who["task"], each.who["model"])
+                for each in cells.records
+                if "test/accuracy" in each.metrics
+            }
+            others = len(sources) - len(judged)
+            more = f"; {others} without labelled test rows" if others else ""
+            title = f"{len(judged)} tasks and models{more}"
+            shown = "mean over these and seeds"
         console.print()
         console.print(f"{title}: % of test rows, {shown}", style="bold")
         console.print(results_table(cells, means=len(sources) > 1))
