@@ -117,8 +117,8 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
                 if "test/accuracy" in each.metrics
             }
             others = len(sources) - len(judged)
-            more = f"; {others} without labelled test rows" if others else ""
-            title = f"{len(judged)} tasks and models{more}"
+            unjudged = f"; {others} without labelled test rows" if others else ""
+            title = f"{len(judged)} tasks and models{unjudged}"
             shown = "mean over these and seeds"
         console.print()
         console.print(f"{title}: % of test rows, {shown}", style="bold")
