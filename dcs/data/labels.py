@@ -173,11 +173,13 @@ def read_labels(
     fitting = [k for k in starts if counting != "names" and _fits(distinct, positions, k, size)]
     if not fitting:
         # Report a row that no reading allows, rather than an earlier one that some reading allows.
-        inside = {text for text, k in positions.items() if k < size and counting != "names"}
+        least = 1 if counting == "from-1" else 0
+        within = range(least, size + least) if counting != "names" else range(0)
+        inside = {text for text, k in positions.items() if k in within}
         odd = distinct - {*named} - inside or distinct - {*named}
         wrong = np.array([text in odd for text in texts])
         allowed = f"one of {quoted(names.classes)}"
-        allowed += "" if counting == "names" else f", or all in 0..{size - 1}"
+        allowed += f", or all in {within[0]}..{within[-1]}" if within else ""
         rule = f"must be {allowed}; empty if unlabelled"
         if option and not named:
             rule += "; name the classes in the order of the columns with --read classes=A,B,..."

@@ -280,6 +280,7 @@ def rm(
             archive.remove(key)
         for sweep in sweeps:
             archive.remove_sweep(sweep)
+            (runs / "results" / f"{name}.csv").unlink(missing_ok=True)
     console.print(f"{what} deleted: {count} runs in MLflow, and its files in {runs}")
 
 
