@@ -463,6 +463,11 @@ class _Finder:
         for candidates in ([*by_label], by_prefix, [*by_guess], every):
             named = candidates == [*by_label]
             sure = [e for e in dict.fromkeys(candidates) if self._fits(e, named=named)]
+            widest = max(sure, key=len, default=())
+            parts = [each for each in sure if {*each} < {*widest}]
+            if named and all(self._error(widest) < self._error(each) for each in parts):
+                # The others are classes too, of which no row is labelled.
+                sure = [each for each in sure if each not in parts]
             if sure:
                 names = by_label.get(own := self._only(sure)) or by_guess.get(own)
                 told = set() if label is None else {*comparables(cells_of(self.frame[label]))}
@@ -480,21 +485,18 @@ class _Finder:
 
     def _refuse_additional(self, columns: tuple[str, ...]) -> None:
         """Refuse columns without which the others are a distribution at least as exactly."""
-        numbers = np.nan_to_num(self.matrix(columns))
-        sums = numbers.sum(axis=1)
-        whole = 100.0 if np.median(sums) > 50.0 else 1.0
-
-        def error(sums: NDArray[np.float64]) -> float:
-            return float(np.abs(sums - whole).mean())
-
-        added = [
-            name
-            for name, own in zip(columns, numbers.T, strict=True)
-            if error(sums - own) <= min(error(sums), _ROUNDING * whole)
-        ]
+        most = min(self._error(columns), _ROUNDING)
+        added = [n for n in columns if self._error([c for c in columns if c != n]) <= most]
         if added and len(columns) - len(added) > 1:
             question = f"the others are a distribution without {quoted(added, 4)}; is it a class"
             raise self._ask(question, "columns=A,B,...", columns)
+
+    def _error(self, columns: Sequence[str]) -> float:
+        """Return the mean distance of the sums of probabilities, per cents or logarithms to 1."""
+        numbers = self.matrix(columns)
+        logs = bool((np.nan_to_num(numbers) <= 0.0).all())
+        sums = np.nansum(np.exp(numbers) if logs else numbers, axis=1)
+        return float(np.abs(sums / (100.0 if np.median(sums) > 50.0 else 1.0) - 1.0).mean())
 
     def _named_by(
         self, name: str, numeric: Sequence[str]

@@ -306,6 +306,14 @@ def test_cells_are_no_names_of_columns(tmp_path: Path) -> None:
     refuses(TableError, read_table, pd.DataFrame(counts).assign(label=GOLD), names=["columns="])
 
 
+def test_a_rare_class_without_a_labelled_row_is_one() -> None:
+    rare = PROBS * np.where(np.arange(5) == 3, 1e-3, 1.0)
+    rows = columns(rare / rare.sum(axis=1, keepdims=True), "p_{}")
+    gold = [CLASSES[k] if k != 3 else None for k in LABELS]
+    for form in (rows, rows.set_axis(CLASSES, axis=1), np.log(rows)):
+        assert read_table(form.assign(label=gold)).classes == tuple(CLASSES)
+
+
 def test_a_letter_is_the_same_however_it_is_encoded() -> None:
     frame = columns(classes=["caf\u00e9", *CLASSES[1:]])
     other = frame.rename(columns={"caf\u00e9": "cafe\u0301"})
