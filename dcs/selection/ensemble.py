@@ -81,7 +81,8 @@ class TableEnsemble:
         numbered = starts == {0}
         readings = {name: table.provenance.reading for name, table in tables.items()}
         nameless = [name for name, own in readings.items() if own is not None and own.id is None]
-        shifted = len(starts) > 1 and None not in starts
+        # Tables that we wrote lack demonstrations, perhaps the first rows.
+        shifted = len(starts) > 1 and None not in starts and None not in readings.values()
         if not numbered and (shifted or 0 < len(nameless) < len(tables)):
             raise TableError(
                 f"{quoted([*tables])}: ids of some only number their rows, or from another number "
