@@ -4,6 +4,8 @@ import errno
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from dcs_tracking.store import recorder, views
 from dcs_tracking.store.client import open_client, run_link
 from dcs_tracking.store.queries import log_report, stored_cells
 from dcs_tracking.store.runs import SweepRuns
+from dcs_tracking.store.serving import log_cell_scheme
 from tests.tracking.cells import (
     STARTED,
     content,
@@ -203,8 +206,15 @@ def test_a_moved_folder_is_not_made_again(output: Path, tmp_path: Path) -> None:
         report = recorded(moved, 3)
         assert "was moved or copied" in report.message
         assert str(moved / "mlflow.db") in report.message
-        with pytest.raises(TrackingError, match="was moved or copied"):
-            log_report(f"sqlite:///{moved}/mlflow.db", "demo", "page")
+        store = f"sqlite:///{moved}/mlflow.db"
+        cell = stored_cells(store, "demo", archive=Archive(moved))[0]
+        cell = replace(cell, record=make_cell(2))
+        for write in (
+            partial(log_report, store, "demo", "page"),
+            partial(log_cell_scheme, store, cell),
+        ):
+            with pytest.raises(TrackingError, match="was moved or copied"):
+                write()
         assert set(output.rglob("*")) == (before if left else set())
 
 

@@ -15,7 +15,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
 from dcs_tracking.records import StoredCell, now_ms
 from dcs_tracking.results.cells import has_chosen
-from dcs_tracking.store.client import make_experiment, open_store
+from dcs_tracking.store.client import make_experiment, open_experiment, open_store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -183,7 +183,8 @@ def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
     Raises
     ------
     dcs.errors.TrackingError
-        Raised if the method of the cell has no scheme to serve, or the cell is not recorded.
+        Raised if the method of the cell has no scheme to serve, the cell is not recorded, or the
+        folder of its SQLite store was moved.
     """
     record = cell.record
     if cell.experiment_id is None:
@@ -193,10 +194,12 @@ def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
             f"run {cell.run_id} has no scheme to serve; give a run of a method that searches for "
             "a scheme"
         )
+    experiment = open_store(tracking_uri).get_experiment(cell.experiment_id)
+    client, experiment_id = open_experiment(tracking_uri, experiment.name)
     return log_model(
-        open_store(tracking_uri),
+        client,
         CorrectionScheme.from_dict(record.scheme),
-        experiment_id=cell.experiment_id,
+        experiment_id=experiment_id,
         name=record.key,
         run_id=cell.run_id,
     )
