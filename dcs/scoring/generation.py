@@ -370,23 +370,23 @@ class Classifier(AbstractContextManager["Classifier"]):
         progress : callable, optional
             Called with the number of prompts just scored.
 
-        Raises
-        ------
-        InvalidInputError
-            If `texts` is a single text or row.
-
         Returns
         -------
         probs : float64 array [M, N]
             Class probabilities.
         reasons : dict of int to str
             Why rows could not be scored.
+
+        Raises
+        ------
+        InvalidInputError
+            If `texts` is a single text or row.
         """
         by, reasons = self.scored_by, {}
         queries: dict[int, str] = {}
         if isinstance(texts, str | bytes | Mapping):
             raise InvalidInputError(f"texts {show(texts, 40)}: is a single one; give a list")
-        given: Any = texts
+        given: Any = texts.to_pandas() if hasattr(texts, "to_pandas") else texts
         rows = given.to_dict("records") if hasattr(given, "columns") else [*given]
         for row, values in enumerate(rows):
             try:

@@ -442,7 +442,8 @@ class Recorder:
         for sweep in self.archive.sweeps() if left_out else ():
             if sweep.experiment == self._sweep.experiment:
                 left_out -= {*self.archive.keys(sweep.sweep_key)}
-        removed = [runs.remove_cell(key) for key in left_out]
+        noted = {key: self._noted[key][:2] for key in left_out if key in self._noted}
+        removed = [runs.remove_cell(key) for key, run in noted.items() if runs.has_noted(*run)]
         if runs.status == status and not any(removed):
             self.idle = self._ended = True
             return

@@ -157,7 +157,8 @@ def _replaced(plan: SweepPlan, recorder: Recorder, keys: Sequence[str]) -> list[
 
     Of a part of a sweep, those that differ from its cells in their rows only.
     """
-    old = [key for key in recorder.archive.keys(recorder.sweep_key) if key not in {*keys}]
+    planned = {*keys}
+    old = [key for key in recorder.archive.keys(recorder.sweep_key) if key not in planned]
     if not old or recorder.sweep_key == sweep_key(plan.config):
         return old
     records = recorder.archive.load([*keys, *old], summaries=True)
