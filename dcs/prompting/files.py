@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from dcs.data.files import TEXT_BYTES
-from dcs.data.labels import fold
+from dcs.data.labels import as_text, fold
 from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
 from dcs.data.table import open_parquet
@@ -213,20 +213,23 @@ def _read(
     else:
         where = f"{place.dataset} ({getattr(place, part)})"
         rows = _load_hub_rows(file, place, part)
-    examples, given = [], set()
+    examples, given, unnamed = [], set(), []
     for row, values in enumerate(rows):
         try:
             examples.append(_convert(file, place, f"{file.name}-{part}", row, values))
-            given.add(str(_raw_label(place, values)))
         except ValueError as error:
             raise ConfigError(f"{where}: row {row}: {error}") from None
-    shifted = {str(k - 1) for k in range(len(file.classes))}
-    named = place.labels or file.labels or "-1" in file.classes
-    if given - {"", "None"} == shifted and not named:
-        raise ConfigError(
-            f"{where}: labels are {quoted(sorted(shifted))}: is -1 a class, or a text without a "
-            "label; give the values of each class in the key labels"
-        )
+        if (label := _raw_label(place, values)) is None:
+            unnamed.append(values)
+        given.add(as_text(label))
+    _check_labels(file, place, where, given)
+    texts = {place.id, _KEY, *place.fields.values()}
+    for key in (key for key in (unnamed and unnamed[0]) if key not in texts):
+        if {str(values.get(key)) for values in unnamed} <= _label_indices(file, place).keys():
+            raise ConfigError(
+                f"{where}: rows without the label {place.label!r} have labels in {key!r}; name "
+                f"this in the key label of the task, or give these rows {place.label}: null"
+            )
     if not examples:
         raise ConfigError(f"{where}: contains no texts")
     (name, count), *_ = Counter(example.id for example in examples).most_common(1)
@@ -242,6 +245,22 @@ def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values:
     text = _compose(file, place.fields, values)
     own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
     return Example(f"{prefix}-{own}", text, _find_label(file, place, _raw_label(place, values)))
+
+
+def _check_labels(file: TaskFile, place: TextLocation, where: str, given: Collection[str]) -> None:
+    """Refuse numbers, the labels of a file as texts, that count from 0 or from another number."""
+    numbers = {str(index) for index in range(len(file.classes))}
+    doubts = {
+        "is -1 a class, or a text without a label": {"-1", *numbers} - {max(numbers, key=int)},
+        "do they count from 1, or has class 0 no text": numbers - {"0"},
+    }
+    named = place.labels or file.labels or (numbers | {"-1"}) & {*file.classes}
+    for doubt, labels in doubts.items():
+        if {*given} - {""} == labels and len(labels) > 1 and not named:
+            raise ConfigError(
+                f"{where}: labels are {quoted(sorted(labels))}: {doubt}; give the values of each "
+                "class in the key labels"
+            )
 
 
 def _raw_label(place: TextLocation, values: Mapping[str, Any]) -> Any:
@@ -322,6 +341,8 @@ def _format_field(prompt: Prompt, values: Mapping[str, Any], key: str) -> str:
         value = value.replace(old, new)
     for name in prompt.clean:
         value = _CLEANERS[name](value)
+    if not value.strip():
+        raise ValueError(f"key {key!r}: nothing is left of the text after replace and clean")
     return value.strip()
 
 
@@ -334,20 +355,26 @@ def _get(values: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
-    """Return the class index of a label, given by `labels`, class name or number; -1 if none."""
+def _label_indices(file: TaskFile, place: TextLocation) -> dict[str, int]:
+    """Return the class index of each label: of `labels`, or class names and numbers."""
     labels = place.labels or file.labels or tuple((name,) for name in file.classes)
     known = {str(value): index for index, entry in enumerate(labels) for value in entry}
-    if not (place.labels or file.labels):
-        numbers = {str(index): index for index in range(len(labels))}
-        # Names that are numbers leave none for positions.
-        known = known if numbers.keys() & known.keys() else numbers | known
+    if place.labels or file.labels:
+        return known
+    numbers = {str(index): index for index in range(len(labels))}
+    # Names that are numbers leave none for positions.
+    return known if numbers.keys() & known.keys() else numbers | known
+
+
+def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
+    """Return the class index of a label; -1 if there is none."""
+    known = _label_indices(file, place)
     if not isinstance(raw, bool) and str(raw) in known:
         return known[str(raw)]
     if raw is None or raw != raw or str(raw).strip() in _UNLABELLED:
         return -1
     kind = " (a boolean; write it as text)" if isinstance(raw, bool) else ""
-    allowed = ", ".join(str(entry[0]) for entry in labels)
+    allowed = ", ".join({index: label for label, index in known.items()}.values())
     raise ValueError(f"label {show(raw)}{kind} must be one of {allowed}")
 
 

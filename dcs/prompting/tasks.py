@@ -6,8 +6,10 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -21,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.data.labels import as_text
 from dcs.errors import ConfigError, check_choice
 from dcs.io import Strict, validated
 from dcs.seeds import derive_generator
@@ -253,12 +256,14 @@ class TaskFile(Prompt):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if len(set(self.classes)) < len(self.classes):
-            raise ValueError("key 'classes' contains duplicates")
         if self.files is None and self.hub is None:
             raise ValueError("key 'files' or 'hub' is required: the location of the texts")
         fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
-        lists = {"labels": self.labels, "label_words": self.label_words}
+        lists: dict[str, Sequence[str | tuple[str | int, ...]]] = {
+            "classes": self.classes,
+            "labels": self.labels,
+            "label_words": self.label_words,
+        }
         for key, place in (("files", self.files), ("hub", self.hub)):
             if place is not None:
                 lists[f"{key}.labels"] = place.labels
@@ -272,6 +277,10 @@ class TaskFile(Prompt):
                 raise ValueError(
                     f"key {key!r} has {len(entries)} entries for {len(self.classes)} classes"
                 )
+            values = ((entry,) if isinstance(entry, str) else entry for entry in entries)
+            sets = [{*map(as_text, each)} for each in values]
+            if twice := [text for text, n in Counter(chain(*sets)).items() if n > 1]:
+                raise ValueError(f"key {key!r} has {twice[0]!r} for two classes")
         for name in self.variants:
             self.variant(name)
         return self

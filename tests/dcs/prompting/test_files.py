@@ -275,6 +275,8 @@ class TestOwnTask:
             ({"template": "Text: text"}, "template"),
             ({"template": "Text: {text} Mood:"}, "template"),
             ({"label_words": ["a"]}, "label_words"),
+            ({"label_words": ["a", "a "]}, "label_words"),
+            ({"labels": [[0], [0, 1]]}, "labels"),
             ({"variants": {"x": {"template": "{other}\n->"}}}, "variants.x"),
             ({"variants": {"x": {"classes": ["A", "B"]}}}, "variants.x"),
             ({"variants": {"a/b": {}}}, "variants"),
@@ -298,6 +300,8 @@ class TestOwnTask:
             ({"text": " ", "mood": 1}, ["row 1", "text"]),
             (["x"], ["row 1", "x"]),
             ({"text": "fine", "mood": 1}, ["moods-test-fine"]),  # The id of both.
+            ({"text": "b", "feeling": "Sad"}, ["feeling"]),
+            ({"text": "b", "feeling": 1}, ["feeling"]),
         ],
     )
     def test_bad_rows(self, tmp_path: Path, row: Any, names: list[str]) -> None:
@@ -311,7 +315,8 @@ class TestOwnTask:
         task = get_task(write_own(tmp_path, classes=["1", "0"]))
         lines(tmp_path / "b.jsonl", [{"text": "a", "mood": 1}, {"text": "b", "mood": "0"}])
         assert [e.label for e in task.examples("test")] == [0, 1]
-        for classes, labels in ((["1", "2"], [0, 1]), (["a", "b", "c"], [-1, 0, 1])):
+        three = ["a", "b", "c"]
+        for classes, labels in ((["1", "2"], [0, 1]), (three, [-1, 0, 1]), (three, [1, 2])):
             words = [f"word {name}" for name in classes]
             task = get_task(write_own(tmp_path, classes=classes, label_words=words))
             lines(tmp_path / "b.jsonl", [{"text": f"t{k}", "mood": k} for k in labels])
