@@ -158,11 +158,22 @@ class Scorer(Protocol):
 
 
 def score_rows(scorer: Scorer, prompts: Prompts, progress: Progress | None = None) -> Scores:
-    """Return the scores of prompts, and why some have none; see :meth:`Scorer.score`."""
+    """Return the scores of prompts, and why some have none; see :meth:`Scorer.score`.
+
+    Raises
+    ------
+    ScoringError
+        If an engine returns something else than a row for each prompt.
+    """
     try:
-        return scorer.score(*prompts, progress=progress), {}
+        probs, reasons = scorer.score(*prompts, progress=progress), {}
     except RowsError as error:
-        return error.probs, error.reasons
+        probs, reasons = error.probs, error.reasons
+    wanted = (len(prompts.queries), len(prompts.label_words))
+    if type(probs) is not np.ndarray or probs.shape != wanted:
+        found = f"{type(probs).__name__} of shape {getattr(probs, 'shape', 'unknown')}"
+        raise ScoringError(f"engine {scorer.name!r} returned {found}; must be an array {wanted}")
+    return probs, reasons
 
 
 class Engine(ABC):

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import checked_rows
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, quoted, show
 from dcs.methods.calibrations import (
     DROPS,
     SURROGATE,
@@ -137,7 +137,14 @@ class Method:
                 parts = {"calibration": self.calibration(values, indices)}
                 return CorrectionScheme.identity(names, provenance={"method": self.name}, **parts)
             if self.fitter is not None:
-                return self.fitter(values, indices, classes=names, seed=seed)
+                scheme = self.fitter(values, indices, classes=names, seed=seed)
+                if not isinstance(scheme, CorrectionScheme) or scheme.classes != names:
+                    found = getattr(scheme, "classes", type(scheme).__name__)
+                    raise InvalidInputError(
+                        f"method {self.name!r} returned {show(found)}; must be a CorrectionScheme "
+                        f"of {quoted(names)}, in this order"
+                    )
+                return scheme
         raise InvalidInputError(f"method {self.name!r} has no fitter; specify one")
 
 

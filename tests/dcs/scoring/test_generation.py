@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, ScoringError
 from dcs.prompting.tasks import (
     SPLITS,
     Example,
@@ -80,3 +81,12 @@ def test_limit() -> None:
 
 def test_a_task_whose_texts_are_all_shown() -> None:
     refuses(ConfigError, PromptSet.select, TASK, shots=12, seed=0, names=["coins"])
+
+
+@pytest.mark.parametrize("wrong", [np.transpose, np.ndarray.tolist, lambda probs: probs[:1]])
+def test_an_engine_returns_a_row_per_prompt(wrong: Callable[[NDArray[np.float64]], Any]) -> None:
+    class Careless(Clerk):
+        def score(self, *prompts: Any, **options: Any) -> Any:
+            return wrong(super().score(*prompts, **options))
+
+    refuses(ScoringError, generate_tables, Careless(), TASK, shots=2, seed=0, names=["clerk"])
