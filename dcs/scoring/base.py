@@ -207,9 +207,9 @@ class Engine(ABC):
 
     name: str
     model: str
+    settings: Mapping[str, str]
     tokens_read = 0
     _closed = False
-    _rendered = ""
 
     def __init__(self, **options: Any) -> None:
         source = f"engine {self.name}"
@@ -228,9 +228,9 @@ class Engine(ABC):
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
-        prompts = Prompts(prefix, queries, label_words)
+        prompts, settings = Prompts(prefix, queries, label_words), self.settings
         scored = self._score(prompts, progress or (lambda count: None))
-        if self._rendering() != self._rendered:
+        if not self._rendering().items() <= settings.items():
             raise ScoringError(
                 f"model {self.model!r}: its chat template renders another prompt than when the "
                 "model was loaded, for example the date; run the same command again, or use "
@@ -238,9 +238,9 @@ class Engine(ABC):
             )
         return scored_rows(*scored)
 
-    def _rendering(self) -> str:
-        """Return a hash of how prompts are rendered now, which is checked after every call."""
-        return self._rendered
+    def _rendering(self) -> Mapping[str, str]:
+        """Return the settings of how prompts are rendered now; checked after every call."""
+        return {}
 
     def close(self) -> None:
         """Free the model's memory. The scorer cannot be used afterwards."""
@@ -268,11 +268,10 @@ class TokenEngine(Engine):
         self._tokenizer = Tokenizer.of(tokenizer, self.model, self._asked.prompt)
         # The sum of log-probabilities has had a name, by which scored prompts are found.
         rules = {"label_rule": self._asked.label_rule, "joint": "sum"}
-        self.settings = {**settings, **rules, **self._tokenizer.settings}
-        self._rendered = self._rendering()
+        self.settings = {**settings, **rules, **self._rendering()}
 
-    def _rendering(self) -> str:
-        return self._tokenizer.settings["prompt"]
+    def _rendering(self) -> Mapping[str, str]:
+        return self._tokenizer.settings
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         prefix, queries, label_words = prompts
