@@ -168,7 +168,7 @@ def score_rows(scorer: Scorer, prompts: Prompts, progress: Progress | None = Non
 class Engine(ABC):
     """Base class of the built-in scorers, with shared checks and an idempotent ``close``.
 
-    Scorers need not derive from it. The attributes up to `repeatable` of their class are read, if
+    Scorers need not derive from it. The attributes up to `gpu_option` of their class are read, if
     they have them; here are the defaults.
 
     Parameters
@@ -191,8 +191,6 @@ class Engine(ABC):
     gpu_option : str or None
         The option with the number of GPUs that an actor reserves, 1 if it is not set; None if a
         model uses one GPU or none.
-    repeatable : bool
-        Whether a prompt has the same bits with any other prompts, so that resumed rows have.
     tokens_read : int
         Number so far of prompt tokens, if known to the engine.
     """
@@ -203,7 +201,6 @@ class Engine(ABC):
     options: ClassVar[type[Strict]] = Strict
     indecisive: ClassVar[frozenset[str]] = frozenset()
     gpu_option: ClassVar[str | None] = None
-    repeatable: bool = True
 
     name: str
     model: str

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError, DCSError, reason
+from dcs.errors import ConfigError, reason
 from dcs.io import atomic_write_bytes, content_key
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import PromptPrefix
@@ -112,10 +112,7 @@ class ShardGroup:
         np.savez(buffer, queries=queries, probs=np.asarray(probs, dtype="<f8"))
         data = buffer.getvalue()
         path = self.folder / f"{_digest(data)}.npz"
-        try:
-            atomic_write_bytes(path, data)
-        except OSError as error:
-            raise DCSError(f"store {self.folder}: cannot be written: {reason(error)}") from None
+        atomic_write_bytes(path, data)
         self._seen.add(path.name)
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
 
@@ -147,8 +144,8 @@ class StoredScorer(Engine):
     Queries are scored in shards of consecutive queries; each shard is written atomically as soon
     as it is complete, without the prompts that could not be scored. A killed run resumes after its
     last complete shard, and the probabilities are bit-identical to those of an uninterrupted run
-    if the engine is `repeatable`. Several processes may share a store, and several threads, which
-    take turns with the engine.
+    unless the numbers of the engine depend on the batch. Several processes may share a store, and
+    several threads, which take turns with the engine.
 
     Parameters
     ----------
@@ -172,8 +169,8 @@ class StoredScorer(Engine):
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
-        self.scored = self.restored = 0
-        """Numbers of queries scored by the model so far, and of those found in the store."""
+        self.scored = 0
+        """Number of queries scored by the model so far."""
         self._scorer, self._shard_size = scorer, shard_size
         self._group: ShardGroup | None = None
         self._turn = threading.Lock()
@@ -205,7 +202,6 @@ class StoredScorer(Engine):
                         group.write([absent[row] for row in scored], probs[scored])
                     reasons |= {absent[row]: reason for row, reason in failed.items()}
                     self.scored += len(scored)
-                self.restored += len(shard) - len(absent)
             progress(len(shard) - len(absent))
         progress(len(hashes) - len(distinct))
         missing = np.full(len(label_words), np.nan)
@@ -216,11 +212,6 @@ class StoredScorer(Engine):
     def report(self) -> list[str]:
         """Return the report of the engine, e.g. on labels missing from server responses."""
         lines: list[str] = getattr(self._scorer, "report", list)()
-        if self.scored and self.restored and not getattr(self._scorer, "repeatable", True):
-            lines.append(
-                f"{self.restored} prompts were scored earlier and {self.scored} now; {self.name} "
-                "repeats numbers up to rounding, since they depend on the batch"
-            )
         return lines
 
     def _free(self) -> None:

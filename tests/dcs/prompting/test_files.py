@@ -390,8 +390,9 @@ class TestHub:
     ) -> None:
         pytest.importorskip("datasets")
         monkeypatch.chdir(tmp_path)
-        (tmp_path / TREC.hub.dataset).mkdir(parents=True)
-        with pytest.raises(ConfigError, match="local path"):
+        for split in SPLITS:
+            lines(tmp_path / TREC.hub.dataset / f"{split}.jsonl", [{"text": "a", "label": 0}])
+        with pytest.raises(ConfigError, match="not one of its files on the hub"):
             read_examples(TREC, "test")
 
     @pytest.mark.parametrize(

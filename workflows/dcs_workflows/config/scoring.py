@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, create_model, model_validator
 
-from dcs.errors import ConfigError, check_choice, origin, served_revision
+from dcs.errors import ConfigError, origin, served_revision
 from dcs.io import validated
 from dcs.plugins import plugin_version
 from dcs.scoring import (
@@ -70,7 +70,6 @@ class ScoringSettings(_Options):  # type: ignore[misc]
                     f"key {name!r}: is an option of the engine {' and '.join(owners)}, not of "
                     f"{self.engine}"
                 )
-            check_choice("key", name, ("engine", "store", *model.model_fields))
         validated(model, self.options, source=f"engine {self.engine}", error=ConfigError)
         if self.base_url is not None:
             served_revision(self.base_url, self.revision)
