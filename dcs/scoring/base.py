@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -165,7 +165,7 @@ def score_rows(scorer: Scorer, prompts: Prompts, progress: Progress | None = Non
         return error.probs, error.reasons
 
 
-class Engine(ABC):
+class Engine(Scorer):
     """Base class of the built-in scorers, with shared checks and an idempotent ``close``.
 
     Scorers need not derive from it. The attributes up to `gpu_option` of their class are read, if
@@ -202,9 +202,6 @@ class Engine(ABC):
     indecisive: ClassVar[frozenset[str]] = frozenset()
     gpu_option: ClassVar[str | None] = None
 
-    name: str
-    model: str
-    settings: Mapping[str, str]
     tokens_read = 0
     _closed = False
 

@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, create_model, model_validator
 
-from dcs.errors import ConfigError, origin, served_revision
+from dcs.errors import ConfigError, check_choice, origin, served_revision
 from dcs.io import validated
 from dcs.plugins import plugin_version
 from dcs.scoring import (
     PACKAGED_ENGINES,
     Scorer,
-    engine_options,
     engine_trait,
     load_scorer,
     resolve_model,
@@ -28,7 +27,7 @@ _DEFAULTS = {"label_rule": "auto", "joint": "sum", "prompt": "auto", "answer_pre
 _FIELDS = {
     name: field
     for engine in PACKAGED_ENGINES
-    for name, field in engine_options(engine).model_fields.items()
+    for name, field in engine_trait(engine, "options").model_fields.items()
 }
 
 #: The options of all packaged engines; one that is not set has the default of the engine. What
@@ -62,15 +61,11 @@ class ScoringSettings(_Options):  # type: ignore[misc]
 
     @model_validator(mode="after")
     def _has_known_options(self) -> ScoringSettings:
-        model = engine_options(self.engine)
+        accepted = engine_trait(self.engine, "options")
         for name in self.options:
-            owners = [e for e in PACKAGED_ENGINES if name in engine_options(e).model_fields]
-            if owners and name not in model.model_fields:
-                raise ValueError(
-                    f"key {name!r}: is an option of the engine {' and '.join(owners)}, not of "
-                    f"{self.engine}"
-                )
-        validated(model, self.options, source=f"engine {self.engine}", error=ConfigError)
+            what = f"option of engine {self.engine}"
+            check_choice(what, name, ("engine", "store", *accepted.model_fields))
+        validated(accepted, self.options, source=f"engine {self.engine}", error=ConfigError)
         if self.base_url is not None:
             served_revision(self.base_url, self.revision)
         return self
