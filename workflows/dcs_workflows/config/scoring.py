@@ -79,8 +79,7 @@ class ScoringSettings(_Options):  # type: ignore[misc]
     @property
     def indecisive(self) -> frozenset[str]:
         """Options that do not affect the numbers, only storage and speed."""
-        engines = (*PACKAGED_ENGINES, self.engine)
-        return frozenset({"store"}).union(*(engine_trait(each, "indecisive") for each in engines))
+        return frozenset({"store", *engine_trait(self.engine, "indecisive")})
 
     @property
     def options(self) -> dict[str, Any]:
