@@ -216,10 +216,15 @@ def _read(
     examples, given = [], set()
     for row, values in enumerate(rows):
         try:
-            examples.append(_convert(file, place, f"{file.name}-{part}", row, values))
-            given.add(str(_raw_label(place, values)))
+            if not isinstance(values, Mapping):
+                raise ValueError(f"expected an object, got {show(values)}")
+            text, raw = _compose(file, place.fields, values), _raw_label(place, values)
+            own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
+            label = _find_label(file, place, raw)
         except ValueError as error:
             raise ConfigError(f"{where}: row {row}: {error}") from None
+        examples.append(Example(f"{file.name}-{part}-{own}", text, label))
+        given.add(str(raw))
     shifted = {str(k - 1) for k in range(len(file.classes))}
     named = place.labels or file.labels or "-1" in file.classes
     if given - {"", "None"} == shifted and not named:
@@ -233,15 +238,6 @@ def _read(
     if count > 1:
         raise ConfigError(f"{where}: id {name!r} occurs more than once")
     return examples
-
-
-def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any) -> Example:
-    """Convert a row to an example; raise ValueError if the row is malformed."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"expected an object, got {show(values)}")
-    text = _compose(file, place.fields, values)
-    own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
-    return Example(f"{prefix}-{own}", text, _find_label(file, place, _raw_label(place, values)))
 
 
 def _raw_label(place: TextLocation, values: Mapping[str, Any]) -> Any:
