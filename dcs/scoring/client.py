@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dcs.errors import ScoringError, named, show
 from dcs.scoring.base import Engine
+from dcs.scoring.chat import NO_THINKING
 
 if TYPE_CHECKING:
     import ssl
@@ -67,7 +68,7 @@ class ServedEngine(Engine):
         body |= {"temperature": 0} | options
         if chat and "return_token_ids" in body:
             # Such servers pass this to the chat template.
-            body["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}
+            body["chat_template_kwargs"] = NO_THINKING
         path = "/chat/completions" if chat else "/completions"
         # Some servers call the limit otherwise. Concurrent requests learn it at the same time.
         other = "max_completion_tokens"

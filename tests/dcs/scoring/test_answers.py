@@ -97,14 +97,11 @@ def read(words: Sequence[str], rule: LabelRule) -> tuple[tuple[tuple[int, ...], 
         (("aba", "ac"), "auto", ((97, 98, 97), (97, 99)), "joint"),  # they collide
         (("abb", "cb"), "mean", ((97, 98), (99, 98)), "mean"),  # later ones may be shared
         (("abb", "cb"), "first", ((97,), (99,)), "first"),
+        ((" a",), "mean", ((32, 97),), "mean"),  # the space belongs to the word
     ],
 )
 def test_tokens(words: Sequence[str], rule: LabelRule, ids: object, settled: LabelRule) -> None:
     assert read(words, rule) == (ids, settled)
-
-
-def test_leading_space_belongs_to_the_word() -> None:
-    assert read((" a",), "mean")[0] == ((ord(" "), ord("a")),)
 
 
 @pytest.mark.parametrize(
