@@ -99,11 +99,14 @@ class ShardGroup:
                 continue
             self._seen.add(path.name)
             try:
-                hashes, probs = _read(path)
+                data = path.read_bytes()
+                if _digest(data) != path.stem:
+                    raise ValueError("content does not match the hash in the file name")
+                with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                    hashes = (row.tobytes() for row in archive["queries"])
+                    self.rows.update(zip(hashes, archive["probs"], strict=True))
             except (OSError, ValueError) as error:
                 _log.warning("%s is damaged and is skipped: %s", path, reason(error))
-            else:
-                self.rows.update(zip(hashes, probs, strict=True))
 
     def write(self, hashes: Sequence[bytes], probs: NDArray[np.float64]) -> None:
         """Write the probabilities of some queries as one shard."""
@@ -119,15 +122,6 @@ class ShardGroup:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
-
-
-def _read(path: Path) -> tuple[list[bytes], NDArray[np.float64]]:
-    """Read the hashes and probabilities of a shard, and verify its content against its name."""
-    data = path.read_bytes()
-    if _digest(data) != path.stem:
-        raise ValueError("content does not match the hash in the file name")
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        return [row.tobytes() for row in archive["queries"]], archive["probs"]
 
 
 def local_folder(store: str | os.PathLike[str]) -> str:

@@ -143,6 +143,12 @@ class PromptSet:
         voted = "votes" in scorer.settings
         build = ProbabilityTable.from_counts if voted else ProbabilityTable.from_arrays
         missing, tables = self.missing(reasons), {}
+        # What it takes to score other texts alike.
+        prompt = {
+            "scoring": {"engine": scorer.name, **scorer.options},
+            "task": self.task.file.described,
+            "demonstrations": [asdict(example) for example in self.demonstrations.examples],
+        }
         for split, every in self.examples.items():
             examples = [example for example in every if example.id not in missing]
             if not examples:
@@ -167,18 +173,10 @@ class PromptSet:
                     scorer=scorer.name,
                     scorer_version=scorer.version,
                     missing_rows=len(every) - len(examples) or None,
-                    prompt=self._described(scorer),
+                    prompt=prompt,
                 ),
             )
         return tables
-
-    def _described(self, scorer: ScorerInfo) -> dict[str, Any]:
-        """Return what it takes to score other texts alike."""
-        return {
-            "scoring": {"engine": scorer.name, **scorer.options},
-            "task": self.task.file.described,
-            "demonstrations": [asdict(example) for example in self.demonstrations.examples],
-        }
 
     @property
     def unlabelled(self) -> str:

@@ -24,12 +24,6 @@ from dcs.scoring.cache import local_folder
 #: ``answer_prefix``, which are still part of the keys of scored tables.
 _DEFAULTS = {"label_rule": "auto", "joint": "sum", "prompt": "auto", "answer_prefix": "user"}
 
-_FIELDS = {
-    name: field
-    for engine in PACKAGED_ENGINES
-    for name, field in engine_trait(engine, "options").model_fields.items()
-}
-
 #: The options of all packaged engines; one that is not set has the default of the engine. What
 #: other engines accept is checked below.
 _Options: Any = create_model(
@@ -37,7 +31,8 @@ _Options: Any = create_model(
     __config__=ConfigDict(extra="allow", frozen=True, allow_inf_nan=False),
     **{  # type: ignore[call-overload]
         name: (field.rebuild_annotation() | None, _DEFAULTS.get(name))
-        for name, field in _FIELDS.items()
+        for engine in PACKAGED_ENGINES
+        for name, field in engine_trait(engine, "options").model_fields.items()
     },
 )
 
@@ -84,14 +79,13 @@ class ScoringSettings(_Options):  # type: ignore[misc]
     @property
     def options(self) -> dict[str, Any]:
         """The options that are set, as passed to the engine."""
-        values = self.model_dump(exclude={"engine", "store"}, exclude_none=True)
-        return {name: v for name, v in values.items() if v != _DEFAULTS.get(name)}
+        left_out = {"engine", "store"}
+        return dict(self.model_dump(exclude=left_out, exclude_none=True, exclude_defaults=True))
 
     @property
     def recorded(self) -> dict[str, Any]:
         """The engine and the options that are set, as they may be recorded: plain JSON."""
-        plain = self.model_dump(mode="json", include={*self.options})
-        return {"engine": self.engine, **plain}
+        return dict(self.model_dump(mode="json", include={"engine", *self.options}))
 
     def load(self, model: str) -> Scorer:
         """Load a model for scoring.
