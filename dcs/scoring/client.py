@@ -45,13 +45,10 @@ class ServedEngine(Engine):
     ----------
     base_url : str
         Address of the server as it may be shown.
-    votes : int or None
-        Number of answers to sample for each prompt, if any.
     """
 
     served = True
     base_url: str
-    votes: int | None = None
     _limit_name = "max_tokens"
 
     async def _post(
@@ -157,10 +154,10 @@ class ServedEngine(Engine):
         except (openai.APIError, TimeoutError) as error:
             raise self._convert_error(error) from None
         except UNREADABLE:
-            lacks = "log-probabilities" if self.votes is None else "answers"
             raise PromptError(
-                f"{self.base_url} returns no usable {lacks} for model {self.model!r} with "
-                f"api={self._asked.api}; use another api or server, or sample answers by votes=20"
+                f"{self.base_url} returns no usable log-probabilities or answers for model "
+                f"{self.model!r} with api={self._asked.api}; use another api or server, or sample "
+                "answers by votes=20"
             ) from None
 
     def _convert_error(self, error: Exception) -> ScoringError:
