@@ -18,7 +18,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import ScorerInfo
-from dcs_workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
+from dcs_workflows.cluster.scoring import ScoringActor, TableScoring
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import plan_sweep
@@ -140,8 +139,8 @@ def measure_vllm(prompts: int, repeats: int) -> None:
 
         def as_sweeps_do() -> None:
             stored = StoredScorer(scorer, tempfile.mkdtemp(dir=folder))
-            with ThreadPoolExecutor(IN_FLIGHT) as threads:
-                list(threads.map(lambda shard: stored.score(*shard), shards))
+            for shard in shards:
+                stored.score(*shard)
 
         ways: dict[str, Callable[[], object]] = {
             f"{len(shards)} shards, each after the other": in_turn,

@@ -213,19 +213,24 @@ def _read(
     else:
         where = f"{place.dataset} ({getattr(place, part)})"
         rows = _load_hub_rows(file, place, part)
-    examples, given, unnamed = [], set(), []
+    known, examples, given, unnamed = _label_indices(file, place), [], set(), []
     for row, values in enumerate(rows):
         try:
-            examples.append(_convert(file, place, f"{file.name}-{part}", row, values))
+            if not isinstance(values, Mapping):
+                raise ValueError(f"expected an object, got {show(values)}")
+            text, raw = _compose(file, place.fields, values), _raw_label(place, values)
+            own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
+            label = _find_label(known, raw)
         except ValueError as error:
             raise ConfigError(f"{where}: row {row}: {error}") from None
-        if (label := _raw_label(place, values)) is None:
+        examples.append(Example(f"{file.name}-{part}-{own}", text, label))
+        given.add(as_text(raw))
+        if raw is None:
             unnamed.append(values)
-        given.add(as_text(label))
     _check_labels(file, place, where, given)
     texts = {place.id, _KEY, *place.fields.values()}
     for key in (key for key in (unnamed and unnamed[0]) if key not in texts):
-        if {str(values.get(key)) for values in unnamed} <= _label_indices(file, place).keys():
+        if {str(values.get(key)) for values in unnamed} <= known.keys():
             raise ConfigError(
                 f"{where}: rows without the label {place.label!r} have labels in {key!r}; name "
                 f"this in the key label of the task, or give these rows {place.label}: null"
@@ -236,15 +241,6 @@ def _read(
     if count > 1:
         raise ConfigError(f"{where}: id {name!r} occurs more than once")
     return examples
-
-
-def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any) -> Example:
-    """Convert a row to an example; raise ValueError if the row is malformed."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"expected an object, got {show(values)}")
-    text = _compose(file, place.fields, values)
-    own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
-    return Example(f"{prefix}-{own}", text, _find_label(file, place, _raw_label(place, values)))
 
 
 def _check_labels(file: TaskFile, place: TextLocation, where: str, given: Collection[str]) -> None:
@@ -366,9 +362,8 @@ def _label_indices(file: TaskFile, place: TextLocation) -> dict[str, int]:
     return known if numbers.keys() & known.keys() else numbers | known
 
 
-def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
+def _find_label(known: Mapping[str, int], raw: Any) -> int:
     """Return the class index of a label; -1 if there is none."""
-    known = _label_indices(file, place)
     if not isinstance(raw, bool) and str(raw) in known:
         return known[str(raw)]
     if raw is None or raw != raw or str(raw).strip() in _UNLABELLED:
@@ -447,16 +442,13 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
     except ImportError:
         raise ConfigError(_missing_texts(file, None)) from None
     name, revision = getattr(place, part), place.revision or None
-    if os.path.lexists(place.dataset):
-        # datasets would open it instead of the dataset on the hub.
-        path = f"hub dataset {place.dataset!r} is also a local path"
-        raise ConfigError(f"task {file.name!r}: {path}; run the command in another folder")
     where = f"task {file.name!r}: dataset {place.dataset!r} ({name})"
     with readable(where, f"{HUB_ADVICE}, or use --data DIR", error=ConfigError):
         builder = datasets.load_dataset_builder(
             place.dataset, place.config or None, revision=revision
         )
-        # A dataset may refer to files anywhere, also on this machine.
+        # A dataset may refer to files anywhere, also on this machine, and a folder of its name
+        # would be opened instead of it.
         files = [str(each) for part in (builder.config.data_files or {}).values() for each in part]
         home = re.compile(rf"(.*::)?hf://datasets/{re.escape(place.dataset)}[@/].*")
         if outside := [each for each in files if not home.fullmatch(each)]:

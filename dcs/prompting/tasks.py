@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -112,24 +111,16 @@ class FileLocation(TextLocation):
     encoding: str = "utf-8"
 
 
-_HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+_OWNER_OR_NAME: Final = r"[A-Za-z0-9_]+([.-][A-Za-z0-9_-]+)*"
 
 
 class HubLocation(TextLocation):
     """A hub dataset, optionally with a configuration and a revision."""
 
-    dataset: str
+    # datasets would also read local files, for example by NAME csv; a third-party task must not.
+    dataset: Annotated[str, StringConstraints(pattern=f"^{_OWNER_OR_NAME}/{_OWNER_OR_NAME}$")]
     config: str = ""
     revision: str = ""
-
-    @field_validator("dataset")
-    @classmethod
-    def _is_hub_name(cls, name: str) -> str:
-        # datasets would also read local files, for example by NAME csv, and a third-party task
-        # must not.
-        if not _HUB_NAME.fullmatch(name) or ".." in name:
-            raise ValueError("must be the name of a dataset on the hub, OWNER/NAME")
-        return name
 
 
 class Prompt(Strict):

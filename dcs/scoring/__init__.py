@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import Any, Final
 
 from dcs.errors import ConfigError
-from dcs.io import Strict, validated
+from dcs.io import validated
 from dcs.plugins import find_named
 from dcs.scoring.base import Engine, Progress, Scorer
 from dcs.scoring.cache import StoredScorer
@@ -28,7 +28,6 @@ __all__ = [
     "PromptStyle",
     "Scorer",
     "StoredScorer",
-    "engine_options",
     "engine_trait",
     "load_scorer",
     "resolve_model",
@@ -57,12 +56,6 @@ def engine_class(engine: str) -> type[Scorer]:
 def engine_trait(engine: str, name: str) -> Any:
     """Return an attribute of an engine's class; see :class:`dcs.scoring.base.Engine`."""
     return getattr(engine_class(engine), name, getattr(Engine, name))
-
-
-def engine_options(engine: str) -> type[Strict]:
-    """Return the model of an engine's options, which :func:`load_scorer` accepts."""
-    options: type[Strict] = engine_trait(engine, "options")
-    return options
 
 
 def load_scorer(
@@ -99,7 +92,8 @@ def load_scorer(
     """
     build: Callable[..., Scorer] = engine_class(engine)
     reference = os.fspath(model) if engine_trait(engine, "served") else resolve_model(model)
-    validated(engine_options(engine), options, source=f"engine {engine}", error=ConfigError)
+    accepted = engine_trait(engine, "options")
+    validated(accepted, options, source=f"engine {engine}", error=ConfigError)
     scorer = build(reference, **options)
     for name in (*Scorer.__annotations__, "score", "close"):
         if not hasattr(scorer, name):

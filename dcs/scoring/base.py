@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -176,10 +176,10 @@ def score_rows(scorer: Scorer, prompts: Prompts, progress: Progress | None = Non
     return probs, reasons
 
 
-class Engine(ABC):
+class Engine(Scorer):
     """Base class of the built-in scorers, with shared checks and an idempotent ``close``.
 
-    Scorers need not derive from it. The attributes up to `repeatable` of their class are read, if
+    Scorers need not derive from it. The attributes up to `gpu_option` of their class are read, if
     they have them; here are the defaults.
 
     Parameters
@@ -202,8 +202,6 @@ class Engine(ABC):
     gpu_option : str or None
         The option with the number of GPUs that an actor reserves, 1 if it is not set; None if a
         model uses one GPU or none.
-    repeatable : bool
-        Whether a prompt has the same bits with any other prompts, so that resumed rows have.
     tokens_read : int
         Number so far of prompt tokens, if known to the engine.
     """
@@ -214,13 +212,9 @@ class Engine(ABC):
     options: ClassVar[type[Strict]] = Strict
     indecisive: ClassVar[frozenset[str]] = frozenset()
     gpu_option: ClassVar[str | None] = None
-    repeatable: bool = True
 
-    name: str
-    model: str
     tokens_read = 0
     _closed = False
-    _rendered = ""
 
     def __init__(self, **options: Any) -> None:
         source = f"engine {self.name}"
@@ -239,9 +233,9 @@ class Engine(ABC):
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if len(queries) == 0:
             return np.zeros((0, len(label_words)))
-        prompts = Prompts(prefix, queries, label_words)
+        prompts, settings = Prompts(prefix, queries, label_words), self.settings
         scored = self._score(prompts, progress or (lambda count: None))
-        if self._rendering() != self._rendered:
+        if not self._rendering().items() <= settings.items():
             raise ScoringError(
                 f"model {self.model!r}: its chat template renders another prompt than when the "
                 "model was loaded, for example the date; run the same command again, or use "
@@ -249,9 +243,9 @@ class Engine(ABC):
             )
         return scored_rows(*scored)
 
-    def _rendering(self) -> str:
-        """Return a hash of how prompts are rendered now, which is checked after every call."""
-        return self._rendered
+    def _rendering(self) -> Mapping[str, str]:
+        """Return the settings of how prompts are rendered now; checked after every call."""
+        return {}
 
     def close(self) -> None:
         """Free the model's memory. The scorer cannot be used afterwards."""
@@ -279,11 +273,10 @@ class TokenEngine(Engine):
         self._tokenizer = Tokenizer.of(tokenizer, self.model, self._asked.prompt)
         # The sum of log-probabilities has had a name, by which scored prompts are found.
         rules = {"label_rule": self._asked.label_rule, "joint": "sum"}
-        self.settings = {**settings, **rules, **self._tokenizer.settings}
-        self._rendered = self._rendering()
+        self.settings = {**settings, **rules, **self._rendering()}
 
-    def _rendering(self) -> str:
-        return self._tokenizer.settings["prompt"]
+    def _rendering(self) -> Mapping[str, str]:
+        return self._tokenizer.settings
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         prefix, queries, label_words = prompts

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError, DCSError, reason
+from dcs.errors import ConfigError, reason
 from dcs.io import atomic_write_bytes, content_key
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import PromptPrefix
@@ -99,11 +99,14 @@ class ShardGroup:
                 continue
             self._seen.add(path.name)
             try:
-                hashes, probs = _read(path)
+                data = path.read_bytes()
+                if _digest(data) != path.stem:
+                    raise ValueError("content does not match the hash in the file name")
+                with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                    hashes = (row.tobytes() for row in archive["queries"])
+                    self.rows.update(zip(hashes, archive["probs"], strict=True))
             except (OSError, ValueError) as error:
                 _log.warning("%s is damaged and is skipped: %s", path, reason(error))
-            else:
-                self.rows.update(zip(hashes, probs, strict=True))
 
     def write(self, hashes: Sequence[bytes], probs: NDArray[np.float64]) -> None:
         """Write the probabilities of some queries as one shard."""
@@ -112,25 +115,13 @@ class ShardGroup:
         np.savez(buffer, queries=queries, probs=np.asarray(probs, dtype="<f8"))
         data = buffer.getvalue()
         path = self.folder / f"{_digest(data)}.npz"
-        try:
-            atomic_write_bytes(path, data)
-        except OSError as error:
-            raise DCSError(f"store {self.folder}: cannot be written: {reason(error)}") from None
+        atomic_write_bytes(path, data)
         self._seen.add(path.name)
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
-
-
-def _read(path: Path) -> tuple[list[bytes], NDArray[np.float64]]:
-    """Read the hashes and probabilities of a shard, and verify its content against its name."""
-    data = path.read_bytes()
-    if _digest(data) != path.stem:
-        raise ValueError("content does not match the hash in the file name")
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        return [row.tobytes() for row in archive["queries"]], archive["probs"]
 
 
 def local_folder(store: str | os.PathLike[str]) -> str:
@@ -147,8 +138,8 @@ class StoredScorer(Engine):
     Queries are scored in shards of consecutive queries; each shard is written atomically as soon
     as it is complete, without the prompts that could not be scored. A killed run resumes after its
     last complete shard, and the probabilities are bit-identical to those of an uninterrupted run
-    if the engine is `repeatable`. Several processes may share a store, and several threads, which
-    take turns with the engine.
+    unless the numbers of the engine depend on the batch. Several processes may share a store, and
+    several threads, which take turns with the engine.
 
     Parameters
     ----------
@@ -172,8 +163,8 @@ class StoredScorer(Engine):
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
-        self.scored = self.restored = 0
-        """Numbers of queries scored by the model so far, and of those found in the store."""
+        self.scored = 0
+        """Number of queries scored by the model so far."""
         self._scorer, self._shard_size = scorer, shard_size
         self._group: ShardGroup | None = None
         self._turn = threading.Lock()
@@ -205,7 +196,6 @@ class StoredScorer(Engine):
                         group.write([absent[row] for row in scored], probs[scored])
                     reasons |= {absent[row]: reason for row, reason in failed.items()}
                     self.scored += len(scored)
-                self.restored += len(shard) - len(absent)
             progress(len(shard) - len(absent))
         progress(len(hashes) - len(distinct))
         missing = np.full(len(label_words), np.nan)
@@ -216,11 +206,6 @@ class StoredScorer(Engine):
     def report(self) -> list[str]:
         """Return the report of the engine, e.g. on labels missing from server responses."""
         lines: list[str] = getattr(self._scorer, "report", list)()
-        if self.scored and self.restored and not getattr(self._scorer, "repeatable", True):
-            lines.append(
-                f"{self.restored} prompts were scored earlier and {self.scored} now; {self.name} "
-                "repeats numbers up to rounding, since they depend on the batch"
-            )
         return lines
 
     def _free(self) -> None:

@@ -22,7 +22,7 @@ the turns of a conversation (``chat``). ``auto`` is ``chat`` if the model has a 
 ANSWER_PREFIX = "user"
 
 #: Template options that switch off thinking; templates ignore those that they do not have.
-_NO_THINKING = {"enable_thinking": False, "thinking": False}
+NO_THINKING = {"enable_thinking": False, "thinking": False}
 
 #: An opened thought at the end of a prompt, e.g. ``<think>`` or ``[THINK]``.
 _OPEN_THOUGHT = re.compile(r"([<\[])([\w:]*(?:think|thought)\w*)([>\]])\s*$", re.IGNORECASE)
@@ -110,7 +110,7 @@ class ChatTemplate:
         return text
 
     def _apply(self, conversations: list[list[dict[str, str]]], **options: Any) -> list[str]:
-        options |= {"chat_template": self._template, "tokenize": False} | _NO_THINKING
+        options |= {"chat_template": self._template, "tokenize": False} | NO_THINKING
         texts: list[str] = self.tokenizer.apply_chat_template(conversations, **options)
         return texts
 

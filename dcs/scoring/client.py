@@ -6,13 +6,14 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dcs.errors import ScoringError, named, show
 from dcs.scoring.base import Engine
+from dcs.scoring.chat import NO_THINKING
 
 if TYPE_CHECKING:
     import ssl
@@ -44,26 +45,27 @@ class ServedEngine(Engine):
     ----------
     base_url : str
         Address of the server as it may be shown.
-    votes : int or None
-        Number of answers to sample for each prompt, if any.
     """
 
     served = True
     base_url: str
-    votes: int | None = None
     _limit_name = "max_tokens"
 
-    async def _post(self, client: AsyncOpenAI, body: dict[str, Any], prompt: Any) -> Any:
-        """Send a request for one prompt, in text, tokens or messages, or for a list of them."""
+    async def _post(
+        self, client: AsyncOpenAI, prompt: Any, *, limit: int = 1, **options: Any
+    ) -> Any:
+        """Send a request for `limit` tokens after one prompt, in text or messages, or after texts.
+
+        Unless the options say otherwise, the most probable tokens are asked for.
+        """
         import openai
 
         chat = isinstance(prompt, list) and isinstance(prompt[0], dict)
-        limit = body["max_tokens"]
-        body = {"model": self.model, "messages" if chat else "prompt": prompt, **body}
-        del body["max_tokens"]
+        body = {"model": self.model, "messages" if chat else "prompt": prompt}
+        body |= {"temperature": 0} | options
         if chat and "return_token_ids" in body:
             # Such servers pass this to the chat template.
-            body["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}
+            body["chat_template_kwargs"] = NO_THINKING
         path = "/chat/completions" if chat else "/completions"
         # Some servers call the limit otherwise. Concurrent requests learn it at the same time.
         other = "max_completion_tokens"
@@ -132,28 +134,33 @@ class ServedEngine(Engine):
                     )
         response.stream = httpx2.ByteStream(bytes(content))
 
+    def _ask(self, question: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
+        """Return what the server says to a question."""
+
+        async def ask() -> T:
+            async with self._connected() as client:
+                with self._converted():
+                    return await question(client)
+
+        return run(ask())
+
     @contextmanager
-    def _converted(self, where: str) -> Iterator[None]:
+    def _converted(self) -> Iterator[None]:
         """Convert errors of the client and unreadable responses to a ScoringError."""
         import openai
 
         try:
             yield
-        except ScoringError as error:
-            if str(error).startswith(where):
-                raise
-            raise type(error)(f"{where}: {error}") from None
         except (openai.APIError, TimeoutError) as error:
-            raise self._convert_error(where, error) from None
+            raise self._convert_error(error) from None
         except UNREADABLE:
-            lacks = "log-probabilities" if self.votes is None else "answers"
             raise PromptError(
-                f"{where}: {self.base_url} returns no usable {lacks} for model {self.model!r} "
-                f"with api={self._asked.api}; use another api or server, or sample answers by "
-                "votes=20"
+                f"{self.base_url} returns no usable log-probabilities or answers for model "
+                f"{self.model!r} with api={self._asked.api}; use another api or server, or sample "
+                "answers by votes=20"
             ) from None
 
-    def _convert_error(self, where: str, error: Exception) -> ScoringError:
+    def _convert_error(self, error: Exception) -> ScoringError:
         if isinstance(error.__cause__, ScoringError):
             # The client may wrap the error of the hook.
             return error.__cause__
@@ -177,7 +184,7 @@ class ServedEngine(Engine):
                 "if the server offers only that"
             )
         kind = ScoringError if status in _SERVER_FAULTS else PromptError
-        return kind(f"{where}: {self.base_url} {what} ({cause}){advice}")
+        return kind(f"{self.base_url} {what} ({cause}){advice}")
 
 
 @functools.cache

@@ -101,19 +101,18 @@ class PromptSet:
         if limit is not None and limit < 1:
             raise ConfigError(f"limit {limit}: must be 1 or greater; omit it for no limit")
         shown = select_demonstrations(task, shots, seed=seed)
-        # Demonstrations come from the optimization split. Test texts are filtered too, because
-        # the splits of third-party tasks may overlap.
-        examples = {
-            split: [e for e in task.examples(split) if e.text not in shown.texts][:limit]
-            for split in SPLITS
-        }
+        hidden, examples = shown.texts, dict[Split, list[Example]]()
         for split in SPLITS:
-            if not examples[split]:
+            # Demonstrations come from the optimization split. Test texts are filtered too, because
+            # the splits of third-party tasks may overlap.
+            rows = [example for example in task.examples(split) if example.text not in hidden]
+            if not rows:
                 raise ConfigError(
                     f"task {task.name!r}: all {split} texts are demonstrations; use fewer shots"
                 )
-        rows = (example.text for split in SPLITS for example in examples[split])
-        return cls(task, shown, examples, tuple(dict.fromkeys(rows)))
+            examples[split] = rows[:limit]
+        texts = (example.text for rows in examples.values() for example in rows)
+        return cls(task, shown, examples, tuple(dict.fromkeys(texts)))
 
     def prompts(self, part: slice = slice(None)) -> Prompts:
         """Return the arguments of :meth:`dcs.scoring.Scorer.score` for ``texts[part]``."""
@@ -144,6 +143,12 @@ class PromptSet:
         voted = "votes" in scorer.settings
         build = ProbabilityTable.from_counts if voted else ProbabilityTable.from_arrays
         missing, tables = self.missing(reasons), {}
+        # What it takes to score other texts alike.
+        prompt = {
+            "scoring": {"engine": scorer.name, **scorer.options},
+            "task": self.task.file.described,
+            "demonstrations": [asdict(example) for example in self.demonstrations.examples],
+        }
         for split, every in self.examples.items():
             examples = [example for example in every if example.id not in missing]
             if not examples:
@@ -168,18 +173,10 @@ class PromptSet:
                     scorer=scorer.name,
                     scorer_version=scorer.version,
                     missing_rows=len(every) - len(examples) or None,
-                    prompt=self._described(scorer),
+                    prompt=prompt,
                 ),
             )
         return tables
-
-    def _described(self, scorer: ScorerInfo) -> dict[str, Any]:
-        """Return what it takes to score other texts alike."""
-        return {
-            "scoring": {"engine": scorer.name, **scorer.options},
-            "task": self.task.file.described,
-            "demonstrations": [asdict(example) for example in self.demonstrations.examples],
-        }
 
     @property
     def unlabelled(self) -> str:

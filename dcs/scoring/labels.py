@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Literal
 
 import numpy as np
@@ -159,12 +159,17 @@ def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64
     shown : sequence of (str, float)
         The returned tokens and their log-probabilities.
     label_words : sequence of str, length N
-        The answer of each class; none is a prefix of another.
+        The answer of each class.
 
     Returns
     -------
     float64 array [N]
         0 if no token of the label was returned.
+
+    Raises
+    ------
+    ScoringError
+        If a label word is a prefix of another, so that their tokens would be ambiguous.
     """
     plain = plain_of(label_words)
     texts = texts_of([token for token, _ in shown], label_words)
@@ -172,6 +177,13 @@ def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64
     for text, (_, value) in zip(texts, shown, strict=True):
         variants[_encoded(plain(text))] += math.exp(value)  # type: ignore[assignment]
     spelled = [_encoded(plain(word)) for word in label_words]
+    named = sorted(zip(spelled, label_words, strict=True))
+    for (start, first), (other, second) in pairwise(named):
+        if other.startswith(start):
+            raise ScoringError(
+                f"label words {first.strip()!r} and {second.strip()!r} collide: one is a prefix "
+                "of the other; choose other words"
+            )
     masses = np.zeros(len(spelled))
     for start, mass in variants.items():
         owners = [k for k, word in enumerate(spelled) if word.startswith(start)]

@@ -270,13 +270,11 @@ def _loading_errors(reference: ModelReference, transformers: Any) -> Iterator[No
         yield
     except Exception as error:
         # Tokenizer, weight and network libraries raise errors of many unrelated classes.
-        where = "from its folder"
         advice = "give a folder written by save_pretrained, including the tokenizer"
         if reference.revision is None:
-            where = "from the model hub"
-            advice = f"a folder of that name does not exist either; {HUB_ADVICE}"
+            advice = f"no folder has this name; of the model hub: {HUB_ADVICE}"
         raise ScoringError(
-            f"model {reference.name!r} cannot be loaded {where} ({named(error)}); {advice}"
+            f"model {reference.name!r} cannot be loaded ({named(error)}); {advice}"
         ) from error
     finally:
         if shown:

@@ -12,8 +12,8 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
-from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -49,15 +49,18 @@ _ROUNDING = 1e-3  # by which servers' log-probabilities may exceed 0, and their 
 
 _TOKENS_OF_A_REQUEST = 20  # most tokens whose log-probabilities a server returns by default
 
-#: Numbers of most probable tokens that servers return, of which the first accepted one is used;
-#: None if they return any tokens.
-_TOPS = (None, 20, 5)
+#: Numbers of most probable tokens that servers return, of which the first accepted one is used.
+_TOPS = (20, 5)
 
 #: Prompts of which most may not be answered without a label.
 _FIRST_PROMPTS = 20
 
 #: Prompts that fail one after another, after which the server is asked whether it answers any.
 _FAILURES = 4
+
+
+#: Returns the class probabilities of a prompt, and its answer if that names no label.
+_Reader = Callable[["AsyncOpenAI", Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
 
 
 class OpenAIOptions(Strict):
@@ -157,11 +160,16 @@ class OpenAIScorer(ServedEngine):
         self.revision, self.base_url = served_revision(asked.base_url, asked.revision)
         self.votes = asked.votes or (None if asked.answer is None else 1)
         self.missing: Counter[str] = Counter()
-        self._samples, self._top = self.votes or 1, asked.top_logprobs
+        self._samples = self.votes or 1
         self._chat = asked.api == "chat"
 
     @cached_property
-    def settings(self) -> Mapping[str, str]:
+    def _top(self) -> int | None:
+        """Number of most probable tokens that the server returns, None if any ones."""
+        return self._asked.top_logprobs or self._ask(self._find_log_probabilities)
+
+    @cached_property
+    def settings(self) -> Mapping[str, str]:  # type: ignore[override]
         """Settings that determine the numbers; asks the server what it can do."""
         asked = self._asked
         settings = {"api": asked.api, "prompt": "chat" if self._chat else "completion"}
@@ -174,11 +182,8 @@ class OpenAIScorer(ServedEngine):
             sampled |= {"votes": self.votes} if asked.answer is None else read
             return settings | {name: str(value) for name, value in sampled.items()}
         if self._top is None:
-            self._top = run(self._find_log_probabilities())
-        if self._top is None:
-            self._rendered = self._rendering()
-            rendered = {"rendering": self._rendered} if self._chat else {}
-            return settings | {"log-probabilities": "exact", "label_rule": "auto"} | rendered
+            exact = {"log-probabilities": "exact", "label_rule": "auto"}
+            return settings | exact | self._rendering()
         return settings | {
             "label_rule": "first",
             "log-probabilities": f"top {self._top}",
@@ -205,46 +210,50 @@ class OpenAIScorer(ServedEngine):
 
     def _score(self, prompts: Prompts, progress: Progress) -> Scores:
         prefix, queries, label_words = prompts
-        if "log-probabilities" in self.settings and self._top is not None:
-            _check_prefixes(label_words)
         sent = [self._render(prefix, query) for query in queries]
-        return run(self._score_all(sent, label_words, progress))
+        read: _Reader
+        if self.votes is not None:
+            read = partial(self._read_votes, label_words)
+        elif self._top is not None:
+            read = partial(self._read_top, label_words)
+        else:
+            # Only what precedes a word matters; the server may refuse a long prompt.
+            shortest = min(sent, key=lambda prompt: len(str(prompt)))
+            words = self._ask(partial(self._label_tokens, label_words, shortest))
+            read = partial(self._read_exact, words)
+        scores = np.full((len(sent), len(label_words)), np.nan)
+        return scores, run(self._read_all(read, sent, scores, progress))
 
     def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
         return chat_messages(prefix, query) if self._chat else f"{prefix}{query}"
 
-    async def _score_all(
-        self, prompts: list[Prompt], label_words: Sequence[str], progress: Progress
-    ) -> Scores:
-        scores = np.full((len(prompts), len(label_words)), np.nan)
+    async def _read_all(
+        self,
+        read: _Reader,
+        prompts: Sequence[Prompt],
+        scores: NDArray[np.float64],
+        progress: Progress,
+    ) -> dict[int, str]:
+        """Fill in the scores of prompts, and return why some have none, by row."""
         reasons: dict[int, str] = {}
         silent: dict[int, str] = {}  # answers without any label
         rows = iter(range(len(prompts)))  # shared by all workers
         in_a_row = 0
         async with self._connected() as client:
-            read: Callable[[Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
-            if self.votes is not None:
-                read = partial(self._read_votes, client, label_words)
-            elif self._top is not None:
-                read = partial(self._read_top, client, label_words)
-            else:
-                with self._converted("label words"):
-                    # Only what precedes a word matters; the server may refuse a long prompt.
-                    shortest = min(prompts, key=lambda prompt: len(str(prompt)))
-                    words = await self._label_tokens(client, shortest, label_words)
-                read = partial(self._read_exact, client, words)
 
             async def work() -> None:
                 nonlocal in_a_row
                 for row in rows:
                     try:
-                        with self._converted(f"query {row}"):
-                            scores[row], answer = await read(prompts[row])
+                        with self._converted():
+                            scores[row], answer = await read(client, prompts[row])
                     except PromptError as error:
-                        reasons[row] = str(error).removeprefix(f"query {row}: ")
+                        reasons[row] = str(error)
                         in_a_row += 1
-                        if in_a_row % _FAILURES == 0:
-                            await self._answer_anything(read, error)
+                        if in_a_row % _FAILURES == 0 and not await self._answers(read, client):
+                            raise ScoringError(f"query {row}: {error}") from None
+                    except ScoringError as error:
+                        raise ScoringError(f"query {row}: {error}") from None
                     else:
                         in_a_row = 0
                         if answer:
@@ -255,7 +264,7 @@ class OpenAIScorer(ServedEngine):
             await asyncio.gather(*(work() for _ in range(workers)))
         lost = self._lost(silent, len(prompts) - len(reasons))
         scores[[*lost]] = np.nan
-        return scores, reasons | lost
+        return reasons | lost
 
     def _lost(self, silent: Mapping[int, str], answered: int) -> dict[int, str]:
         """Count answered prompts, some without a label; return those that are lost, and why.
@@ -279,54 +288,41 @@ class OpenAIScorer(ServedEngine):
             raise ScoringError(f"query {row}: {why}, as in {len(silent)} of {answered} answers")
         return reasons
 
-    async def _answer_anything(
-        self, read: Callable[[Prompt], Awaitable[object]], failure: ScoringError
-    ) -> None:
-        """Send a prompt that the server should answer; raise the failure of others if not."""
-        try:
-            with self._converted("short prompt"):
-                await read(self._render("", "A"))
-        except ScoringError:
-            raise ScoringError(str(failure)) from None
+    async def _answers(self, read: _Reader, client: AsyncOpenAI) -> bool:
+        """Whether the server answers a prompt that any should answer."""
+        with suppress(ScoringError), self._converted():
+            await read(client, self._render("", "A"))
+            return True
+        return False
 
-    def _rendering(self) -> str:
+    def _rendering(self) -> dict[str, str]:
         """Return a hash of the tokens of a chat, if the server returns them."""
-        if self._top is not None or self.votes is not None or not self._chat:
-            return ""
+        if not self._chat or self.votes is not None or self._top is not None:
+            return {}
+        (tokens,) = self._ask(partial(self._encode, self._render("", "A")))
+        return {"rendering": content_key({"tokens": tokens})}
 
-        async def ask() -> list[int]:
-            async with self._connected() as client:
-                with self._converted("chat template"):
-                    return (await self._encode(client, self._render("", "A")))[0]
-
-        return content_key({"tokens": run(ask())})
-
-    async def _find_log_probabilities(self) -> int | None:
-        """Return the number of most probable tokens that the server returns, None if any ones."""
+    async def _find_log_probabilities(self, client: AsyncOpenAI) -> int | None:
         import openai
 
         prompt = self._render("", "A")
         # A server rejects or ignores what it does not know.
         refusals = (openai.BadRequestError, openai.NotFoundError, openai.UnprocessableEntityError)
-        async with self._connected() as client:
-            with self._converted("first request"):
-                for top in _TOPS:
-                    try:
-                        if top is None:
-                            await self._token_logs(client, prompt, [0, 1])
-                        else:
-                            await self._top_tokens(client, prompt, top)
-                        break
-                    except (*refusals, *UNREADABLE):
-                        if top == _TOPS[-1]:
-                            raise
-        return top
+        with suppress(*refusals, *UNREADABLE):
+            await self._token_logs([0, 1], client, prompt)
+            return None
+        most, fewer = _TOPS
+        with suppress(*refusals, *UNREADABLE):
+            await self._top_tokens(most, client, prompt)
+            return most
+        await self._top_tokens(fewer, client, prompt)
+        return fewer
 
     async def _read_top(
-        self, client: AsyncOpenAI, label_words: Sequence[str], prompt: Prompt
+        self, label_words: Sequence[str], client: AsyncOpenAI, prompt: Prompt
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the most probable tokens; if empty, the first."""
-        shown = await self._top_tokens(client, prompt, self._top or 1)
+        shown = await self._top_tokens(self._top or 1, client, prompt)
         masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
         filled = fill_missing(masses, [math.exp(value) for _, value in shown])
@@ -335,54 +331,72 @@ class OpenAIScorer(ServedEngine):
         self.missing.update(absent)
         return filled, ""
 
-    async def _top_tokens(self, client: AsyncOpenAI, prompt: Prompt, top: int) -> Shown:
-        """Request the most probable next tokens of a prompt and their log-probabilities."""
-        body: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "logprobs": top}
-        if self._chat:
-            body |= {"logprobs": True, "top_logprobs": top}
-        (choice,) = (await self._post(client, body, prompt))["choices"]
-        return _checked_logs(self._returned(choice))
+    async def _top_tokens(self, top: int, client: AsyncOpenAI, prompt: Prompt) -> Shown:
+        """Return the most probable next tokens of a prompt and their log-probabilities."""
+        options = {"logprobs": True, "top_logprobs": top} if self._chat else {"logprobs": top}
+        return await self._first_tokens(client, prompt, **options)
 
-    def _returned(self, choice: Any) -> Shown:
-        """Return the tokens of a response at the first position, and their log-probabilities."""
-        shown = choice["logprobs"]
-        if not self._chat or "top_logprobs" in shown:
-            return [(token, float(value)) for token, value in shown["top_logprobs"][0].items()]
-        entries = shown["content"][0]["top_logprobs"]
-        return [(_text(entry), float(entry["logprob"])) for entry in entries]
+    async def _token_logs(
+        self, wanted: Sequence[int], client: AsyncOpenAI, prompt: Prompt
+    ) -> dict[int, float]:
+        """Return the log-probabilities of some tokens after a prompt."""
+        found: dict[int, float] = {}
+        for start in range(0, len(wanted), _TOKENS_OF_A_REQUEST):
+            some = list(wanted[start : start + _TOKENS_OF_A_REQUEST])
+            options = {"logprob_token_ids": some, "return_tokens_as_token_ids": True}
+            options |= {"logprobs": True if self._chat else 1, "return_token_ids": True}
+            shown = dict(await self._first_tokens(client, prompt, **options))
+            found |= {token: shown[f"token_id:{token}"] for token in some}
+        return found
+
+    async def _first_tokens(self, client: AsyncOpenAI, prompt: Prompt, **options: Any) -> Shown:
+        """Return the tokens of a response at its first position, and their log-probabilities."""
+        (choice,) = (await self._post(client, prompt, **options))["choices"]
+        logs = choice["logprobs"]
+        if self._chat and "top_logprobs" not in logs:
+            entries = logs["content"][0]["top_logprobs"]
+            shown = [(_text(entry), float(entry["logprob"])) for entry in entries]
+        else:
+            shown = [(text, float(value)) for text, value in logs["top_logprobs"][0].items()]
+        values = [value for _, value in shown]
+        # -inf can be true, NaN cannot.
+        wrong = [value for value in values if not value <= _ROUNDING]
+        # A vLLM server may return -9999 alone while others ask for those of given tokens.
+        if wrong or not 0.0 < sum(map(math.exp, values)) <= 1 + _ROUNDING:
+            raise PromptError(
+                "the server returned values that are no log-probabilities "
+                f"({[*wrong, *values][0]:g}); use another api or server"
+            )
+        return shown
 
     async def _read_votes(
-        self, client: AsyncOpenAI, label_words: Sequence[str], prompt: Prompt
+        self, label_words: Sequence[str], client: AsyncOpenAI, prompt: Prompt
     ) -> tuple[NDArray[np.float64], str]:
         """Return the votes for each class [N]; if there are none, the first answer."""
         import openai
 
-        texts: list[str] = []
-        wanted = self.votes or 1
-        while len(texts) < wanted:
-            body: dict[str, Any] = {
-                "temperature": self._asked.temperature,
-                "max_tokens": self._asked.max_tokens,
-                "n": min(self._samples, wanted - len(texts)),
-            }
-            if not self._chat and self._asked.answer is None:
-                body["stop"] = "\n"
+        asked, texts = self._asked, list[str]()
+        options: dict[str, Any] = {"temperature": asked.temperature}
+        if not self._chat and asked.answer is None:
+            options["stop"] = "\n"
+        while missing := (self.votes or 1) - len(texts):
+            number = min(self._samples, missing)
             try:
-                answer = await self._post(client, body, prompt)
+                answer = await self._post(
+                    client, prompt, limit=asked.max_tokens, n=number, **options
+                )
             except openai.BadRequestError:
                 # Some servers return one sample at a time.
-                if body["n"] == 1:
+                if number == 1:
                     raise
                 self._samples = 1
                 continue
-            choices = answer["choices"]
-            texts += [
-                str((c["message"]["content"] if "message" in c else c["text"]) or "")
-                for c in choices[: wanted - len(texts)]
-            ]
+            choices = answer["choices"][:missing]
             if not choices:
                 raise ValueError("no answer")
-        if self._asked.answer is None:
+            said = (c["message"]["content"] if "message" in c else c["text"] for c in choices)
+            texts += [str(text or "") for text in said]
+        if asked.answer is None:
             read = count_votes(texts, label_words)
             self.parsed += int(read.sum())
         else:
@@ -391,74 +405,51 @@ class OpenAIScorer(ServedEngine):
         return read, "" if (read > 0).any() else texts[0] or "nothing"
 
     async def _read_exact(
-        self, client: AsyncOpenAI, words: tuple[tuple[int, ...], ...], prompt: Prompt
+        self, words: Sequence[tuple[int, ...]], client: AsyncOpenAI, prompt: Prompt
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the log-probabilities of the label tokens."""
         wanted = sorted({*sum(words, ())})
-        logs = await self._token_logs(client, prompt, wanted)
+        logs = await self._token_logs(wanted, client, prompt)
         (row,) = class_probabilities(np.array([[logs[token] for token in wanted]]), words)
         if np.isnan(row).any():
             raise PromptError(UNUSABLE)
         return row, ""
 
-    async def _token_logs(
-        self, client: AsyncOpenAI, prompt: Prompt, wanted: Sequence[int]
-    ) -> dict[int, float]:
-        """Return the log-probabilities of some tokens after a prompt."""
-        found: dict[int, float] = {}
-        for start in range(0, len(wanted), _TOKENS_OF_A_REQUEST):
-            some = list(wanted[start : start + _TOKENS_OF_A_REQUEST])
-            body = {
-                **_ONE_TOKEN,
-                "logprobs": 1 if isinstance(prompt, str) else True,
-                "logprob_token_ids": some,
-                "return_tokens_as_token_ids": True,
-            }
-            (choice,) = (await self._post(client, body, prompt))["choices"]
-            shown = dict(_checked_logs(self._returned(choice)))
-            found |= {token: shown[f"token_id:{token}"] for token in some}
-        return found
-
-    async def _encode(self, client: AsyncOpenAI, prompt: Any, **options: Any) -> list[list[int]]:
+    async def _encode(self, prompt: Any, client: AsyncOpenAI, **options: Any) -> list[list[int]]:
         """Return the tokens of a prompt, or of each of several texts."""
-        answer = await self._post(client, {**_ONE_TOKEN, **options}, prompt)
+        answer = await self._post(client, prompt, return_token_ids=True, **options)
         if "prompt_token_ids" in answer:
             return [answer["prompt_token_ids"]]
         choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
         return [choice["prompt_token_ids"] for choice in choices]
 
     async def _label_tokens(
-        self, client: AsyncOpenAI, prompt: Prompt, label_words: Sequence[str]
+        self, label_words: Sequence[str], prompt: Prompt, client: AsyncOpenAI
     ) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of each label word as they follow a prompt."""
+        # Only their tokens are read, so that an empty text stands for the prompt of a chat.
+        start = prompt if isinstance(prompt, str) else "\0"
         space = " " if isinstance(prompt, str) and not prompt[-1:].isspace() else ""
         words = [space + word.strip() for word in label_words]
-
+        whole = [start, *(start + word for word in words)]
         if isinstance(prompt, str):
-            found = await self._encode(client, [prompt, *(prompt + word for word in words)])
+            found = await self._encode(whole, client)
         else:
-            found = await self._encode(client, prompt)
+            found = await self._encode(prompt, client)
             for word in words:
                 turns = [*prompt, {"role": "assistant", "content": word}]
                 options = {"continue_final_message": True, "add_generation_prompt": False}
-                found += await self._encode(client, turns, **options)
-        alone = await self._encode(client, words, add_special_tokens=False)
-        # Only their tokens are read, so that an empty text stands for the prompt of a chat.
-        start = prompt if isinstance(prompt, str) else "\0"
-        known = dict(zip([start, *(start + word for word in words)], found, strict=True))
-        known |= dict(zip(words, alone, strict=True))
+                found += await self._encode(turns, client, **options)
+        alone = await self._encode(words, client, add_special_tokens=False)
         last = found[0][-1]
         if all(ids[-1] == last for ids in found) and any(ids[-1] != last for ids in alone):
             raise ScoringError(
                 f"{self.base_url} appends token {last} to every prompt, after which the model "
                 "would not answer; use api=chat, or load the model by engine=transformers or vllm"
             )
+        known = dict(zip([*whole, *words], [*found, *alone], strict=True))
         tokenizer = Tokenizer(lambda texts: [known.get(text, []) for text in texts], str)
         return read_label_words(tokenizer, start, words, "mean")[0]
-
-
-#: The body of a request that reads one position, for servers that return token ids.
-_ONE_TOKEN: Mapping[str, Any] = {"max_tokens": 1, "temperature": 0, "return_token_ids": True}
 
 
 def _text(entry: Any) -> str:
@@ -467,26 +458,3 @@ def _text(entry: Any) -> str:
     if isinstance(spelled, list) and spelled:
         return bytes(spelled).decode("utf-8", "surrogateescape")
     return token
-
-
-def _checked_logs(shown: Shown) -> Shown:
-    """Return log-probabilities that can be true: -inf can, NaN cannot."""
-    values = [value for _, value in shown]
-    wrong = [value for value in values if not value <= _ROUNDING]
-    # A vLLM server may return -9999 alone while others ask for the log-probabilities of tokens.
-    if wrong or not 0.0 < sum(map(math.exp, values)) <= 1 + _ROUNDING:
-        raise PromptError(
-            f"the server returned values that are no log-probabilities ({[*wrong, *values][0]:g})"
-            "; use another api or server"
-        )
-    return shown
-
-
-def _check_prefixes(label_words: Sequence[str]) -> None:
-    """Check that no label word is a prefix of another: their tokens would be ambiguous."""
-    for first, second in combinations([word.strip() for word in label_words], 2):
-        if first.startswith(second) or second.startswith(first):
-            raise ScoringError(
-                f"label words {first!r} and {second!r} collide: one is a prefix of the other; "
-                "choose other words"
-            )

@@ -75,7 +75,6 @@ class VLLMScorer(TokenEngine):
         super().__init__(**options)
         asked = self._asked
         tensor_parallel = asked.tensor_parallel
-        self.repeatable = asked.batch_invariant
         # vLLM reads these when it is imported.
         if asked.batch_invariant:
             os.environ["VLLM_BATCH_INVARIANT"] = "1"

@@ -395,8 +395,9 @@ class TestHub:
     ) -> None:
         pytest.importorskip("datasets")
         monkeypatch.chdir(tmp_path)
-        (tmp_path / TREC.hub.dataset).mkdir(parents=True)
-        with pytest.raises(ConfigError, match="local path"):
+        for split in SPLITS:
+            lines(tmp_path / TREC.hub.dataset / f"{split}.jsonl", [{"text": "a", "label": 0}])
+        with pytest.raises(ConfigError, match="not one of its files on the hub"):
             read_examples(TREC, "test")
 
     @pytest.mark.parametrize(
@@ -410,10 +411,6 @@ class TestHub:
         fetch_from(tmp_path / "hub", monkeypatch, where or str(tmp_path / "hub"))
         with pytest.raises(ConfigError, match="not one of its files on the hub"):
             read_examples(TREC.model_copy(update={"seed": len(where) + 1}), "test")
-
-    def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "datasets", None)
-        refused("trec", None, "trec", "--data", "pip install datasets")
 
     def test_classes_in_another_order(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -435,13 +432,15 @@ class TestHub:
         path = write_own(tmp_path, files=None, hub=hub)
         refuses(ConfigError, get_task(path).examples, "test", names=["'sad', 'happy'", "order"])
 
-    def test_out_of_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_out_of_reach_and_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def load_dataset(*args: Any, **kwargs: Any) -> None:
             raise ConnectionError("Couldn't reach it\n(OfflineModeIsEnabled)")
 
         datasets = SimpleNamespace(load_dataset_builder=load_dataset, config=SimpleNamespace())
         monkeypatch.setitem(sys.modules, "datasets", datasets)
         refused("agnews", None, "agnews", "--data")
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        refused("trec", None, "trec", "--data", "pip install datasets")
 
 
 def test_texts_are_the_same_in_every_format(tmp_path: Path) -> None:

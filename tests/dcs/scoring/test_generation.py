@@ -71,15 +71,12 @@ def test_votes_are_smoothed() -> None:
         np.testing.assert_allclose(table.probs, [[0.625, 0.375]] * table.n_rows)
 
 
-def test_limit() -> None:
+def test_limit_and_too_many_shots() -> None:
     tables = generate_tables(Clerk(), TASK, shots=2, seed=0, limit=3)
     whole = generate_tables(Clerk(), TASK, shots=2, seed=0)
     for split, table in tables.items():
         assert table.ids == whole[split].ids[:3]
     refuses(ConfigError, PromptSet.select, TASK, shots=2, seed=0, limit=0, names=["limit 0"])
-
-
-def test_a_task_whose_texts_are_all_shown() -> None:
     refuses(ConfigError, PromptSet.select, TASK, shots=12, seed=0, names=["coins"])
 
 

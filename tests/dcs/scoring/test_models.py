@@ -48,15 +48,12 @@ class TestLoading:
         (folder / missing).write_bytes(b"neither JSON nor tensors")
         refuses(ScoringError, load_scorer, folder, names=[folder])
 
-    @pytest.mark.parametrize(
-        "name", ["tiny_ml", "owner/name@", "owner/name@a b", "owner/name@/x", "a@b", "no/such/dir"]
-    )
-    def test_other_names(self, name: str) -> None:
-        refuses(ScoringError, load_scorer, name, names=[name])
+    NAMES = ("tiny_ml", "owner/name@", "owner/name@a b", "owner/name@/x", "a@b", "no/such/dir")
 
     @pytest.mark.parametrize(
         ("named", "options"),
         [
+            *((name, {"model": name}) for name in NAMES),
             ("'transformers'", {"engine": "transformer"}),
             ("'label_rule'", {"lable_rule": "joint"}),
             ("'dtype'", {"dtype": "int64"}),
@@ -64,8 +61,8 @@ class TestLoading:
             ("abacus", {"device": "abacus"}),
         ],
     )
-    def test_other_options(self, named: str, options: dict[str, str]) -> None:
-        refuses(DCSError, load_scorer, "tiny_lm", **options, names=[named])
+    def test_other_names_and_options(self, named: str, options: dict[str, str]) -> None:
+        refuses(DCSError, load_scorer, **{"model": "tiny_lm"} | options, names=[named])
 
     def test_missing_libraries(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for engine, library, extra in (("transformers", "torch", "models"), ("vllm",) * 3):

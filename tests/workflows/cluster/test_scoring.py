@@ -66,9 +66,7 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
             assert not table.complete
             prefix, queries, words = table.prompts.prompts(shard)
             probs = Clerk.probs(prefix, queries, len(words))
-            # What an actor says is of all that it has done.
-            done = 10 * (number // 2 + 1)
-            table.add(shard, ScoredShard(probs, done, 2 * done, ["a line"]), works[number % 2])
+            table.add(shard, ScoredShard(probs, 10, 20, ["a line"]), works[number % 2])
         assert table.complete
         note = table.store(StoredTables(tmp_path / str(order)), info)
         assert (note.scored, note.tokens, note.gpus, note.remarks) == (30, 60, 2, ["a line"] * 2)

@@ -125,15 +125,16 @@ def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
 
     tables = [TableScoring(key, request) for key, request in missing.items()]
     actor = ScoringActor(model, output / "shards", tables[0].request.scoring)
-    work, total = Work(), sum(table.n_prompts for table in tables)
+    work, total, scored = Work(), sum(table.n_prompts for table in tables), 0
     with closing(actor):
         with console.status("loading the model"):
             work.info = actor.load()
         with progress_bar("scoring prompts", total) as progress:
             for table in tables:
                 stored = StoredTables.under(output, table.key)
-                score_here(table, actor, work, stored, lambda n: progress(advance=n))
-    return work.scored
+                done = score_here(table, actor, work, stored, lambda n: progress(advance=n))
+                scored += done.scored
+    return scored
 
 
 def _show_remarks(request: TableRequest, stored: StoredTables) -> None:

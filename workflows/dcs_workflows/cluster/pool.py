@@ -75,7 +75,7 @@ class ScoringPool:
         self._infos: dict[str, ScorerInfo] = {}
         self._deaths: Counter[tuple[str, int]] = Counter()
         # Restarted by the pool, so that its shards need not wait for it.
-        self._class = ray.remote(max_restarts=0)(ScoringActor)
+        self._class: Any = ray.remote(max_restarts=0)(ScoringActor)
 
     def stop(self) -> None:
         """Give no more work."""
@@ -112,9 +112,8 @@ class ScoringPool:
             # Without a handle the actor closes its model and ends. Its tables still refer to it.
             actor.handle = None
         while len(self.actors) < slots and (model := self._wanted()) is not None:
-            actors = self._class.options(**options, max_concurrency=IN_FLIGHT)
             folder = self._plan.output / "shards"
-            handle: Any = actors.remote(model, folder, self._settings)
+            handle = self._class.options(**options).remote(model, folder, self._settings)
             actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
             self.actors.append(actor)
             self.running[handle.load.remote()] = _Call(actor)
@@ -196,9 +195,8 @@ class ScoringPool:
             self._admit(actor, result)
             return 0, None
         actor.calls -= 1
-        scored, tokens = actor.scored, actor.tokens
         table.add(call.shard, result, actor)
-        self.used.update(requests=actor.scored - scored, tokens=actor.tokens - tokens)
+        self.used.update(requests=result.scored, tokens=result.tokens)
         complete = None
         if table.complete and table in self._open:
             self._open.remove(table)

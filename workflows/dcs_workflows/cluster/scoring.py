@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,23 +24,23 @@ from dcs_workflows.tables import Scoring, StoredTables, TableRequest
 #: less than `_LEAST` prompts, since every shard runs the demonstrations once.
 _SHARDS, _LEAST = 32, 64
 
-#: Number of shards that an actor is given at a time: while the engine computes one, the next is
-#: waiting, and results of the previous are written. An actor that is lost costs all of them.
+#: Number of shards that an actor is given at a time: while it computes one, the next is waiting.
+#: An actor that is lost costs all of them.
 IN_FLIGHT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredShard:
-    """Class probabilities of consecutive prompts, and all that their actor has done so far.
+    """Class probabilities of consecutive prompts, and what it took to compute them.
 
     Attributes
     ----------
     probs : float64 array [M, N]
         Class probabilities.
     scored, tokens : int
-        Numbers of prompts scored by the model, and of their tokens, since the actor was started.
+        Numbers of prompts scored by the model, and of their tokens.
     remarks : list of str
-        Report of the engine.
+        Report of the engine on all that it has done so far.
     reasons : mapping of int to str
         Why prompts could not be scored, by row; their probabilities are NaN.
     """
@@ -86,8 +85,6 @@ class ScoringActor:
         """
         scorer = self._settings.load(self._model)
         self._held.callback(scorer.close)
-        # For its life: calls overlap, and what they restore must not be more than one.
-        self._held.enter_context(one_thread())
         self._scorer = StoredScorer(scorer, self._folder)
         return ScorerInfo.of(scorer, self._settings.recorded)
 
@@ -95,8 +92,10 @@ class ScoringActor:
     def score(self, prompts: Prompts, progress: Progress | None = None) -> ScoredShard:
         """Score and store prompts; see :meth:`dcs.scoring.Scorer.score`."""
         scorer = self._scorer
+        before = scorer.scored, scorer.tokens_read
         probs, reasons = score_rows(scorer, prompts, progress)
-        return ScoredShard(probs, scorer.scored, scorer.tokens_read, scorer.report(), reasons)
+        scored, tokens = scorer.scored - before[0], scorer.tokens_read - before[1]
+        return ScoredShard(probs, scored, tokens, scorer.report(), reasons)
 
     def close(self) -> None:
         """Free the memory of the model, including GPU memory, before the process ends."""
@@ -109,7 +108,7 @@ class ScoringActor:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """What an actor has reported so far; shared by the tables that it works on.
+    """An actor, as it is known to the tables that it works on.
 
     Attributes
     ----------
@@ -117,14 +116,10 @@ class Work:
         Number of its GPUs.
     info : ScorerInfo or None
         Its model; None until it is loaded.
-    scored, tokens : int
-        See :class:`ScoredShard`.
     """
 
     gpus: float = 0.0
     info: ScorerInfo | None = None
-    scored: int = 0
-    tokens: int = 0
 
 
 class TableScoring:
@@ -174,11 +169,8 @@ class TableScoring:
         self._probs[shard] = result.probs
         self._reasons |= {shard.start + row: reason for row, reason in result.reasons.items()}
         self._unscored -= shard.stop - shard.start
-        # Results of an actor may arrive in another order.
-        scored, tokens = max(0, result.scored - work.scored), max(0, result.tokens - work.tokens)
-        work.scored, work.tokens = work.scored + scored, work.tokens + tokens
-        self._scored += scored
-        self._tokens += tokens
+        self._scored += result.scored
+        self._tokens += result.tokens
         self._remarks[work] = result.remarks
 
     def store(self, stored: StoredTables, info: ScorerInfo) -> Scoring:
@@ -214,10 +206,6 @@ def score_here(
     if work.info is None:
         work.info = actor.load()
 
-    def score(shard: slice) -> ScoredShard:
-        return actor.score(table.prompts.prompts(shard), progress)
-
-    with ThreadPoolExecutor(IN_FLIGHT) as threads:
-        for shard, result in zip(table.left, threads.map(score, table.left), strict=True):
-            table.add(shard, result, work)
+    for shard in table.left:
+        table.add(shard, actor.score(table.prompts.prompts(shard), progress), work)
     return table.store(stored, work.info)

@@ -13,7 +13,6 @@ from dcs.plugins import plugin_version
 from dcs.scoring import (
     PACKAGED_ENGINES,
     Scorer,
-    engine_options,
     engine_trait,
     load_scorer,
     resolve_model,
@@ -25,12 +24,6 @@ from dcs.scoring.cache import local_folder
 #: ``answer_prefix``, which are still part of the keys of scored tables.
 _DEFAULTS = {"label_rule": "auto", "joint": "sum", "prompt": "auto", "answer_prefix": "user"}
 
-_FIELDS = {
-    name: field
-    for engine in PACKAGED_ENGINES
-    for name, field in engine_options(engine).model_fields.items()
-}
-
 #: The options of all packaged engines; one that is not set has the default of the engine. What
 #: other engines accept is checked below.
 _Options: Any = create_model(
@@ -38,7 +31,8 @@ _Options: Any = create_model(
     __config__=ConfigDict(extra="allow", frozen=True, allow_inf_nan=False),
     **{  # type: ignore[call-overload]
         name: (field.rebuild_annotation() | None, _DEFAULTS.get(name))
-        for name, field in _FIELDS.items()
+        for engine in PACKAGED_ENGINES
+        for name, field in engine_trait(engine, "options").model_fields.items()
     },
 )
 
@@ -62,16 +56,11 @@ class ScoringSettings(_Options):  # type: ignore[misc]
 
     @model_validator(mode="after")
     def _has_known_options(self) -> ScoringSettings:
-        model = engine_options(self.engine)
+        accepted = engine_trait(self.engine, "options")
         for name in self.options:
-            owners = [e for e in PACKAGED_ENGINES if name in engine_options(e).model_fields]
-            if owners and name not in model.model_fields:
-                raise ValueError(
-                    f"key {name!r}: is an option of the engine {' and '.join(owners)}, not of "
-                    f"{self.engine}"
-                )
-            check_choice("key", name, ("engine", "store", *model.model_fields))
-        validated(model, self.options, source=f"engine {self.engine}", error=ConfigError)
+            what = f"option of engine {self.engine}"
+            check_choice(what, name, ("engine", "store", *accepted.model_fields))
+        validated(accepted, self.options, source=f"engine {self.engine}", error=ConfigError)
         if self.base_url is not None:
             served_revision(self.base_url, self.revision)
         return self
@@ -85,20 +74,18 @@ class ScoringSettings(_Options):  # type: ignore[misc]
     @property
     def indecisive(self) -> frozenset[str]:
         """Options that do not affect the numbers, only storage and speed."""
-        engines = (*PACKAGED_ENGINES, self.engine)
-        return frozenset({"store"}).union(*(engine_trait(each, "indecisive") for each in engines))
+        return frozenset({"store", *engine_trait(self.engine, "indecisive")})
 
     @property
     def options(self) -> dict[str, Any]:
         """The options that are set, as passed to the engine."""
-        values = self.model_dump(exclude={"engine", "store"}, exclude_none=True)
-        return {name: v for name, v in values.items() if v != _DEFAULTS.get(name)}
+        left_out = {"engine", "store"}
+        return dict(self.model_dump(exclude=left_out, exclude_none=True, exclude_defaults=True))
 
     @property
     def recorded(self) -> dict[str, Any]:
         """The engine and the options that are set, as they may be recorded: plain JSON."""
-        plain = self.model_dump(mode="json", include={*self.options})
-        return {"engine": self.engine, **plain}
+        return dict(self.model_dump(mode="json", include={"engine", *self.options}))
 
     def load(self, model: str) -> Scorer:
         """Load a model for scoring.
