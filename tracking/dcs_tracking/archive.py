@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -101,18 +102,16 @@ class Sweep(TrackingSettings):
     @property
     def varied(self) -> tuple[str, ...]:
         """What differs between its cells: settings, then fields of the identity."""
-        lists = {
-            "method": "methods",
-            schema.OBJECTIVE: "objectives",
-            schema.OPTIMIZATION_SIZE: "optimization_sizes",
-        }
-        given = self.sweep_params
-        several = [name for name, key in lists.items() if len(given.get(key) or ()) > 1]
+        given, listed = self.sweep_params, ("method", *schema.SETTING_TAGS)
+        several = [name for name in listed if len(given.get(f"{name}s") or ()) > 1]
         return (*(given.get("axes") or ()), *several, *self.varies)
 
 
 #: Begins a line of a list of cells that leaves one out.
 _LEFT_OUT: Final = "-"
+
+#: Columns of the index.
+_INDEX: Final = ("key", "version", "digest", "summary")
 
 #: For the index alone, which is no contract: it checks less than `CellRecord.from_json`.
 _RECORD = TypeAdapter(CellRecord)
@@ -123,10 +122,10 @@ def _version(path: Path) -> str:
     return f"{found.st_mtime_ns} {found.st_size}"
 
 
-def _current(found: Mapping[str, tuple[str, str]], path: Path) -> str | None:
+def _current(found: Mapping[str, Sequence[str]], path: Path) -> Sequence[str] | None:
     """Return what an index has of a cell, unless its file was changed since."""
-    version, value = found.get(path.stem, ("", ""))
-    return value if version == _version(path) else None
+    version, *values = found.get(path.stem, ("",))
+    return values if version == _version(path) else None
 
 
 def _share(record: CellRecord, shared: dict[str, Any]) -> CellRecord:
@@ -153,7 +152,6 @@ class Archive:
         self.cells = self.output / "cells"
         self._sweeps = self.output / "sweeps"
         self._index = self.output / "cells.parquet"
-        self._digests: dict[str, tuple[str, str]] | None = None
 
     def path(self, key: str) -> Path:
         """Return the path of the file of a cell, which may not exist."""
@@ -210,10 +208,13 @@ class Archive:
         path = self.path(key)
         if not path.is_file():
             return None
-        if self._digests is None:
-            self._digests = self._read_index("digest")
-        known = _current(self._digests, path)
-        return known or text_digest(path.read_text("utf-8", "replace"))
+        if known := _current(self._digests, path):
+            return known[0]
+        return text_digest(path.read_text("utf-8", "replace"))
+
+    @cached_property
+    def _digests(self) -> Mapping[str, Sequence[str]]:
+        return self._read_index("digest")
 
     def index(self) -> None:
         """Write the summaries of all cells to one file; later changes of a cell take precedence.
@@ -223,30 +224,28 @@ class Archive:
         import pyarrow as pa
         from pyarrow import parquet
 
-        digests, paths = self._read_index("digest"), sorted(self.cells.glob("[!.]*.json"))
-        if len(paths) == len(digests) and all(_current(digests, path) for path in paths):
+        paths = sorted(self.cells.glob("[!.]*.json"))
+        if len(paths) == len(self._digests) and all(_current(self._digests, p) for p in paths):
             return
-        summaries, rows = self._read_index("summary"), []
+        known, rows = self._read_index("digest", "summary"), []
         for path in paths:
             # Before it is read, so that a later change is noticed.
-            row = {"key": path.stem, "version": _version(path)}
-            digest, summary = (_current(each, path) for each in (digests, summaries))
-            if digest is None or summary is None:
-                with suppress(TrackingError):
+            version, own = _version(path), _current(known, path)
+            with suppress(TrackingError):
+                if own is None:
                     record = self.read(path.stem)
-                    digest, summary = record.digest, _RECORD.dump_json(record.summary).decode()
-            if digest is not None and summary is not None:
-                rows.append({**row, "digest": digest, "summary": summary})
+                    own = record.digest, _RECORD.dump_json(record.summary).decode()
+                rows.append(dict(zip(_INDEX, (path.stem, version, *own), strict=True)))
         with atomic_path(self._index) as file:
             parquet.write_table(pa.Table.from_pylist(rows), file, compression="zstd")
 
-    def _read_index(self, column: str) -> dict[str, tuple[str, str]]:
-        """Return the versions of the files of cells, and a column of the index, by key."""
+    def _read_index(self, *columns: str) -> dict[str, Sequence[str]]:
+        """Return the versions of the files of cells, and columns of the index, by key."""
         from pyarrow import ArrowException, parquet
 
         # Damaged or missing: the records are the truth.
         with suppress(ArrowException, OSError, KeyError):
-            table = parquet.read_table(self._index, columns=["key", "version", column])
+            table = parquet.read_table(self._index, columns=[*_INDEX[:2], *columns])
             keys, *others = (each.to_pylist() for each in table.columns)
             return dict(zip(keys, zip(*others, strict=True), strict=True))
         return {}
@@ -279,8 +278,8 @@ class Archive:
             if not self.path(key).exists():
                 continue
             try:
-                if text := _current(known, self.path(key)):
-                    records[key] = _share(_RECORD.validate_json(text), shared)
+                if found := _current(known, self.path(key)):
+                    records[key] = _share(_RECORD.validate_json(found[0]), shared)
                     continue
                 record = self.read(key)
                 records[key] = _share(record.summary, shared) if summaries else record
@@ -313,38 +312,43 @@ class Archive:
 
     def save_sweep(self, sweep: Sweep) -> None:
         """Write the file of a sweep, replacing an earlier one."""
-        path = self._sweeps / f"{sweep.sweep_key}.json"
-        atomic_write_text(path, sweep.model_dump_json(indent=2))
+        atomic_write_text(self._file(sweep.sweep_key, "json"), sweep.model_dump_json(indent=2))
 
     def add(self, sweep_key: str, key: str) -> None:
         """Add a cell to the list of a sweep."""
-        self._append(sweep_key, key)
+        self._append(sweep_key, "cells", key)
 
     def leave_out(self, sweep_key: str, key: str) -> None:
         """Note that a sweep has a cell no longer, for example one of an earlier table."""
-        self._append(sweep_key, _LEFT_OUT + key)
+        self._append(sweep_key, "cells", _LEFT_OUT + key)
 
-    def _append(self, sweep_key: str, line: str) -> None:
-        path = self._list_path(sweep_key)
-        with naming(path), path.open("a", encoding="ascii") as file:
+    def _append(self, sweep_key: str, kind: str, line: str) -> None:
+        path = self._file(sweep_key, kind)
+        with naming(path), path.open("a", encoding="utf-8") as file:
             # The line break comes first, so that a line cut by a crash does not affect the next.
             file.write(f"\n{line}")
             file.flush()
             os.fsync(file.fileno())
+
+    def _lines(self, sweep_key: str, kind: str) -> list[str]:
+        path = self._file(sweep_key, kind)
+        return path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
 
     def keys(self, sweep_key: str) -> list[str]:
         """Return the keys of the existing cells of a sweep, in the order of their addition."""
         listed = self._listed(sweep_key)
         return [key for key, own in listed.items() if own and self.path(key).exists()]
 
-    def left_out(self, sweep_key: str) -> list[str]:
-        """Return the keys of the cells that a sweep had, but has no longer."""
-        return [key for key, own in self._listed(sweep_key).items() if not own]
+    def left_out(self, sweep: Sweep) -> set[str]:
+        """Return the keys of the cells that a sweep had, and that none of its name has now."""
+        found = {key for key, own in self._listed(sweep.sweep_key).items() if not own}
+        named = [s for s in self.sweeps() if s.experiment == sweep.experiment] if found else []
+        return found.difference(*(self.keys(each.sweep_key) for each in named))
 
     def _listed(self, sweep_key: str) -> dict[str, bool]:
         """Return whether a sweep has the cells that it had at some time, by key."""
-        path, found = self._list_path(sweep_key), dict[str, bool]()
-        for line in path.read_text("utf-8", errors="replace").split() if path.exists() else []:
+        found: dict[str, bool] = {}
+        for line in self._lines(sweep_key, "cells"):
             if KEY_PATTERN.fullmatch(key := line.removeprefix(_LEFT_OUT)):
                 found[key] = line == key
         return found
@@ -354,16 +358,12 @@ class Archive:
 
         Its id, that of its experiment, the digest of the record, and the name of the store.
         """
-        path = self._runs_path(sweep_key)
-        with naming(path), path.open("a", encoding="utf-8") as file:
-            file.write("\n" + " ".join((key, *run)))
+        self._append(sweep_key, "runs", " ".join((key, *run)))
 
     def runs(self, sweep_key: str, store: str) -> dict[str, tuple[str, str, str]]:
         """Return ids of runs and experiments in a store, and digests of records, by cell."""
-        path = self._runs_path(sweep_key)
-        lines = path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
         # A line that was cut by a crash has no store, or a part of its name.
-        parts = [line.split(" ", 4) for line in lines]
+        parts = [line.split(" ", 4) for line in self._lines(sweep_key, "runs")]
         return {own[0]: (own[1], own[2], own[3]) for own in parts if own[4:] == [store]}
 
     def stored(self, experiment: str | None, store: str) -> list[tuple[Sweep, StoredCell]]:
@@ -400,9 +400,8 @@ class Archive:
 
     def remove_sweep(self, sweep: Sweep) -> None:
         """Delete a sweep, without its cells."""
-        self._list_path(sweep.sweep_key).unlink(missing_ok=True)
-        self._runs_path(sweep.sweep_key).unlink(missing_ok=True)
-        (self._sweeps / f"{sweep.sweep_key}.json").unlink(missing_ok=True)
+        for kind in ("cells", "runs", "json"):
+            self._file(sweep.sweep_key, kind).unlink(missing_ok=True)
 
     def own_keys(self, sweeps: Iterable[Sweep]) -> list[str]:
         """Return the keys of the cells of some sweeps that no other sweep has."""
@@ -419,8 +418,7 @@ class Archive:
         dcs.errors.TrackingError
             Raised if another process holds the lock.
         """
-        path = self._sweeps / f"{sweep.sweep_key}.lock"
-        lock = FileLock(path, thread_local=False)
+        lock = FileLock(self._file(sweep.sweep_key, "lock"), thread_local=False)
         self._sweeps.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(blocking=False)
@@ -431,8 +429,5 @@ class Archive:
             ) from None
         return lock
 
-    def _list_path(self, sweep_key: str) -> Path:
-        return self._sweeps / f"{sweep_key}.cells"
-
-    def _runs_path(self, sweep_key: str) -> Path:
-        return self._sweeps / f"{sweep_key}.runs"
+    def _file(self, sweep_key: str, kind: str) -> Path:
+        return self._sweeps / f"{sweep_key}.{kind}"

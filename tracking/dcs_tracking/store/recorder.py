@@ -438,10 +438,7 @@ class Recorder:
         runs = self._open()
         status, deadline = self._stop or ("KILLED", 0.0)
         self._save_status(status)
-        left_out = {*self.archive.left_out(self._sweep.sweep_key)}
-        for sweep in self.archive.sweeps() if left_out else ():
-            if sweep.experiment == self._sweep.experiment:
-                left_out -= {*self.archive.keys(sweep.sweep_key)}
+        left_out = self.archive.left_out(self._sweep)
         noted = {key: self._noted[key][:2] for key in left_out if key in self._noted}
         removed = [runs.remove_cell(key) for key, run in noted.items() if runs.has_noted(*run)]
         if runs.status == status and not any(removed):
