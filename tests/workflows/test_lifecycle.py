@@ -30,7 +30,7 @@ from sqlalchemy.engine import Engine
 from dcs import fit_scheme
 from dcs_tracking import Archive, sync
 from dcs_tracking.store import queries
-from dcs_tracking.store.client import open_client, open_experiment, search_runs
+from dcs_tracking.store.client import open_client, open_experiments, search_runs
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.study.storage import StoredStudy
 from tests.faults.sweeps import kept, results, sweep
@@ -108,7 +108,7 @@ def run(config: SweepConfig, output: Path, uri: str, death: Death | None = None)
 
 def stored(uri: str) -> tuple[Counter[str], dict[str, float]]:
     """Return how many runs a store has of each cell, and the accuracies that queries give."""
-    runs = search_runs(*open_experiment(uri, "siege"), "tags.`dcs.kind` = 'cell'")
+    runs = search_runs(*open_experiments(uri, "siege"), "tags.`dcs.kind` = 'cell'")
     number = Counter(str(each.data.tags["dcs.cell_key"]) for each in runs)
     frame = queries.cells(uri, "siege")
     finished = frame[frame["status"] == "FINISHED"]

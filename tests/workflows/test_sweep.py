@@ -11,7 +11,7 @@ import pytest
 from dcs.evaluation.metrics import METRICS
 from dcs_tracking import CellRecord
 from dcs_tracking.store import queries
-from dcs_tracking.store.client import open_experiment, search_runs
+from dcs_tracking.store.client import open_experiments, search_runs
 from dcs_workflows.cluster.connect import place
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep
@@ -66,7 +66,7 @@ def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
     cells = queries.cells(uri, CONFIG.name)
     assert sorted(cells["cell_key"]) == sorted(record.key for record in records)
     assert set(cells["status"]) == {"FINISHED"} == {record.status for record in records}
-    scored = search_runs(*open_experiment(uri, CONFIG.name), "tags.`dcs.kind` = 'scoring'")
+    scored = search_runs(*open_experiments(uri, CONFIG.name), "tags.`dcs.kind` = 'scoring'")
     assert len({run.data.tags["dcs.table_key"] for run in scored}) == 4
 
 

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -344,13 +344,15 @@ def open_store(tracking_uri: str, *, create: bool = False) -> MlflowClient:
         raise TrackingError(f"tracking store {redact(uri)} cannot be used: {error}") from error
 
 
-def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
-    """Open a store and return it with the id of an experiment."""
+def open_experiments(tracking_uri: str, name: str | None = None) -> tuple[MlflowClient, list[str]]:
+    """Open a store and return it with the ids of its experiments, or that of one of them."""
     client = open_store(tracking_uri)
-    found = _usable_experiment(client, name)
-    if found is None:
-        raise unknown("experiment", name, [each.name for each in client.search_experiments()])
-    return client, str(found.experiment_id)
+    found = list(client.search_experiments())
+    if name is not None:
+        if (named := _usable_experiment(client, name)) is None:
+            raise unknown("experiment", name, [each.name for each in found])
+        found = [named]
+    return client, [str(each.experiment_id) for each in found]
 
 
 def _usable_experiment(client: MlflowClient, name: str) -> Experiment | None:
@@ -411,16 +413,16 @@ def make_experiment(
 
 
 def search_runs(
-    client: MlflowClient, experiment_id: str, where: str, *, deleted: bool = False
+    client: MlflowClient, experiment_ids: Iterable[str], where: str, *, deleted: bool = False
 ) -> Iterator[Run]:
-    """Yield the runs of an experiment that match a filter, or those deleted, oldest first."""
+    """Yield the runs of experiments that match a filter, or those deleted, oldest first."""
     from mlflow.entities import ViewType
 
     order: dict[str, Any] = {"order_by": ["attributes.start_time ASC"], "max_results": 1000}
     kind = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
     token: str | None = None
     while True:
-        page = client.search_runs([experiment_id], where, kind, page_token=token, **order)
+        page = client.search_runs([*experiment_ids], where, kind, page_token=token, **order)
         yield from page
         if not (token := page.token):
             return

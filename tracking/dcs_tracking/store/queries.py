@@ -13,9 +13,9 @@ from dcs.evaluation.metrics import metric_of
 from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.records import CellRecord, StoredCell
-from dcs_tracking.results.cells import MEASURES, ordered
+from dcs_tracking.results.cells import MEASURES
 from dcs_tracking.store import views
-from dcs_tracking.store.client import open_experiment, open_store, search_runs, store_name
+from dcs_tracking.store.client import open_experiments, open_store, search_runs, store_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,11 +74,8 @@ def cells(
 
     found = _on_disk(archive, tracking_uri, experiment)
     rows = [_row_of_record(*each) for each in found]
-    if not rows and experiment is None:
-        rows = [_row_of_run(run) for run in _search_all(open_store(tracking_uri), _CELLS)]
-    elif not rows and experiment is not None:
-        runs = search_runs(*open_experiment(tracking_uri, experiment), _CELLS)
-        rows = [_row_of_run(run) for run in _deduplicate(runs)]
+    if not rows:
+        rows = [_row_of_run(run) for run in _cell_runs(tracking_uri, experiment)[1]]
     frame = pd.DataFrame(rows)
     others = [name for name in frame if name not in CELL_COLUMNS]
     # The types must not depend on the number of rows.
@@ -129,10 +126,18 @@ def _row_of_run(run: Run) -> dict[str, Any]:
     }
 
 
-def _search_all(client: MlflowClient, where: str) -> list[Run]:
-    ids = [str(item.experiment_id) for item in client.search_experiments()]
-    runs = [run for each in ids for run in _deduplicate(search_runs(client, each, where))]
-    return sorted(runs, key=lambda run: run.info.start_time)
+def _cell_runs(tracking_uri: str, experiment: str | None = None) -> tuple[MlflowClient, list[Run]]:
+    """Return a store and its runs of cells, oldest first, by default of all experiments.
+
+    Of a cell that several drivers wrote it is one run, a finished one if there is one.
+    """
+    client, ids = open_experiments(tracking_uri, experiment)
+    rank = {"FINISHED": 0, "FAILED": 1}
+    kept: dict[tuple[str, str], Run] = {}
+    for run in sorted(search_runs(client, ids, _CELLS), key=lambda r: rank.get(r.info.status, 2)):
+        key = run.data.tags.get(schema.CELL_KEY, run.info.run_id)
+        kept.setdefault((run.info.experiment_id, key), run)
+    return client, sorted(kept.values(), key=lambda run: run.info.start_time)
 
 
 def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -156,19 +161,10 @@ def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return frame.loc[order.index]
 
 
-def _deduplicate(runs: Iterable[Run]) -> list[Run]:
-    """Return one run per cell, a finished one if several drivers wrote the cell."""
-    rank = {"FINISHED": 0, "FAILED": 1}
-    kept: dict[str, Run] = {}
-    for run in sorted(runs, key=lambda run: rank.get(run.info.status, 2)):
-        kept.setdefault(run.data.tags.get(schema.CELL_KEY, run.info.run_id), run)
-    return sorted(kept.values(), key=lambda run: run.info.start_time)
-
-
 def stored_cells(
     tracking_uri: str, experiment: str, *, archive: Archive | None = None
 ) -> list[StoredCell]:
-    """Return the finished and failed cells of an experiment, in the order of tables.
+    """Return the finished and failed cells of an experiment, oldest first.
 
     Parameters
     ----------
@@ -186,19 +182,15 @@ def stored_cells(
     """
     cells = [cell for _, cell in _on_disk(archive, tracking_uri, experiment)]
     if not cells:
-        client, experiment_id = open_experiment(tracking_uri, experiment)
-        cells = [
-            _download_cell(client, run)
-            for run in _deduplicate(search_runs(client, experiment_id, _CELLS))
-            if run.info.status in ("FINISHED", "FAILED")
-        ]
+        client, runs = _cell_runs(tracking_uri, experiment)
+        ended = (run for run in runs if run.info.status in ("FINISHED", "FAILED"))
+        cells = [_download_cell(client, run) for run in ended]
     if not cells:
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are not "
             "recorded yet"
         )
-    place = {id(cell.record): cell for cell in cells}
-    return [place[id(record)] for record in ordered(cell.record for cell in cells)]
+    return cells
 
 
 def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -> StoredCell:
@@ -226,10 +218,10 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
         # Several sweeps may have the same cell, with the same record.
         cell = found[of_name[-1]]
         return replace(cell, record=archive.read(cell.record.key))
-    client = open_store(tracking_uri)
+    client, recorded = _cell_runs(tracking_uri)
     runs: dict[_Names, Run] = {
         (run.data.tags.get(schema.CELL_KEY), str(run.info.run_id), run.info.run_name): run
-        for run in _search_all(client, _CELLS)
+        for run in recorded
     }
     if of_name := _named(runs, name):
         return _download_cell(client, runs[of_name[-1]])
@@ -254,13 +246,11 @@ def _named(found: Iterable[_Names], name: str) -> list[_Names]:
 
 def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
     """Log a report to the newest parent run of its sweep and return that run, or None."""
-    client, experiment_id = open_experiment(tracking_uri, experiment)
-    where = schema.tagged({schema.KIND: schema.KIND_SWEEP})
-    runs = list(search_runs(client, experiment_id, where))
-    if not runs:
-        return None
-    client.log_text(runs[-1].info.run_id, page, schema.REPORT_FILE)
-    return runs[-1]
+    client, ids = open_experiments(tracking_uri, experiment)
+    runs = list(search_runs(client, ids, schema.tagged({schema.KIND: schema.KIND_SWEEP})))
+    if runs:
+        client.log_text(runs[-1].info.run_id, page, schema.REPORT_FILE)
+    return runs[-1] if runs else None
 
 
 def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str) -> int:
@@ -268,16 +258,13 @@ def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str)
 
     MLflow keeps deleted runs until `mlflow gc`.
     """
-    count = 0
-    for experiment_id in experiment_ids:
-        for run in list(search_runs(client, experiment_id, where)):
-            run_id = run.info.run_id
-            of_run = f"source_run_id = '{run_id}'"
-            for model in client.search_logged_models([experiment_id], of_run):
-                client.delete_logged_model(model.model_id)
-            client.delete_run(run_id)
-            count += 1
-    return count
+    runs = list(search_runs(client, experiment_ids, where))
+    for run in runs:
+        of_run = f"source_run_id = '{run.info.run_id}'"
+        for model in client.search_logged_models([run.info.experiment_id], of_run):
+            client.delete_logged_model(model.model_id)
+        client.delete_run(run.info.run_id)
+    return len(runs)
 
 
 def newest_links(tracking_uri: str, ui: str) -> dict[str, str]:
@@ -290,18 +277,15 @@ def newest_links(tracking_uri: str, ui: str) -> dict[str, str]:
 
 
 def _download_cell(client: MlflowClient, run: Run) -> StoredCell:
-    run_id, experiment_id = str(run.info.run_id), str(run.info.experiment_id)
-    return StoredCell(_download_record(client, run_id), run_id, experiment_id)
-
-
-def _download_record(client: MlflowClient, run_id: str) -> CellRecord:
+    run_id = str(run.info.run_id)
     source = f"{schema.CELL_FILE} of run {run_id}"
     try:
         with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
             path = client.download_artifacts(run_id, schema.CELL_FILE, folder)
-            return CellRecord.from_json(Path(path).read_text(encoding="utf-8"), source=source)
+            record = CellRecord.from_json(Path(path).read_text(encoding="utf-8"), source=source)
     except Exception as error:  # MLflow, requests, the disk and records have no common class.
         raise TrackingError(
             f"{source} cannot be read ({one_line(error)}); give the output folder of the sweep "
             "with --runs, or delete the run in MLflow"
         ) from error
+    return StoredCell(record, run_id, str(run.info.experiment_id))

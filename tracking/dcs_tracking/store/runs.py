@@ -92,7 +92,7 @@ class SweepRuns:
         """
         if self._deleted is None:
             where = schema.tagged({schema.KIND: schema.KIND_CELL})
-            gone = search_runs(self._client, self.experiment_id, where, deleted=True)
+            gone = search_runs(self._client, [self.experiment_id], where, deleted=True)
             self._deleted = {str(run.info.run_id) for run in gone}
         known = self._resumed and experiment_id == self.experiment_id
         return known and run_id not in self._deleted
@@ -402,7 +402,7 @@ class SweepRuns:
         self._client.delete_run(run_id)
 
     def _search(self, where: str) -> Iterator[Run]:
-        return search_runs(self._client, self.experiment_id, where)
+        return search_runs(self._client, [self.experiment_id], where)
 
     def _new_run(
         self, kind: str, name: str, tags: Mapping[str, str], *, start: int | None = None

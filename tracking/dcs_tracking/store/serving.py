@@ -15,7 +15,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
 from dcs_tracking.records import StoredCell, now_ms
 from dcs_tracking.results.cells import has_chosen
-from dcs_tracking.store.client import make_experiment, open_experiment, open_store
+from dcs_tracking.store.client import make_experiment, open_experiments, open_store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -195,7 +195,7 @@ def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
             "a scheme"
         )
     experiment = open_store(tracking_uri).get_experiment(cell.experiment_id)
-    client, experiment_id = open_experiment(tracking_uri, experiment.name)
+    client, (experiment_id,) = open_experiments(tracking_uri, experiment.name)
     return log_model(
         client,
         CorrectionScheme.from_dict(record.scheme),
