@@ -104,7 +104,19 @@ class TrialRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class CellRecord:
+class _Record:
+    """What the records of cells and of scorings have."""
+
+    key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
+    identity: Annotated[Mapping[str, Any], _Plain]
+    params: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    started_ms: int
+    finished_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class CellRecord(_Record):
     """One cell of a sweep: its identity, the chosen scheme and settings, and its results.
 
     Values may be NumPy scalars; they are stored as plain Python values.
@@ -156,13 +168,7 @@ class CellRecord:
         Raised if a value cannot be written as JSON; names the field.
     """
 
-    key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
     sweep: str
-    identity: Annotated[Mapping[str, Any], _Plain]
-    started_ms: int
-    finished_ms: int
-    params: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
     scheme: Annotated[Mapping[str, Any] | None, _Plain] = None
     class_accuracies: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     trials: tuple[TrialRecord, ...] = ()
@@ -264,7 +270,7 @@ class CellRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class ScoringRecord:
+class ScoringRecord(_Record):
     """Record of scoring the probability tables of one model, task and prompt.
 
     Parameters
@@ -280,13 +286,6 @@ class ScoringRecord:
     started_ms, finished_ms : int
         Start and end, in milliseconds since the epoch.
     """
-
-    key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
-    identity: Annotated[Mapping[str, Any], _Plain]
-    params: Annotated[Mapping[str, Any], _Plain]
-    metrics: Mapping[str, float]
-    started_ms: int
-    finished_ms: int
 
     @property
     def digest(self) -> str:

@@ -185,8 +185,7 @@ class Cells:
         best: dict[tuple[Any, Any], CellRecord] = {}
         for cell in filter(has_chosen, self.records):
             source = cell.who["model"], cell.who["task"]
-            if source not in best or score(cell) > score(best[source]):
-                best[source] = cell
+            best[source] = max(best.get(source, cell), cell, key=score)
         return list(best.values())
 
     @cached_property

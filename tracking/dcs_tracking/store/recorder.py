@@ -446,7 +446,7 @@ class Recorder:
             return
         self.stage = "tables"
         self._progress = math.inf  # nothing is asked of the store
-        keys = self.archive.keys(self._sweep.sweep_key)
+        keys = self.archive.keys(self.sweep_key)
         records = self.archive.load(keys, summaries=True).values()
         cells = Cells.of(records)
         steps: list[Callable[[], object]] = [
