@@ -101,23 +101,18 @@ def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
 
     Properties of the table, such as its digest, are not settings.
     """
-    cells = [
-        ({**record.identity, "method": record.who["method"]}, _get_settings(record))
-        for record in records
-    ]
+    cells = [(record.who["method"], _get_settings(record), record) for record in records]
     seen: defaultdict[tuple[Any, ...], set[Any]] = defaultdict(set)
-    for who, own in cells:
+    for method, own, record in cells:
         for name, value in own.items():
-            seen[name, *map(who.get, (*_GROUP, "seed"))].add(value)
+            seen[name, method, record.identity.get("seed"), *_get_group(record)].add(value)
     methods: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for (name, _, _, _, method, _), values in seen.items():
+    for (name, method, *_), values in seen.items():
         if len(values) > 1:
             methods[name][method] = None
     axes = []
     for name, varied in methods.items():
-        counts = Counter(
-            own[name] for who, own in cells if name in own and who.get("method") in varied
-        )
+        counts = Counter(own[name] for each, own, _ in cells if name in own and each in varied)
         axes.append(Axis(name, _order_values(name, counts), tuple(varied)))
     return sorted(axes, key=lambda axis: axis.name != OBJECTIVE)
 
@@ -125,11 +120,8 @@ def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
 def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
     """Describe how a cell differs from the main ones; empty for main cells."""
     own, method = _get_settings(record), record.who["method"]
-    return ", ".join(
-        axis.words(own[axis.name])
-        for axis in axes
-        if axis.name in own and method in axis.methods and own[axis.name] != axis.main
-    )
+    varied = (axis for axis in axes if axis.name in own and method in axis.methods)
+    return ", ".join(axis.words(own[axis.name]) for axis in varied if own[axis.name] != axis.main)
 
 
 def own_settings(record: CellRecord, names: Iterable[str]) -> dict[str, str]:
