@@ -74,9 +74,10 @@ def test_work_goes_on_when_nobody_reads(tmp_path):
 @pytest.mark.parametrize(
     ("failed", "pending", "code"), [({}, False, 0), ({}, True, 3), ({"key": "no"}, True, 1)]
 )
-def test_the_exit_code_says_what_is_missing(failed, pending, code, capsys):
+def test_the_exit_code_says_what_is_missing(failed, pending, code, capsys, monkeypatch):
+    monkeypatch.setattr(console, "stderr", True)
     try:
-        conclude({"cells": 2}, as_json=True, failed=failed, pending=pending)
+        conclude({"cells": 2}, failed=failed, pending=pending)
     except typer.Exit as end:
         assert end.exit_code == code
     said = json.loads(capsys.readouterr().out)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from dcs.data.columns import Reading
     from dcs_tracking import Recorder
     from dcs_tracking.archive import TrackingSettings
-    from dcs_tracking.records import StoredCell
+
+_Found = TypeVar("_Found")
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
@@ -26,9 +27,9 @@ def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
-def flag(name: str, text: str, *short: str) -> Any:
+def flag(name: str, text: str, *short: str, **more: Any) -> Any:
     """Return an option without a value, and its text in the help."""
-    return typer.Option(name, *short, help=text)
+    return typer.Option(name, *short, help=text, **more)
 
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
@@ -102,26 +103,31 @@ Settings = Annotated[
         callback=_settings,
     ),
 ]
-_STORE = "MLflow store, or @FILE that contains its URI; by default FOLDER/mlflow.db."
-TrackingUri = Annotated[
-    str | None, option("URI", _STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri)
-]
+
+
+def _store(default: str, variable: str | None = "MLFLOW_TRACKING_URI") -> Any:
+    text = f"MLflow store, or @FILE that contains its URI; by default {default}."
+    return option("URI", text, "--tracking-uri", envvar=variable, callback=_tracking_uri)
+
+
+TrackingUri = Annotated[str | None, _store("FOLDER/mlflow.db")]
 #: Of a command that records only where it is told to.
-FiguresUri = Annotated[
-    str | None,
-    option(
-        "URI",
-        "MLflow store of the figures, or @FILE that contains its URI; by default none.",
-        "--tracking-uri",
-        envvar="MLFLOW_TRACKING_URI",
-        callback=_tracking_uri,
-    ),
-]
+FiguresUri = Annotated[str | None, _store("none")]
 #: Of a command that moves sweeps to a store: not from the environment.
-NewTrackingUri = Annotated[str | None, option("URI", _STORE, callback=_tracking_uri)]
+NewTrackingUri = Annotated[str | None, _store("FOLDER/mlflow.db", None)]
 Data = Annotated[Path | None, option("FOLDER", "Folder with task texts: FOLDER/TASK/...")]
-AsJson = Annotated[bool, flag("--json", "Print a summary in JSON; all else goes to stderr.")]
-Quiet = Annotated[bool, flag("--quiet", "Print only warnings and errors.", "-q")]
+
+
+def _direct(parameter: typer.CallbackParam, value: bool) -> bool:
+    setattr(console, "quiet" if parameter.name == "quiet" else "stderr", value)
+    return value
+
+
+#: These two direct the output of the console themselves.
+_JSON = "Print a summary in JSON; all else goes to stderr."
+AsJson = Annotated[bool, flag("--json", _JSON, callback=_direct)]
+_QUIET = "Print only warnings and errors."
+Quiet = Annotated[bool, flag("--quiet", _QUIET, "-q", callback=_direct)]
 Read = Annotated[
     list[str] | None,
     option(
@@ -209,17 +215,11 @@ def store_of(folder: Path, tracking_uri: str | None) -> str:
     return resolve_tracking_uri(tracking_uri, folder)
 
 
-def cells_of(name: str, folder: Path, tracking_uri: str | None) -> list[StoredCell]:
-    """Return the recorded cells of a sweep, ordered as in tables."""
-    from dcs_tracking import Archive, queries
+def recorded(
+    find: Callable[..., _Found], name: str | None, folder: Path, tracking_uri: str | None
+) -> _Found:
+    """Return what a function of `dcs_tracking.queries` finds in an output folder and its store."""
+    from dcs_tracking import Archive
 
     with console.status("reading the runs"):
-        return queries.stored_cells(store_of(folder, tracking_uri), name, archive=Archive(folder))
-
-
-def cell_of(name: str, folder: Path, tracking_uri: str | None) -> StoredCell:
-    """Return a recorded cell by a name of :func:`find_cell`."""
-    from dcs_tracking import Archive, queries
-
-    with console.status("reading the runs"):
-        return queries.find_cell(store_of(folder, tracking_uri), name, archive=Archive(folder))
+        return find(store_of(folder, tracking_uri), name, archive=Archive(folder))

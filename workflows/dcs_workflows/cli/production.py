@@ -15,7 +15,7 @@ import typer
 import dcs
 from dcs.errors import ConfigError, SchemeError, show
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import console, direct_output, new_table, progress_bar
+from dcs_workflows.cli.console import console, new_table, progress_bar
 from dcs_workflows.cli.options import argument, option
 from dcs_workflows.cli.tables import (
     FRONT,
@@ -89,7 +89,7 @@ def predict(
     store = chosen.scoring.store or Path("dcs-runs") / "shards"
     classifier = Classifier.load(correction, store=store, model=model, **replaced)
     # Rows that are printed must not be mixed with messages.
-    direct_output(as_json=str(target) == "-", quiet=False)
+    console.stderr = str(target) == "-"
     with classifier, one_thread(), progress_bar("scoring prompts", len(rows)) as bar:
         probs, reasons = classifier.score(rows, progress=lambda count: bar(advance=count))
         remarks: list[str] = getattr(classifier.scorer, "report", list)()
@@ -247,7 +247,7 @@ def _opened(
         raise SchemeError(
             f"{scheme}: keeps no figures of its fit; fit it again by dcs tune with a new --output"
         )
-    (source,) = open_rows([file], options.reading(read), correction)
+    (source,) = open_rows([file], options.reading(read), correction).values()
     # Such rows look unchanged, and better corrected than new ones.
     warn_of_fitted_rows(source.table, {scheme: correction})
     return correction, source.table, reference, held_out

@@ -8,7 +8,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from dcs.errors import ConfigError, DCSError, TrackingError
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import conclude, console, direct_output, new_table
+from dcs_workflows.cli.console import conclude, console, new_table
 from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
@@ -61,10 +61,9 @@ def report(
     from dcs_tracking.store.queries import log_report
 
     uri = options.store_of(runs, tracking_uri)
-    named = {each: options.cells_of(each, runs, tracking_uri) for each in experiments[::-1]}
-    unlogged: DCSError | None = None
-    stored, title = _pooled(named), " and ".join(experiments)
+    stored, title = _pooled(experiments[::-1], runs, tracking_uri), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
+    unlogged: DCSError | None = None
     with console.status("writing the report"):
         link = functools.partial(run_link, uri)
         page = render_report(stored, title=title, link=link, archive=Archive(runs))
@@ -83,25 +82,29 @@ def report(
     console.print(f"{len(cells.records)} cells reported in {output}; {links}", style="bold")
     if unlogged:
         console.print(f"warning: not logged to the runs of the sweeps: {unlogged}", style="yellow")
-    conclude({}, as_json=False, pending=unlogged)
+    conclude({}, pending=unlogged)
 
 
-def _pooled(named: Mapping[str, Sequence[StoredCell]]) -> list[StoredCell]:
+def _pooled(sweeps: Iterable[str], runs: Path, tracking_uri: str | None) -> list[StoredCell]:
     """Return the cells of sweeps, each once, unless their rows differ: these are no seeds."""
+    from dcs_tracking import queries
     from dcs_tracking.schema import without_rows
 
     found: dict[str, StoredCell] = {}
     owners: dict[str, tuple[str, str]] = {}
-    for name, cell in ((name, cell) for name, cells in named.items() for cell in cells):
-        key = cell.record.key
-        found[key] = cell
-        other, first = owners.setdefault(without_rows(cell.record.identity), (name, key))
-        if key != first:
-            advice = "report each alone" if name != other else f"delete one: dcs rm {first[:8]}"
-            raise ConfigError(
-                f"{other} and {name}: cells {first[:8]} and {key[:8]} differ only in their rows, "
-                f"as by held_out or limit, so that they have no mean; {advice}"
-            )
+    for name in sweeps:
+        for cell in options.recorded(queries.stored_cells, name, runs, tracking_uri):
+            key = cell.record.key
+            found[key] = cell
+            other, first = owners.setdefault(without_rows(cell.record.identity), (name, key))
+            if key != first:
+                advice = (
+                    "report each alone" if name != other else f"delete one: dcs rm {first[:8]}"
+                )
+                raise ConfigError(
+                    f"{other} and {name}: cells {first[:8]} and {key[:8]} differ only in their "
+                    f"rows, as by held_out or limit, so that they have no mean; {advice}"
+                )
     return list(found.values())
 
 
@@ -155,14 +158,11 @@ def runs(
 
     Example: `dcs runs quickstart --sort test/cobias`
     """
-    from dcs_tracking import Archive
     from dcs_tracking.store import queries
     from dcs_tracking.store.client import run_link
 
-    direct_output(as_json=as_json, quiet=False)
     uri = options.store_of(output, tracking_uri)
-    with console.status("reading the runs"):
-        found = queries.cells(uri, sweep, archive=Archive(output))
+    found = options.recorded(queries.cells, sweep, output, tracking_uri)
     if sort is not None:
         found = queries.best_first(found, sort)
     if studies is not None:
@@ -223,9 +223,7 @@ def compare(
     from dcs_tracking.results.cells import Cells
     from dcs_tracking.results.sweep_tables import compare_sweeps
 
-    direct_output(as_json=as_json, quiet=False)
-    named = ({name: options.cells_of(name, runs, tracking_uri)} for name in (first, second))
-    stored = map(_pooled, named)
+    stored = (_pooled([name], runs, tracking_uri) for name in (first, second))
     table = compare_sweeps(*(Cells.of(cell.record for cell in own) for own in stored))
     shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
     for row in table.rows:
@@ -234,7 +232,7 @@ def compare(
     console.print(shown)
     console.print(table.about)
     rows = json.loads(table.frame.to_json(orient="records", double_precision=15))
-    conclude({"sweeps": [first, second], "rows": rows}, as_json=as_json)
+    conclude({"sweeps": [first, second], "rows": rows})
 
 
 def rm(
@@ -253,11 +251,13 @@ def rm(
     from dcs_tracking import Archive
     from dcs_tracking.schema import CELL_KEY, SWEEP_KEY, tagged
     from dcs_tracking.store.client import open_store
-    from dcs_tracking.store.queries import delete_runs
+    from dcs_tracking.store.queries import delete_runs, find_cell
 
     archive = Archive(runs)
     sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
-    record = None if sweeps else options.cell_of(name, runs, tracking_uri).record
+    record = None
+    if not sweeps:
+        record = options.recorded(find_cell, name, runs, tracking_uri).record
     what = f"sweep {name}" if record is None else f"cell {record.key}"
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
@@ -313,6 +313,7 @@ def register(
     """
     import dcs
     from dcs_tracking.store.client import pages, redact
+    from dcs_tracking.store.queries import find_cell
     from dcs_tracking.store.serving import (
         check_registered_names,
         log_cell_scheme,
@@ -326,15 +327,13 @@ def register(
         scheme = dcs.CorrectionScheme.load(run)
         model_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
     else:
-        model_id = log_cell_scheme(uri, options.cell_of(run, runs, tracking_uri))
+        model_id = log_cell_scheme(uri, options.recorded(find_cell, run, runs, tracking_uri))
     with console.status("registering the model"):
         version = register_model(uri, model_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
     console.print(f"version {version} of model {name!r} registered: models:/{model_id}")
     console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
     console.print("next:")
-    console.print(
-        f"  MLFLOW_TRACKING_URI={shlex.quote(redact(uri))} mlflow models serve "
-        f"-m {shlex.quote(served)} "
-        "--env-manager local --port 5001"
-    )
+    variable = f"MLFLOW_TRACKING_URI={shlex.quote(redact(uri))}"
+    serve = f"mlflow models serve -m {shlex.quote(served)} --env-manager local --port 5001"
+    console.print(f"  {variable} {serve}")

@@ -17,14 +17,7 @@ import typer
 
 from dcs.errors import ConfigError, origin, redact
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import (
-    STOP,
-    conclude,
-    console,
-    direct_output,
-    new_table,
-    progress_bar,
-)
+from dcs_workflows.cli.console import STOP, conclude, console, new_table, progress_bar
 from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
@@ -263,10 +256,7 @@ def quickstart(
 
     Example: `dcs quickstart --output dcs-runs`, then `dcs runs quickstart`
     """
-    from dcs_workflows.config.sweep import packaged_config
-
-    quick = packaged_config("quickstart")
-    sweep(quick, settings=settings, output=output, tracking_uri=tracking_uri)
+    sweep(Path("quickstart"), settings=settings, output=output, tracking_uri=tracking_uri)
 
 
 def sweep(
@@ -314,7 +304,6 @@ def sweep(
     from dcs_workflows.plan import Budget, plan_sweep
     from dcs_workflows.study.storage import Studies
 
-    direct_output(as_json=as_json, quiet=quiet)
     given = options.named_values("--budget", budget, example="hours=2")
     limits = validated(Budget, given, source="--budget", error=ConfigError)
     packaged = not config.suffix and not config.is_file()
@@ -330,22 +319,16 @@ def sweep(
         plan = plan_sweep(whole, output, only=only or (), retry_failed=retry_failed)
         Studies(plan.output, plan.study_storage).check()
     if not dry_run:
-        _run(plan, whole, limits, uri=tracking_uri, address=address, as_json=as_json)
+        _run(plan, whole, limits, uri=tracking_uri, address=address)
         return
     show_plan(plan)
     missing = {"tables": len(plan.missing_tables), "cells": plan.n_cells - len(plan.ended)}
     counts = {"tables": len(plan.sources), "cells": plan.n_cells, "failed": plan.n_failed}
-    conclude({"sweep": plan.config.name, **counts, "missing": missing}, as_json=as_json)
+    conclude({"sweep": plan.config.name, **counts, "missing": missing})
 
 
 def _run(
-    plan: SweepPlan,
-    whole: SweepConfig,
-    budget: Budget,
-    *,
-    uri: str | None,
-    address: str | None,
-    as_json: bool,
+    plan: SweepPlan, whole: SweepConfig, budget: Budget, *, uri: str | None, address: str | None
 ) -> None:
     """Compute the missing part of a plan of the sweep `whole`; print results and next steps."""
     from dcs_workflows.cli.views import headline, show_results, sweep_progress
@@ -412,7 +395,7 @@ def _run(
         **asdict(report),
         "output": plan.output.absolute(),
     }
-    conclude(summary, as_json=as_json, failed=failures, pending=not report.complete, stopped=spent)
+    conclude(summary, failed=failures, pending=not report.complete, stopped=spent)
 
 
 def sync(
@@ -432,7 +415,6 @@ def sync(
     """
     import dcs_tracking
 
-    direct_output(as_json=as_json, quiet=quiet)
     with console.status("recording in MLflow"):
         reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri, restore=restore)
     for report in reports:
@@ -442,5 +424,4 @@ def sync(
     if not reports:
         console.print(f"nothing to record: all finished cells in {runs} are recorded")
     summary = {"sweeps": [asdict(report) for report in reports]}
-    pending = not all(report.complete for report in reports)
-    conclude(summary, as_json=as_json, pending=pending)
+    conclude(summary, pending=not all(report.complete for report in reports))

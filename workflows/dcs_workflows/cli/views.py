@@ -19,6 +19,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import METRICS, confusion_matrix
 from dcs.evaluation.uncertainty import (
     Interval,
+    PairedComparison,
     compare_predictions,
     design_effect,
     metric_intervals,
@@ -29,7 +30,7 @@ from dcs.io import atomic_write_text
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme
-from dcs.selection.preference import FrontPoint, Prefer, Preference
+from dcs.selection.preference import Prefer, Preference
 from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, marked, method_title
@@ -104,25 +105,20 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
     The lines printed do not grow with the number of cells.
     """
     cells = Cells.of(records)
-    sources = list(dict.fromkeys((each.who["task"], each.who["model"]) for each in cells.records))
-    if sources:
+    if cells.records:
         atomic_write_text(file, cells.frame.to_csv(index=False))
         several = cells.frame["seed"].nunique() > 1
         shown = "mean ± sd over seeds" if several else "[95 % interval], * p < 0.05"
-        title = f"{sources[0][0]} ({sources[0][1]})"
-        if len(sources) > 1:
-            judged = {
-                (each.who["task"], each.who["model"])
-                for each in cells.records
-                if "test/accuracy" in each.metrics
-            }
-            others = len(sources) - len(judged)
-            unjudged = f"; {others} without labelled test rows" if others else ""
-            title = f"{len(judged)} tasks and models{unjudged}"
-            shown = "mean over these and seeds"
+        title = "{task} ({model})".format_map(cells.records[0].who)
+        sources, judged = (
+            len({*zip(frame["task"], frame["model"], strict=True)})
+            for frame in (cells.frame, cells.judged)
+        )
+        if sources > 1:
+            title, shown = f"{judged} tasks and models", "mean over these and seeds"
         console.print()
         console.print(f"{title}: % of test rows, {shown}", style="bold")
-        console.print(results_table(cells, means=len(sources) > 1))
+        console.print(_results_table(cells, means=sources > 1))
     failed = [record for record in records if not record.finished]
     for record in failed[:_MOST_FAILURES]:
         console.print(f"failed {cell_name(record)}: {record.reason}", style="red")
@@ -130,10 +126,10 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
         more = len(failed) - _MOST_FAILURES
         also = f"{more} more failed, --json lists them; " if more > 0 else ""
         console.print(f"{also}add --retry-failed to compute the failed cells again")
-    console.print(f"a row per cell: {file}" if sources else "")
+    console.print(f"a row per cell: {file}" if cells.records else "")
 
 
-def results_table(cells: Cells, *, means: bool = False) -> Table:
+def _results_table(cells: Cells, *, means: bool) -> Table:
     """Return accuracy and COBias of cells by method: of one model and task, or means of several.
 
     Cells that differ in a setting, as in an ablation, have separate rows and a column for each
@@ -253,42 +249,40 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
     schemes : mapping of str to CorrectionScheme
         Schemes by column head, with the classes in the order of the rows.
     """
-    against = [*schemes][: min(2, len(schemes) - 1)]
     labels, n_classes, copies = rows.labels, rows.n_classes, rows.copies
     effect = design_effect(copies)
-    predictions = {
-        name: scheme.predict(inputs_of(scheme, rows)) for name, scheme in schemes.items()
+    predictions = [scheme.predict(inputs_of(scheme, rows)) for scheme in schemes.values()]
+    found = [
+        metric_intervals(confusion_matrix(labels, predicted, n_classes), effect=effect)
+        for predicted in predictions
+    ]
+    pairs = {
+        name: [
+            compare_predictions(labels, before, after, n_classes, groups=copies)
+            for after in predictions[k + 1 :]
+        ]
+        for k, (name, before) in enumerate(zip(schemes, predictions[:-1][:2], strict=False))
     }
-    columns: dict[str, list[str]] = {}
-    for name, predicted in predictions.items():
-        found = metric_intervals(confusion_matrix(labels, predicted, n_classes), effect=effect)
-        pairs = {
-            reference: compare_predictions(
-                labels, predictions[reference], predicted, n_classes, groups=copies
-            )
-            for reference in against
-        }
-        heads, texts = [], []
-        for metric, about in METRICS.items():
-            heads.append(about.head)
-            texts.append(_figure(found.metrics[metric]))
-            if metric == "cobias":
-                heads.append("  without sampling noise")
-                texts.append(percent(found.corrected_cobias))
-            for reference, pair in pairs.items() if about.tested else ():
-                by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
-                change = f"{100 * by:+.1f}, {sentence_of_chance(p)}"
-                heads.append(f"  against {reference}")
-                # Each pair is shown once, in the column of the later scheme.
-                texts.append(change if reference in columns else "")
-        columns[name] = [*texts, *map(_figure, found.class_accuracies)]
-    table = new_table(" ", *columns, dense=True)
-    for i, (head, *texts) in enumerate(
-        zip([*heads, *rows.classes], *columns.values(), strict=True)
-    ):
-        table.add_row(head, *texts, end_section=i + 1 == len(heads))
+    table = new_table(" ", *schemes, dense=True)
+    for metric, about in METRICS.items():
+        table.add_row(about.head, *(_figure(each.metrics[metric]) for each in found))
+        if metric == "cobias":
+            without = (percent(each.corrected_cobias) for each in found)
+            table.add_row("  without sampling noise", *without)
+        for name, own in pairs.items() if about.tested else ():
+            # Each pair is shown once, in the column of the later scheme.
+            changes = [""] * (len(schemes) - len(own)) + [_change(each, metric) for each in own]
+            table.add_row(f"  against {name}", *changes)
+    table.add_section()
+    for k, name in enumerate(rows.classes):
+        table.add_row(name, *(_figure(each.class_accuracies[k]) for each in found))
     console.print(f"{title} [95 % interval]", style="bold")
     console.print(table)
+
+
+def _change(pair: PairedComparison, metric: str) -> str:
+    by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
+    return f"{100 * by:+.1f}, {sentence_of_chance(p)}"
 
 
 def _figure(interval: Interval) -> str:
@@ -319,25 +313,24 @@ def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[Path, Correctio
             )
 
 
-def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) -> None:
+def show_front(fitted: FittedScheme, scheme: CorrectionScheme) -> None:
     """Print the points of a front that --prefer picks by name, the chosen one marked.
 
     The most accurate comes first. If `scheme`, the one fitted, combines tables, the point that
     corrects no class is their combination; uncorrected is the mean of the tables, as elsewhere.
     """
-    plain, chosen = fitted.points[-1], fitted.chosen
-    named: dict[int, tuple[FrontPoint, list[str]]] = {id(chosen): (chosen, [])}
-    uncorrected = "combined only" if scheme is not None and scheme.inputs else "uncorrected"
-    named.setdefault(id(plain), (plain, []))[1].append(uncorrected)
-    for name in get_args(Prefer):
-        point = fitted.pick(Preference(prefer=name)).chosen
-        if name == "offsets" and point is plain:
-            continue  # Usually other schemes are better than all that only add offsets.
-        named.setdefault(id(point), (point, []))[1].append(name)
+    plain, chosen = fitted.plain, fitted.chosen
+    named = {"combined only" if scheme.inputs else "uncorrected": plain}
+    named |= {name: fitted.pick(Preference(name)).chosen for name in get_args(Prefer)}
+    if named["offsets"] is plain:
+        # Usually other schemes are better than all that only add offsets.
+        del named["offsets"]
+    points = {id(point): point for point in (chosen, *named.values())}.values()
     table = new_table("--prefer ", *(each.short for each in METRICS.values()), dense=True)
     for column in table.columns[1:]:
         column.no_wrap = True
-    for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):
+    for point in sorted(points, key=lambda point: (-point.accuracy, point.cobias)):
+        names = [name for name, each in named.items() if each is point]
         effect = point.change.effect
         found = metric_intervals(np.array(point.confusion), resamples=500, effect=effect)
         margins = (_Z_95 * found.metrics[name].standard_error for name in METRICS)
@@ -348,7 +341,7 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
         shown = (f"{a} ±{percent(b)}" for a, b in zip(texts, margins, strict=True))
         table.add_row(mark + ", ".join(names), *shown, style=style)
     console.print(
-        f"front: % of {plain.estimate.n_rows} rows, cross-validated, ± 95 %; {len(named)} of "
+        f"front: % of {plain.estimate.n_rows} rows, cross-validated, ± 95 %; {len(points)} of "
         f"{len(fitted.points)} points, --max-cobias and --max-accuracy-loss pick others",
         style="bold",
     )
