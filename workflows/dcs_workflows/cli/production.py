@@ -76,17 +76,16 @@ def predict(
     from dcs_workflows.parallel import one_thread
 
     correction = dcs.CorrectionScheme.load(scheme)
-    scored_by = ScoredBy.of(correction, source=str(scheme))
-    content = {"scoring": dict(scored_by.scoring)}
-    chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings)
-    values: dict[str, Any] = {"engine": chosen.scoring.engine, **chosen.scoring.options}
-    known = scored_by.scoring
+    known = ScoredBy.of(correction, source=str(scheme)).scoring
+    content = {"scoring": dict(known)}
+    scoring = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings).scoring
+    values = {"engine": scoring.engine, **scoring.options}
     replaced = {name: value for name, value in values.items() if value != known.get(name)}
     target = target_of(texts, output, "predicted")
     rows = read_texts(texts, text=sys.stdin.read() if str(texts) == "-" else None)
     added = [start + name for start in (PREFIX, CORRECTED) for name in correction.classes]
     refuse_columns(added, {key for row in rows if isinstance(row, dict) for key in row}, texts)
-    store = chosen.scoring.store or Path("dcs-runs") / "shards"
+    store = scoring.store or Path("dcs-runs") / "shards"
     classifier = Classifier.load(correction, store=store, model=model, **replaced)
     # Rows that are printed must not be mixed with messages.
     console.stderr = str(target) == "-"
@@ -225,9 +224,6 @@ def shares(
         table.add_row(name, percent(count / counts.sum()), interval)
     console.print(table)
     console.print(f"% of {counts.sum()} rows; errors from {np.sum(confusion)} held-out rows")
-    if method != "sample":
-        said = f"if the labelled rows are a random sample of {file.name}, use --method sample"
-        console.print(f"{said}: its intervals are narrower")
 
 
 def _opened(
@@ -312,15 +308,11 @@ def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
     from dcs.io import read_json
 
     given = read_json(file, error=ConfigError)
-    found = []
-    for name in classes:
-        ids = given.get(name) if isinstance(given, dict) else None
-        ids = ids if isinstance(ids, list) else [ids]
-        if not ids or not all(type(each) is int and each >= 0 for each in ids):
-            raise ConfigError(
-                f"{file}: key {show(name)}: must be a token id, 0 or above, or a list of them"
-            )
-        found.append(ids)
+    found = [given.get(name) if isinstance(given, dict) else None for name in classes]
+    for name, ids in zip(classes, found, strict=True):
+        known = isinstance(ids, list) and all(type(each) is int and each >= 0 for each in ids)
+        if not (known and ids):
+            raise ConfigError(f"{file}: key {show(name)}: must be a list of token ids, 0 or above")
     return found
 
 
@@ -328,10 +320,11 @@ def _best_offsets(scheme: Path) -> str:
     """Return what the best scheme of a front that only adds offsets would cost."""
     file = scheme.with_name(FRONT)
     front = dcs.FittedScheme.load(file) if file.exists() else None
-    best = None if front is None else front.pick(dcs.Preference("offsets")).chosen
-    if front is None or best is None or best is front.plain:
+    if front is None or (best := front.pick(dcs.Preference("offsets")).chosen) is front.plain:
         return "use dcs apply, or fit by dcs tune --prefer offsets"
-    pair = (best, front.chosen)
-    figures = [f"{100 * p.accuracy:.1f} / {100 * p.lasting_cobias:.1f}" for p in pair]
+    costs, now = (
+        f"{100 * point.accuracy:.1f} / {100 * point.lasting_cobias:.1f}"
+        for point in (best, front.chosen)
+    )
     picked = f"dcs pick {shlex.quote(str(scheme.parent))} --prefer offsets"
-    return f"offsets: {figures[0]} instead of {figures[1]}: {picked}"
+    return f"offsets: {costs} instead of {now}: {picked}"

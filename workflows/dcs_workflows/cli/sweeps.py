@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -136,26 +136,15 @@ def _show_remarks(request: TableRequest, stored: StoredTables) -> None:
             console.print(f"{request.label}: {line}")
 
 
-def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
-    """Print the maximum number of requests to each server before the first prompt is scored.
-
-    Parameters
-    ----------
-    requests : iterable of TableRequest
-        Tables to score.
-    local : bool
-        Whether to print those to engines that run locally, too.
-    """
-    from dcs.scoring import engine_trait
-
+def announce(requests: Iterable[TableRequest]) -> None:
+    """Print the maximum number of requests to each model before the first prompt is scored."""
     counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
-        if local or engine_trait(request.scoring.engine, "served"):
-            address = request.scoring.base_url
-            address = origin(address) if address else request.scoring.engine
-            # A server may return one sample per request.
-            samples = request.scoring.votes or 1
-            counts[request.model, address] += samples * len(request.prompts.texts)
+        address = request.scoring.base_url
+        address = origin(address) if address else request.scoring.engine
+        # A server may return one sample per request.
+        samples = request.scoring.votes or 1
+        counts[request.model, address] += samples * len(request.prompts.texts)
     for (model, address), number in counts.items():
         console.print(f"{model} at {address}: at most {number:,} requests")
 
@@ -171,7 +160,7 @@ def list_tasks(context: typer.Context) -> None:
     table = new_table("task ", "classes ", "optimization", "test", "about ")
     for name in (*PACKAGED, *DESCRIBED):
         task = get_task(name)
-        sizes: dict[Any, int] = dict(task.file.sizes)
+        sizes = dict(task.file.sizes)
         if name in PACKAGED:
             sizes = {split: len(task.examples(split)) for split in SPLITS}
         counts = (str(sizes.get(split, "?")) for split in SPLITS)

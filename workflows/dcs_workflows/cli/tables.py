@@ -258,14 +258,10 @@ def _finish(
         console.print(said, style="bold")
     places = [f"ROWS_{name}" for name in scheme.inputs] or ["ROWS"]
     command = shlex.join(["dcs", "apply", str(path), *places])
-    shown: dict[str, Any] = {
-        "name": str(path.parent),
-        "words": words,
-        "verdict": said,
-        "apply": command,
-    }
+    folder = str(path.parent)
+    page = front and front.report(name=folder, words=words, verdict=said, apply=command)
     files: dict[Path, Any] = {
-        path.with_name(RESULT): front and front.report(**shown),
+        path.with_name(RESULT): page,
         path.with_name(FRONT): front and front.to_json(),
         path: scheme.to_json(),
     }

@@ -76,7 +76,7 @@ def headline(plan: SweepPlan) -> str:
 def show_plan(plan: SweepPlan) -> None:
     """Print the axes of a sweep, how much of it is finished, and what is missing."""
     console.print(headline(plan), *_axes(plan), sep="\n")
-    announce(plan.missing_tables.values(), local=True)
+    announce(plan.missing_tables.values())
     if not plan.has_work:
         console.print("nothing to do")
         return
