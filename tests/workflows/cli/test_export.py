@@ -65,7 +65,7 @@ def test_ids_of_a_file_and_plain_offsets(
 ) -> None:
     made, path = scheme(Weight(0.2), DONT_CHANGE), tmp_path / "scheme.json"
     made.save(path)
-    (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": 5}')
+    (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": [5]}')
     export(path, tokens=tmp_path / "ids.json")
     low, high = made.offsets.round(4)
     biases = json.loads(capsys.readouterr().out)["logit_bias"]
@@ -74,10 +74,10 @@ def test_ids_of_a_file_and_plain_offsets(
     assert json.loads(capsys.readouterr().out)["offsets"] == dict(
         zip(WORDS, made.offsets.tolist(), strict=True)
     )
-    (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": 4}')
+    (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": [4]}')
     refuses(ConfigError, export, path, tokens=tmp_path / "ids.json", names=["'bad'", "token 4"])
-    for wrong in ('{"good": 3}', '{"good": 3, "bad": -1}', '{"good": 3, "bad": [true]}'):
-        (tmp_path / "ids.json").write_text(wrong)
+    for wrong in ("", ', "bad": 5', ', "bad": [-1]', ', "bad": [true]', ', "bad": []'):
+        (tmp_path / "ids.json").write_text(f'{{"good": [3]{wrong}}}')
         names = ["'bad'", "ids.json"]
         refuses(ConfigError, export, path, tokens=tmp_path / "ids.json", names=names)
 

@@ -16,7 +16,7 @@ from dcs_workflows.cli.console import console
 
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
-    from dcs_tracking import Recorder
+    from dcs_tracking import Recorder, RecorderReport
     from dcs_tracking.archive import TrackingSettings
 
 _Found = TypeVar("_Found")
@@ -182,6 +182,13 @@ def recording(
         warn=lambda line: typer.secho(line, fg="yellow", err=True),
         **options,
     )
+
+
+def show_report(report: RecorderReport, what: str) -> None:
+    """Print what was recorded, and the address of what."""
+    console.print(report.message)
+    if report.address is not None:
+        console.print(f"{what} {report.address}")
 
 
 def place(output: Path, tracking_uri: str | None) -> str:

@@ -57,15 +57,14 @@ def report(
     from dcs_tracking.results.figures import figure_files, overview_figures
     from dcs_tracking.results.report import render_report
     from dcs_tracking.results.sweep_tables import table_files
-    from dcs_tracking.store.client import run_link
-    from dcs_tracking.store.queries import log_report
+    from dcs_tracking.store import client, queries
 
     uri = options.store_of(runs, tracking_uri)
     stored, title = _pooled(experiments[::-1], runs, tracking_uri), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
     unlogged: DCSError | None = None
     with console.status("writing the report"):
-        link = functools.partial(run_link, uri)
+        link = functools.partial(client.run_link, uri)
         page = render_report(stored, title=title, link=link, archive=Archive(runs))
         atomic_write_text(output, page)
         if files is not None:
@@ -73,7 +72,7 @@ def report(
             made |= figure_files(overview_figures(cells))
             write_together({files / Path(name).name: made[name] for name in made})
         try:
-            logged = [log_report(uri, each, page) for each in experiments]
+            logged = [queries.log_report(uri, each, page) for each in experiments]
         except (ConfigError, TrackingError) as error:
             logged, unlogged = [], error
     for run in filter(None, logged):
@@ -250,14 +249,13 @@ def rm(
     """
     from dcs_tracking import Archive
     from dcs_tracking.schema import CELL_KEY, SWEEP_KEY, tagged
-    from dcs_tracking.store.client import open_store
-    from dcs_tracking.store.queries import delete_runs, find_cell
+    from dcs_tracking.store import client, queries
 
     archive = Archive(runs)
     sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
     record = None
     if not sweeps:
-        record = options.recorded(find_cell, name, runs, tracking_uri).record
+        record = options.recorded(queries.find_cell, name, runs, tracking_uri).record
     what = f"sweep {name}" if record is None else f"cell {record.key}"
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
@@ -267,13 +265,10 @@ def rm(
                 locks.callback(archive.lock(sweep).release)
         keys = archive.own_keys(sweeps) if record is None else [record.key]
         studies = _stored_studies(runs, keys)
-        client = open_store(options.store_of(runs, tracking_uri))
-        experiments = [str(each.experiment_id) for each in client.search_experiments()]
-        tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps]
-        count = sum(
-            delete_runs(client, experiments, tagged(each))
-            for each in tags or [{CELL_KEY: key} for key in keys]
-        )
+        store = client.open_store(options.store_of(runs, tracking_uri))
+        experiments = [str(each.experiment_id) for each in store.search_experiments()]
+        tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps] or [{CELL_KEY: keys[0]}]
+        count = sum(queries.delete_runs(store, experiments, tagged(each)) for each in tags)
         for study in studies:
             study.remove()
         for key in keys:
@@ -312,28 +307,23 @@ def register(
     Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
     """
     import dcs
-    from dcs_tracking.store.client import pages, redact
-    from dcs_tracking.store.queries import find_cell
-    from dcs_tracking.store.serving import (
-        check_registered_names,
-        log_cell_scheme,
-        log_scheme,
-        register_model,
-    )
+    from dcs_tracking.store import client, queries, serving
 
-    check_registered_names(name, alias)
+    serving.check_registered_names(name, alias)
     uri = options.store_of(runs, tracking_uri)
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
-        model_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
+        folder = Path(run).absolute().parent
+        model_id = serving.log_scheme(uri, scheme, output=runs, name=folder.name)
     else:
-        model_id = log_cell_scheme(uri, options.recorded(find_cell, run, runs, tracking_uri))
+        cell = options.recorded(queries.find_cell, run, runs, tracking_uri)
+        model_id = serving.log_cell_scheme(uri, cell)
     with console.status("registering the model"):
-        version = register_model(uri, model_id, name, alias=alias)
+        version = serving.register_model(uri, model_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
     console.print(f"version {version} of model {name!r} registered: models:/{model_id}")
-    console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
+    console.print(f"{client.pages(uri)}/models/{quote(name)}/versions/{version}")
     console.print("next:")
-    variable = f"MLFLOW_TRACKING_URI={shlex.quote(redact(uri))}"
+    variable = f"MLFLOW_TRACKING_URI={shlex.quote(client.redact(uri))}"
     serve = f"mlflow models serve -m {shlex.quote(served)} --env-manager local --port 5001"
     console.print(f"  {variable} {serve}")

@@ -22,8 +22,6 @@ from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
-    from dcs.scoring import LabelRule
-    from dcs.scoring.chat import Tokenizer
     from dcs_workflows.config.sweep import SweepConfig
     from dcs_workflows.plan import Budget, SweepPlan
     from dcs_workflows.tables import StoredTables, TableRequest
@@ -191,45 +189,34 @@ def show(
     Example: `dcs tasks show reviews --shots N --model gpt2`
     """
     from dcs.prompting.files import get_task
-    from dcs.prompting.tasks import parse_shots, render_prefix, render_query, select_demonstrations
+    from dcs.prompting.tasks import parse_shots
+    from dcs.scoring.generation import PromptSet
+    from dcs.scoring.labels import read_label_words
     from dcs.scoring.models import load_tokenizer
     from dcs_workflows.config.sweep import PromptsConfig, configured
 
     config = configured(PromptsConfig, sets=settings, models=[model], tasks=[name])
     task = get_task(name, data)
-    demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
-    text = task.examples("test")[0]
-    prefix = render_prefix(task, demonstrations)
-    query = render_query(task, text.text)
-    scoring = config.scoring
-    tokenizer = load_tokenizer(model, scoring.prompt)
+    chosen = PromptSet.select(task, shots=parse_shots(shots), seed=seed, limit=1)
+    prefix, (*_, query), words = chosen.prompts()
+    tokenizer = load_tokenizer(model, config.scoring.prompt)
     (prompt,), space = tokenizer.render(prefix, [query])
     (ids,) = tokenizer.encode([prompt])
-    words = [space + word for word in task.label_words]
     typer.echo(prompt)
     console.print(
         "",
         f"prompt: {'plain text' if tokenizer.template is None else 'chat'}",
-        f"label words: {', '.join(task.label_words)}",
-        f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
+        f"label words: {', '.join(words)}",
+        f"demonstrations: {', '.join(e.id for e in chosen.demonstrations.examples) or 'none'}",
         f"number of tokens: {len(ids)}",
-        _describe_labels(tokenizer, prompt, words, scoring.label_rule),
         sep="\n",
     )
     pieces = (tokenizer.describe(token).replace("\n", "\\n") for token in ids)
     typer.echo(f"tokens of {model}:\n{'|'.join(pieces)}")
-
-
-def _describe_labels(tokenizer: Tokenizer, prompt: str, words: list[str], rule: LabelRule) -> str:
-    from dcs.errors import ScoringError
-    from dcs.scoring.labels import read_label_words
-
-    try:
-        found, rule = read_label_words(tokenizer, prompt, words, rule)
-    except ScoringError as error:
-        return f"label tokens: no rule applies: {error}"
+    words = [space + word for word in words]
+    found, rule = read_label_words(tokenizer, prompt, words, config.scoring.label_rule)
     shown = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
-    return f"label tokens ({rule}): {', '.join(shown)}"
+    console.print(f"label tokens ({rule}): {', '.join(shown)}")
 
 
 def quickstart(
@@ -365,9 +352,7 @@ def _run(
         console.print(spent, style="yellow")
     else:
         show_results(records, plan.output / "results" / f"{whole.name}.csv")
-    console.print(report.message)
-    if report.address is not None:
-        console.print(f"sweep {whole.name}: {report.address}")
+    options.show_report(report, f"sweep {whole.name}:")
     console.print(f"written to {plan.output} in {time.perf_counter() - console.started:.0f} s")
     console.print(
         f"next: dcs runs {whole.name} {options.place(plan.output, uri)} lists the cells, "
@@ -407,9 +392,7 @@ def sync(
     with console.status("recording in MLflow"):
         reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri, restore=restore)
     for report in reports:
-        console.print(report.message)
-        if report.address:
-            console.print(report.address)
+        options.show_report(report, "sweep:")
     if not reports:
         console.print(f"nothing to record: all finished cells in {runs} are recorded")
     summary = {"sweeps": [asdict(report) for report in reports]}

@@ -34,7 +34,14 @@ _FORMATS = (".parquet", ".csv", ".tsv", ".jsonl")
 #: Files beside a scheme, with its rows: its front, and the page of the result.
 FRONT, RESULT = "front.json", "result.html"
 
-Scheme = Annotated[Path, argument("SCHEME", "scheme.json of dcs tune.")]
+
+def _scheme_file(path: Path) -> Path:
+    return path / "scheme.json" if path.is_dir() else path
+
+
+Scheme = Annotated[
+    Path, argument("SCHEME", "scheme.json of dcs tune, or its folder.", callback=_scheme_file)
+]
 Written = Annotated[
     Path | None,
     option(
@@ -207,9 +214,7 @@ def tune(
         # Last, since opening the store takes longer than most results.
         with console.status("recording in MLflow"):
             report = recorder.finish()
-    console.print(report.message)
-    if report.address is not None:
-        console.print(f"cell {record.key[:8]} in {report.address}")
+    options.show_report(report, f"cell {record.key[:8]} in")
     console.print(f"next: {options.ui_command(output, tracking_uri)}, or {applied}", style="bold")
     summary = {
         "scheme": path.absolute(),
@@ -272,9 +277,7 @@ def _finish(
 
 
 def pick(
-    scheme: Annotated[
-        Path, argument("SCHEME", "scheme.json of dcs tune, or its folder; is overwritten.")
-    ],
+    scheme: Scheme,
     prefer: Prefer = None,
     margin: Margin = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
@@ -282,14 +285,15 @@ def pick(
 ) -> None:
     """Pick another point of the front that dcs tune wrote beside a scheme, without refitting.
 
+    The scheme is overwritten.
+
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
     from dcs.evaluation.drift import describe_rows
     from dcs_workflows.study.cell import evidence, predictions
     from dcs_workflows.tables import FITTED, HELD_OUT
 
-    path = scheme / "scheme.json" if scheme.is_dir() else scheme
-    old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
+    old, front = dcs.CorrectionScheme.load(scheme), scheme.with_name(FRONT)
     if not front.exists():
         raise SchemeError(
             f"{front}: does not exist; dcs tune writes a front only for methods that compare "
@@ -303,7 +307,7 @@ def pick(
     # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}
     new = replace(new, combination=old.combination, inputs=old.inputs)
-    files = (path.with_name(name) for name in (FITTED, HELD_OUT))
+    files = (scheme.with_name(name) for name in (FITTED, HELD_OUT))
     fitted, held_out = (dcs.ProbabilityTable.read(f) if f.exists() else None for f in files)
     # Schemes of several tables have no reference.
     if "reference" in provenance:
@@ -314,9 +318,11 @@ def pick(
         # dcs tune does not overwrite it.
         provenance["picked"] = True
     new = replace(new, provenance=provenance)
-    _finish(path, new, picked, {"optimization": fitted, "test": held_out})
+    _finish(scheme, new, picked, {"optimization": fitted, "test": held_out})
     same = picked.chosen == before.chosen
-    console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
+    console.print(
+        f"{scheme}: {'unchanged, the same' if same else 'now another'} point of the front"
+    )
 
 
 def evaluate(

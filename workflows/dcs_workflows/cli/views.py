@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Prefer, Preference
 from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
-from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, marked, method_title
+from dcs_tracking.results.cells import MEASURES, Cells, marked, method_title
 from dcs_tracking.store.views import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.sweeps import announce
@@ -77,9 +76,6 @@ def show_plan(plan: SweepPlan) -> None:
     """Print the axes of a sweep, how much of it is finished, and what is missing."""
     console.print(headline(plan), *_axes(plan), sep="\n")
     announce(plan.missing_tables.values())
-    if not plan.has_work:
-        console.print("nothing to do")
-        return
     unscored = counted(len(plan.missing_tables), "table")
     missing = counted(plan.n_cells - len(plan.ended), "cell")
     console.print(f"to do: {unscored} to score, {missing} to compute")
@@ -140,16 +136,13 @@ def _results_table(cells: Cells, *, means: bool) -> Table:
     several = not means or cells.frame["shots"].nunique() > 1
     shots = ["shots"] if several and cells.frame["shots"].notna().any() else []
     rows = cells.estimates([*shots, "method", *(axis.name for axis in axes)])
-    if means:
-        others = [name for name in MEASURE_COLUMNS if not name.endswith("mean")]
-        rows = rows.assign(**dict.fromkeys(others, math.nan))
     settings = (f"{axis.title} " for axis in axes)
     heads = (METRICS[measure].head for measure in MEASURES)
     table = new_table(*shots, "method ", *settings, *heads)
     for row in rows.to_dict("records")[:_MOST_ROWS]:
         method = row["method"]
         settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
-        metrics = (marked(row, measure) for measure in MEASURES)
+        metrics = (percent(row[f"{m}_mean"]) if means else marked(row, m) for m in MEASURES)
         named = ["" if row[name] is None else str(row[name]) for name in shots]
         style = "" if method == UNCORRECTED else "bold"
         table.add_row(*named, method_title(method), *settings, *metrics, style=style)
