@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -92,13 +93,15 @@ def disturbed_sweep(
     return done
 
 
-def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every cell that has a study raise, for lack of its tables."""
+def poison(monkeypatch: pytest.MonkeyPatch, *, deadly: bool = False) -> None:
+    """Let every cell that has a study raise, for lack of its tables, or end its process."""
 
     def run(cells, tables, *more):
         # On a worker nothing is patched: this is the real one.
         from dcs_workflows.cluster.driver import run_cells
 
+        if deadly and cells[0].tuner is not None:
+            os.abort()
         return run_cells(cells, tables if cells[0].tuner is None else {}, *more)
 
     monkeypatch.setattr("dcs_workflows.cluster.driver.run_cells", run)

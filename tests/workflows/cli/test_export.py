@@ -21,6 +21,7 @@ from dcs.scoring import load_scorer, resolve_model
 from dcs.scoring.labels import read_label_words
 from dcs.scoring.models import load_tokenizer
 from dcs_workflows.cli.production import export
+from tests.dcs.biased import biased_table
 from tests.dcs.refusals import refuses
 
 WORDS = ("good", "bad")
@@ -45,12 +46,7 @@ def test_others_are_refused(made: dcs.CorrectionScheme, name: str, tmp_path: Pat
 
 
 def test_a_front_says_what_offsets_would_cost(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    labels = rng.integers(2, size=300)
-    logits = rng.normal(size=(300, 2)) + [1.5, 0.0]
-    logits[np.arange(300), labels] += 2.0
-    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    points = dcs.fit_scheme(probs, labels, classes=WORDS).points
+    points = dcs.fit_scheme(*biased_table(300, 2), classes=WORDS).points
     best = max(points, key=lambda point: point.score)
     offsets = replace(best, scheme=scheme(Weight(0.5), DONT_CHANGE), cobias=best.cobias + 0.001)
     fitted = dcs.FittedScheme((offsets, *points), dcs.Preference("balance"))

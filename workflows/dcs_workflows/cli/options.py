@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from dcs.errors import ConfigError, show
+from dcs.errors import ConfigError, redact, show
 from dcs_workflows.cli.console import console
 
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
     from dcs_tracking import Recorder, RecorderReport
-    from dcs_tracking.archive import TrackingSettings
+    from dcs_workflows.config.sweep import SweepConfig
 
 _Found = TypeVar("_Found")
 
@@ -43,10 +44,7 @@ Models = Annotated[
 Engine = Annotated[
     str | None, option("NAME", "Scoring engine: transformers, vllm, openai or a plug-in.")
 ]
-_LIMIT = "Maximum number of texts per split."
-Limit = Annotated[int | None, option("ROWS", _LIMIT, min=1)]
-#: Of a sweep: fewer are refused by its configuration.
-SweepLimit = Annotated[int | None, option("ROWS", _LIMIT, min=20)]
+Limit = Annotated[int | None, option("ROWS", "Maximum number of texts per split.")]
 
 
 def _output(value: Path) -> Path:
@@ -170,15 +168,20 @@ def reading(choices: Sequence[str] | None) -> Reading:
 
 
 def recording(
-    tracking_uri: str | None, *, output: Path, tracking: TrackingSettings, **options: Any
+    tracking_uri: str | None, config: SweepConfig, *, params: Mapping[str, Any], **options: Any
 ) -> Recorder:
-    """Return a recorder configured by `tracking`, with warnings printed on the terminal."""
+    """Return a recorder of a sweep, with warnings printed on the terminal."""
     from dcs_tracking import Recorder
 
+    # A sweep of tables has no prompts.
+    unused = {"models", "tasks", "shots"} if config.tables else None
+    # Server addresses may contain a password.
+    own = json.loads(redact(config.model_dump_json(exclude=unused)))
     return Recorder(
         tracking_uri,
-        output=output,
-        **tracking.model_dump(),
+        experiment=config.name,
+        sweep_params={**params, **own},
+        **config.tracking.model_dump(),
         warn=lambda line: typer.secho(line, fg="yellow", err=True),
         **options,
     )

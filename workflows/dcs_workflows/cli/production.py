@@ -88,8 +88,6 @@ def predict(
     kept = [row for row in range(len(rows)) if row not in reasons]
     for row, reason in [*reasons.items()][:_LISTED]:
         console.print(f"{texts}: row {row + 1}: {reason}")
-    if len(reasons) > _LISTED:
-        console.print(f"and {len(reasons) - _LISTED} more rows")
     if not kept:
         raise ConfigError(f"{texts}: no row could be scored")
     probs = probs[kept]

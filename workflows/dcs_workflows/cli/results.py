@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -68,15 +68,13 @@ def report(
         page = render_report(stored, title=title, link=link, archive=Archive(runs))
         atomic_write_text(output, page)
         if files is not None:
-            made: dict[str, str | bytes] = {**table_files(cells)}
-            made |= figure_files(overview_figures(cells))
+            made: dict[str, Any] = {**table_files(cells), **figure_files(overview_figures(cells))}
             write_together({files / Path(name).name: made[name] for name in made})
         try:
-            logged = [queries.log_report(uri, each, page) for each in experiments]
+            for each in experiments:
+                queries.log_report(uri, each, page)
         except (ConfigError, TrackingError) as error:
-            logged, unlogged = [], error
-    for run in filter(None, logged):
-        console.print(f"sweep {run.info.run_name}: {link(run.info)}")
+            unlogged = error
     links = f"its links need {options.ui_command(runs, tracking_uri)}"
     console.print(f"{len(cells.records)} cells reported in {output}; {links}", style="bold")
     if unlogged:
@@ -323,7 +321,6 @@ def register(
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
     console.print(f"version {version} of model {name!r} registered: models:/{model_id}")
     console.print(f"{client.pages(uri)}/models/{quote(name)}/versions/{version}")
-    console.print("next:")
     variable = f"MLFLOW_TRACKING_URI={shlex.quote(client.redact(uri))}"
     serve = f"mlflow models serve -m {shlex.quote(served)} --env-manager local --port 5001"
-    console.print(f"  {variable} {serve}")
+    console.print(f"next:\n  {variable} {serve}")

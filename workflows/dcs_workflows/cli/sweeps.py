@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcs.errors import ConfigError, origin, redact
+from dcs.errors import ConfigError, origin
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import STOP, conclude, console, new_table, progress_bar
 from dcs_workflows.cli.options import argument, flag, option
@@ -92,11 +91,10 @@ def _holds_others(folder: Path, tables: Mapping[str, ProbabilityTable]) -> bool:
     """Return whether a folder has tables with other numbers, of which no row is missing."""
     from dcs import ProbabilityTable
 
-    files = {folder / f"{split}.parquet": table.digest for split, table in tables.items()}
-    old = {file: ProbabilityTable.read(file) for file in files if file.exists()}
-    return any(table.digest != files[file] for file, table in old.items()) and not any(
-        table.provenance.missing_rows for table in old.values()
-    )
+    files = {split: folder / f"{split}.parquet" for split in tables}
+    old = {split: ProbabilityTable.read(file) for split, file in files.items() if file.exists()}
+    lacking = any(table.provenance.missing_rows for table in old.values())
+    return not lacking and any(old[split].digest != tables[split].digest for split in old)
 
 
 def table_name(request: TableRequest) -> str:
@@ -247,7 +245,7 @@ def sweep(
     only: Annotated[
         list[str] | None, option("AXIS=VALUE,...", "Restrict the cells: tasks=trec,rte")
     ] = None,
-    limit: options.SweepLimit = None,
+    limit: options.Limit = None,
     settings: options.Settings = None,
     dry_run: Annotated[
         bool, flag("--dry-run", "Only print the axes and the remaining work.")
@@ -315,17 +313,12 @@ def _run(
 
     console.print(headline(plan))
     announce(plan.missing_tables.values())
-    # A sweep of tables has no prompts.
-    unused = {"models", "tasks", "shots"} if whole.tables else None
-    # Server addresses may contain a password.
-    params = json.loads(redact(whole.model_dump_json(exclude=unused)))
     with options.recording(
         uri,
+        whole,
+        params={},
         output=plan.output,
-        tracking=whole.tracking,
-        experiment=whole.name,
         sweep_key=sweep_key(whole),
-        sweep_params=params,
         varies=plan.varies,
         run_name=whole.name,
     ) as recorder:

@@ -167,8 +167,7 @@ def tune(
     # Loaded now, since it may be the one that is replaced.
     before = None if earlier is None else dcs.CorrectionScheme.load(earlier)
     if before is not None:
-        advice = "order the same classes as there with --read classes=A,B,..."
-        _check_classes(f"--earlier {earlier}", before, rows["test"].classes, advice)
+        _check_classes(f"--earlier {earlier}", before, rows["test"].classes)
     path = output / f"{name}-{method}" / "scheme.json"
     (cells,) = plan.cells.values()
     keys = {cell.method: cell.key for cell in cells}
@@ -183,14 +182,10 @@ def tune(
     ((source, *_),) = plan.sources.values()
     with options.recording(
         tracking_uri,
+        plan.config,
+        params={"method": method},
         output=output,
-        tracking=config.tracking,
-        experiment="tune",
         sweep_key=content_key({"cells": [*keys.values()]}),
-        sweep_params={
-            "method": method,
-            **plan.config.model_dump(mode="json", exclude={"models", "tasks", "shots"}),
-        },
         # What names the table, since all that are tuned are in one experiment.
         varies=("task",) if source.model == source.task else ("task", "model", "shots"),
         run_name=name,
@@ -226,13 +221,11 @@ def tune(
     conclude(summary, pending=not report.complete)
 
 
-def _check_classes(
-    source: str, scheme: CorrectionScheme, classes: Sequence[str], advice: str
-) -> None:
+def _check_classes(source: str, scheme: CorrectionScheme, classes: Sequence[str]) -> None:
     if scheme.classes != tuple(classes):
         raise SchemeError(
             f"{source}: is for the classes {quoted(scheme.classes)}, in this order; the rows have "
-            f"{quoted(classes)}; {advice}"
+            f"{quoted(classes)}; order them with --read classes=A,B,..., or give it other rows"
         )
 
 
@@ -353,14 +346,11 @@ def evaluate(
                 f"{path}: requires the tables {quoted(each.inputs)}; correct them with dcs "
                 "apply, then evaluate its output"
             )
-        _check_classes(str(path), each, rows.classes, "evaluate it on its own")
+        _check_classes(str(path), each, rows.classes)
         schemes[str(path) if name in schemes else name] = each
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
     if by is not None:
-        console.print(
-            f"corrected by {by}; of rows that it was fitted on, these metrics are optimistic",
-            style="yellow",
-        )
+        console.print(f"corrected by {by}: optimistic on rows it was fitted on", style="yellow")
     warn_of_fitted_rows(rows, loaded)
 
 

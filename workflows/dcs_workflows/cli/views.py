@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,11 +41,8 @@ from dcs_workflows.parallel import repeating
 from dcs_workflows.plan import ORIGINS, Progress, SweepPlan, counted
 from dcs_workflows.tables import FITTED, Rows
 
-#: Interval between progress lines if the output is not a terminal.
-_LINE_SECONDS = 30.0
-
-#: Interval between updates of the progress while nothing changes.
-_SHOW_SECONDS = 2.0
+#: Interval between updates of the progress, and between its lines if there is no terminal.
+_SHOW_SECONDS, _LINE_SECONDS = 1.0, 30.0
 
 #: Units of work that are shown per second.
 _RATES: Final = ("prompts", "trials")
@@ -119,9 +116,7 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
     for record in failed[:_MOST_FAILURES]:
         console.print(f"failed {cell_name(record)}: {record.reason}", style="red")
     if failed:
-        more = len(failed) - _MOST_FAILURES
-        also = f"{more} more failed, --json lists them; " if more > 0 else ""
-        console.print(f"{also}add --retry-failed to compute the failed cells again")
+        console.print(f"{len(failed)} failed, --json lists them; add --retry-failed to try again")
     console.print(f"a row per cell: {file}" if cells.records else "")
 
 
@@ -187,20 +182,10 @@ def progress_line(progress: Progress, now: float) -> str:
 @contextmanager
 def sweep_progress(progress: Progress) -> Iterator[None]:
     """Show progress while the block runs: live on a terminal, periodic lines otherwise."""
-    with console.status("") as status:
-        printed = time.monotonic()
-
-        def show(progress: Progress) -> None:
-            nonlocal printed
-            now = time.monotonic()
-            line = progress_line(progress, now)
-            status.update(line)
-            if not console.is_terminal and now >= printed + _LINE_SECONDS:
-                printed = now
-                console.print(line)
-
-        progress.show = show
-        with repeating(lambda: show(progress), _SHOW_SECONDS):
+    with console.status(progress_line(progress, time.monotonic())) as status:
+        show: Callable[[str], None] = status.update if console.is_terminal else console.print
+        seconds = _SHOW_SECONDS if console.is_terminal else _LINE_SECONDS
+        with repeating(lambda: show(progress_line(progress, time.monotonic())), seconds):
             yield
 
 
@@ -215,13 +200,10 @@ def show_tuned(
     if held_out.labelled.any():
         judged = held_out.only_labelled()
         show_judgement(f"{name}: % of {judged.n_rows} held-out rows", judged, schemes)
-    elif labelled:
-        console.print("No held-out row has a label, so nothing can be evaluated.", style="yellow")
     else:
         console.print(
-            "No row has a label: this is batch calibration, which makes the mean probabilities of "
-            "all classes equal. Its effect on accuracy and COBias is unknown without labels; "
-            "label a few hundred rows and tune again.",
+            f"No {'held-out ' if labelled else ''}row has a label, so the effect on accuracy and "
+            "COBias is unknown; label a few hundred rows and tune again.",
             style="yellow",
         )
 
