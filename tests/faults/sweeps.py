@@ -17,6 +17,7 @@ from dcs_tracking.store import queries
 from dcs_workflows.cluster.sweep import run_here, run_sweep
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings
 from dcs_workflows.plan import Budget, Progress, plan_sweep, sweep_key
+from tests.workflows.conftest import QUICK
 
 CONFIG = SweepConfig(
     name="disturbed",
@@ -25,11 +26,7 @@ CONFIG = SweepConfig(
     seeds=(0, 1),
     methods=("icl", "dnip", "dcs"),
     limit=200,
-    tuner=TunerSettings(
-        trials=40,
-        judge={"development": 0.3},
-        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
-    ),
+    tuner=TunerSettings(**QUICK | {"trials": 40}),
     tracking={"trials": "none", "figures": "none"},
 )
 #: Little beside the scoring.

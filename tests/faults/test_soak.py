@@ -110,10 +110,7 @@ def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, t
                 written = len(kept_files(output))
                 if name == "worker" and written == CELLS:  # only recording is left
                     continue
-                print(
-                    f"{time.monotonic() - started:.0f} s: {written} cells, ends: {name}",
-                    flush=True,
-                )
+                print(f"{written} cells, ends: {name}", flush=True)
                 faults[name]()
                 deaths[name] += 1
         finally:
