@@ -132,15 +132,26 @@ def _show_remarks(request: TableRequest, stored: StoredTables) -> None:
             console.print(f"{request.label}: {line}")
 
 
-def announce(requests: Iterable[TableRequest]) -> None:
-    """Print the maximum number of requests to each model before the first prompt is scored."""
+def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
+    """Print the maximum number of requests to each server before the first prompt is scored.
+
+    Parameters
+    ----------
+    requests : iterable of TableRequest
+        Tables to score.
+    local : bool
+        Whether to print those to engines that run locally, too.
+    """
+    from dcs.scoring import engine_trait
+
     counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
-        address = request.scoring.base_url
-        address = origin(address) if address else request.scoring.engine
-        # A server may return one sample per request.
-        samples = request.scoring.votes or 1
-        counts[request.model, address] += samples * len(request.prompts.texts)
+        if local or engine_trait(request.scoring.engine, "served"):
+            address = request.scoring.base_url
+            address = origin(address) if address else request.scoring.engine
+            # A server may return one sample per request.
+            samples = request.scoring.votes or 1
+            counts[request.model, address] += samples * len(request.prompts.texts)
     for (model, address), number in counts.items():
         console.print(f"{model} at {address}: at most {number:,} requests")
 

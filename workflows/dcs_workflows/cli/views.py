@@ -72,7 +72,7 @@ def headline(plan: SweepPlan) -> str:
 def show_plan(plan: SweepPlan) -> None:
     """Print the axes of a sweep, how much of it is finished, and what is missing."""
     console.print(headline(plan), *_axes(plan), sep="\n")
-    announce(plan.missing_tables.values())
+    announce(plan.missing_tables.values(), local=True)
     unscored = counted(len(plan.missing_tables), "table")
     missing = counted(plan.n_cells - len(plan.ended), "cell")
     console.print(f"to do: {unscored} to score, {missing} to compute")
