@@ -121,10 +121,10 @@ def _direct(parameter: typer.CallbackParam, value: bool) -> bool:
     return value
 
 
-#: These two direct the output of the console themselves.
 _JSON = "Print a summary in JSON; all else goes to stderr."
-AsJson = Annotated[bool, flag("--json", _JSON, callback=_direct)]
 _QUIET = "Print only warnings and errors."
+#: These two direct the output of the console themselves.
+AsJson = Annotated[bool, flag("--json", _JSON, callback=_direct)]
 Quiet = Annotated[bool, flag("--quiet", _QUIET, "-q", callback=_direct)]
 Read = Annotated[
     list[str] | None,
@@ -151,8 +151,8 @@ def named_values(option: str, texts: Sequence[str] | None, *, example: str) -> d
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or key in found:
-            must = "is given twice; give it once" if equals else "must be KEY=VALUE"
-            raise ConfigError(f"{option} {show(text)}: {must}, such as {example}")
+            must = f"must be KEY=VALUE, each key once, such as {example}"
+            raise ConfigError(f"{option} {show(text)}: {must}")
         found[key] = value
     return found
 

@@ -95,12 +95,10 @@ def _pooled(sweeps: Iterable[str], runs: Path, tracking_uri: str | None) -> list
             found[key] = cell
             other, first = owners.setdefault(without_rows(cell.record.identity), (name, key))
             if key != first:
-                advice = (
-                    "report each alone" if name != other else f"delete one: dcs rm {first[:8]}"
-                )
                 raise ConfigError(
                     f"{other} and {name}: cells {first[:8]} and {key[:8]} differ only in their "
-                    f"rows, as by held_out or limit, so that they have no mean; {advice}"
+                    "rows, as by held_out or limit, so that they have no mean; report sweeps "
+                    f"alone, or delete a cell: dcs rm {first[:8]}"
                 )
     return list(found.values())
 
