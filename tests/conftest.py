@@ -10,6 +10,7 @@ import secrets
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -154,18 +155,29 @@ def page() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all processes of this run."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Let the other processes of this run wait while the block runs."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def empty_store(together: Path) -> Path:
     """A SQLite file with MLflow's tables: making them takes seconds, copying it does not."""
     from dcs_tracking.store.client import default_tracking_uri, open_client
 
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # the first of the processes makes it for all
-    with (folder / "store.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "mlflow.db").exists():
-            open_client(default_tracking_uri(folder))
-    return folder / "mlflow.db"
+    with alone(together / "store.lock"):  # the first of the processes makes it for all
+        if not (together / "mlflow.db").exists():
+            open_client(default_tracking_uri(together))
+    return together / "mlflow.db"
 
 
 @pytest.fixture(scope="session")

@@ -77,19 +77,27 @@ def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def ray_head(port: int, *, cpus: int = 2) -> Iterator[tuple[int, str]]:
-    """Run ``ray start --head`` on loopback; give its process id and its address for jobs."""
+def ray_node(port: int, *, cpus: int = 2, head: bool = True) -> Iterator[tuple[int, str]]:
+    """Run a head on loopback, or a node that joins one; give its process id and its address.
+
+    That of a head is for jobs. The process is above all others of the node.
+    """
     dashboard, agent = free_ports(2)
-    # Sockets of Ray have a limit on the length of their path, which pytest's folders exceed.
-    folder = Path(f"/tmp/ray-dcs-{os.getpid()}")
-    command = ["ray", "start", "--head", "--block", f"--port={port}", f"--num-cpus={cpus}"]
-    command += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
-    command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
+    # Sockets of Ray have a limit on the length of their path, which pytest's folders exceed; in
+    # one folder the nodes of a machine would clear away each other's files of jobs.
+    folder = Path(f"/tmp/ray-dcs-{os.getpid()}-{agent}")
+    command = ["ray", "start", "--block", f"--num-cpus={cpus}", f"--temp-dir={folder}"]
     # The fixed default may be taken by another Ray on this machine; jobs are started there.
-    command += [f"--dashboard-agent-listen-port={agent}"]
-    address = f"http://127.0.0.1:{dashboard}"
+    command += ["--node-ip-address=127.0.0.1", f"--dashboard-agent-listen-port={agent}"]
+    address = f"http://127.0.0.1:{dashboard if head else agent}"
+    if head:
+        command += ["--head", f"--port={port}"]
+        command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
+    else:
+        command.append(f"--address=127.0.0.1:{port}")
     try:
-        with running(command, f"{address}/api/gcs_healthz") as pid:
+        health = "gcs_healthz" if head else "local_raylet_healthz"
+        with running(command, f"{address}/api/{health}") as pid:
             yield pid, address
     finally:
         shutil.rmtree(folder, ignore_errors=True)

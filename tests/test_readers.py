@@ -167,10 +167,8 @@ def spoiled(draw: st.DrawFn, content: Any) -> Any:
     changed = copy.deepcopy(content)
     parent, key, node = None, None, changed
     while isinstance(node, dict | list) and node and (parent is None or draw(st.integers(0, 2))):
-        parent, key = (
-            node,
-            draw(st.sampled_from(range(len(node)) if isinstance(node, list) else list(node))),
-        )
+        keys = range(len(node)) if isinstance(node, list) else list(node)
+        parent, key = node, draw(st.sampled_from(keys))
         node = node[key]
     odd = copy.deepcopy(draw(st.sampled_from(ODD)))
     how = draw(st.sampled_from(("replace", "replace", "remove", "add")))

@@ -31,23 +31,21 @@ def _audit(folder: Path, *options: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("vulnerable", "code"), [((), 3), (("django",), 0), (("django", "scipy"), 1)]
+    ("vulnerable", "code"), [((), 3), (("django",), 0), (("django", "scipy"), 1), (None, 3)]
 )
-def test_the_verdict(vulnerable: tuple[str, ...], code: int, tmp_path: Path) -> None:
+def test_the_verdict(vulnerable: tuple[str, ...] | None, code: int, tmp_path: Path) -> None:
+    """Of services that know such packages, or of one that does not answer."""
+
     def known(_: object, sent: bytes) -> bytes:
         package = json.loads(sent)["package"]
         fault = {"id": "X-1", "summary": "", "affected": [{"package": package, "ranges": []}]}
-        return json.dumps({"vulns": [fault]} if package["name"] in vulnerable else {}).encode()
+        found = {"vulns": [fault]} if package["name"] in (vulnerable or ()) else {}
+        return json.dumps(found).encode()
 
-    with answering(200, known) as address:
+    with answering(200, known) as served:
+        address = served if vulnerable is not None else f"http://127.0.0.1:{free_port()}"
         options = ("--vulnerability-service=osv", f"--osv-url={address}/")
         assert _audit(tmp_path, *options) == code
-
-
-@pytest.mark.slow
-def test_a_service_that_does_not_answer(tmp_path: Path) -> None:
-    address = f"http://127.0.0.1:{free_port()}/"
-    assert _audit(tmp_path, "--vulnerability-service=osv", f"--osv-url={address}") == 3
 
 
 _LOGITS = np.log([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.25, 0.5, 0.25]]).astype(np.float32)

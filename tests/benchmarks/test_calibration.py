@@ -30,21 +30,11 @@ def test_texts_are_repeated_with_other_probabilities() -> None:
 
 
 def test_claims_broken_are_counted() -> None:
-    rows = [
-        {
-            "rule": rule,
-            "kind": kind,
-            "accuracy": accuracy,
-            "cobias": -2.0,
-            "margin": 0.5,
-            "unchanged": False,
-            "estimate": 0.0,
-            "error": 0.6,
-        }
-        for rule in ("default", "balance")
-        for kind, accuracy in (("calibrated", -0.6), ("shifted", 1.0), ("copies", -0.4))
-    ]
-    text = calibration.guarantee_table(pd.DataFrame(rows))
+    kinds = {"kind": ["calibrated", "shifted", "copies"], "accuracy": [-0.6, 1.0, -0.4]}
+    rules = pd.DataFrame({"rule": ["default", "balance"]})
+    rows = rules.merge(pd.DataFrame(kinds), how="cross")
+    about = {"cobias": -2.0, "margin": 0.5, "unchanged": False, "estimate": 0.0, "error": 0.6}
+    text = calibration.guarantee_table(rows.assign(**about))
     assert "default: claim broken in 1 of 3 all worlds, 33.3 %" in text
     assert "default: claim broken in 1 of 2 regular worlds, 50.0 %" in text
     assert "Share of the gain in COBias: 100%" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,11 @@ def test_rows_apart_are_not_among_the_fitted_ones() -> None:
 
 def test_changes_are_paired_by_table_and_split(tmp_path: Path) -> None:
     about = {"ratio": 3 / 7, "judged": 26, "seconds": 1.0, "accuracy": 60.0, "cobias": 5.0}
-    lines = []
-    for table, gain in (("a", 1.0), ("b", 0.0)):
-        for seed in (0, 1):
-            for number in trials.TRIALS:
-                for prefer in trials.PREFERENCES:
-                    names = {"table": table, "texts": table, "seed": seed, "prefer": prefer}
-                    score = 50.0 + 10.0 * seed + (gain if number == 48 else 0.0)
-                    lines.append(json.dumps({**about, **names, "trials": number, "score": score}))
+    lines, gains = [], {"a": 1.0, "b": 0.0}
+    for table, seed, number, prefer in product(gains, (0, 1), trials.TRIALS, trials.PREFERENCES):
+        names = {"table": table, "texts": table, "seed": seed, "prefer": prefer}
+        score = 50.0 + 10.0 * seed + (gains[table] if number == 48 else 0.0)
+        lines.append(json.dumps({**about, **names, "trials": number, "score": score}))
     (file := tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n")
     *_, few, many = trials.table(file).splitlines()
     assert "| +0.00 ± 0.00 | 0 / 4 / 0 | 0 / 0 |" in few

@@ -16,6 +16,7 @@ from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
 from dcs_workflows.study.cell import compute_cell
+from tests.dcs.biased import biased_table
 from tests.tracking.cells import recorded
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import toy_cell
@@ -34,15 +35,8 @@ def prepare(name: str, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _biased(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:
-    """Return probabilities of a model that avoids the outer classes, and labels."""
-    rng = np.random.default_rng(5)
-    labels = rng.integers(len(CLASSES), size=rows)
-    logits = rng.normal(scale=0.7, size=(rows, len(CLASSES)))
-    logits[np.arange(rows), labels] += 1.6
-    logits += [-1.4, 0.3, 0.9, 0.3, -1.2]
-    probs = np.exp(logits)
-    return probs / probs.sum(axis=1, keepdims=True), labels
+def _biased() -> tuple[np.ndarray, np.ndarray]:
+    return biased_table(400, len(CLASSES))
 
 
 def _parquet(path: Path) -> None:

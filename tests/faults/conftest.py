@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import alone
 from tests.servers import free_port
 
 from .sweeps import kept, results, sweep
@@ -45,21 +44,6 @@ def _environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def together(tmp_path_factory) -> Path:
-    """The folder of all processes of this run."""
-    root = tmp_path_factory.getbasetemp()
-    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Let the other processes of this run wait while the block runs."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@pytest.fixture(scope="session")
 def cluster(_environment, together) -> Iterator[object]:
     """A head and nodes of their own, as processes of this machine, with this process joined."""
     import ray
@@ -68,7 +52,7 @@ def cluster(_environment, together) -> Iterator[object]:
     # Nobody reads its logs, and nothing scales it.
     unused = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     # One after the other: a node ends if its agents take longer than 15 s to start.
-    with _alone(together / "cluster.lock"):
+    with alone(together / "cluster.lock"):
         running = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **unused})
         ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
     yield running
@@ -80,7 +64,7 @@ def cluster(_environment, together) -> Iterator[object]:
 def undisturbed(cluster, empty_store, together) -> tuple[Path, list[dict]]:
     """A sweep that nothing happened to, computed by one process: its folder and its results."""
     output = together / "undisturbed"
-    with _alone(together / "undisturbed.lock"):
+    with alone(together / "undisturbed.lock"):
         if not output.exists():
             output.mkdir()
             shutil.copy(empty_store, output / "mlflow.db")

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
+
+import psutil
 
 DEADLINE = 300.0
 
@@ -26,35 +28,18 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLI
     raise AssertionError(f"waited {seconds:.0f} s for {what}")
 
 
-def _parents() -> dict[int, int]:
-    parents = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != "Z":
-                parents[int(folder.name)] = int(fields[1])
-    return parents
-
-
 def descendants(root: int) -> list[int]:
-    """Return the ids of all living processes below `root`."""
-    parents = _parents()
-    found, new = set(), {root}
-    while new:
-        new = {pid for pid, parent in parents.items() if parent in new} - found
-        found |= new
-    return sorted(found)
+    """Return the ids of all processes below `root`."""
+    with suppress(psutil.Error):
+        return [each.pid for each in psutil.Process(root).children(recursive=True)]
+    return []
 
 
 def title(pid: int) -> str:
-    """Return the command line of a process, "" if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-    except OSError:
-        return ""
+    """Return the command line of a process, "" if it has ended."""
+    with suppress(psutil.Error):
+        return " ".join(psutil.Process(pid).cmdline()).strip()
+    return ""
 
 
 def find_workers(root: int, name: str) -> list[int]:

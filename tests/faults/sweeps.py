@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from dcs_tracking.store import queries
 from dcs_workflows.cluster.sweep import run_here, run_sweep
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings
 from dcs_workflows.plan import Budget, Progress, plan_sweep, sweep_key
+from tests.workflows.conftest import QUICK
 
 CONFIG = SweepConfig(
     name="disturbed",
@@ -24,11 +26,7 @@ CONFIG = SweepConfig(
     seeds=(0, 1),
     methods=("icl", "dnip", "dcs"),
     limit=200,
-    tuner=TunerSettings(
-        trials=40,
-        judge={"development": 0.3},
-        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
-    ),
+    tuner=TunerSettings(**QUICK | {"trials": 40}),
     tracking={"trials": "none", "figures": "none"},
 )
 #: Little beside the scoring.
@@ -92,13 +90,15 @@ def disturbed_sweep(
     return done
 
 
-def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every cell that has a study raise, for lack of its tables."""
+def poison(monkeypatch: pytest.MonkeyPatch, *, deadly: bool = False) -> None:
+    """Let every cell that has a study raise, for lack of its tables, or end its process."""
 
     def run(cells, tables, *more):
         # On a worker nothing is patched: this is the real one.
         from dcs_workflows.cluster.driver import run_cells
 
+        if deadly and cells[0].tuner is not None:
+            os.abort()
         return run_cells(cells, tables if cells[0].tuner is None else {}, *more)
 
     monkeypatch.setattr("dcs_workflows.cluster.driver.run_cells", run)

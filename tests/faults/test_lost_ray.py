@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-from tests.servers import free_port, ray_head
+from tests.servers import free_port, ray_node
 from tests.workflows.conftest import done
 
 from .processes import descendants, end, find_worker, start_dcs, title, wait_for
@@ -33,7 +33,7 @@ def test_a_joined_head_that_is_killed_ends_the_sweep_with_one_line(scored):
     port = free_port()
     arguments = sweep_command(SimpleNamespace(address=f"127.0.0.1:{port}"), scored)
     impatient = "from dcs_workflows.cluster import connect; connect._LOST_SECONDS = 8.0"
-    with ray_head(port) as (head, _):
+    with ray_node(port) as (head, _):
         process = start_dcs(*arguments, first=impatient)
         wait_for(lambda: list(scored.glob("cells/*.json")), "the first cell")
         for pid in [head, *descendants(head)]:

@@ -13,6 +13,7 @@ from .sweeps import (
     check_complete,
     disturbed_sweep,
     of_scoring,
+    poison,
     results,
     same_cells,
     sweep,
@@ -30,7 +31,7 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monk
 
     config = CONFIG.model_copy(update={"seeds": (0,), "methods": ("icl", "dnip")})
     monkeypatch.setattr(dcs_workflows.cluster.driver, "_RETRIES", 1)
-    monkeypatch.setattr(dcs_workflows.cluster.driver, "run_cells", _deadly())
+    poison(monkeypatch, deadly=True)
     records, report = sweep(scored, config)
     assert report.pending == 0
     assert {record.identity["method"]: record.finished for record in records} == {
@@ -45,15 +46,3 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monk
     assert results(records) == same_cells(records, undisturbed[1])
     cells = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
     assert cells["status"].tolist() == ["FINISHED"] * 2
-
-
-def _deadly():
-    def run(cells, *more):
-        # On a worker nothing is patched: this is the real one.
-        from dcs_workflows.cluster.driver import run_cells
-
-        if cells[0].method == "dnip":
-            os.abort()
-        return run_cells(cells, *more)
-
-    return run

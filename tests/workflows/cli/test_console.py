@@ -74,9 +74,10 @@ def test_work_goes_on_when_nobody_reads(tmp_path):
 @pytest.mark.parametrize(
     ("failed", "pending", "code"), [({}, False, 0), ({}, True, 3), ({"key": "no"}, True, 1)]
 )
-def test_the_exit_code_says_what_is_missing(failed, pending, code, capsys):
+def test_the_exit_code_says_what_is_missing(failed, pending, code, capsys, monkeypatch):
+    monkeypatch.setattr(console, "stderr", True)
     try:
-        conclude({"cells": 2}, as_json=True, failed=failed, pending=pending)
+        conclude({"cells": 2}, failed=failed, pending=pending)
     except typer.Exit as end:
         assert end.exit_code == code
     said = json.loads(capsys.readouterr().out)
@@ -131,7 +132,7 @@ def test_what_is_printed_of_a_sweep_does_not_grow_with_its_cells(tmp_path, capsy
     show_results([*failed, *records[9:]], tmp_path / "results.csv")
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 30
-    assert "mean over these and seeds" in said and "5 more failed" in said
+    assert "mean over these and seeds" in said and "9 failed" in said
     accuracies = [r.metrics["test/accuracy"] for r in records if r.identity["method"] == "dcs"]
     assert f"{100 * np.mean(accuracies):.1f}" in said
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(records) - 9

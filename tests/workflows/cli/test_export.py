@@ -21,6 +21,7 @@ from dcs.scoring import load_scorer, resolve_model
 from dcs.scoring.labels import read_label_words
 from dcs.scoring.models import load_tokenizer
 from dcs_workflows.cli.production import export
+from tests.dcs.biased import biased_table
 from tests.dcs.refusals import refuses
 
 WORDS = ("good", "bad")
@@ -45,12 +46,7 @@ def test_others_are_refused(made: dcs.CorrectionScheme, name: str, tmp_path: Pat
 
 
 def test_a_front_says_what_offsets_would_cost(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    labels = rng.integers(2, size=300)
-    logits = rng.normal(size=(300, 2)) + [1.5, 0.0]
-    logits[np.arange(300), labels] += 2.0
-    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    points = dcs.fit_scheme(probs, labels, classes=WORDS).points
+    points = dcs.fit_scheme(*biased_table(300, 2), classes=WORDS).points
     best = max(points, key=lambda point: point.score)
     offsets = replace(best, scheme=scheme(Weight(0.5), DONT_CHANGE), cobias=best.cobias + 0.001)
     fitted = dcs.FittedScheme((offsets, *points), dcs.Preference("balance"))
@@ -65,7 +61,7 @@ def test_ids_of_a_file_and_plain_offsets(
 ) -> None:
     made, path = scheme(Weight(0.2), DONT_CHANGE), tmp_path / "scheme.json"
     made.save(path)
-    (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": 5}')
+    (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": [5]}')
     export(path, tokens=tmp_path / "ids.json")
     low, high = made.offsets.round(4)
     biases = json.loads(capsys.readouterr().out)["logit_bias"]
@@ -74,10 +70,10 @@ def test_ids_of_a_file_and_plain_offsets(
     assert json.loads(capsys.readouterr().out)["offsets"] == dict(
         zip(WORDS, made.offsets.tolist(), strict=True)
     )
-    (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": 4}')
+    (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": [4]}')
     refuses(ConfigError, export, path, tokens=tmp_path / "ids.json", names=["'bad'", "token 4"])
-    for wrong in ('{"good": 3}', '{"good": 3, "bad": -1}', '{"good": 3, "bad": [true]}'):
-        (tmp_path / "ids.json").write_text(wrong)
+    for wrong in ("", ', "bad": 5', ', "bad": [-1]', ', "bad": [true]', ', "bad": []'):
+        (tmp_path / "ids.json").write_text(f'{{"good": [3]{wrong}}}')
         names = ["'bad'", "ids.json"]
         refuses(ConfigError, export, path, tokens=tmp_path / "ids.json", names=names)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,29 +18,26 @@ from tests.workflows.conftest import done, refused
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """Return texts in the forms of the SST-5 and TREC files."""
+    """Return texts in the form of the TREC files."""
     root = tmp_path_factory.mktemp("data")
-    (root / "sst5").mkdir()
     (root / "trec").mkdir()
     kinds = ("NUM:date", "LOC:city", "HUM:ind", "DESC:def", "ENTY:food", "ABBR:exp")
     for split, count in (("train", 60), ("test", 30)):
-        rows = [json.dumps({"TEXT": f"{split} {k} .", "LBL": k % 5}) for k in range(count)]
-        (root / f"sst5/{split}.jsonl").write_text("\n".join(rows))
-        questions = [f"{kinds[k % 6]} What {split} is it {k} ?\n" for k in range(12)]
+        questions = [f"{kinds[k % 6]} What {split} is it {k} ?\n" for k in range(count)]
         (root / f"trec/{split}.txt").write_text("".join(questions))
     return root
 
 
 def test_six_tables_are_written_and_not_scored_again(data, tmp_path):
-    asked = "generate --model tiny_lm --task sst5 --shots 1 --seeds 0,1,2 --set scoring.device=cpu"
+    asked = "generate --model tiny_lm --task trec --shots 1 --seeds 0,1,2 --set scoring.device=cpu"
     command = (*asked.split(), "--data", data, "-o", tmp_path)
     assert "6 tables written" in done(*command).out
-    paths = sorted(tmp_path.glob("tables/sst5_tiny_lm_shot1_seed?/*.parquet"))
+    paths = sorted(tmp_path.glob("tables/trec_tiny_lm_shot1_seed?/*.parquet"))
     assert len(paths) == 6
     for path in paths:
         table = ProbabilityTable.read(path)
         assert table.n_rows == (59 if path.stem == "optimization" else 30)
-        assert table.classes[0] == "Terrible"
+        assert table.classes[0] == "Number"
         assert table.provenance.split == path.stem
         assert table.provenance.demonstration_seed == int(path.parent.name[-1])
     before = {path: path.read_bytes() for path in paths}
@@ -52,7 +48,7 @@ def test_six_tables_are_written_and_not_scored_again(data, tmp_path):
 
 
 def test_a_row_that_fails_is_listed_and_tried_again(data, tmp_path, monkeypatch):
-    asked = "generate --model tiny_lm --task sst5 --shots 0 --limit 30 --set scoring.device=cpu"
+    asked = "generate --model tiny_lm --task trec --shots 0 --limit 30 --set scoring.device=cpu"
     command = (*asked.split(), "--data", data, "-o", tmp_path)
 
     def fail(engine: TokenEngine, tokens: list[list[int]], word: int) -> dict[int, str]:
@@ -61,7 +57,7 @@ def test_a_row_that_fails_is_listed_and_tried_again(data, tmp_path, monkeypatch)
     with monkeypatch.context() as patched:
         patched.setattr(TokenEngine, "_unfit", fail)
         out = done(*command).out
-    assert "1 of 60 rows are missing" in out and "sst5-optimization-00007: too long" in out
+    assert "1 of 60 rows are missing" in out and "trec-optimization-00007: too long" in out
     (path,) = tmp_path.glob("tables/*/optimization.parquet")
     table = ProbabilityTable.read(path)
     assert (table.n_rows, table.provenance.missing_rows) == (29, 1)

@@ -99,7 +99,7 @@ def test_new_texts_are_labelled_as_the_tables_were(
             with pytest.raises(error, match="text"):
                 classifier.predict(odd)
     assert len(server.requests) <= asked + 2  # asks the server what it can do
-    biases = json.loads(done("export", scheme, "--model", "tiny_lm").out)["logit_bias"]
+    biases = json.loads(done("export", scheme.parent, "--model", "tiny_lm").out)["logit_bias"]
     tokens = first_tokens([*WORDS.values()], model="tiny_lm")
     assert [*biases] == [str(token) for own in tokens for token in own]
     refused("apply", scheme, "new-predicted.csv", "-o", "again.csv", says=["'corrected:unhappy'"])
@@ -142,13 +142,14 @@ def test_rows_that_moved_are_an_alarm_and_labels_settle_it(tmp_path: Path, outpu
     unlabelled = dataclasses.replace(biased, labels=np.full(biased.n_rows, -1))
     unlabelled.write(tmp_path / "same.parquet")
     store = f"sqlite:///{output}/mlflow.db"
-    out = done("check", scheme, tmp_path / "same.parquet", "--tracking-uri", store).out
+    out = done("check", scheme.parent, tmp_path / "same.parquet", "--tracking-uri", store).out
     # Most of these rows are those of the fit.
     assert "show no change" in out and "fitted on" in out
     client = mlflow.MlflowClient(store)
     experiment = client.get_experiment_by_name("checks").experiment_id
     (run,) = client.search_runs([experiment])
     assert run.data.metrics["check/p"] > 0.05 and run.info.status == "FINISHED"
+    assert run.info.run_name == "rows-dnip same.parquet"
     out = done("shares", scheme, tmp_path / "same.parquet").out
     lines = [words for line in out.splitlines() if {*(words := line.split())[:1]} & classes]
     for line, share in zip(lines, np.bincount(biased.labels) / biased.n_rows, strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcs_tracking import Archive
-from tests.servers import free_port, ray_head
+from tests.servers import free_port, ray_node
 from tests.workflows.conftest import biased_table
 
 
@@ -20,7 +20,7 @@ def test_a_submitted_sweep_computes_its_uploaded_tables(tmp_path: Path, output: 
     biased_table(60).write(folder / "mine.parquet")
     settings = "name: job\ntables: [mine.parquet]\nmethods: [icl, batch]\n"
     (folder / "small.yaml").write_text(settings)
-    with ray_head(free_port()) as (_, address):
+    with ray_node(free_port()) as (_, address):
         ray = Path(sys.executable).with_name("ray")
         command = [ray, "job", "submit", "--address", address, "--working-dir", folder, "--"]
         command += ["dcs", "sweep", "small.yaml", "--address", "auto", "--output", output]

@@ -57,25 +57,19 @@ if not console.is_terminal:
     console.width = _PIPE_WIDTH
 
 
-def direct_output(*, as_json: bool, quiet: bool) -> None:
-    """Keep stdout for a summary in JSON, or print nothing but warnings and errors."""
-    console.stderr, console.quiet, console.started = as_json, quiet, time.perf_counter()
-
-
 def conclude(
     summary: Mapping[str, Any],
     *,
-    as_json: bool,
     failed: object = None,
     pending: object = None,
     stopped: object = None,
 ) -> None:
-    """Print the summary if it is wanted, and exit.
+    """Print the summary if stdout is kept for it, and exit.
 
     The code is 1 if cells failed, 4 if work is left, 3 if some are not recorded.
     """
     code = 1 if failed else 4 if stopped else 3 if pending else 0
-    if as_json:
+    if console.stderr:
         seconds = round(time.perf_counter() - console.started, 3)
         typer.echo(json.dumps({**summary, "seconds": seconds, "exit_code": code}, default=str))
     if code:
@@ -194,7 +188,7 @@ def _one_line(text: str) -> str:
 
 def prepare_output() -> None:
     """Redact warnings and tracebacks, and escape text that the streams cannot encode."""
-    direct_output(as_json=False, quiet=False)
+    console.stderr, console.quiet, console.started = False, False, time.perf_counter()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if callable(reconfigure):

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from dcs.errors import ConfigError, show
+from dcs.errors import ConfigError, redact, show
 from dcs_workflows.cli.console import console
 
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
-    from dcs_tracking import Recorder
-    from dcs_tracking.archive import TrackingSettings
-    from dcs_tracking.records import StoredCell
+    from dcs_tracking import Recorder, RecorderReport
+    from dcs_workflows.config.sweep import SweepConfig
+
+_Found = TypeVar("_Found")
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
@@ -26,9 +28,9 @@ def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
-def flag(name: str, text: str, *short: str) -> Any:
+def flag(name: str, text: str, *short: str, **more: Any) -> Any:
     """Return an option without a value, and its text in the help."""
-    return typer.Option(name, *short, help=text)
+    return typer.Option(name, *short, help=text, **more)
 
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
@@ -42,10 +44,7 @@ Models = Annotated[
 Engine = Annotated[
     str | None, option("NAME", "Scoring engine: transformers, vllm, openai or a plug-in.")
 ]
-_LIMIT = "Maximum number of texts per split."
-Limit = Annotated[int | None, option("ROWS", _LIMIT, min=1)]
-#: Of a sweep: fewer are refused by its configuration.
-SweepLimit = Annotated[int | None, option("ROWS", _LIMIT, min=20)]
+Limit = Annotated[int | None, option("ROWS", "Maximum number of texts per split.")]
 
 
 def _output(value: Path) -> Path:
@@ -102,26 +101,31 @@ Settings = Annotated[
         callback=_settings,
     ),
 ]
-_STORE = "MLflow store, or @FILE that contains its URI; by default FOLDER/mlflow.db."
-TrackingUri = Annotated[
-    str | None, option("URI", _STORE, envvar="MLFLOW_TRACKING_URI", callback=_tracking_uri)
-]
+
+
+def _store(default: str, variable: str | None = "MLFLOW_TRACKING_URI") -> Any:
+    text = f"MLflow store, or @FILE that contains its URI; by default {default}."
+    return option("URI", text, "--tracking-uri", envvar=variable, callback=_tracking_uri)
+
+
+TrackingUri = Annotated[str | None, _store("FOLDER/mlflow.db")]
 #: Of a command that records only where it is told to.
-FiguresUri = Annotated[
-    str | None,
-    option(
-        "URI",
-        "MLflow store of the figures, or @FILE that contains its URI; by default none.",
-        "--tracking-uri",
-        envvar="MLFLOW_TRACKING_URI",
-        callback=_tracking_uri,
-    ),
-]
+FiguresUri = Annotated[str | None, _store("none")]
 #: Of a command that moves sweeps to a store: not from the environment.
-NewTrackingUri = Annotated[str | None, option("URI", _STORE, callback=_tracking_uri)]
+NewTrackingUri = Annotated[str | None, _store("FOLDER/mlflow.db", None)]
 Data = Annotated[Path | None, option("FOLDER", "Folder with task texts: FOLDER/TASK/...")]
-AsJson = Annotated[bool, flag("--json", "Print a summary in JSON; all else goes to stderr.")]
-Quiet = Annotated[bool, flag("--quiet", "Print only warnings and errors.", "-q")]
+
+
+def _direct(parameter: typer.CallbackParam, value: bool) -> bool:
+    setattr(console, "quiet" if parameter.name == "quiet" else "stderr", value)
+    return value
+
+
+_JSON = "Print a summary in JSON; all else goes to stderr."
+_QUIET = "Print only warnings and errors."
+#: These two direct the output of the console themselves.
+AsJson = Annotated[bool, flag("--json", _JSON, callback=_direct)]
+Quiet = Annotated[bool, flag("--quiet", _QUIET, "-q", callback=_direct)]
 Read = Annotated[
     list[str] | None,
     option(
@@ -147,8 +151,8 @@ def named_values(option: str, texts: Sequence[str] | None, *, example: str) -> d
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or key in found:
-            must = "is given twice; give it once" if equals else "must be KEY=VALUE"
-            raise ConfigError(f"{option} {show(text)}: {must}, such as {example}")
+            must = f"must be KEY=VALUE, each key once, such as {example}"
+            raise ConfigError(f"{option} {show(text)}: {must}")
         found[key] = value
     return found
 
@@ -164,18 +168,30 @@ def reading(choices: Sequence[str] | None) -> Reading:
 
 
 def recording(
-    tracking_uri: str | None, *, output: Path, tracking: TrackingSettings, **options: Any
+    tracking_uri: str | None, config: SweepConfig, *, params: Mapping[str, Any], **options: Any
 ) -> Recorder:
-    """Return a recorder configured by `tracking`, with warnings printed on the terminal."""
+    """Return a recorder of a sweep, with warnings printed on the terminal."""
     from dcs_tracking import Recorder
 
+    # A sweep of tables has no prompts.
+    unused = {"models", "tasks", "shots"} if config.tables else None
+    # Server addresses may contain a password.
+    own = json.loads(redact(config.model_dump_json(exclude=unused)))
     return Recorder(
         tracking_uri,
-        output=output,
-        **tracking.model_dump(),
+        experiment=config.name,
+        sweep_params={**params, **own},
+        **config.tracking.model_dump(),
         warn=lambda line: typer.secho(line, fg="yellow", err=True),
         **options,
     )
+
+
+def show_report(report: RecorderReport, what: str) -> None:
+    """Print what was recorded, and the address of what."""
+    console.print(report.message)
+    if report.address is not None:
+        console.print(f"{what} {report.address}")
 
 
 def place(output: Path, tracking_uri: str | None) -> str:
@@ -209,17 +225,11 @@ def store_of(folder: Path, tracking_uri: str | None) -> str:
     return resolve_tracking_uri(tracking_uri, folder)
 
 
-def cells_of(name: str, folder: Path, tracking_uri: str | None) -> list[StoredCell]:
-    """Return the recorded cells of a sweep, ordered as in tables."""
-    from dcs_tracking import Archive, queries
+def recorded(
+    find: Callable[..., _Found], name: str | None, folder: Path, tracking_uri: str | None
+) -> _Found:
+    """Return what a function of `dcs_tracking.queries` finds in an output folder and its store."""
+    from dcs_tracking import Archive
 
     with console.status("reading the runs"):
-        return queries.stored_cells(store_of(folder, tracking_uri), name, archive=Archive(folder))
-
-
-def cell_of(name: str, folder: Path, tracking_uri: str | None) -> StoredCell:
-    """Return a recorded cell by a name of :func:`find_cell`."""
-    from dcs_tracking import Archive, queries
-
-    with console.status("reading the runs"):
-        return queries.find_cell(store_of(folder, tracking_uri), name, archive=Archive(folder))
+        return find(store_of(folder, tracking_uri), name, archive=Archive(folder))

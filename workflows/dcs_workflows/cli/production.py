@@ -14,18 +14,9 @@ import typer
 
 import dcs
 from dcs.errors import ConfigError, SchemeError, show
-from dcs_workflows.cli import options
-from dcs_workflows.cli.console import console, direct_output, new_table, progress_bar
+from dcs_workflows.cli import options, tables
+from dcs_workflows.cli.console import console, new_table, progress_bar
 from dcs_workflows.cli.options import argument, option
-from dcs_workflows.cli.tables import (
-    FRONT,
-    Scheme,
-    Written,
-    open_rows,
-    refuse_columns,
-    target_of,
-    write_corrected,
-)
 
 #: Number of rows, or classes, that are listed.
 _LISTED = 10
@@ -42,7 +33,7 @@ Rows = Annotated[
 
 
 def predict(
-    scheme: Scheme,
+    scheme: tables.Scheme,
     texts: Annotated[
         Path,
         argument(
@@ -51,7 +42,7 @@ def predict(
             "or JSON lines from standard input.",
         ),
     ],
-    output: Written = None,
+    output: tables.Written = None,
     model: Annotated[
         str | None, option("MODEL", "Model to use.", show_default="that of the fit")
     ] = None,
@@ -76,34 +67,33 @@ def predict(
     from dcs_workflows.parallel import one_thread
 
     correction = dcs.CorrectionScheme.load(scheme)
-    scored_by = ScoredBy.of(correction, source=str(scheme))
-    content = {"scoring": dict(scored_by.scoring)}
-    chosen = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings)
-    values: dict[str, Any] = {"engine": chosen.scoring.engine, **chosen.scoring.options}
-    known = scored_by.scoring
+    known = ScoredBy.of(correction, source=str(scheme)).scoring
+    content = {"scoring": dict(known)}
+    scoring = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings).scoring
+    values = {"engine": scoring.engine, **scoring.options}
     replaced = {name: value for name, value in values.items() if value != known.get(name)}
-    target = target_of(texts, output, "predicted")
+    target = tables.target_of(texts, output, "predicted")
     rows = read_texts(texts, text=sys.stdin.read() if str(texts) == "-" else None)
     added = [start + name for start in (PREFIX, CORRECTED) for name in correction.classes]
-    refuse_columns(added, {key for row in rows if isinstance(row, dict) for key in row}, texts)
-    store = chosen.scoring.store or Path("dcs-runs") / "shards"
+    tables.refuse_columns(
+        added, {key for row in rows if isinstance(row, dict) for key in row}, texts
+    )
+    store = scoring.store or Path("dcs-runs") / "shards"
     classifier = Classifier.load(correction, store=store, model=model, **replaced)
     # Rows that are printed must not be mixed with messages.
-    direct_output(as_json=str(target) == "-", quiet=False)
+    console.stderr = str(target) == "-"
     with classifier, one_thread(), progress_bar("scoring prompts", len(rows)) as bar:
         probs, reasons = classifier.score(rows, progress=lambda count: bar(advance=count))
         remarks: list[str] = getattr(classifier.scorer, "report", list)()
     kept = [row for row in range(len(rows)) if row not in reasons]
     for row, reason in [*reasons.items()][:_LISTED]:
         console.print(f"{texts}: row {row + 1}: {reason}")
-    if len(reasons) > _LISTED:
-        console.print(f"and {len(reasons) - _LISTED} more rows")
     if not kept:
         raise ConfigError(f"{texts}: no row could be scored")
     probs = probs[kept]
     frame = pd.DataFrame([rows[row] for row in kept])
     frame[[PREFIX + name for name in correction.classes]] = probs
-    write_corrected(frame, target, Reading(), correction, probs)
+    tables.write_corrected(frame, target, Reading(), correction, probs)
     missing = f", {len(reasons)} rows left out; with -o {target} the command tries them again"
     console.print(*remarks, f"{target}: {len(kept)} rows{missing if reasons else ''}", sep="\n")
     if str(target) != "-":
@@ -112,7 +102,7 @@ def predict(
 
 
 def check(
-    scheme: Scheme,
+    scheme: tables.Scheme,
     file: Rows,
     read: options.Read = None,
     tracking_uri: options.FiguresUri = None,
@@ -127,7 +117,6 @@ def check(
 
     Example: `dcs check dcs-runs/mood-dcs/scheme.json labels.csv`
     """
-    from dcs.data.splits import copied_rows
     from dcs.evaluation.drift import compare_rows, describe_rows
     from dcs.evaluation.uncertainty import (
         NonInferiority,
@@ -157,18 +146,19 @@ def check(
         style="bold",
     )
     metrics = {"check/p": shift.p, "check/rows": float(len(after))}
-    margin, low, high, known = held_out.get("margin"), -1.0, 1.0, rows.labelled
-    if known.any():
-        right, others = (each[known] == rows.labels[known] for each in (after, before))
-        effect = design_effect(
-            copied_rows(probs[known], rows.groups[known]), before[known] != after[known]
-        )
-        gained, lost = (float(each.sum()) / effect for each in (right & ~others, others & ~right))
-        size = known.sum() / effect
+    margin, low, high = held_out.get("margin"), -1.0, 1.0
+    if rows.labelled.any():
+        from dcs_workflows.study.cell import evidence, predictions
+
+        known = rows.only_labelled()
+        labels, plain, corrected = predictions(known, correction)
+        found = evidence(None, labels, plain, corrected, n)
+        effect = design_effect(known.copies, plain != corrected)
+        gained, lost, size = found["gained"] / effect, found["lost"] / effect, labels.size / effect
         low, high = accuracy_difference(gained, lost, size, confidence=2 * _CONFIDENCE - 1)
         metrics |= {"check/change": (gained - lost) / size, "check/change_low": low}
         console.print(
-            f"accuracy on {known.sum()} labelled rows: {100 * (gained - lost) / size:+.1f} points "
+            f"accuracy on {labels.size} labelled rows: {100 * (gained - lost) / size:+.1f} points "
             f"against uncorrected, with {100 * _CONFIDENCE:g} % confidence at least "
             f"{100 * low:+.1f}"
         )
@@ -195,7 +185,7 @@ def check(
 
 
 def shares(
-    scheme: Scheme,
+    scheme: tables.Scheme,
     file: Rows,
     method: Annotated[
         str,
@@ -225,9 +215,6 @@ def shares(
         table.add_row(name, percent(count / counts.sum()), interval)
     console.print(table)
     console.print(f"% of {counts.sum()} rows; errors from {np.sum(confusion)} held-out rows")
-    if method != "sample":
-        said = f"if the labelled rows are a random sample of {file.name}, use --method sample"
-        console.print(f"{said}: its intervals are narrower")
 
 
 def _opened(
@@ -247,14 +234,14 @@ def _opened(
         raise SchemeError(
             f"{scheme}: keeps no figures of its fit; fit it again by dcs tune with a new --output"
         )
-    (source,) = open_rows([file], options.reading(read), correction)
+    (source,) = tables.open_rows([file], options.reading(read), correction).values()
     # Such rows look unchanged, and better corrected than new ones.
     warn_of_fitted_rows(source.table, {scheme: correction})
     return correction, source.table, reference, held_out
 
 
 def export(
-    scheme: Scheme,
+    scheme: tables.Scheme,
     model: Annotated[str | None, option("MODEL", "Model with a local tokenizer.")] = None,
     encoding: Annotated[
         str | None, option("NAME", "Encoding of tiktoken, such as o200k_base.")
@@ -312,26 +299,24 @@ def _tokens_of(file: Path, classes: Sequence[str]) -> list[list[int]]:
     from dcs.io import read_json
 
     given = read_json(file, error=ConfigError)
-    found = []
+    found = given if isinstance(given, dict) else {}
     for name in classes:
-        ids = given.get(name) if isinstance(given, dict) else None
-        ids = ids if isinstance(ids, list) else [ids]
-        if not ids or not all(type(each) is int and each >= 0 for each in ids):
-            raise ConfigError(
-                f"{file}: key {show(name)}: must be a token id, 0 or above, or a list of them"
-            )
-        found.append(ids)
-    return found
+        ids = found.get(name)
+        known = isinstance(ids, list) and all(type(each) is int and each >= 0 for each in ids)
+        if not (known and ids):
+            raise ConfigError(f"{file}: key {show(name)}: must be a list of token ids, 0 or above")
+    return [found[name] for name in classes]
 
 
 def _best_offsets(scheme: Path) -> str:
     """Return what the best scheme of a front that only adds offsets would cost."""
-    file = scheme.with_name(FRONT)
+    file = scheme.with_name(tables.FRONT)
     front = dcs.FittedScheme.load(file) if file.exists() else None
-    best = None if front is None else front.pick(dcs.Preference("offsets")).chosen
-    if front is None or best is None or best is front.plain:
+    if front is None or (best := front.pick(dcs.Preference("offsets")).chosen) is front.plain:
         return "use dcs apply, or fit by dcs tune --prefer offsets"
-    pair = (best, front.chosen)
-    figures = [f"{100 * p.accuracy:.1f} / {100 * p.lasting_cobias:.1f}" for p in pair]
+    costs, now = (
+        f"{100 * point.accuracy:.1f} / {100 * point.lasting_cobias:.1f}"
+        for point in (best, front.chosen)
+    )
     picked = f"dcs pick {shlex.quote(str(scheme.parent))} --prefer offsets"
-    return f"offsets: {figures[0]} instead of {figures[1]}: {picked}"
+    return f"offsets: {costs} instead of {now}: {picked}"

@@ -8,10 +8,10 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from dcs.errors import ConfigError, DCSError, TrackingError
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import conclude, console, direct_output, new_table
+from dcs_workflows.cli.console import conclude, console, new_table
 from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
@@ -57,51 +57,49 @@ def report(
     from dcs_tracking.results.figures import figure_files, overview_figures
     from dcs_tracking.results.report import render_report
     from dcs_tracking.results.sweep_tables import table_files
-    from dcs_tracking.store.client import run_link
-    from dcs_tracking.store.queries import log_report
+    from dcs_tracking.store import client, queries
 
     uri = options.store_of(runs, tracking_uri)
-    named = {each: options.cells_of(each, runs, tracking_uri) for each in experiments[::-1]}
-    unlogged: DCSError | None = None
-    stored, title = _pooled(named), " and ".join(experiments)
+    stored, title = _pooled(experiments[::-1], runs, tracking_uri), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
+    unlogged: DCSError | None = None
     with console.status("writing the report"):
-        link = functools.partial(run_link, uri)
+        link = functools.partial(client.run_link, uri)
         page = render_report(stored, title=title, link=link, archive=Archive(runs))
         atomic_write_text(output, page)
         if files is not None:
-            made: dict[str, str | bytes] = {**table_files(cells)}
-            made |= figure_files(overview_figures(cells))
+            made: dict[str, Any] = {**table_files(cells), **figure_files(overview_figures(cells))}
             write_together({files / Path(name).name: made[name] for name in made})
         try:
-            logged = [log_report(uri, each, page) for each in experiments]
+            for each in experiments:
+                queries.log_report(uri, each, page)
         except (ConfigError, TrackingError) as error:
-            logged, unlogged = [], error
-    for run in filter(None, logged):
-        console.print(f"sweep {run.info.run_name}: {link(run.info)}")
+            unlogged = error
     links = f"its links need {options.ui_command(runs, tracking_uri)}"
     console.print(f"{len(cells.records)} cells reported in {output}; {links}", style="bold")
     if unlogged:
         console.print(f"warning: not logged to the runs of the sweeps: {unlogged}", style="yellow")
-    conclude({}, as_json=False, pending=unlogged)
+    conclude({}, pending=unlogged)
 
 
-def _pooled(named: Mapping[str, Sequence[StoredCell]]) -> list[StoredCell]:
+def _pooled(sweeps: Iterable[str], runs: Path, tracking_uri: str | None) -> list[StoredCell]:
     """Return the cells of sweeps, each once, unless their rows differ: these are no seeds."""
+    from dcs_tracking import queries
     from dcs_tracking.schema import without_rows
 
     found: dict[str, StoredCell] = {}
     owners: dict[str, tuple[str, str]] = {}
-    for name, cell in ((name, cell) for name, cells in named.items() for cell in cells):
-        key = cell.record.key
-        found[key] = cell
-        other, first = owners.setdefault(without_rows(cell.record.identity), (name, key))
-        if key != first:
-            advice = "report each alone" if name != other else f"delete one: dcs rm {first[:8]}"
-            raise ConfigError(
-                f"{other} and {name}: cells {first[:8]} and {key[:8]} differ only in their rows, "
-                f"as by held_out or limit, so that they have no mean; {advice}"
-            )
+    for name in sweeps:
+        for cell in options.recorded(queries.stored_cells, name, runs, tracking_uri):
+            key = cell.record.key
+            found[key] = cell
+            other, first = owners.setdefault(without_rows(cell.record.identity), (name, key))
+            if key != first:
+                raise ConfigError(
+                    f"{other} and {name}: cells {first[:8]} and {key[:8]} differ only in their "
+                    "rows, as by held_out or limit, so that they have no mean; report sweeps "
+                    f"alone, or delete a cell: dcs rm {first[:8]}"
+                )
     return list(found.values())
 
 
@@ -155,14 +153,11 @@ def runs(
 
     Example: `dcs runs quickstart --sort test/cobias`
     """
-    from dcs_tracking import Archive
     from dcs_tracking.store import queries
     from dcs_tracking.store.client import run_link
 
-    direct_output(as_json=as_json, quiet=False)
     uri = options.store_of(output, tracking_uri)
-    with console.status("reading the runs"):
-        found = queries.cells(uri, sweep, archive=Archive(output))
+    found = options.recorded(queries.cells, sweep, output, tracking_uri)
     if sort is not None:
         found = queries.best_first(found, sort)
     if studies is not None:
@@ -223,9 +218,7 @@ def compare(
     from dcs_tracking.results.cells import Cells
     from dcs_tracking.results.sweep_tables import compare_sweeps
 
-    direct_output(as_json=as_json, quiet=False)
-    named = ({name: options.cells_of(name, runs, tracking_uri)} for name in (first, second))
-    stored = map(_pooled, named)
+    stored = (_pooled([name], runs, tracking_uri) for name in (first, second))
     table = compare_sweeps(*(Cells.of(cell.record for cell in own) for own in stored))
     shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
     for row in table.rows:
@@ -234,7 +227,7 @@ def compare(
     console.print(shown)
     console.print(table.about)
     rows = json.loads(table.frame.to_json(orient="records", double_precision=15))
-    conclude({"sweeps": [first, second], "rows": rows}, as_json=as_json)
+    conclude({"sweeps": [first, second], "rows": rows})
 
 
 def rm(
@@ -252,12 +245,13 @@ def rm(
     """
     from dcs_tracking import Archive
     from dcs_tracking.schema import CELL_KEY, SWEEP_KEY, tagged
-    from dcs_tracking.store.client import open_store
-    from dcs_tracking.store.queries import delete_runs
+    from dcs_tracking.store import client, queries
 
     archive = Archive(runs)
     sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
-    record = None if sweeps else options.cell_of(name, runs, tracking_uri).record
+    record = None
+    if not sweeps:
+        record = options.recorded(queries.find_cell, name, runs, tracking_uri).record
     what = f"sweep {name}" if record is None else f"cell {record.key}"
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
@@ -267,13 +261,10 @@ def rm(
                 locks.callback(archive.lock(sweep).release)
         keys = archive.own_keys(sweeps) if record is None else [record.key]
         studies = _stored_studies(runs, keys)
-        client = open_store(options.store_of(runs, tracking_uri))
-        experiments = [str(each.experiment_id) for each in client.search_experiments()]
-        tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps]
-        count = sum(
-            delete_runs(client, experiments, tagged(each))
-            for each in tags or [{CELL_KEY: key} for key in keys]
-        )
+        store = client.open_store(options.store_of(runs, tracking_uri))
+        experiments = [str(each.experiment_id) for each in store.search_experiments()]
+        tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps] or [{CELL_KEY: keys[0]}]
+        count = sum(queries.delete_runs(store, experiments, tagged(each)) for each in tags)
         for study in studies:
             study.remove()
         for key in keys:
@@ -312,29 +303,22 @@ def register(
     Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
     """
     import dcs
-    from dcs_tracking.store.client import pages, redact
-    from dcs_tracking.store.serving import (
-        check_registered_names,
-        log_cell_scheme,
-        log_scheme,
-        register_model,
-    )
+    from dcs_tracking.store import client, queries, serving
 
-    check_registered_names(name, alias)
+    serving.check_registered_names(name, alias)
     uri = options.store_of(runs, tracking_uri)
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
-        model_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
+        folder = Path(run).absolute().parent
+        model_id = serving.log_scheme(uri, scheme, output=runs, name=folder.name)
     else:
-        model_id = log_cell_scheme(uri, options.cell_of(run, runs, tracking_uri))
+        cell = options.recorded(queries.find_cell, run, runs, tracking_uri)
+        model_id = serving.log_cell_scheme(uri, cell)
     with console.status("registering the model"):
-        version = register_model(uri, model_id, name, alias=alias)
+        version = serving.register_model(uri, model_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
     console.print(f"version {version} of model {name!r} registered: models:/{model_id}")
-    console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
-    console.print("next:")
-    console.print(
-        f"  MLFLOW_TRACKING_URI={shlex.quote(redact(uri))} mlflow models serve "
-        f"-m {shlex.quote(served)} "
-        "--env-manager local --port 5001"
-    )
+    console.print(f"{client.pages(uri)}/models/{quote(name)}/versions/{version}")
+    variable = f"MLFLOW_TRACKING_URI={shlex.quote(client.redact(uri))}"
+    serve = f"mlflow models serve -m {shlex.quote(served)} --env-manager local --port 5001"
+    console.print(f"next:\n  {variable} {serve}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
@@ -11,26 +10,17 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcs.errors import ConfigError, origin, redact
+from dcs.errors import ConfigError, origin
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import (
-    STOP,
-    conclude,
-    console,
-    direct_output,
-    new_table,
-    progress_bar,
-)
+from dcs_workflows.cli.console import STOP, conclude, console, new_table, progress_bar
 from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
-    from dcs.scoring import LabelRule
-    from dcs.scoring.chat import Tokenizer
     from dcs_workflows.config.sweep import SweepConfig
     from dcs_workflows.plan import Budget, SweepPlan
     from dcs_workflows.tables import StoredTables, TableRequest
@@ -101,11 +91,10 @@ def _holds_others(folder: Path, tables: Mapping[str, ProbabilityTable]) -> bool:
     """Return whether a folder has tables with other numbers, of which no row is missing."""
     from dcs import ProbabilityTable
 
-    files = {folder / f"{split}.parquet": table.digest for split, table in tables.items()}
-    old = {file: ProbabilityTable.read(file) for file in files if file.exists()}
-    return any(table.digest != files[file] for file, table in old.items()) and not any(
-        table.provenance.missing_rows for table in old.values()
-    )
+    files = {split: folder / f"{split}.parquet" for split in tables}
+    old = {split: ProbabilityTable.read(file) for split, file in files.items() if file.exists()}
+    lacking = any(table.provenance.missing_rows for table in old.values())
+    return not lacking and any(old[split].digest != tables[split].digest for split in old)
 
 
 def table_name(request: TableRequest) -> str:
@@ -179,7 +168,7 @@ def list_tasks(context: typer.Context) -> None:
     table = new_table("task ", "classes ", "optimization", "test", "about ")
     for name in (*PACKAGED, *DESCRIBED):
         task = get_task(name)
-        sizes: dict[Any, int] = dict(task.file.sizes)
+        sizes = dict(task.file.sizes)
         if name in PACKAGED:
             sizes = {split: len(task.examples(split)) for split in SPLITS}
         counts = (str(sizes.get(split, "?")) for split in SPLITS)
@@ -210,45 +199,34 @@ def show(
     Example: `dcs tasks show reviews --shots N --model gpt2`
     """
     from dcs.prompting.files import get_task
-    from dcs.prompting.tasks import parse_shots, render_prefix, render_query, select_demonstrations
+    from dcs.prompting.tasks import parse_shots
+    from dcs.scoring.generation import PromptSet
+    from dcs.scoring.labels import read_label_words
     from dcs.scoring.models import load_tokenizer
     from dcs_workflows.config.sweep import PromptsConfig, configured
 
     config = configured(PromptsConfig, sets=settings, models=[model], tasks=[name])
     task = get_task(name, data)
-    demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
-    text = task.examples("test")[0]
-    prefix = render_prefix(task, demonstrations)
-    query = render_query(task, text.text)
-    scoring = config.scoring
-    tokenizer = load_tokenizer(model, scoring.prompt)
+    chosen = PromptSet.select(task, shots=parse_shots(shots), seed=seed, limit=1)
+    prefix, (*_, query), words = chosen.prompts()
+    tokenizer = load_tokenizer(model, config.scoring.prompt)
     (prompt,), space = tokenizer.render(prefix, [query])
     (ids,) = tokenizer.encode([prompt])
-    words = [space + word for word in task.label_words]
     typer.echo(prompt)
     console.print(
         "",
         f"prompt: {'plain text' if tokenizer.template is None else 'chat'}",
-        f"label words: {', '.join(task.label_words)}",
-        f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
+        f"label words: {', '.join(words)}",
+        f"demonstrations: {', '.join(e.id for e in chosen.demonstrations.examples) or 'none'}",
         f"number of tokens: {len(ids)}",
-        _describe_labels(tokenizer, prompt, words, scoring.label_rule),
         sep="\n",
     )
     pieces = (tokenizer.describe(token).replace("\n", "\\n") for token in ids)
     typer.echo(f"tokens of {model}:\n{'|'.join(pieces)}")
-
-
-def _describe_labels(tokenizer: Tokenizer, prompt: str, words: list[str], rule: LabelRule) -> str:
-    from dcs.errors import ScoringError
-    from dcs.scoring.labels import read_label_words
-
-    try:
-        found, rule = read_label_words(tokenizer, prompt, words, rule)
-    except ScoringError as error:
-        return f"label tokens: no rule applies: {error}"
+    words = [space + word for word in words]
+    found, rule = read_label_words(tokenizer, prompt, words, config.scoring.label_rule)
     shown = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
-    return f"label tokens ({rule}): {', '.join(shown)}"
+    console.print(f"label tokens ({rule}): {', '.join(shown)}")
 
 
 def quickstart(
@@ -264,10 +242,7 @@ def quickstart(
 
     Example: `dcs quickstart --output dcs-runs`, then `dcs runs quickstart`
     """
-    from dcs_workflows.config.sweep import packaged_config
-
-    quick = packaged_config("quickstart")
-    sweep(quick, settings=settings, output=output, tracking_uri=tracking_uri)
+    sweep(Path("quickstart"), settings=settings, output=output, tracking_uri=tracking_uri)
 
 
 def sweep(
@@ -282,7 +257,7 @@ def sweep(
     only: Annotated[
         list[str] | None, option("AXIS=VALUE,...", "Restrict the cells: tasks=trec,rte")
     ] = None,
-    limit: options.SweepLimit = None,
+    limit: options.Limit = None,
     settings: options.Settings = None,
     dry_run: Annotated[
         bool, flag("--dry-run", "Only print the axes and the remaining work.")
@@ -315,7 +290,6 @@ def sweep(
     from dcs_workflows.plan import Budget, plan_sweep
     from dcs_workflows.study.storage import Studies
 
-    direct_output(as_json=as_json, quiet=quiet)
     given = options.named_values("--budget", budget, example="hours=2")
     limits = validated(Budget, given, source="--budget", error=ConfigError)
     packaged = not config.suffix and not config.is_file()
@@ -331,22 +305,16 @@ def sweep(
         plan = plan_sweep(whole, output, only=only or (), retry_failed=retry_failed)
         Studies(plan.output, plan.study_storage).check()
     if not dry_run:
-        _run(plan, whole, limits, uri=tracking_uri, address=address, as_json=as_json)
+        _run(plan, whole, limits, uri=tracking_uri, address=address)
         return
     show_plan(plan)
     missing = {"tables": len(plan.missing_tables), "cells": plan.n_cells - len(plan.ended)}
     counts = {"tables": len(plan.sources), "cells": plan.n_cells, "failed": plan.n_failed}
-    conclude({"sweep": plan.config.name, **counts, "missing": missing}, as_json=as_json)
+    conclude({"sweep": plan.config.name, **counts, "missing": missing})
 
 
 def _run(
-    plan: SweepPlan,
-    whole: SweepConfig,
-    budget: Budget,
-    *,
-    uri: str | None,
-    address: str | None,
-    as_json: bool,
+    plan: SweepPlan, whole: SweepConfig, budget: Budget, *, uri: str | None, address: str | None
 ) -> None:
     """Compute the missing part of a plan of the sweep `whole`; print results and next steps."""
     from dcs_workflows.cli.views import headline, show_results, sweep_progress
@@ -357,17 +325,12 @@ def _run(
 
     console.print(headline(plan))
     announce(plan.missing_tables.values())
-    # A sweep of tables has no prompts.
-    unused = {"models", "tasks", "shots"} if whole.tables else None
-    # Server addresses may contain a password.
-    params = json.loads(redact(whole.model_dump_json(exclude=unused)))
     with options.recording(
         uri,
+        whole,
+        params={},
         output=plan.output,
-        tracking=whole.tracking,
-        experiment=whole.name,
         sweep_key=sweep_key(whole),
-        sweep_params=params,
         varies=plan.varies,
         run_name=whole.name,
     ) as recorder:
@@ -394,9 +357,7 @@ def _run(
         console.print(spent, style="yellow")
     else:
         show_results(records, plan.output / "results" / f"{whole.name}.csv")
-    console.print(report.message)
-    if report.address is not None:
-        console.print(f"sweep {whole.name}: {report.address}")
+    options.show_report(report, f"sweep {whole.name}:")
     console.print(f"written to {plan.output} in {time.perf_counter() - console.started:.0f} s")
     console.print(
         f"next: dcs runs {whole.name} {options.place(plan.output, uri)} lists the cells, "
@@ -413,7 +374,7 @@ def _run(
         **asdict(report),
         "output": plan.output.absolute(),
     }
-    conclude(summary, as_json=as_json, failed=failures, pending=not report.complete, stopped=spent)
+    conclude(summary, failed=failures, pending=not report.complete, stopped=spent)
 
 
 def sync(
@@ -433,15 +394,11 @@ def sync(
     """
     import dcs_tracking
 
-    direct_output(as_json=as_json, quiet=quiet)
     with console.status("recording in MLflow"):
         reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri, restore=restore)
     for report in reports:
-        console.print(report.message)
-        if report.address:
-            console.print(report.address)
+        options.show_report(report, "sweep:")
     if not reports:
         console.print(f"nothing to record: all finished cells in {runs} are recorded")
     summary = {"sweeps": [asdict(report) for report in reports]}
-    pending = not all(report.complete for report in reports)
-    conclude(summary, as_json=as_json, pending=pending)
+    conclude(summary, pending=not all(report.complete for report in reports))

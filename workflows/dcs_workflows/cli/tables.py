@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 import dcs
 from dcs.errors import ConfigError, SchemeError, TableError, quoted, reason, show
 from dcs_workflows.cli import options
-from dcs_workflows.cli.console import conclude, console, direct_output, progress_bar
+from dcs_workflows.cli.console import conclude, console, progress_bar
 from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
@@ -33,7 +34,14 @@ _FORMATS = (".parquet", ".csv", ".tsv", ".jsonl")
 #: Files beside a scheme, with its rows: its front, and the page of the result.
 FRONT, RESULT = "front.json", "result.html"
 
-Scheme = Annotated[Path, argument("SCHEME", "scheme.json of dcs tune.")]
+
+def _scheme_file(path: Path) -> Path:
+    return path / "scheme.json" if path.is_dir() else path
+
+
+Scheme = Annotated[
+    Path, argument("SCHEME", "scheme.json of dcs tune, or its folder.", callback=_scheme_file)
+]
 Written = Annotated[
     Path | None,
     option(
@@ -130,13 +138,11 @@ def tune(
     Example: `dcs tune rows.csv --prefer balance --output runs`
     """
     from dcs.io import content_key
-    from dcs.selection.methods import get_method
-    from dcs_workflows.cli import views
+    from dcs_workflows.cli.views import show_tuned
     from dcs_workflows.cluster.sweep import run_here
     from dcs_workflows.config.sweep import TuneConfig, configured
     from dcs_workflows.plan import paths_by_name, plan_tuning
 
-    direct_output(as_json=as_json, quiet=quiet)
     config = configured(
         TuneConfig,
         sets=settings,
@@ -161,16 +167,12 @@ def tune(
     # Loaded now, since it may be the one that is replaced.
     before = None if earlier is None else dcs.CorrectionScheme.load(earlier)
     if before is not None:
-        advice = "order the same classes as there with --read classes=A,B,..."
-        _check_classes(f"--earlier {earlier}", before, rows["test"].classes, advice)
+        _check_classes(f"--earlier {earlier}", before, rows["test"].classes)
     path = output / f"{name}-{method}" / "scheme.json"
-    planned = {cell.method: cell for cells in plan.cells.values() for cell in cells}[method]
-    usual = get_method(method).compared(int(rows["optimization"].labelled.sum()))
-    rule = getattr(planned.tuner or usual, "preference", None)
-    given = rule and {k: v for k, v in asdict(rule).items() if v is not None}
-    asked = {"cell": planned.key, "rule": given}
+    (cells,) = plan.cells.values()
+    keys = {cell.method: cell.key for cell in cells}
     noted = {} if replace_ or not path.exists() else dcs.CorrectionScheme.load(path).provenance
-    if any(noted.get(name, value) != value for name, value in asked.items()):
+    if noted.get("cell", keys[method]) != keys[method] or noted.get("picked"):
         raise ConfigError(
             f"{path}: is the result of other rows or options, or of dcs pick; add --replace to "
             f"overwrite it, --output FOLDER to keep both, and --earlier {path} if rows were added"
@@ -180,46 +182,34 @@ def tune(
     ((source, *_),) = plan.sources.values()
     with options.recording(
         tracking_uri,
+        plan.config,
+        params={"method": method},
         output=output,
-        tracking=config.tracking,
-        experiment="tune",
-        sweep_key=content_key({"cells": [c.key for cells in plan.cells.values() for c in cells]}),
-        sweep_params={
-            "method": method,
-            **plan.config.model_dump(mode="json", exclude={"models", "tasks", "shots"}),
-        },
+        sweep_key=content_key({"cells": [*keys.values()]}),
         # What names the table, since all that are tuned are in one experiment.
         varies=("task",) if source.model == source.task else ("task", "model", "shots"),
         run_name=name,
         at_end=True,
     ) as recorder:
         with progress_bar(f"tuning {method}") as progress:
-            cells = run_here(plan, recorder, lambda share: progress(completed=share))
-        records = [recorder.archive.read(cell.key) for cell in cells]
-        found = {record.identity["method"]: record for record in records}
-        schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}
-        record, scheme = found[method], schemes[method]
+            run_here(plan, recorder, lambda share: progress(completed=share))
+        records = {each: recorder.archive.read(key) for each, key in keys.items()}
+        schemes = {k: dcs.CorrectionScheme.from_dict(each.scheme) for k, each in records.items()}
+        record, scheme = records[method], schemes[method]
         front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
+        schemes = {"uncorrected": schemes.pop("icl"), **schemes}
+        if before is not None:
+            schemes["earlier"] = before
         console.print()
-        plain = schemes.pop("icl")
-        known = {} if before is None else {"earlier": before}
-        views.show_tuned(name, rows, {"uncorrected": plain} | schemes | known)
-        if front is not None:
-            views.show_front(front, scheme=scheme)
-        words = scheme.explain()
-        _print_paragraph(words)
-        applied = _apply_command(path, scheme)
-        said = _judged(rows["test"], scheme)
-        _write_result(path, scheme, front, rows, verdict=said, apply=applied)
+        show_tuned(name, rows, schemes)
+        applied = _finish(path, scheme, front, rows)
         console.print(f"scheme written to {path}")
         if front is not None:
             console.print(f"result on one page: {path.with_name(RESULT)}")
         # Last, since opening the store takes longer than most results.
         with console.status("recording in MLflow"):
             report = recorder.finish()
-    console.print(report.message)
-    if report.address is not None:
-        console.print(f"cell {record.key[:8]} in {report.address}")
+    options.show_report(report, f"cell {record.key[:8]} in")
     console.print(f"next: {options.ui_command(output, tracking_uri)}, or {applied}", style="bold")
     summary = {
         "scheme": path.absolute(),
@@ -228,74 +218,59 @@ def tune(
         "metrics": dict(record.metrics),
         **asdict(report),
     }
-    conclude(summary, as_json=as_json, pending=not report.complete)
+    conclude(summary, pending=not report.complete)
 
 
-def _judged(rows: Rows | None, scheme: CorrectionScheme) -> str:
-    """Print and return what held-out rows show about a scheme; empty if none has a label."""
-    from dcs.selection.page import verdict
-    from dcs_workflows.study.cell import predictions
-
-    if rows is None or not rows.labelled.any():
-        return ""
-    known = rows.only_labelled()
-    said = verdict(*predictions(known, scheme), known.classes, known.copies)
-    console.print(said, style="bold")
-    return said
-
-
-def _check_classes(
-    source: str, scheme: CorrectionScheme, classes: Sequence[str], advice: str
-) -> None:
+def _check_classes(source: str, scheme: CorrectionScheme, classes: Sequence[str]) -> None:
     if scheme.classes != tuple(classes):
         raise SchemeError(
             f"{source}: is for the classes {quoted(scheme.classes)}, in this order; the rows have "
-            f"{quoted(classes)}; {advice}"
+            f"{quoted(classes)}; order them with --read classes=A,B,..., or give it other rows"
         )
 
 
-def _write_result(
+def _finish(
     path: Path,
     scheme: CorrectionScheme,
     front: FittedScheme | None,
-    rows: Mapping[str, Rows] | None = None,
-    **shown: str,
-) -> None:
-    """Write a scheme together with its front, its page and its rows, by default those there are.
+    rows: Mapping[str, Rows | None],
+) -> str:
+    """Show a scheme and what held-out rows say of it; write it with its front, page and rows.
 
-    Those that there are none of now, but were of an earlier scheme, are removed.
+    Files of what there is none of now, but was of an earlier scheme, are removed. Returns the
+    command that applies the scheme, with a placeholder for each of its tables.
     """
     from dcs.io import write_together
+    from dcs.selection.page import verdict
+    from dcs_workflows.cli.views import show_front
+    from dcs_workflows.study.cell import predictions
     from dcs_workflows.tables import FITTED, HELD_OUT
 
-    page = None
     if front is not None:
-        page = front.report(name=str(path.parent), words=scheme.explain(), **shown)
+        show_front(front, scheme)
+    words, held_out, said = scheme.explain(), rows["test"], ""
+    console.print("", *(f"  {sentence}" for sentence in words), "", sep="\n")
+    if held_out is not None and held_out.labelled.any():
+        known = held_out.only_labelled()
+        said = verdict(*predictions(known, scheme), known.classes, known.copies)
+        console.print(said, style="bold")
+    places = [f"ROWS_{name}" for name in scheme.inputs] or ["ROWS"]
+    command = shlex.join(["dcs", "apply", str(path), *places])
+    folder = str(path.parent)
+    page = front and front.report(name=folder, words=words, verdict=said, apply=command)
     files: dict[Path, Any] = {
         path.with_name(RESULT): page,
-        path.with_name(FRONT): None if front is None else front.to_json(),
+        path.with_name(FRONT): front and front.to_json(),
         path: scheme.to_json(),
     }
-    if rows is not None:
-        for name, split in ((FITTED, "optimization"), (HELD_OUT, "test")):
-            files[path.with_name(name)] = getattr(rows[split], "write", None)
+    for file, split in ((FITTED, "optimization"), (HELD_OUT, "test")):
+        files[path.with_name(file)] = getattr(rows[split], "write", None)
     write_together(files)
-
-
-def _apply_command(path: Path, scheme: CorrectionScheme) -> str:
-    """Return the command that applies a scheme, with a placeholder for each of its tables."""
-    rows = [f"ROWS_{name}" for name in scheme.inputs] or ["ROWS"]
-    return shlex.join(["dcs", "apply", str(path), *rows])
-
-
-def _print_paragraph(sentences: Sequence[str]) -> None:
-    console.print("", *(f"  {sentence}" for sentence in sentences), "", sep="\n")
+    return command
 
 
 def pick(
-    scheme: Annotated[
-        Path, argument("SCHEME", "scheme.json of dcs tune, or its folder; is overwritten.")
-    ],
+    scheme: Scheme,
     prefer: Prefer = None,
     margin: Margin = None,
     max_accuracy_loss: MaxAccuracyLoss = None,
@@ -303,15 +278,15 @@ def pick(
 ) -> None:
     """Pick another point of the front that dcs tune wrote beside a scheme, without refitting.
 
+    The scheme is overwritten.
+
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
     from dcs.evaluation.drift import describe_rows
-    from dcs_workflows.cli.views import show_front
     from dcs_workflows.study.cell import evidence, predictions
     from dcs_workflows.tables import FITTED, HELD_OUT
 
-    path = scheme / "scheme.json" if scheme.is_dir() else scheme
-    old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
+    old, front = dcs.CorrectionScheme.load(scheme), scheme.with_name(FRONT)
     if not front.exists():
         raise SchemeError(
             f"{front}: does not exist; dcs tune writes a front only for methods that compare "
@@ -324,20 +299,23 @@ def pick(
     new = picked.scheme
     # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}
-    new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
-    show_front(picked, scheme=new)
-    _print_paragraph(new.explain())
-    files = (path.with_name(name) for name in (FITTED, HELD_OUT))
+    new = replace(new, combination=old.combination, inputs=old.inputs)
+    files = (scheme.with_name(name) for name in (FITTED, HELD_OUT))
     fitted, held_out = (dcs.ProbabilityTable.read(f) if f.exists() else None for f in files)
     # Schemes of several tables have no reference.
     if "reference" in provenance:
-        shown = evidence(picked, *predictions(held_out, new), len(new.classes))
+        provenance["held_out"] = evidence(picked, *predictions(held_out, new), len(new.classes))
         reference = fitted and describe_rows(fitted.probs, new.predict(fitted.probs))
-        new = replace(new, provenance={**provenance, "held_out": shown, "reference": reference})
-    said, applied = _judged(held_out, new), _apply_command(path, new)
-    _write_result(path, new, picked, verdict=said, apply=applied)
+        provenance["reference"] = reference
+    if picked.preference != before.preference:
+        # dcs tune does not overwrite it.
+        provenance["picked"] = True
+    new = replace(new, provenance=provenance)
+    _finish(scheme, new, picked, {"optimization": fitted, "test": held_out})
     same = picked.chosen == before.chosen
-    console.print(f"{path}: {'unchanged, the same' if same else 'now another'} point of the front")
+    console.print(
+        f"{scheme}: {'unchanged, the same' if same else 'now another'} point of the front"
+    )
 
 
 def evaluate(
@@ -355,7 +333,7 @@ def evaluate(
 
     loaded = {path: dcs.CorrectionScheme.load(path) for path in scheme or ()}
     first = next(iter(loaded.values()), None)
-    (source,) = open_rows([table], options.reading(read), first)
+    (source,) = open_rows([table], options.reading(read), first).values()
     rows = source.table.only_labelled(source=str(table))
     by = rows.provenance.corrected_by
     plain = "uncorrected" if by is None else "corrected"
@@ -368,21 +346,18 @@ def evaluate(
                 f"{path}: requires the tables {quoted(each.inputs)}; correct them with dcs "
                 "apply, then evaluate its output"
             )
-        _check_classes(str(path), each, rows.classes, "evaluate it on its own")
+        _check_classes(str(path), each, rows.classes)
         schemes[str(path) if name in schemes else name] = each
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
     if by is not None:
-        console.print(
-            f"corrected by {by}; of rows that it was fitted on, these metrics are optimistic",
-            style="yellow",
-        )
+        console.print(f"corrected by {by}: optimistic on rows it was fitted on", style="yellow")
     warn_of_fitted_rows(rows, loaded)
 
 
 def open_rows(
     files: Sequence[Path], given: Reading, scheme: CorrectionScheme | None
-) -> list[Source]:
-    """Read files as those that a scheme was fitted on; print what is inferred.
+) -> dict[str, Source]:
+    """Read files as those that a scheme was fitted on, by path; print what is inferred.
 
     Raises
     ------
@@ -394,24 +369,20 @@ def open_rows(
     from dcs.data.reader import as_reading, open_source
     from dcs_workflows.tables import refuse_corrected, source_name
 
-    found = []
-    names = list(map(source_name, files))
-    expected = () if scheme is None else scheme.inputs
-    for name, other in zip(names, expected, strict=False):
-        if scheme is not None and name != other and name in scheme.provenance.get("tables", {}):
-            raise SchemeError(
-                f"the scheme expects its tables in the order {quoted(expected)}, got "
-                f"{quoted(names)}, of which {show(name)} is another table of the fit"
-            )
-    for k, file in enumerate(files):
+    found: dict[str, Source] = {}
+    inputs = () if scheme is None else scheme.inputs
+    for file, name in zip_longest(files, inputs[: len(files)]):
         known = None
         if scheme is not None:
-            noted = scheme.provenance
-            if k < len(scheme.inputs):
-                noted = noted.get("tables", {}).get(scheme.inputs[k], {})
-            known = as_reading(
-                noted.get("reading") or {"classes": scheme.classes}, source="scheme: reading"
-            )
+            tables = scheme.provenance.get("tables", {})
+            if name is not None and (own := source_name(file)) != name and own in tables:
+                raise SchemeError(
+                    f"the scheme expects its tables in the order {quoted(inputs)}; {file}: "
+                    f"{show(own)} is another table of the fit than {show(name)}"
+                )
+            noted = scheme.provenance if name is None else tables.get(name, {})
+            reading = noted.get("reading") or {"classes": scheme.classes}
+            known = as_reading(reading, source="scheme: reading")
         path = file / "test.parquet" if file.is_dir() else file
         source = open_source(path, given, known=known)
         if scheme is not None:
@@ -420,7 +391,7 @@ def open_rows(
             refuse_corrected(source.table, file)
         if source.remark:
             console.print(source.remark)
-        found.append(source)
+        found[str(file)] = source
     return found
 
 
@@ -458,23 +429,22 @@ def apply(
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     target = target_of(rows, output, "corrected", others=files)
     # Rows that are printed must not be mixed with messages.
-    direct_output(as_json=str(target) == "-", quiet=False)
+    console.stderr = str(target) == "-"
     sources = open_rows(files, options.reading(read), correction)
-    table, frame, columns = sources[0].table, sources[0].frame, sources[0].reading.columns or ()
-    before = table.probs
+    first, *_ = sources.values()
+    table, frame, before = first.table, first.frame, first.table.probs
     if len(correction.inputs) > 1 or len(files) > 1:
-        tables = [(str(f), each.table) for f, each in zip(files, sources, strict=True)]
-        pairs = zip(files, sources, strict=True)
-        refuse_other_texts({str(file): texts_by_id(each) for file, each in pairs})
+        refuse_other_texts({name: texts_by_id(each) for name, each in sources.items()})
+        tables = [(name, each.table) for name, each in sources.items()]
         ensemble = TableEnsemble.of(correction, tables)
         table, before = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
         # The tables are combined already, so only the correction remains.
         correction = replace(correction, combination=None, inputs=())
         labels = [table.classes[k] if k >= 0 else None for k in table.labels]
         frame = pd.DataFrame({"id": list(table.ids), "label": labels})
-    others = frame.drop(columns=[each for each in columns if each in frame])
+    others = frame.drop(columns=[*(first.reading.columns or ())], errors="ignore")
     refuse_columns([CORRECTED + name for name in correction.classes], others, rows)
-    write_corrected(others, target, sources[0].reading, correction, table.probs)
+    write_corrected(others, target, first.reading, correction, table.probs)
     warn_of_fitted_rows(table, {scheme: correction})
     changed = int((correction.predict(table.probs) != before.argmax(axis=1)).sum())
     console.print(f"{target}: {table.n_rows} rows, {changed} predictions changed")
@@ -484,18 +454,17 @@ def apply(
 
 def target_of(rows: Path, output: Path | None, what: str, *, others: Sequence[Path] = ()) -> Path:
     """Return the output, by default a file beside the rows, in their format, but none of these."""
-    own = None if output is None or str(output) == "-" else output.resolve()
-    if own is not None and own in [file.resolve() for file in (rows, *others)]:
-        raise ConfigError(
-            f"--output {output}: is read as well, and would lose columns or rows; give another"
-        )
-    if output is not None and str(output) != "-" and output.suffix not in _FORMATS:
-        raise ConfigError(f"--output {output}: must end in {', '.join(_FORMATS)}, or be -")
-    if output is not None or str(rows) == "-":
-        return output or rows
     suffix = rows.suffix if rows.suffix in _FORMATS else ".parquet"
-    target = rows.with_name(f"{rows.stem}-{what}{suffix}")
-    if target.exists():
+    target = output or rows.parent / f"{rows.stem}-{what}{suffix}"
+    if str(output or rows) == "-":
+        return Path("-")
+    if target.resolve() in [file.resolve() for file in (rows, *others)]:
+        raise ConfigError(
+            f"--output {target}: is read as well, and would lose columns or rows; give another"
+        )
+    if target.suffix not in _FORMATS:
+        raise ConfigError(f"--output {target}: must end in {', '.join(_FORMATS)}, or be -")
+    if output is None and target.exists():
         raise ConfigError(f"{target}: exists; give -o {target} to replace it, or another file")
     return target
 

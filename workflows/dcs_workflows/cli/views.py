@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import METRICS, confusion_matrix
 from dcs.evaluation.uncertainty import (
     Interval,
+    PairedComparison,
     compare_predictions,
     design_effect,
     metric_intervals,
@@ -29,10 +29,10 @@ from dcs.io import atomic_write_text
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme
-from dcs.selection.preference import FrontPoint, Prefer, Preference
+from dcs.selection.preference import Prefer, Preference
 from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
-from dcs_tracking.results.cells import MEASURE_COLUMNS, MEASURES, Cells, marked, method_title
+from dcs_tracking.results.cells import MEASURES, Cells, marked, method_title
 from dcs_tracking.store.views import cell_name
 from dcs_workflows.cli.console import console, duration, new_table
 from dcs_workflows.cli.sweeps import announce
@@ -41,11 +41,8 @@ from dcs_workflows.parallel import repeating
 from dcs_workflows.plan import ORIGINS, Progress, SweepPlan, counted
 from dcs_workflows.tables import FITTED, Rows
 
-#: Interval between progress lines if the output is not a terminal.
-_LINE_SECONDS = 30.0
-
-#: Interval between updates of the progress while nothing changes.
-_SHOW_SECONDS = 2.0
+#: Interval between updates of the progress, and between its lines if there is no terminal.
+_SHOW_SECONDS, _LINE_SECONDS = 1.0, 30.0
 
 #: Units of work that are shown per second.
 _RATES: Final = ("prompts", "trials")
@@ -76,9 +73,6 @@ def show_plan(plan: SweepPlan) -> None:
     """Print the axes of a sweep, how much of it is finished, and what is missing."""
     console.print(headline(plan), *_axes(plan), sep="\n")
     announce(plan.missing_tables.values(), local=True)
-    if not plan.has_work:
-        console.print("nothing to do")
-        return
     unscored = counted(len(plan.missing_tables), "table")
     missing = counted(plan.n_cells - len(plan.ended), "cell")
     console.print(f"to do: {unscored} to score, {missing} to compute")
@@ -104,36 +98,29 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
     The lines printed do not grow with the number of cells.
     """
     cells = Cells.of(records)
-    sources = list(dict.fromkeys((each.who["task"], each.who["model"]) for each in cells.records))
-    if sources:
+    if cells.records:
         atomic_write_text(file, cells.frame.to_csv(index=False))
         several = cells.frame["seed"].nunique() > 1
         shown = "mean ± sd over seeds" if several else "[95 % interval], * p < 0.05"
-        title = f"{sources[0][0]} ({sources[0][1]})"
-        if len(sources) > 1:
-            judged = {
-                (each.who["task"], each.who["model"])
-                for each in cells.records
-                if "test/accuracy" in each.metrics
-            }
-            others = len(sources) - len(judged)
-            unjudged = f"; {others} without labelled test rows" if others else ""
-            title = f"{len(judged)} tasks and models{unjudged}"
-            shown = "mean over these and seeds"
+        title = "{task} ({model})".format_map(cells.records[0].who)
+        sources, judged = (
+            len({*zip(frame["task"], frame["model"], strict=True)})
+            for frame in (cells.frame, cells.judged)
+        )
+        if sources > 1:
+            title, shown = f"{judged} tasks and models", "mean over these and seeds"
         console.print()
         console.print(f"{title}: % of test rows, {shown}", style="bold")
-        console.print(results_table(cells, means=len(sources) > 1))
+        console.print(_results_table(cells, means=sources > 1))
     failed = [record for record in records if not record.finished]
     for record in failed[:_MOST_FAILURES]:
         console.print(f"failed {cell_name(record)}: {record.reason}", style="red")
     if failed:
-        more = len(failed) - _MOST_FAILURES
-        also = f"{more} more failed, --json lists them; " if more > 0 else ""
-        console.print(f"{also}add --retry-failed to compute the failed cells again")
-    console.print(f"a row per cell: {file}" if sources else "")
+        console.print(f"{len(failed)} failed, --json lists them; add --retry-failed to try again")
+    console.print(f"a row per cell: {file}" if cells.records else "")
 
 
-def results_table(cells: Cells, *, means: bool = False) -> Table:
+def _results_table(cells: Cells, *, means: bool) -> Table:
     """Return accuracy and COBias of cells by method: of one model and task, or means of several.
 
     Cells that differ in a setting, as in an ablation, have separate rows and a column for each
@@ -144,16 +131,13 @@ def results_table(cells: Cells, *, means: bool = False) -> Table:
     several = not means or cells.frame["shots"].nunique() > 1
     shots = ["shots"] if several and cells.frame["shots"].notna().any() else []
     rows = cells.estimates([*shots, "method", *(axis.name for axis in axes)])
-    if means:
-        others = [name for name in MEASURE_COLUMNS if not name.endswith("mean")]
-        rows = rows.assign(**dict.fromkeys(others, math.nan))
     settings = (f"{axis.title} " for axis in axes)
     heads = (METRICS[measure].head for measure in MEASURES)
     table = new_table(*shots, "method ", *settings, *heads)
     for row in rows.to_dict("records")[:_MOST_ROWS]:
         method = row["method"]
         settings = (axis.short(row[axis.name]) if method in axis.methods else "" for axis in axes)
-        metrics = (marked(row, measure) for measure in MEASURES)
+        metrics = (percent(row[f"{m}_mean"]) if means else marked(row, m) for m in MEASURES)
         named = ["" if row[name] is None else str(row[name]) for name in shots]
         style = "" if method == UNCORRECTED else "bold"
         table.add_row(*named, method_title(method), *settings, *metrics, style=style)
@@ -198,20 +182,10 @@ def progress_line(progress: Progress, now: float) -> str:
 @contextmanager
 def sweep_progress(progress: Progress) -> Iterator[None]:
     """Show progress while the block runs: live on a terminal, periodic lines otherwise."""
-    with console.status("") as status:
-        printed = time.monotonic()
-
-        def show(progress: Progress) -> None:
-            nonlocal printed
-            now = time.monotonic()
-            line = progress_line(progress, now)
-            status.update(line)
-            if not console.is_terminal and now >= printed + _LINE_SECONDS:
-                printed = now
-                console.print(line)
-
-        progress.show = show
-        with repeating(lambda: show(progress), _SHOW_SECONDS):
+    with console.status(progress_line(progress, time.monotonic())) as status:
+        show: Callable[[str], None] = status.update if console.is_terminal else console.print
+        seconds = _SHOW_SECONDS if console.is_terminal else _LINE_SECONDS
+        with repeating(lambda: show(progress_line(progress, time.monotonic())), seconds):
             yield
 
 
@@ -226,13 +200,10 @@ def show_tuned(
     if held_out.labelled.any():
         judged = held_out.only_labelled()
         show_judgement(f"{name}: % of {judged.n_rows} held-out rows", judged, schemes)
-    elif labelled:
-        console.print("No held-out row has a label, so nothing can be evaluated.", style="yellow")
     else:
         console.print(
-            "No row has a label: this is batch calibration, which makes the mean probabilities of "
-            "all classes equal. Its effect on accuracy and COBias is unknown without labels; "
-            "label a few hundred rows and tune again.",
+            f"No {'held-out ' if labelled else ''}row has a label, so the effect on accuracy and "
+            "COBias is unknown; label a few hundred rows and tune again.",
             style="yellow",
         )
 
@@ -253,42 +224,40 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
     schemes : mapping of str to CorrectionScheme
         Schemes by column head, with the classes in the order of the rows.
     """
-    against = [*schemes][: min(2, len(schemes) - 1)]
     labels, n_classes, copies = rows.labels, rows.n_classes, rows.copies
     effect = design_effect(copies)
-    predictions = {
-        name: scheme.predict(inputs_of(scheme, rows)) for name, scheme in schemes.items()
+    predictions = [scheme.predict(inputs_of(scheme, rows)) for scheme in schemes.values()]
+    found = [
+        metric_intervals(confusion_matrix(labels, predicted, n_classes), effect=effect)
+        for predicted in predictions
+    ]
+    pairs = {
+        name: [
+            compare_predictions(labels, before, after, n_classes, groups=copies)
+            for after in predictions[k + 1 :]
+        ]
+        for k, (name, before) in enumerate(zip(schemes, predictions[:-1][:2], strict=False))
     }
-    columns: dict[str, list[str]] = {}
-    for name, predicted in predictions.items():
-        found = metric_intervals(confusion_matrix(labels, predicted, n_classes), effect=effect)
-        pairs = {
-            reference: compare_predictions(
-                labels, predictions[reference], predicted, n_classes, groups=copies
-            )
-            for reference in against
-        }
-        heads, texts = [], []
-        for metric, about in METRICS.items():
-            heads.append(about.head)
-            texts.append(_figure(found.metrics[metric]))
-            if metric == "cobias":
-                heads.append("  without sampling noise")
-                texts.append(percent(found.corrected_cobias))
-            for reference, pair in pairs.items() if about.tested else ():
-                by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
-                change = f"{100 * by:+.1f}, {sentence_of_chance(p)}"
-                heads.append(f"  against {reference}")
-                # Each pair is shown once, in the column of the later scheme.
-                texts.append(change if reference in columns else "")
-        columns[name] = [*texts, *map(_figure, found.class_accuracies)]
-    table = new_table(" ", *columns, dense=True)
-    for i, (head, *texts) in enumerate(
-        zip([*heads, *rows.classes], *columns.values(), strict=True)
-    ):
-        table.add_row(head, *texts, end_section=i + 1 == len(heads))
+    table = new_table(" ", *schemes, dense=True)
+    for metric, about in METRICS.items():
+        table.add_row(about.head, *(_figure(each.metrics[metric]) for each in found))
+        if metric == "cobias":
+            without = (percent(each.corrected_cobias) for each in found)
+            table.add_row("  without sampling noise", *without)
+        for name, own in pairs.items() if about.tested else ():
+            # Each pair is shown once, in the column of the later scheme.
+            changes = [""] * (len(schemes) - len(own)) + [_change(each, metric) for each in own]
+            table.add_row(f"  against {name}", *changes)
+    table.add_section()
+    for k, name in enumerate(rows.classes):
+        table.add_row(name, *(_figure(each.class_accuracies[k]) for each in found))
     console.print(f"{title} [95 % interval]", style="bold")
     console.print(table)
+
+
+def _change(pair: PairedComparison, metric: str) -> str:
+    by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
+    return f"{100 * by:+.1f}, {sentence_of_chance(p)}"
 
 
 def _figure(interval: Interval) -> str:
@@ -319,25 +288,24 @@ def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[Path, Correctio
             )
 
 
-def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) -> None:
+def show_front(fitted: FittedScheme, scheme: CorrectionScheme) -> None:
     """Print the points of a front that --prefer picks by name, the chosen one marked.
 
     The most accurate comes first. If `scheme`, the one fitted, combines tables, the point that
     corrects no class is their combination; uncorrected is the mean of the tables, as elsewhere.
     """
-    plain, chosen = fitted.points[-1], fitted.chosen
-    named: dict[int, tuple[FrontPoint, list[str]]] = {id(chosen): (chosen, [])}
-    uncorrected = "combined only" if scheme is not None and scheme.inputs else "uncorrected"
-    named.setdefault(id(plain), (plain, []))[1].append(uncorrected)
-    for name in get_args(Prefer):
-        point = fitted.pick(Preference(prefer=name)).chosen
-        if name == "offsets" and point is plain:
-            continue  # Usually other schemes are better than all that only add offsets.
-        named.setdefault(id(point), (point, []))[1].append(name)
+    plain, chosen = fitted.plain, fitted.chosen
+    named = {"combined only" if scheme.inputs else "uncorrected": plain}
+    named |= {name: fitted.pick(Preference(name)).chosen for name in get_args(Prefer)}
+    if named["offsets"] is plain:
+        # Usually other schemes are better than all that only add offsets.
+        del named["offsets"]
+    points = {id(point): point for point in (chosen, *named.values())}.values()
     table = new_table("--prefer ", *(each.short for each in METRICS.values()), dense=True)
     for column in table.columns[1:]:
         column.no_wrap = True
-    for point, names in sorted(named.values(), key=lambda own: (-own[0].accuracy, own[0].cobias)):
+    for point in sorted(points, key=lambda point: (-point.accuracy, point.cobias)):
+        names = [name for name, each in named.items() if each is point]
         effect = point.change.effect
         found = metric_intervals(np.array(point.confusion), resamples=500, effect=effect)
         margins = (_Z_95 * found.metrics[name].standard_error for name in METRICS)
@@ -348,7 +316,7 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
         shown = (f"{a} ±{percent(b)}" for a, b in zip(texts, margins, strict=True))
         table.add_row(mark + ", ".join(names), *shown, style=style)
     console.print(
-        f"front: % of {plain.estimate.n_rows} rows, cross-validated, ± 95 %; {len(named)} of "
+        f"front: % of {plain.estimate.n_rows} rows, cross-validated, ± 95 %; {len(points)} of "
         f"{len(fitted.points)} points, --max-cobias and --max-accuracy-loss pick others",
         style="bold",
     )
