@@ -45,7 +45,7 @@ def _score(plan: SweepPlan, seeds: set[int]) -> None:
     """Put tables where scoring would."""
     for key, (request, *_) in plan.sources.items():
         if request.seed in seeds:
-            StoredTables.under(plan.output, key).write(TABLES, seconds=8.0, gpus=0.5)
+            StoredTables(plan.output, key).write(TABLES, seconds=8.0, gpus=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
 
 def test_a_table_that_lacks_rows_is_scored_again(tmp_path):
     key = next(iter(plan_sweep(CONFIG, tmp_path).sources))
-    stored = StoredTables.under(tmp_path, key)
+    stored = StoredTables(tmp_path, key)
     stored.write(TABLES, seconds=1.0, gpus=0.0, missing={"x": "too long"})
     assert key in plan_sweep(CONFIG, tmp_path).missing_tables
 

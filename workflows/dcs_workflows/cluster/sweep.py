@@ -66,7 +66,7 @@ def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
     for key, (first, *_) in plan.sources.items():
         if not isinstance(first, TableRequest):
             continue  # A user-specified table, not scored by this sweep.
-        stored = StoredTables.under(plan.output, key)
+        stored = StoredTables(plan.output, key)
         if (note := stored.scoring) is not None:
             yield ScoringRecord(
                 key=key,

@@ -55,10 +55,6 @@ _SAMPLER_SEEDS: Final = 2**32
 _STARTUP: Final = 10
 #: PMI weights of standard settings without COBias, as shares of the largest.
 _TAU_SHARES: Final = (0.1, 0.4, 1.0)
-#: Number of accepted and generated moves that end a temperature of the published schedules.
-_PUBLISHED_MOVES: Final = {"published": (3, 6), "published-long": (150, 300)}
-#: Knobs of the schedule that are tuned, by name of the schedule.
-_TUNED: Final = {"tuned": None, "paper": ("lambda1", "lambda2")}
 _FRONT: Final = "front"
 
 
@@ -133,9 +129,6 @@ def study_scheme(tuning: Tuning) -> Tuned:
     fitted = front.pick(selection.preference)
     point = fitted.chosen
     params = _main_params(point)
-    numbers = [trial.number for trial in trials if dict(trial.params) == params]
-    if numbers:
-        params |= {"best_trial": numbers[0]}
     if point.settings:
         params |= {"averaged": len(point.settings)}
     metrics = {"dev/score": point.accuracy - point.cobias}
@@ -266,15 +259,13 @@ class SearchSpace:
         n_rows: int,
     ) -> None:
         self._settings, self._n_rows = settings, n_rows
-        tuned = _TUNED.get(settings.search.schedule, ())
-        self._rows = [
-            row for row in PARAMETERS if not row.schedule or tuned is None or row.name in tuned
-        ]
+        self._rows = [row for row in PARAMETERS if row.name not in settings.search.fixed]
         self.values = {row.name: settings.values(row.name) for row in self._rows}
         self.values |= {name: (value,) for name, value in (method.fixed or {}).items()}
         if settings.memberships is not None and settings.memberships < 2:
             families = self.values["corrections"]
-            self.values["corrections"] = tuple(f for f in families if f != "memberships")
+            others = tuple(family for family in families if family != "memberships")
+            self.values["corrections"] = others or families
         # As the standard settings, searches among many classes make fewer moves per class.
         share = min(1.0, standard[0].schedule.lambda2 / STANDARD_SCHEDULE.lambda2)
         for name in {"lambda1", "lambda2"} & self.values.keys() - settings.given:
@@ -294,9 +285,8 @@ class SearchSpace:
 
     def first(self, standard: Sequence[Hyperparameters]) -> list[dict[str, Any]]:
         """Return the parameters to enqueue, as near to `standard` as possible."""
-        own = [each for each in standard if each.corrections in self.values["corrections"]]
-        found = [self._params(each) for each in own if self.admits(each)]
-        found = found or [self._params(standard[0])]
+        near = [each for each in standard if self.admits(each)] or standard[:1]
+        found = [self._params(each) for each in near]
         distinct: dict[Hyperparameters, dict[str, Any]] = {}
         for params in found:
             distinct.setdefault(self.suggest(FixedTrial(params)), params)
@@ -338,17 +328,14 @@ class SearchSpace:
         return trial.suggest_categorical(row.name, list(dict.fromkeys(values)))
 
     def _schedule(self, drawn: dict[str, Any]) -> Schedule:
-        search = self._settings.search
-        changed = search.changed
-        if search.schedule in _PUBLISHED_MOVES:
-            published = Schedule.published(self._n_rows, *_PUBLISHED_MOVES[search.schedule])
-            return replace(published, **changed)
+        search, usual = self._settings.search, STANDARD_SCHEDULE
         if search.schedule == "paper":
-            paper = Schedule.published(self._n_rows)
-            return replace(paper, **drawn, per_class=True, count_worse=True, start="dont-change")
-        ratio = drawn.pop("temperature_ratio")
-        drawn["final_temperature"] = drawn["initial_temperature"] * ratio
-        return replace(STANDARD_SCHEDULE, **drawn, **changed)
+            usual = Schedule.published(self._n_rows)
+            drawn |= {"per_class": True, "count_worse": True, "start": "dont-change"}
+        else:
+            ratio = drawn.pop("temperature_ratio")
+            drawn["final_temperature"] = drawn["initial_temperature"] * ratio
+        return replace(usual, **drawn, **search.changed)
 
 
 class _Study:
@@ -401,8 +388,10 @@ class _Study:
                     self._tell(*found[len(self.fits)])
                 setting = self._ask()
                 if number < len(self._earlier):
-                    accuracy, cobias, moves = self._earlier[number].values
-                    found[number] = (Fit(setting, accuracy, cobias, int(moves)), 0.0, 0)
+                    earlier = self._earlier[number]
+                    accuracy, cobias, moves = earlier.values
+                    fit, about = Fit(setting, accuracy, cobias, int(moves)), earlier.user_attrs
+                    found[number] = fit, about["seconds"], about["started_ms"]
                 else:
                     yield setting
 
@@ -430,9 +419,6 @@ class _Study:
         """Tell the study the next trial in order, and store it."""
         number = len(self.fits)
         trial, _ = self._asked[number]
-        if number < len(self._earlier):
-            attrs = self._earlier[number].user_attrs
-            seconds, started_ms = attrs["seconds"], attrs["started_ms"]
         values = {name: float(getattr(fit, name)) for name in OBJECTIVES}
         about = {"score": fit.accuracy - fit.cobias, "seconds": seconds, "started_ms": started_ms}
         for name, value in (values | about).items():
