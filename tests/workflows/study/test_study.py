@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -92,9 +91,6 @@ def test_what_trials_gained_is_recorded(tuned):
     alone = _study(TunerSettings(trials=0, judge={"folds": 3}))
     assert alone.metrics["dev/trials_gain"] == 0.0
     assert alone.params["averaged"] >= 1
-    best, numbers = alone.params.get("best_trial"), [trial.number for trial in alone.trials]
-    # Settings that do not search are no trials.
-    assert best in numbers if alone.params["corrections"] != "none" else best is None
 
 
 def test_what_is_recorded_is_what_ran(tuned):
@@ -182,12 +178,12 @@ def test_trials_that_are_stored_twice_are_read_once(ended, tmp_path):
         assert len(study.trials) == doubled
 
 
-def test_a_study_in_use_names_its_holder(tmp_path, monkeypatch):
+def test_a_study_in_use_names_the_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "_WAIT_SECONDS", 0.2)
     stored = StoredStudy("cell", tmp_path / "cell.journal")
     with (
         stored.opened(),
-        pytest.raises(StudyStorageError, match=rf"'cell': in use by process {os.getpid()} on "),
+        pytest.raises(StudyStorageError, match=f"'cell': in use by .* {stored.file};"),
     ):
         _study(_SHORT, stored=stored)
 
