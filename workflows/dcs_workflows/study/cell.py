@@ -249,33 +249,30 @@ def _add_provenance(
     scheme: CorrectionScheme, cell: Cell, table: Rows, **kept: Any
 ) -> CorrectionScheme:
     """Add the cell, its method and the fitted rows to the provenance of a scheme."""
-    fitted = {"digests": [table.digest], "number": table.n_rows, "sample": [*table.sample]}
     origin = {"method": cell.method, **scheme.provenance, "cell": cell.key, **kept}
-    origin["fitted_on"] = fitted
+    sample = [*table.sample]
+    origin["fitted_on"] = {"digests": [table.digest], "number": table.n_rows, "sample": sample}
+    noted = table.provenance.to_dict()
     if isinstance(table, TableEnsemble):
         tables = zip(table.names, table.tables, strict=True)
         origin["tables"] = {name: each.provenance.to_dict() for name, each in tables}
-        return replace(scheme, provenance=origin)
-    noted = table.provenance.to_dict()
-    # What reads, or scores, other rows in the same way.
-    origin |= {"reading": noted["reading"]} if "reading" in noted else {}
-    if "prompt" in noted:
-        origin["table"] = noted
+    else:
+        # What reads, or scores, other rows in the same way.
+        origin |= {"reading": noted["reading"]} if "reading" in noted else {}
+        origin |= {"table": noted} if "prompt" in noted else {}
     return replace(scheme, provenance=origin)
 
 
 def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
-    joint = isinstance(optimization, TableEnsemble)
-    labelled = int(optimization.labelled.sum())
     # The scheme has the prompt.
-    described = (replace(each.provenance, prompt=None) for each in (optimization, test))
-    fitted, held_out = (each.to_dict() for each in described)
-    return {
-        "optimization": fitted
-        | {"rows": optimization.n_rows, "labelled": labelled}
-        | ({"tables": len(optimization.probs)} if joint else {}),
-        "test": held_out | {"rows": test.n_rows},
-    }
+    fitted, held_out = (
+        replace(each.provenance, prompt=None).to_dict() | {"rows": each.n_rows}
+        for each in (optimization, test)
+    )
+    fitted["labelled"] = int(optimization.labelled.sum())
+    if isinstance(optimization, TableEnsemble):
+        fitted["tables"] = len(optimization.tables)
+    return {"optimization": fitted, "test": held_out}
 
 
 def _seeds(cell: Cell) -> dict[str, int]:
