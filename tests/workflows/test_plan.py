@@ -22,6 +22,7 @@ from dcs_workflows.plan import (
     sharing,
 )
 from dcs_workflows.study.cell import compute_cell, failed_record
+from dcs_workflows.study.study import Setup
 from dcs_workflows.tables import StoredTables
 from tests.workflows.conftest import QUICK, biased_table, done, refused, toy_cell
 
@@ -57,7 +58,7 @@ def begun(tmp_path_factory) -> Path:
     for cells in plan_sweep(CONFIG, output).cells.values():
         for cell in cells:
             if cell.method == "dnip":
-                archive.write(compute_cell(cell, TABLES, sweep=CONFIG.name))
+                archive.write(compute_cell(cell, TABLES, setup=Setup(sweep=CONFIG.name)))
             elif cell.method == "batch" and cell.optimization_size == 30:
                 error = ValueError("poisoned")
                 archive.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))

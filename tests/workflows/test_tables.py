@@ -27,6 +27,7 @@ from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, paths_by_name, plan_sweep, sweep_key, variants_of
 from dcs_workflows.study.cell import compute_cell, optimization_rows
+from dcs_workflows.study.study import Setup
 from dcs_workflows.tables import GivenTable, given_tables
 from tests.dcs.refusals import refuses
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
@@ -270,7 +271,7 @@ def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
     table = _without(biased_table(120), 0)
     table.write(tmp_path / "none.parquet")
     given, cells = planned(tmp_path / "none.parquet", methods=["icl", "dcs"])
-    records = [compute_cell(cell, given.read(), sweep="given") for cell in cells]
+    records = [compute_cell(cell, given.read(), setup=Setup(sweep="given")) for cell in cells]
     assert [(record.metrics, record.class_accuracies) for record in records] == [({}, {})] * 2
     scheme = CorrectionScheme.from_dict(records[1].scheme)
     assert scheme.calibration == batch_calibration(table.probs)

@@ -25,7 +25,7 @@ from dcs.io import Strict, content_key, validated
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import MIXTURE, PARAMETERS
 from dcs.plugins import plugin_version
-from dcs.prompting.tasks import SPLITS, Shots
+from dcs.prompting.tasks import SPLITS
 from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.config.sweep import SweepConfig, TuneConfig, selected
@@ -55,7 +55,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # Cells have slots, which only one of their bases can.
 class Variant:
     """The settings in which the cells of one table differ.
 
@@ -78,25 +78,15 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell(Variant):
-    """The unit of work, retry, resume and MLflow runs: a variant applied to a table.
+class Cell(Source, Variant):
+    """The unit of work, retry, resume and MLflow runs: a variant applied to a table of a source.
 
     Attributes
     ----------
-    model, task : str
-        Origin of the probabilities.
-    shots : int, "N" or None
-        Number of demonstrations per prompt; None if unknown.
-    seed : int
-        Root seed of split, annealing and sampler.
     optimization_digest, test_digest : str
         Content hashes of the two tables.
     """
 
-    model: str
-    task: str
-    shots: Shots | None
-    seed: int
     optimization_digest: str
     test_digest: str
 

@@ -20,6 +20,7 @@ from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import SweepPlan
 from dcs_workflows.study.cell import compute_cell
+from dcs_workflows.study.study import Setup
 from dcs_workflows.tables import Scoring, StoredTables, TableRequest
 from tests.dcs.scoring.clerk import Clerk
 from tests.workflows.cluster.test_parallel import CELL, TABLES
@@ -119,7 +120,7 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        compute_cell(CELL, TABLES, sweep="x", mapper=look)
+        compute_cell(CELL, TABLES, setup=Setup(mapper=look))
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=0, seed=0, limit=5)
     actor = ScoringActor("tiny_lm", tmp_path / "shards", request.scoring)
     store = StoredTables(tmp_path, "k")

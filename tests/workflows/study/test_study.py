@@ -17,7 +17,7 @@ from dcs.selection.methods import get_method
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.study import storage
 from dcs_workflows.study.storage import StoredStudy, StudyStorageError
-from dcs_workflows.study.study import SearchSpace, Tuned, Tuning, make_sampler, study_scheme
+from dcs_workflows.study.study import SearchSpace, Setup, Tuned, make_sampler, study_scheme
 from tests.dcs.solutions import setting_of
 from tests.workflows.conftest import biased_table, toy_cell
 
@@ -27,9 +27,12 @@ SETTINGS = TunerSettings(trials=42, judge={"folds": 3}, space={"weight_scale": [
 TABLE = biased_table(150)
 
 
-def _study(settings: TunerSettings = SETTINGS, method: str = "dcs", **options: Any) -> Tuned:
+def _study(
+    settings: TunerSettings = SETTINGS, method: str = "dcs", *, stored: Any = None, **more: Any
+) -> Tuned:
     cell = toy_cell(method=method, tuner=settings, seed=3)
-    return study_scheme(Tuning(cell=cell, table=TABLE, **options))
+    setup = Setup(stored=lambda key, label: stored, **more)
+    return study_scheme(cell, TABLE, setup=setup)
 
 
 def _results(tuned: Tuned) -> list[tuple[Any, ...]]:

@@ -111,24 +111,16 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
     from dcs.selection.fitting import Threads
     from dcs_workflows.study.cell import compute_cell
     from dcs_workflows.study.storage import Studies
+    from dcs_workflows.study.study import Setup
 
     studies = Studies(plan.output.absolute(), plan.study_storage)
-    mapper = Threads(cpu_count())
+    about: Any = {"progress": progress, "mapper": Threads(cpu_count()), "stored": studies.of}
     for key, cells in plan.missing_cells.items():
         tables = plan.tables[key].read()
         for group in sharing(cells):
-            known: dict[Any, Any] = {}
+            setup = Setup(sweep=plan.config.name, **about)
             for cell in group:
-                record = compute_cell(
-                    cell,
-                    tables,
-                    sweep=plan.config.name,
-                    progress=progress,
-                    mapper=mapper,
-                    studies=studies,
-                    known=known,
-                )
-                yield plan.located(key, record)
+                yield plan.located(key, compute_cell(cell, tables, setup=setup))
 
 
 def _record_all(

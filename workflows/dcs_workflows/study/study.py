@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import optuna
@@ -55,39 +55,36 @@ _SAMPLER_SEEDS: Final = 2**32
 _STARTUP: Final = 10
 #: PMI weights of standard settings without COBias, as shares of the largest.
 _TAU_SHARES: Final = (0.1, 0.4, 1.0)
+Labels: TypeAlias = NDArray[np.int64]
+
 _FRONT: Final = "front"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
-    """Input of a study.
+class Setup:
+    """What cells are computed with.
 
     Attributes
     ----------
-    cell : Cell
-        Its method, the settings of the tuner, if the method is tuned, and the root seed, from
-        which the seeds of folds, sampler and searches are derived.
-    table : ProbabilityTable
-        The optimization rows.
+    sweep : str
+        Name of the sweep that the records belong to.
     progress : callable
         Called with the completed fraction of the work, 0..1.
     mapper : Mapper
         Runs the fits, one task per trial and fold; the result does not depend on the mapper.
-    stored : StoredStudy or None
-        Stored study, from which later runs resume; None keeps it in memory.
+    stored : callable
+        Returns the stored study of a cell, given its key and label, from which later runs resume;
+        None keeps it in memory. See :meth:`dcs_workflows.study.storage.Studies.of`.
     known : dict
-        Cache shared by tunings that differ only in their preference, to pick from one study.
-    reference : array of int, shape [M], or None
-        Predictions that accuracy is compared with; None for those of the table.
+        Cache shared by cells that differ only in their preference, to pick from one study; see
+        :func:`dcs_workflows.plan.sharing`.
     """
 
-    cell: Cell
-    table: ProbabilityTable
+    sweep: str = ""
     progress: Callable[[float], None] = lambda share: None
     mapper: Mapper = Threads(1)
-    stored: StoredStudy | None = None
+    stored: Callable[[str, str], StoredStudy | None] = lambda key, label: None
     known: dict[Any, Any] = field(default_factory=dict)
-    reference: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +110,24 @@ class Tuned:
     front: FittedScheme | None = None
 
 
-def study_scheme(tuning: Tuning) -> Tuned:
-    """Run the study of a cell and pick a point of its front."""
-    table, cell, method = tuning.table, tuning.cell, get_method(tuning.cell.method)
+def study_scheme(
+    cell: Cell, table: ProbabilityTable, *, setup: Setup, reference: Labels | None = None
+) -> Tuned:
+    """Run the study of a cell and pick a point of its front.
+
+    Parameters
+    ----------
+    cell : Cell
+        Its method, the settings of the tuner, if the method is tuned, and the root seed, from
+        which the seeds of folds, sampler and searches are derived.
+    table : ProbabilityTable
+        The optimization rows.
+    setup : Setup
+        What cells are computed with.
+    reference : array of int, shape [M], optional
+        Predictions that accuracy is compared with; by default those of the table.
+    """
+    method = get_method(cell.method)
     usual = method.compared(int(table.labelled.sum()))
     if usual is None:
         with naming_plugin("dcs.methods", method.name):
@@ -123,9 +135,9 @@ def study_scheme(tuning: Tuning) -> Tuned:
                 method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
             )
     selection = _selection(usual, cell.tuner)
-    if _FRONT not in tuning.known:
-        tuning.known[_FRONT] = _run(tuning, selection)
-    trials, front, gain = tuning.known[_FRONT]
+    if _FRONT not in setup.known:
+        setup.known[_FRONT] = _run(cell, table, setup, selection=selection, reference=reference)
+    trials, front, gain = setup.known[_FRONT]
     fitted = front.pick(selection.preference)
     point = fitted.chosen
     params = _main_params(point)
@@ -173,20 +185,25 @@ def _selection(usual: SelectionSettings, settings: TunerSettings | None) -> Sele
 
 
 def _run(
-    tuning: Tuning, selection: SelectionSettings
+    cell: Cell,
+    table: ProbabilityTable,
+    setup: Setup,
+    *,
+    selection: SelectionSettings,
+    reference: Labels | None,
 ) -> tuple[tuple[TrialRecord, ...], FittedScheme, float]:
     """Return trials, front, and what the sampled trials gained, in score."""
-    table, cell, settings = tuning.table, tuning.cell, tuning.cell.tuner
+    settings = cell.tuner
     fitting = Fitting(
         table.probs, table.labels, **selection.judge, seed=cell.seed, groups=table.groups
     )
     standard = standard_settings(selection, table.n_classes)
     front = partial(
-        front_of, fitting, settings=selection, classes=table.classes, reference=tuning.reference
+        front_of, fitting, settings=selection, classes=table.classes, reference=reference
     )
     if settings is None:
         clock, started_ms = time.perf_counter(), now_ms()
-        fits = fitting.judge(standard, mapper=tuning.mapper, progress=tuning.progress)
+        fits = fitting.judge(standard, mapper=setup.mapper, progress=setup.progress)
         seconds = (time.perf_counter() - clock) / len(fits)
         records = [_record(n, fit, seconds, started_ms) for n, fit in enumerate(fits)]
         return tuple(records), front(fits), 0.0
@@ -195,17 +212,18 @@ def _run(
     n_rows = fitting.labels.size - (fitting.truth.size if fitting.n_folds == 1 else 0)
     space = SearchSpace(settings, get_method(cell.method), searched, n_rows=int(n_rows))
     unsearched = [each for each in standard if each not in searched and space.admits(each)]
-    others = fitting.judge(unsearched, mapper=tuning.mapper)
-    stored = tuning.stored
+    others = fitting.judge(unsearched, mapper=setup.mapper)
+    stored = setup.stored(cell.key, cell.label)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    first = space.first(searched)
     with nullcontext() if stored is None else stored.opened() as copy:
-        first = space.first(searched)
-        study = _Study(tuning, settings, fitting, space, first=first, copy=copy)
+        study = _Study(
+            setup=setup, fitting=fitting, space=space, first=first, stored=stored, copy=copy
+        )
         study.run()
     fits = [*others, *study.fits]
     before, after = (
-        reference_of(fitting, each, selection)
-        for each in (fits[: len(others) + study.n_first], fits)
+        reference_of(fitting, each, selection) for each in (fits[: len(others) + len(first)], fits)
     )
     gain = (after.accuracy - after.cobias) - (before.accuracy - before.cobias)
     return tuple(study.records), front(fits), gain
@@ -246,6 +264,8 @@ class SearchSpace:
 
     Attributes
     ----------
+    settings : TunerSettings
+        The settings.
     values : dict of str to tuple
         Bounds or choices of every hyperparameter; a single value if it is fixed.
     """
@@ -258,7 +278,7 @@ class SearchSpace:
         *,
         n_rows: int,
     ) -> None:
-        self._settings, self._n_rows = settings, n_rows
+        self.settings, self._n_rows = settings, n_rows
         self._rows = [row for row in PARAMETERS if row.name not in settings.search.fixed]
         self.values = {row.name: settings.values(row.name) for row in self._rows}
         self.values |= {name: (value,) for name, value in (method.fixed or {}).items()}
@@ -280,7 +300,7 @@ class SearchSpace:
             # Without another term, the weight of the error rate has no effect.
             drawn["error_weight"] = 1.0
         weights_only = drawn["corrections"] == "weights"
-        memberships = None if weights_only else self._settings.memberships
+        memberships = None if weights_only else self.settings.memberships
         return Hyperparameters(**drawn, memberships=memberships, schedule=schedule)
 
     def first(self, standard: Sequence[Hyperparameters]) -> list[dict[str, Any]]:
@@ -297,7 +317,7 @@ class SearchSpace:
         names = ["calibration"]
         if setting.corrections != "none":
             names += ["corrections", "spacing"]
-        elif self._settings.given & {"corrections", "spacing"}:
+        elif self.settings.given & {"corrections", "spacing"}:
             names += ["corrections"]
         return all(getattr(setting, name) in self.values[name] for name in names)
 
@@ -328,7 +348,7 @@ class SearchSpace:
         return trial.suggest_categorical(row.name, list(dict.fromkeys(values)))
 
     def _schedule(self, drawn: dict[str, Any]) -> Schedule:
-        search, usual = self._settings.search, STANDARD_SCHEDULE
+        search, usual = self.settings.search, STANDARD_SCHEDULE
         if search.schedule == "paper":
             usual = Schedule.published(self._n_rows)
             drawn |= {"per_class": True, "count_worse": True, "start": "dont-change"}
@@ -338,44 +358,44 @@ class SearchSpace:
         return replace(usual, **drawn, **search.changed)
 
 
+@dataclass(slots=True, kw_only=True)
 class _Study:
     """The study while it runs."""
 
-    def __init__(
-        self,
-        tuning: Tuning,
-        settings: TunerSettings,
-        fitting: Fitting,
-        space: SearchSpace,
-        *,
-        first: Sequence[dict[str, Any]],
-        copy: optuna.Study | None,
-    ) -> None:
-        self._tuning, self._fitting, self._space, self._first = tuning, fitting, space, first
-        self._settings = settings
-        self.n_first = len(first)
-        self._n_trials = max(settings.trials, self.n_first)
-        seed = derive_seed(tuning.cell.seed, "sampler") % _SAMPLER_SEEDS
-        self._study = optuna.create_study(
+    setup: Setup
+    fitting: Fitting
+    space: SearchSpace
+    first: Sequence[dict[str, Any]]
+    stored: StoredStudy | None
+    copy: optuna.Study | None
+    fits: list[Fit] = field(default_factory=list)
+    records: list[TrialRecord] = field(default_factory=list)
+    asked: list[tuple[optuna.Trial, Hyperparameters]] = field(default_factory=list)
+    #: Stored trials that were asked again.
+    earlier: list[FrozenTrial] = field(default_factory=list)
+    complete: Iterator[FrozenTrial] = field(init=False)
+    study: optuna.Study = field(init=False)
+    n_trials: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.n_trials = max(self.space.settings.trials, len(self.first))
+        seed = derive_seed(self.fitting.rows.seed, "sampler") % _SAMPLER_SEEDS
+        self.study = optuna.create_study(
             directions=[*OBJECTIVES.values()],
-            sampler=make_sampler(settings.sampler, seed=seed, trials=self._n_trials),
+            sampler=make_sampler(self.space.settings.sampler, seed=seed, trials=self.n_trials),
         )
-        self._copy = copy
-        complete = [] if copy is None else copy.get_trials(states=[TrialState.COMPLETE])
-        # Those found among the stored ones, in order: two processes may have stored each twice.
-        self._stored, self._earlier = iter(complete), list[FrozenTrial]()
-        self._asked: list[tuple[optuna.Trial, Hyperparameters]] = []
-        self.fits: list[Fit] = []
-        self.records: list[TrialRecord] = []
+        complete = self.copy.get_trials(states=[TrialState.COMPLETE]) if self.copy else []
+        # Those asked again are found in order: two processes may have stored each twice.
+        self.complete = iter(complete)
 
     def run(self) -> None:
         """Judge the standard settings together, then those of the sampler in a window."""
-        for params in self._first:
-            self._study.enqueue_trial(params)
-        if MIXTURE in self._space.values["calibration"]:
-            self._fitting.prepare(self._tuning.mapper)
-        self._judge(range(self.n_first), window=None)
-        self._judge(range(self.n_first, self._n_trials), window=self._settings.window)
+        for params in self.first:
+            self.study.enqueue_trial(params)
+        if MIXTURE in self.space.values["calibration"]:
+            self.fitting.prepare(self.setup.mapper)
+        self._judge(range(len(self.first)), window=None)
+        self._judge(range(len(self.first), self.n_trials), window=self.space.settings.window)
 
     def _judge(self, numbers: range, *, window: int | None) -> None:
         """Judge trials, of which no more than a window are asked before they are told."""
@@ -387,8 +407,8 @@ class _Study:
                 while window is not None and len(self.fits) <= number - window:
                     self._tell(*found[len(self.fits)])
                 setting = self._ask()
-                if number < len(self._earlier):
-                    earlier = self._earlier[number]
+                if number < len(self.earlier):
+                    earlier = self.earlier[number]
                     accuracy, cobias, moves = earlier.values
                     fit, about = Fit(setting, accuracy, cobias, int(moves)), earlier.user_attrs
                     found[number] = fit, about["seconds"], about["started_ms"]
@@ -396,44 +416,43 @@ class _Study:
                     yield setting
 
         # Trial n is asked when trial n - window is done.
-        fit = partial(_timed, self._fitting.rows.fit)
-        results = self._tuning.mapper(fit, items(), ahead=window)
+        fit = partial(_timed, self.fitting.rows.fit)
+        results = self.setup.mapper(fit, items(), ahead=window)
         for index, (schemes, took, started_ms) in enumerate(results):
-            number = max(numbers.start, len(self._earlier)) + index
-            judged = self._fitting.judged(self._asked[number][1], schemes)
+            number = max(numbers.start, len(self.earlier)) + index
+            judged = self.fitting.judged(self.asked[number][1], schemes)
             found[number] = (judged, took, started_ms)
-            self._tuning.progress(0.95 * (number + 1) / self._n_trials)
+            self.setup.progress(0.95 * (number + 1) / self.n_trials)
         while len(self.fits) < numbers.stop:
             self._tell(*found[len(self.fits)])
 
     def _ask(self) -> Hyperparameters:
-        trial = self._study.ask()
-        setting = self._space.suggest(trial)
-        found = next((each for each in self._stored if each.params == trial.params), None)
+        trial = self.study.ask()
+        setting = self.space.suggest(trial)
+        found = next((each for each in self.complete if each.params == trial.params), None)
         if found is not None:
-            self._earlier.append(found)
-        self._asked.append((trial, setting))
+            self.earlier.append(found)
+        self.asked.append((trial, setting))
         return setting
 
     def _tell(self, fit: Fit, seconds: float, started_ms: int) -> None:
         """Tell the study the next trial in order, and store it."""
         number = len(self.fits)
-        trial, _ = self._asked[number]
+        trial, _ = self.asked[number]
         values = {name: float(getattr(fit, name)) for name in OBJECTIVES}
         about = {"score": fit.accuracy - fit.cobias, "seconds": seconds, "started_ms": started_ms}
         for name, value in (values | about).items():
             trial.set_user_attr(name, value)
         self.fits.append(fit)
         self._constrain(trial, fit)
-        self._study.tell(trial, [*values.values()])
-        stored = self._tuning.stored
-        if stored is not None and self._copy is not None and number >= len(self._earlier):
-            with stored.storage_errors():
-                self._copy.add_trial(self._study.get_trials(deepcopy=False)[number])
+        self.study.tell(trial, [*values.values()])
+        if self.stored and self.copy and number >= len(self.earlier):
+            with self.stored.storage_errors():
+                self.copy.add_trial(self.study.get_trials(deepcopy=False)[number])
         self.records.append(_record(number, fit, seconds, started_ms))
 
     def _constrain(self, trial: optuna.Trial, fit: Fit) -> None:
-        settings = self._settings
+        settings = self.space.settings
         if settings.max_cobias is not None:
             trial.set_constraint("max_cobias", 100.0 * fit.cobias - settings.max_cobias)
         if settings.max_accuracy_loss is not None:
