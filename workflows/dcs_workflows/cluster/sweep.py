@@ -9,7 +9,7 @@ from typing import Any
 from dcs_tracking import CellRecord, Recorder, ScoringRecord
 from dcs_tracking.schema import without_rows
 from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing, sweep_key
-from dcs_workflows.tables import StoredTables, TableRequest
+from dcs_workflows.tables import StoredTables
 
 
 def run_sweep(
@@ -63,15 +63,15 @@ def run_sweep(
 
 def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
     """Yield the scoring records of all existing tables of a sweep."""
-    for key, (first, *_) in plan.sources.items():
-        if not isinstance(first, TableRequest):
-            continue  # A user-specified table, not scored by this sweep.
-        stored = StoredTables(plan.output, key)
-        if (note := stored.scoring) is not None:
+    engine = {"engine": plan.config.scoring.engine}
+    for key, tables in plan.tables.items():
+        # Others are user-specified, not scored by this sweep, or are made of several.
+        if isinstance(tables, StoredTables) and (note := tables.scoring) is not None:
+            first = plan.sources[key][0]
             yield ScoringRecord(
                 key=key,
                 identity={name: getattr(first, name) for name in ORIGINS.values()},
-                params={"engine": first.scoring.engine, **note.scorer, "digests": note.digests},
+                params={**engine, **note.scorer, "digests": note.digests},
                 metrics=note.metrics,
                 started_ms=note.finished_ms - round(1000 * note.seconds),
                 finished_ms=note.finished_ms,

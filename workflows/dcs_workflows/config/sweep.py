@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
@@ -40,6 +39,7 @@ from dcs_workflows.config.tuner import (
     ObjectiveName,
     TunerSettings,
     as_values,
+    distinct,
 )
 
 Model = TypeVar("Model", bound=Strict)
@@ -66,18 +66,10 @@ def _as_single(value: Any) -> Any:
     return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
-def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values; raise ValueError if they contain duplicates."""
-    duplicates = sorted(str(value) for value, number in Counter(values).items() if number > 1)
-    if duplicates:
-        raise ValueError(f"names {', '.join(duplicates)} more than once; entries must be unique")
-    return values
-
-
 #: Unique values of an axis of the given type; those of `Axis` must not be empty.
 T = TypeVar("T")
-Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(_distinct)]
-Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_distinct)]
+Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(distinct)]
+Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(distinct)]
 
 
 def _axes_model() -> Any:
@@ -195,7 +187,7 @@ class PromptsConfig(ScoringConfig):
     @classmethod
     def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         # Results identify a task by its name and not by its file name.
-        _distinct(tuple(get_task(value).name for value in values))
+        distinct(tuple(get_task(value).name for value in values))
         return values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -33,6 +34,14 @@ def as_values(value: Any) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values; raise ValueError if they contain duplicates."""
+    duplicates = sorted(str(value) for value, number in Counter(values).items() if number > 1)
+    if duplicates:
+        raise ValueError(f"names {', '.join(duplicates)} more than once; entries must be unique")
+    return values
+
+
 def _knob(row: Parameter) -> Any:
     """Return type and default of a knob: ``[low, high]``, a list of choices, or one value."""
     item: Any = int if row.integer else float
@@ -61,9 +70,7 @@ class Space(_Knobs):  # type: ignore[misc]
     @field_validator("*")
     @classmethod
     def _ascends(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        if len(set(values)) < len(values):
-            raise ValueError(f"{list(values)}: names a value twice; entries must be unique")
-        if not isinstance(values[0], str) and list(values) != sorted(values):
+        if not isinstance(distinct(values)[0], str) and list(values) != sorted(values):
             raise ValueError(f"{list(values)}: must be ascending values such as [low, high]")
         return values
 

@@ -49,14 +49,14 @@ from dcs_workflows.config.tuner import Sampler, TunerSettings
 from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
 
+Labels: TypeAlias = NDArray[np.int64]
+
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
 #: Number of random trials of TPE, unless the study is short.
 _STARTUP: Final = 10
 #: PMI weights of standard settings without COBias, as shares of the largest.
 _TAU_SHARES: Final = (0.1, 0.4, 1.0)
-Labels: TypeAlias = NDArray[np.int64]
-
 _FRONT: Final = "front"
 
 
@@ -136,13 +136,15 @@ def study_scheme(
             )
     selection = _selection(usual, cell.tuner)
     if _FRONT not in setup.known:
-        setup.known[_FRONT] = _run(cell, table, setup, selection=selection, reference=reference)
+        fitting = Fitting(
+            table.probs, table.labels, **selection.judge, seed=cell.seed, groups=table.groups
+        )
+        trials, fits, gain = _run(cell, fitting, selection=selection, setup=setup)
+        about: Any = {"settings": selection, "classes": table.classes, "reference": reference}
+        setup.known[_FRONT] = trials, front_of(fitting, fits, **about), gain
     trials, front, gain = setup.known[_FRONT]
     fitted = front.pick(selection.preference)
     point = fitted.chosen
-    params = _main_params(point)
-    if point.settings:
-        params |= {"averaged": len(point.settings)}
     metrics = {"dev/score": point.accuracy - point.cobias}
     metrics |= {f"dev/{name}": getattr(point.estimate, name) for name in (*METRICS, "n_rows")}
     metrics |= {f"dev/{n}": getattr(point.change, n) for n in ("gained", "lost", "changed")}
@@ -150,15 +152,16 @@ def study_scheme(
     # Methods that share a search have their own names.
     named = {**fitted.scheme.provenance, "method": method.name}
     scheme = replace(fitted.scheme, provenance=named)
-    return Tuned(scheme, trials, params, metrics, fitted)
+    return Tuned(scheme, trials, _params_of(point), metrics, fitted)
 
 
-def _main_params(point: FrontPoint) -> dict[str, Any]:
-    """Return the parameters of the setting with the largest share of a point."""
+def _params_of(point: FrontPoint) -> dict[str, Any]:
+    """Return the parameters of the setting with the largest share of a point, and their number."""
     if not point.settings:
         return {"calibration": "none", "corrections": "none"}
     main = max(point.settings, key=lambda each: float(each["share"]))
-    return {name: value for name, value in main.items() if name != "share"}
+    values = {name: value for name, value in main.items() if name != "share"}
+    return {**values, "averaged": len(point.settings)}
 
 
 def _selection(usual: SelectionSettings, settings: TunerSettings | None) -> SelectionSettings:
@@ -185,28 +188,16 @@ def _selection(usual: SelectionSettings, settings: TunerSettings | None) -> Sele
 
 
 def _run(
-    cell: Cell,
-    table: ProbabilityTable,
-    setup: Setup,
-    *,
-    selection: SelectionSettings,
-    reference: Labels | None,
-) -> tuple[tuple[TrialRecord, ...], FittedScheme, float]:
-    """Return trials, front, and what the sampled trials gained, in score."""
-    settings = cell.tuner
-    fitting = Fitting(
-        table.probs, table.labels, **selection.judge, seed=cell.seed, groups=table.groups
-    )
-    standard = standard_settings(selection, table.n_classes)
-    front = partial(
-        front_of, fitting, settings=selection, classes=table.classes, reference=reference
-    )
+    cell: Cell, fitting: Fitting, *, selection: SelectionSettings, setup: Setup
+) -> tuple[tuple[TrialRecord, ...], list[Fit], float]:
+    """Return trials, all judged settings, and what the sampled trials gained, in score."""
+    settings, standard = cell.tuner, standard_settings(selection, fitting.n_classes)
     if settings is None:
         clock, started_ms = time.perf_counter(), now_ms()
         fits = fitting.judge(standard, mapper=setup.mapper, progress=setup.progress)
         seconds = (time.perf_counter() - clock) / len(fits)
         records = [_record(n, fit, seconds, started_ms) for n, fit in enumerate(fits)]
-        return tuple(records), front(fits), 0.0
+        return tuple(records), fits, 0.0
     searched = [each for each in standard if each.corrections != "none"] or standard
     # Development rows do not take part in searches.
     n_rows = fitting.labels.size - (fitting.truth.size if fitting.n_folds == 1 else 0)
@@ -226,7 +217,7 @@ def _run(
         reference_of(fitting, each, selection) for each in (fits[: len(others) + len(first)], fits)
     )
     gain = (after.accuracy - after.cobias) - (before.accuracy - before.cobias)
-    return tuple(study.records), front(fits), gain
+    return tuple(study.records), fits, gain
 
 
 def _record(number: int, fit: Fit, seconds: float, started_ms: int) -> TrialRecord:
