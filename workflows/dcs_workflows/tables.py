@@ -28,7 +28,7 @@ from dcs.data.reader import open_sources, refuse_other_texts, source_files, text
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, show
-from dcs.io import Strict, atomic_write_text, content_key, readable
+from dcs.io import Strict, atomic_write_text, content_key, parse_json, read_text, validated
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
 from dcs.scoring.generation import PromptSet
@@ -691,8 +691,9 @@ class StoredTables:
         path = self.folder / _RECORD
         if not path.is_file() or not all(file.is_file() for file in self.files.values()):
             return None
-        with readable(str(path), f"remove the folder {self.key} to score again", error=TableError):
-            return Scoring.model_validate_json(path.read_bytes())
+        source = f"{path} (to score again, remove the folder {self.key})"
+        content = parse_json(read_text(path, error=TableError), source=source, error=TableError)
+        return validated(Scoring, content, source=source, error=TableError)
 
     @property
     def complete(self) -> bool:
