@@ -224,18 +224,21 @@ def test_other_methods_keep_to_their_corrections_and_are_read_back(method, tmp_p
     assert (again.scheme, again.front) == (first.scheme, first.front)
 
 
-def test_two_memberships_are_a_choice():
+def test_two_memberships_are_a_choice_and_none_are_not():
+    with pytest.raises(DCSError, match="at least two"):
+        _study(TunerSettings(trials=1, memberships=0), "furud")
     space = {"calibration": "none", "corrections": "memberships"}
     found = _study(TunerSettings(trials=2, space=space, memberships=2))
     assert {trial.params["corrections"] for trial in found.trials} == {"memberships"}
 
 
 def test_the_schedule_of_the_paper_counts_moves_per_class():
-    space, search = {"corrections": "weights"}, {"schedule": "paper"}
+    space, search = {"corrections": "weights"}, {"schedule": "paper", "restarts": 3}
     settings = TunerSettings.model_validate({"space": space, "search": search})
     standard = [Hyperparameters(corrections="weights")]
     own = SearchSpace(settings, get_method("dcs"), standard, n_rows=900)
-    assert own.suggest(optuna.create_study().ask()).schedule.per_class
+    schedule = own.suggest(optuna.create_study().ask()).schedule
+    assert (schedule.per_class, schedule.restarts) == (True, 3)
 
 
 def test_searches_among_many_classes_make_fewer_moves_unless_the_bounds_are_given():
