@@ -102,7 +102,7 @@ def table_seconds(config: SweepConfig, actors: int, seconds: float, *, kill: boo
         scorer = Delayed(0.0)
         chosen = request.prompts
         expected = chosen.tables(scorer.score(*chosen.prompts()), ScorerInfo.of(scorer), {})
-        assert StoredTables.under(output, key).digests == {
+        assert StoredTables(output, key).digests == {
             split: table.digest for split, table in expected.items()
         }
     return elapsed

@@ -132,7 +132,9 @@ def overhead(folder: Path, *, cpus: int, trials: int) -> None:
             computed = time.perf_counter() - clock
             report = to.finish()
         wall, used = time.perf_counter() - clock, watched.end()
-    notes = [StoredTables(each).scoring for each in (folder / "probabilities").iterdir()]
+    notes = [
+        StoredTables(folder, each.name).scoring for each in (folder / "probabilities").iterdir()
+    ]
     scoring = sum(note.seconds for note in notes if note is not None)
     whole = [to.archive.read(record.key) for record in records]
     annealing = sum(trial.seconds for record in whole for trial in record.trials)
@@ -165,7 +167,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     plan = SweepPlan(config, folder, ())
     for first in range(0, cells, per_table):
         key = f"table{first}"
-        stored = StoredTables.under(folder, key)
+        stored = StoredTables(folder, key)
         stored.write({"optimization": table, "test": table}, seconds=0.0, gpus=0.0)
         request = TableRequest(model="none", task="reviews", shots=1, seed=first, limit=None)
         plan.add(key, request, stored)

@@ -26,7 +26,7 @@ from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import Variant, cells_of
 from dcs_workflows.study.storage import StoredStudy
-from dcs_workflows.study.study import Tuning, study_scheme
+from dcs_workflows.study.study import Setup, study_scheme
 from dcs_workflows.tables import given_tables, source_name
 
 #: Numbers of trials; 0 stands for the standard settings alone.
@@ -49,12 +49,11 @@ def judge(path: Path, seed: int) -> Iterator[dict[str, Any]]:
         stored = StoredStudy(name, Path(folder) / "study.journal")
         # The longest first: the others find its trials in the storage.
         for trials in sorted(TRIALS, reverse=True):
-            known: dict[Any, Any] = {}
+            setup = Setup(stored=lambda key, label: stored)
             for prefer in PREFERENCES:
                 variant = Variant(method="dcs", tuner=TunerSettings(trials=trials, prefer=prefer))
                 (cell,) = cells_of([given], [variant], given.digests)
-                fitted = rows["optimization"]
-                tuned = study_scheme(Tuning(cell=cell, table=fitted, stored=stored, known=known))
+                tuned = study_scheme(cell, rows["optimization"], setup=setup)
                 found = ClassificationMetrics.from_predictions(
                     test.labels, tuned.scheme.predict(test.probs), test.n_classes
                 )

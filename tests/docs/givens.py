@@ -16,6 +16,7 @@ from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
 from dcs_workflows.study.cell import compute_cell
+from dcs_workflows.study.study import Setup
 from tests.dcs.biased import biased_table
 from tests.tracking.cells import recorded
 from tests.tracking.paper_cells import paper_cells
@@ -80,7 +81,7 @@ def _tuned(path: Path) -> None:
     probs, labels = _biased()
     table = ProbabilityTable.from_arrays(probs, labels, classes=CLASSES)
     cell = toy_cell(table, model="reviews", task="reviews", shots=None, method="logistic")
-    record = compute_cell(cell, {"optimization": table, "test": table}, sweep="tune")
+    record = compute_cell(cell, {"optimization": table, "test": table}, setup=Setup(sweep="tune"))
     recorded(path.parent, record, experiment="tune")
 
 

@@ -18,7 +18,7 @@ from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.selection.methods import get_method
 from dcs.testing import check_method, check_scorer
-from dcs_workflows.study.study import Tuning, study_scheme
+from dcs_workflows.study.study import Setup, study_scheme
 from tests.dcs.biased import biased_table
 from tests.workflows.conftest import toy_cell
 
@@ -48,7 +48,7 @@ def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:
 def test_a_family_is_searched_by_its_own_method() -> None:
     table = _table(3)
     method = get_method("steep")
-    fitted = study_scheme(Tuning(cell=toy_cell(method="steep"), table=table))
+    fitted = study_scheme(toy_cell(method="steep"), table, setup=Setup())
     assert {*fitted.scheme.corrections} <= {*_module("family").steep()}
     with pytest.raises(InvalidInputError, match="fitter"):
         replace(method, fitter=None).fit(table.probs, table.labels)

@@ -22,6 +22,7 @@ from dcs_workflows.plan import (
     sharing,
 )
 from dcs_workflows.study.cell import compute_cell, failed_record
+from dcs_workflows.study.study import Setup
 from dcs_workflows.tables import StoredTables
 from tests.workflows.conftest import QUICK, biased_table, done, refused, toy_cell
 
@@ -45,7 +46,7 @@ def _score(plan: SweepPlan, seeds: set[int]) -> None:
     """Put tables where scoring would."""
     for key, (request, *_) in plan.sources.items():
         if request.seed in seeds:
-            StoredTables.under(plan.output, key).write(TABLES, seconds=8.0, gpus=0.5)
+            StoredTables(plan.output, key).write(TABLES, seconds=8.0, gpus=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def begun(tmp_path_factory) -> Path:
     for cells in plan_sweep(CONFIG, output).cells.values():
         for cell in cells:
             if cell.method == "dnip":
-                archive.write(compute_cell(cell, TABLES, sweep=CONFIG.name))
+                archive.write(compute_cell(cell, TABLES, setup=Setup(sweep=CONFIG.name)))
             elif cell.method == "batch" and cell.optimization_size == 30:
                 error = ValueError("poisoned")
                 archive.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
@@ -120,7 +121,7 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
 
 def test_a_table_that_lacks_rows_is_scored_again(tmp_path):
     key = next(iter(plan_sweep(CONFIG, tmp_path).sources))
-    stored = StoredTables.under(tmp_path, key)
+    stored = StoredTables(tmp_path, key)
     stored.write(TABLES, seconds=1.0, gpus=0.0, missing={"x": "too long"})
     assert key in plan_sweep(CONFIG, tmp_path).missing_tables
 

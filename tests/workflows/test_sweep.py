@@ -94,10 +94,10 @@ def test_a_spent_budget_leaves_the_rest_to_the_next_run(finished, output):
     assert results(_sweep(CONFIG, output)[0]) == results(finished[1])
 
 
-def _note_width(cells, tables, sweep, mapper, *more) -> list[CellRecord]:
-    about = {"sweep": sweep, "started_ms": 0}
+def _note_width(cells, tables, setup) -> list[CellRecord]:
+    about = {"sweep": setup.sweep, "started_ms": 0}
     records = [failed_record(cell, ValueError("not computed"), **about) for cell in cells]
-    return [replace(each, params={"width": getattr(mapper, "width", 1)}) for each in records]
+    return [replace(each, params={"width": setup.mapper.width}) for each in records]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import ConfigError, TableError
+from dcs.errors import ConfigError, InvalidInputError, TableError
 from dcs.methods.calibrations import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import Recorder
@@ -27,6 +27,7 @@ from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, paths_by_name, plan_sweep, sweep_key, variants_of
 from dcs_workflows.study.cell import compute_cell, optimization_rows
+from dcs_workflows.study.study import Setup
 from dcs_workflows.tables import GivenTable, given_tables
 from tests.dcs.refusals import refuses
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
@@ -162,11 +163,13 @@ def test_what_a_pattern_does_not_name_is_read_from_the_table_or_is_the_folder(tm
     assert found[0].digests != found[1].digests
 
 
-def test_a_pattern_that_is_wrong_is_refused(tmp_path):
+def test_what_is_no_table_is_named(tmp_path):
     (tmp_path / "rte_shotX").mkdir()
-    for pattern in ("{taks}_seed{seed}", "{}.npz", "{task}_seed{seed}.npz", "{task}_shot{shots}"):
-        wrong = config(str(tmp_path / pattern))
-        refuses(ConfigError, given_tables, wrong, names=[pattern, "{model}, {task}, {shots}"])
+    wrong = ("{taks}_seed{seed}", "{}.npz", "{task}_seed{seed}.npz", "{task}_shot{shots}", "*.npz")
+    advice = ["{model}, {task}, {shots}"]
+    for name, more in ((n, advice if "{" in n else []) for n in (*wrong, "none.csv", "rte_shotX")):
+        sweep = config(str(tmp_path / name))
+        refuses(InvalidInputError, given_tables, sweep, names=[str(tmp_path / name), *more])
 
 
 def test_a_sweep_of_named_tables_has_means_over_seeds(cluster, new_output):
@@ -201,13 +204,6 @@ def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
     assert all("/" not in name for name in found)
     with pytest.raises(ConfigError):
         paths_by_name([*paths, paths[0]])
-
-
-def test_what_is_no_table_is_named(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for pattern in ("none*.npz", "none.parquet", "empty"):
-        with pytest.raises((ConfigError, TableError), match=str(tmp_path / pattern[:4])):
-            given_tables(config(str(tmp_path / pattern)))
 
 
 def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
@@ -270,7 +266,7 @@ def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
     table = _without(biased_table(120), 0)
     table.write(tmp_path / "none.parquet")
     given, cells = planned(tmp_path / "none.parquet", methods=["icl", "dcs"])
-    records = [compute_cell(cell, given.read(), sweep="given") for cell in cells]
+    records = [compute_cell(cell, given.read(), setup=Setup(sweep="given")) for cell in cells]
     assert [(record.metrics, record.class_accuracies) for record in records] == [({}, {})] * 2
     scheme = CorrectionScheme.from_dict(records[1].scheme)
     assert scheme.calibration == batch_calibration(table.probs)

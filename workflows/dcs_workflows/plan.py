@@ -25,7 +25,7 @@ from dcs.io import Strict, content_key, validated
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import MIXTURE, PARAMETERS
 from dcs.plugins import plugin_version
-from dcs.prompting.tasks import SPLITS, Shots
+from dcs.prompting.tasks import SPLITS
 from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.config.sweep import SweepConfig, TuneConfig, selected
@@ -55,7 +55,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # Cells have slots, which only one of their bases can.
 class Variant:
     """The settings in which the cells of one table differ.
 
@@ -78,25 +78,15 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell(Variant):
-    """The unit of work, retry, resume and MLflow runs: a variant applied to a table.
+class Cell(Source, Variant):
+    """The unit of work, retry, resume and MLflow runs: a variant applied to a table of a source.
 
     Attributes
     ----------
-    model, task : str
-        Origin of the probabilities.
-    shots : int, "N" or None
-        Number of demonstrations per prompt; None if unknown.
-    seed : int
-        Root seed of split, annealing and sampler.
     optimization_digest, test_digest : str
         Content hashes of the two tables.
     """
 
-    model: str
-    task: str
-    shots: Shots | None
-    seed: int
     optimization_digest: str
     test_digest: str
 
@@ -114,10 +104,9 @@ class Cell(Variant):
         """
         own = _values(Cell, self)
         if self.tuner is not None:
-            own["tuner"] = self.tuner.model_dump(mode="json", exclude_defaults=True)
-            own["tuner"]["trials"] = self.tuner.trials
-            if self.tuner.trials == _FORMER_TRIALS:
-                del own["tuner"]["trials"]
+            changed = self.tuner.model_dump(mode="json", exclude_defaults=True)
+            # Its default has been another one.
+            own["tuner"] = changed | {"trials": self.tuner.trials}
         return content_key(own | {"versions": self._versions, "version": _IDENTITY_VERSION})
 
     @property
@@ -152,9 +141,6 @@ def cell_label(identity: Mapping[str, Any]) -> str:
 #: have their own versions.
 _IDENTITY_VERSION: Final = 1
 
-#: The default number of trials when keys were first made: cells that have it keep their keys.
-_FORMER_TRIALS: Final = 48
-
 STORAGE_VARIABLE: Final = "DCS_OPTUNA_STORAGE"
 """Environment variable with the storage of studies, used if the configuration has none."""
 
@@ -181,11 +167,8 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     """
     if method.fixed is None:
         return None
-    names, corrections = {*method.fixed}, method.fixed.get("corrections")
+    names, corrections = {*method.fixed, *tuner.search.fixed}, method.fixed.get("corrections")
     names |= {"weight_scale"} if corrections == "memberships" else set()
-    if tuner.search.schedule != "tuned":
-        names |= {"initial_temperature", "temperature_ratio", "cooling_rate"}
-        names |= set() if tuner.search.schedule == "paper" else {"lambda1", "lambda2"}
     known = type(tuner.space).model_fields
     space = tuner.space.model_copy(update={name: known[name].default for name in names})
     usual: dict[str, Any] = {"space": space}
@@ -566,7 +549,7 @@ def _plan_requests(plan: SweepPlan) -> None:
     for request in table_requests(plan.config):
         key = request_key(request, known=known)
         first = firsts.setdefault(key, request)
-        stored[first] = StoredTables.under(plan.output, key)
+        stored[first] = StoredTables(plan.output, key)
         plan.add(key, request, stored[first])
     for over in plan.config.ensemble:
         for group, drawn in grouped_over([*stored], over):

@@ -9,12 +9,11 @@ from __future__ import annotations
 import fnmatch
 import glob
 import itertools
-import json
 import os
 import re
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -23,14 +22,13 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from dcs.data.columns import Reading
 from dcs.data.reader import open_sources, refuse_other_texts, source_files, texts_by_id
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ConfigError, TableError, one_line, show
-from dcs.io import atomic_write_text, content_key, read_json
+from dcs.errors import ConfigError, TableError, show
+from dcs.io import Strict, atomic_write_text, content_key, parse_json, read_text, validated
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, parse_shots, prompt_hash, select_demonstrations
 from dcs.scoring.generation import PromptSet
@@ -39,6 +37,7 @@ from dcs.selection.ensemble import TableEnsemble, joint_digest
 from dcs_tracking.records import now_ms
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
+from dcs_workflows.config.tuner import as_values
 
 #: A table, or an ensemble of tables of the same rows.
 Rows: TypeAlias = ProbabilityTable | TableEnsemble
@@ -71,13 +70,11 @@ class Source:
 S = TypeVar("S", bound=Source)
 
 #: Fields of a pattern of tables, by name: the form of their values.
-_FIELDS: Final = {"model": "[^/]+?", "task": "[^/]+?", "shots": r"N|\d+", "seed": r"\d+"}
+_FIELDS: Final = {"model": "[^/]+?", "task": "[^/]+?", "shots": r"N|\d{1,6}", "seed": r"\d{1,18}"}
 _FIELD: Final = re.compile(r"{(.*?)}")
 
 #: Names of files and folders that specify an origin.
-_ORIGIN: Final = re.compile(
-    r"(?P<task>[^_]+)_(?P<model>.+)_shot(?P<shots>[0-9]{1,6}|N)_seed(?P<seed>[0-9]{1,18})"
-)
+_ORIGIN: Final = "{task}_{model}_shot{shots}_seed{seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +133,7 @@ class GivenTable(Source):
 
     members: Mapping[str, Paths]
     config: SweepConfig
-    digests: dict[str, str]
+    digests: dict[str, str] = field(default_factory=dict)
     own_seed: bool = False
     remarks: tuple[str, ...] = ()
     complete: ClassVar = True
@@ -147,11 +144,12 @@ class GivenTable(Source):
         first, *others = self.members.values()
         return {} if others else {"optimization": first[0], "test": first[-1]}
 
-    def rows(self) -> dict[str, Rows]:
-        """Return the optimization and the test rows, as they are now."""
-        reading = self.config.reading
-        tables = {name: _read_member(each, reading)[0] for name, each in self.members.items()}
-        return _hold_out(matched_tables(tables), self.config, self.seed)[0]
+    def opened(self) -> tuple[dict[str, Rows], GivenTable]:
+        """Return the rows as they are now, and the table with what is to be said of them."""
+        tables, remarks = _read_members(self.members, self.config.reading)
+        rows, said = _hold_out(tables, self.config, self.seed)
+        digests = {split: table.digest for split, table in rows.items()}
+        return rows, replace(self, digests=digests, remarks=(*remarks, *said))
 
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows.
@@ -161,11 +159,11 @@ class GivenTable(Source):
         TableError
             If the source cannot be read, or has changed since the sweep was planned.
         """
-        tables = self.rows()
-        if {split: table.digest for split, table in tables.items()} != self.digests:
+        rows, now = self.opened()
+        if now.digests != self.digests:
             names = ", ".join(self.members)
             raise TableError(f"{names}: changed since the sweep began; run the command again")
-        return tables
+        return rows
 
 
 def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dict[str, Rows]:
@@ -188,6 +186,22 @@ def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dic
         split: TableEnsemble.matched({name: tables[split] for name, tables in members.items()})
         for split in first
     }
+
+
+def _read_members(
+    members: Mapping[str, Paths], reading: Reading
+) -> tuple[dict[str, Rows], list[str]]:
+    """Return tables of the same rows by split, and what is to be said about them."""
+    read = {name: _read_member(each, reading) for name, each in members.items()}
+    tables = matched_tables({name: own for name, (own, _, _) in read.items()})
+    for part in tables:
+        refuse_other_texts({name: texts[part] for name, (_, _, texts) in read.items()})
+    remarks = [line for _, lines, _ in read.values() for line in lines]
+    for name, (own, _, _) in read.items():
+        total, kept = (sum(each.n_rows for each in rows.values()) for rows in (own, tables))
+        if kept < total:
+            remarks.append(f"{name}: {total - kept} of {total} rows left out: not in all tables")
+    return tables, remarks
 
 
 def _read_member(
@@ -234,8 +248,7 @@ def _hold_out(
     table = tables["optimization"]
     labelled, others = np.flatnonzero(table.labelled), np.flatnonzero(~table.labelled)
     if labelled.size == 0:
-        splits = ("optimization", "test")
-        return {split: table.subset(others, split=split) for split in splits}, ()
+        return {str(split): table.subset(others, split=split) for split in SPLITS}, ()
     known = table.only_labelled()
     placed, said = _placed(known, config.earlier)
     parts = stratified_split(
@@ -343,17 +356,12 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     """
     found: list[GivenTable] = []
     for members, named in _expand_sources(config.tables):
-        read = {name: _read_member(each, config.reading) for name, each in members.items()}
-        tables = matched_tables({name: own for name, (own, _, _) in read.items()})
-        for part in tables:
-            refuse_other_texts({name: texts[part] for name, (_, _, texts) in read.items()})
-        remarks = [line for _, lines, _ in read.values() for line in lines]
-        remarks += [line for n, (own, _, _) in read.items() for line in _left_out(n, own, tables)]
+        tables, _ = _read_members(members, config.reading)
         origin = tables["optimization"].provenance
         noted = {"model": origin.model, "task": origin.task, "shots": origin.shots}
         if "test" in tables and len(next(iter(members.values()))) == 1:
             noted["seed"] = origin.demonstration_seed
-        by_name = _ORIGIN.fullmatch(named["name"])
+        by_name = re.fullmatch(_form(_ORIGIN), named["name"])
         # A pattern comes before the provenance, and this before the name of the file.
         about: dict[str, Any] = {
             **dict.fromkeys(("model", "task"), named["name"]),
@@ -363,20 +371,16 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
         }
         shots, own = about.get("shots"), about.get("seed")
         for seed in config.seeds if own is None else (int(own),):
-            split, said = _hold_out(tables, config, seed)
-            found.append(
-                GivenTable(
-                    members=members,
-                    model=about["model"],
-                    task=about["task"],
-                    shots=None if shots is None else parse_shots(str(shots)),
-                    seed=seed,
-                    config=config,
-                    digests={part: table.digest for part, table in split.items()},
-                    own_seed=own is not None,
-                    remarks=(*remarks, *said),
-                )
+            given = GivenTable(
+                members=members,
+                model=about["model"],
+                task=about["task"],
+                shots=None if shots is None else parse_shots(str(shots)),
+                seed=seed,
+                config=config,
+                own_seed=own is not None,
             )
+            found.append(given.opened()[1])
     found += [
         _join(group, over, drawn)
         for over in config.ensemble
@@ -444,23 +448,11 @@ def joint_names(group: Sequence[Source], over: Grouping, name: str) -> dict[str,
 
 
 def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
-    first = group[0]
     members = [item for given in group for item in given.members.items()]
     if len({name for name, _ in members}) < len(members):
         members = [(str(paths[0]), paths) for _, paths in members]
-    joint = replace(first, members=dict(members), **joint_names(group, over, name))
-    rows = joint.rows()
-    pairs = ((" and ".join(own.members), own.rows()) for own in group)
-    remarks = [line for name, own in pairs for line in _left_out(name, own, rows)]
-    digests = {part: table.digest for part, table in rows.items()}
-    return replace(joint, digests=digests, remarks=(*first.remarks, *remarks))
-
-
-def _left_out(name: str, own: Mapping[str, Rows], joint: Mapping[str, Rows]) -> list[str]:
-    """Return a line if rows of a table are not in all tables of its ensemble."""
-    total, kept = (sum(table.n_rows for table in tables.values()) for tables in (own, joint))
-    line = f"{name}: {total - kept} of {total} rows are not in all tables, and are left out"
-    return [line] if kept < total else []
+    names = joint_names(group, over, name)
+    return replace(group[0], members=dict(members), **names).opened()[1]
 
 
 def source_name(path: Path) -> str:
@@ -486,9 +478,9 @@ def _expand_sources(
             ]
         else:
             named = choice if isinstance(choice, dict) else {source_name(Path(choice[0])): choice}
-            pairs = {k: (each,) if isinstance(each, str) else each for k, each in named.items()}
             members: dict[str, Paths] = {
-                k: tuple(Path(p).expanduser() for p in pair) for k, pair in pairs.items()
+                name: tuple(Path(path).expanduser() for path in as_values(pair))
+                for name, pair in named.items()
             }
             sources = [(members, {"name": " + ".join(members)})]
         for members, about in sources:
@@ -507,22 +499,27 @@ def _matching(choice: str) -> dict[str, dict[str, str]]:
     fields = dict.fromkeys(_FIELD.findall(pattern))
     if Path(pattern).exists() or not (fields or glob.has_magic(pattern)):
         return {pattern: {}}
-    allowed = "fields are {model}, {task}, {shots} (a number or N) and {seed} (a number)"
-    if not fields.keys() <= _FIELDS.keys():
-        raise ConfigError(f"tables: {choice}: has an unknown field; {allowed}")
-    form = fnmatch.translate(pattern)
-    for name in fields:
-        field = re.escape(f"{{{name}}}")
-        form = form.replace(field, f"(?P<{name}>{_FIELDS[name]})", 1)
-        form = form.replace(field, f"(?P={name})")
+    form = _form(pattern)
     folder = os.path.dirname(re.split(r"[{*?[]", pattern)[0])
     common = {"name": source_name(Path(folder))} if fields else {}
     found = {path: re.match(form, path) for path in sorted(glob.glob(_FIELD.sub("*", pattern)))}
     matching = {path: common | each.groupdict() for path, each in found.items() if each}
     if not matching:
-        more = f"; {allowed}" if fields else ""
-        raise ConfigError(f"tables: {choice} matches no file or folder{more}")
+        raise ConfigError(
+            f"tables: {choice} matches no file or folder; the fields of a pattern are "
+            "{model}, {task}, {shots} (a number or N) and {seed} (a number)"
+        )
     return matching
+
+
+def _form(pattern: str) -> str:
+    """Return the regular expression of a pattern with fields, a group for each."""
+    form = fnmatch.translate(pattern)
+    for name, values in _FIELDS.items():
+        field = re.escape(f"{{{name}}}")
+        form = form.replace(field, f"(?P<{name}>{values})", 1)
+        form = form.replace(field, f"(?P={name})")
+    return form
 
 
 def table_requests(config: PromptsConfig) -> list[TableRequest]:
@@ -587,8 +584,7 @@ def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
     return {"prompt": known[prompt], "limit": request.limit, "examples": examples}
 
 
-@dataclass(frozen=True, slots=True)
-class Scoring:
+class Scoring(Strict):
     """Statistics and provenance of the scoring of a pair of tables.
 
     Attributes
@@ -620,9 +616,9 @@ class Scoring:
     gpus: float
     digests: dict[str, str]
     finished_ms: int
-    scorer: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
+    scorer: dict[str, str] = {}
+    remarks: list[str] = []
+    missing: dict[str, str] = {}
     scored: int = 0
     tokens: int = 0
 
@@ -631,11 +627,11 @@ class Scoring:
         """What is missing from the tables, in lines for the user; empty if nothing is."""
         if not self.missing:
             return []
-        number = f"{len(self.missing)} of {self.rows + len(self.missing)} rows are missing"
-        lines = [f"  {name}: {why}" for name, why in [*self.missing.items()][:_SHOWN]]
-        if (more := len(self.missing) - _SHOWN) > 0:
-            lines.append(f"  and {more} more, listed in {_RECORD}")
-        return [f"{number}; the same command tries them again:", *lines]
+        name, why = next(iter(self.missing.items()))
+        return [
+            f"{len(self.missing)} of {self.rows + len(self.missing)} rows are missing, which the "
+            f"same command tries again; {_RECORD} lists them: {name}: {why}"
+        ]
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -652,13 +648,8 @@ class Scoring:
         return {f"scoring/{name}": float(value) for name, value in found.items()}
 
 
-_SCORING = TypeAdapter(Scoring)
-
 #: File of the record of a scoring, in the folder of the tables.
 _RECORD: Final = "scoring.json"
-
-#: Missing rows that are printed.
-_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -667,21 +658,19 @@ class StoredTables:
 
     Attributes
     ----------
-    folder : pathlib.Path
-        Folder of their Parquet files, with their key as its name; created by the first write.
+    output : pathlib.Path
+        The output folder.
+    key : str
+        The :func:`request_key` of the request.
     """
 
-    folder: Path
-
-    @classmethod
-    def under(cls, output: Path, key: str) -> StoredTables:
-        """Return the tables of a key in an output folder."""
-        return cls(output / "probabilities" / key)
+    output: Path
+    key: str
 
     @property
-    def key(self) -> str:
-        """The :func:`request_key` of the request."""
-        return self.folder.name
+    def folder(self) -> Path:
+        """Folder of their Parquet files; created by the first write."""
+        return self.output / "probabilities" / self.key
 
     @property
     def files(self) -> Mapping[str, Path]:
@@ -702,13 +691,9 @@ class StoredTables:
         path = self.folder / _RECORD
         if not path.is_file() or not all(file.is_file() for file in self.files.values()):
             return None
-        try:
-            return _SCORING.validate_python(read_json(path, error=TableError))
-        except ValueError as error:
-            raise TableError(
-                f"{path}: damaged ({one_line(error)}); remove the folder {self.key} to have its "
-                "tables scored again"
-            ) from None
+        source = f"{path} (to score again, remove the folder {self.key})"
+        content = parse_json(read_text(path, error=TableError), source=source, error=TableError)
+        return validated(Scoring, content, source=source, error=TableError)
 
     @property
     def complete(self) -> bool:
@@ -750,7 +735,7 @@ class StoredTables:
         with FileLock(self.folder / ".lock"):
             for split, file in self.files.items():
                 tables[split].write(file)
-            atomic_write_text(self.folder / _RECORD, json.dumps(asdict(scoring), indent=1))
+            atomic_write_text(self.folder / _RECORD, scoring.model_dump_json(indent=1))
         return scoring
 
 

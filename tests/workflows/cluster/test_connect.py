@@ -33,13 +33,15 @@ def test_ray_that_does_not_start_twice_is_said_on_one_line(monkeypatch):
     monkeypatch.setattr("ray.shutdown", lambda: None)
     monkeypatch.setattr("ray.init", slow)
     monkeypatch.setattr(connect, "_LONGEST_PATH", 0)
+    monkeypatch.setenv("RAY_TMPDIR", "")
+    monkeypatch.delenv("RAY_TMPDIR")
     with connected():  # at the second try
         pass
     with pytest.raises(ClusterError, match="timed out") as caught, connected():
         pass
     assert "\n" not in str(caught.value)
     assert next(starts, None) is None
-    assert "RAY_TMPDIR" not in os.environ
+    assert os.environ["RAY_TMPDIR"] == "/tmp"
 
 
 def test_a_folder_that_nodes_do_not_share_is_refused(cluster, tmp_path, monkeypatch):

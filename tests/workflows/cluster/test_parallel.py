@@ -22,6 +22,7 @@ from dcs_tracking import CellRecord
 from dcs_workflows.cluster.connect import place
 from dcs_workflows.cluster.driver import RayMapper, run_cells
 from dcs_workflows.config.sweep import TunerSettings
+from dcs_workflows.study.study import Setup
 from tests.workflows.conftest import QUICK, biased_table, toy_cell
 
 TABLE = biased_table(60)
@@ -102,7 +103,7 @@ def _computed(error: Exception) -> CellRecord:
     def failing(*arguments: object, **options: object) -> Iterator[Any]:
         raise error
 
-    (record,) = run_cells((CELL,), TABLES, "x", failing, None)
+    (record,) = run_cells((CELL,), TABLES, Setup(mapper=failing))
     return record
 
 

@@ -20,6 +20,7 @@ from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import SweepPlan
 from dcs_workflows.study.cell import compute_cell
+from dcs_workflows.study.study import Setup
 from dcs_workflows.tables import Scoring, StoredTables, TableRequest
 from tests.dcs.scoring.clerk import Clerk
 from tests.workflows.cluster.test_parallel import CELL, TABLES
@@ -32,7 +33,7 @@ WHOLE = dataclasses.replace(REQUEST, limit=80)
 def score(folder: Path, request: TableRequest, **settings: Any) -> Scoring:
     actor = ScoringActor("tiny_lm", folder / "shards", ScoringSettings(device="cpu", **settings))
     with closing(actor):
-        table, store = TableScoring("k", request), StoredTables.under(folder, "k")
+        table, store = TableScoring("k", request), StoredTables(folder, "k")
         return score_here(table, actor, Work(), store)
 
 
@@ -41,7 +42,7 @@ def test_the_record_says_what_the_numbers_are(tmp_path):
     assert scoring.scorer["dtype"] == "float32"
     assert scoring.scorer["version"].startswith("transformers ")
     assert scoring.rows == scoring.scored
-    stored = StoredTables.under(tmp_path, "k")
+    stored = StoredTables(tmp_path, "k")
     assert stored.scoring == scoring
     np.testing.assert_allclose(stored.read()["test"].probs.sum(axis=1), 1.0)
     assert list((tmp_path / "shards").iterdir())
@@ -68,7 +69,7 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
             probs = Clerk.probs(prefix, queries, len(words))
             table.add(shard, ScoredShard(probs, 10, 20, ["a line"]), works[number % 2])
         assert table.complete
-        note = table.store(StoredTables(tmp_path / str(order)), info)
+        note = table.store(StoredTables(tmp_path, str(order)), info)
         assert (note.scored, note.tokens, note.gpus, note.remarks) == (30, 60, 2, ["a line"] * 2)
         digests.add(tuple(note.digests.values()))
     assert len(digests) == 1
@@ -117,10 +118,10 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        compute_cell(CELL, TABLES, sweep="x", mapper=look)
+        compute_cell(CELL, TABLES, setup=Setup(mapper=look))
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=0, seed=0, limit=5)
     actor = ScoringActor("tiny_lm", tmp_path / "shards", request.scoring)
-    store = StoredTables(tmp_path / "k")
+    store = StoredTables(tmp_path, "k")
     with closing(actor):
         score_here(
             TableScoring("k", request), actor, Work(), store, lambda count: seen.append(_threads())

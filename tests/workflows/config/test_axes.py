@@ -143,8 +143,8 @@ def test_one_at_a_time_differs_from_the_tuner_in_one_thing_at_most(config: Sweep
         ("furud", {"space": {"weight_scale": 30}}, {}),
         (
             "dcs",
-            {"search": {"schedule": "published"}, "space": {"lambda1": [1, 2]}},
-            {"search": {"schedule": "published"}},
+            {"search": {"schedule": "paper"}, "space": {"cooling_rate": 0.5}},
+            {"search": {"schedule": "paper"}},
         ),
     ],
 )

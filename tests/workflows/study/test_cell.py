@@ -11,12 +11,13 @@ from dcs.data.table import ProbabilityTable
 from dcs.evaluation.drift import compare_rows
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_workflows.study.cell import compute_cell, evidence
+from dcs_workflows.study.study import Setup
 from tests.workflows.conftest import biased_table, toy_cell
 
 
 def _interval(table: ProbabilityTable) -> tuple[float, float]:
     tables = {"optimization": table, "test": table}
-    metrics = compute_cell(toy_cell(table), tables, sweep="toy").metrics
+    metrics = compute_cell(toy_cell(table), tables, setup=Setup()).metrics
     return metrics["test/accuracy_low"], metrics["test/accuracy_high"]
 
 
@@ -47,7 +48,8 @@ def test_few_labels_of_some_classes_are_no_alarm_in_new_rows() -> None:
     known = (table.labels == 0) & (np.arange(900) < 90) | (np.arange(900) < 45)
     some = replace(table, labels=np.where(known, table.labels, -1))
     cell = toy_cell(some, method="dnip")
-    record = compute_cell(cell, {"optimization": some, "test": biased_table(60)}, sweep="toy")
+    tables = {"optimization": some, "test": biased_table(60)}
+    record = compute_cell(cell, tables, setup=Setup())
     assert record.front is not None
     scheme = CorrectionScheme.from_dict(record.scheme)
     batches = [biased_table(300, seed=seed).probs for seed in range(1, 21)]

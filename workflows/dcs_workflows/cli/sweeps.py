@@ -63,7 +63,7 @@ def generate(
         scoring__engine=engine,
     )
     folders = {each: output / "tables" / table_name(each) for each in table_requests(config)}
-    stored = {each: StoredTables.under(output, request_key(each)) for each in folders}
+    stored = {each: StoredTables(output, request_key(each)) for each in folders}
     missing = {own.key: each for each, own in stored.items() if not own.complete}
     announce(missing.values())
     scored = sum(
@@ -120,7 +120,7 @@ def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
             work.info = actor.load()
         with progress_bar("scoring prompts", total) as progress:
             for table in tables:
-                stored = StoredTables.under(output, table.key)
+                stored = StoredTables(output, table.key)
                 done = score_here(table, actor, work, stored, lambda n: progress(advance=n))
                 scored += done.scored
     return scored
@@ -352,7 +352,7 @@ def _run(
         with sweep_progress(progress):
             report = recorder.finish("KILLED" if spent else "FINISHED")
     for key, request in plan.missing_tables.items():
-        _show_remarks(request, StoredTables.under(plan.output, key))
+        _show_remarks(request, StoredTables(plan.output, key))
     if spent:
         console.print(spent, style="yellow")
     else:

@@ -13,10 +13,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
+from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any
 
 import psutil
@@ -141,14 +141,11 @@ def _ask_nodes(file: Path | None) -> None:
         except (NodeDiedError, TaskUnschedulableError):
             continue  # A spot node that has left the cluster needs no check.
         except RayError as error:
-            raise ClusterError(
-                f"node {name} cannot run this installation of {DISTRIBUTION}: {last_line(error)}; "
-                f"on the node run: pip install '{DISTRIBUTION}=={installed_version()}'"
-            ) from error
+            found, seen = last_line(error), False
         if found != source_digest():
             raise ClusterError(
-                f"node {name} has the sources {found} of {DISTRIBUTION}, the driver has "
-                f"{source_digest()}; install the same commit on both"
+                f"node {name} does not run the sources {source_digest()} of {DISTRIBUTION} "
+                f"{installed_version()} as the driver does: {found}; install them on the node"
             )
         if not seen and file is not None:
             raise ClusterError(
@@ -183,6 +180,9 @@ def connected(address: str | None = None, *, shared: Path | None = None) -> Iter
         os.environ.setdefault(name, value)
     if address is None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        if len(gettempdir()) > _LONGEST_PATH:
+            # Where Ray has its sockets if no other folder is given.
+            os.environ.setdefault("RAY_TMPDIR", "/tmp")  # nosec B108
     import ray
 
     if address is None and ray.is_initialized():
@@ -196,7 +196,6 @@ def connected(address: str | None = None, *, shared: Path | None = None) -> Iter
     with ExitStack() as stack:
         with _silence_stderr():
             if address is None:
-                _shorten_folder(stack)
                 _start_local(options)
             else:
                 _join(address, options)
@@ -205,16 +204,6 @@ def connected(address: str | None = None, *, shared: Path | None = None) -> Iter
         if address is not None:
             check_nodes(shared)
         yield
-
-
-def _shorten_folder(stack: ExitStack) -> None:
-    """Give Ray another folder for its sockets if the temporary folder has a long path."""
-    if "RAY_TMPDIR" not in os.environ and len(gettempdir()) > _LONGEST_PATH:
-        # A new folder that only this user can open.
-        short = "/tmp"  # nosec B108
-        new = TemporaryDirectory(prefix="dcs-", dir=short, ignore_cleanup_errors=True)
-        os.environ["RAY_TMPDIR"] = stack.enter_context(new)
-        stack.callback(os.environ.pop, "RAY_TMPDIR")
 
 
 def _path_without(folder: str) -> Callable[[], None]:
@@ -247,15 +236,12 @@ def _path_without(folder: str) -> Callable[[], None]:
 def _silence_stderr() -> Iterator[None]:
     """Discard what Ray's compiled code prints about its own settings."""
     sys.stderr.flush()
-    stderr = os.dup(2)
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, 2)
-    os.close(devnull)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
+    with open(os.devnull, "wb") as devnull, os.fdopen(os.dup(2), "wb") as stderr:
+        os.dup2(devnull.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr.fileno(), 2)
 
 
 def _start_local(options: dict[str, Any]) -> None:
@@ -462,7 +448,6 @@ class ClusterWatch:
 
     def __init__(self, look: Callable[[], Placement | None]) -> None:
         self._look = look
-        self._reason = "the head does not answer"
         self._latest, self._seen = self._look(), time.monotonic()
 
     def watching(self) -> AbstractContextManager[None]:
@@ -481,19 +466,14 @@ class ClusterWatch:
         check_processes()
         silent = time.monotonic() - self._seen
         if self._latest is None or silent > _LOST_SECONDS:
-            raise gone(f"no living node for {silent:.0f} s, {self._reason}")
+            raise gone(f"no living node, or no answer of its head, for {silent:.0f} s")
         return self._latest
 
     def _refresh(self) -> None:
-        try:
-            seen = self._look()
-        except Exception as error:  # Ray raises many types if the head is unreachable.
-            self._reason = one_line(error)
-            return
-        if seen is None:
-            self._reason = "all nodes have died"
-        else:
-            self._latest, self._seen = seen, time.monotonic()
+        # Ray raises many types if the head is unreachable.
+        with suppress(Exception):
+            if (seen := self._look()) is not None:
+                self._latest, self._seen = seen, time.monotonic()
 
 
 def check_processes() -> None:

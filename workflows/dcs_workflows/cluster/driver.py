@@ -16,7 +16,6 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrash
 
 from dcs.errors import ScoringError, last_line
 from dcs.search.annealing import compile_search
-from dcs.selection.fitting import Mapper
 from dcs.selection.methods import get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_tracking.records import now_ms
@@ -34,6 +33,7 @@ from dcs_workflows.plan import (
 )
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.storage import Studies, StudyStorageError
+from dcs_workflows.study.study import Setup
 from dcs_workflows.tables import Rows
 
 T = TypeVar("T")
@@ -276,12 +276,10 @@ class Driver:
                 # Not put by the actor, whose node may leave before the cells are computed.
                 self._rows = key, ray.put(tables)
             name = f"run_cells {cells[0].label} {cells[0].key[:8]}"
+            mapper = RayMapper(width, self._placement.cells)
+            setup = Setup(sweep=self._plan.config.name, mapper=mapper, stored=self._studies.of)
             running = self._cell_task.options(name=name, **options).remote(
-                cells,
-                self._rows[1],
-                self._plan.config.name,
-                RayMapper(width, self._placement.cells),
-                self._studies,
+                cells, self._rows[1], setup
             )
             if not (self._tuning or self._progress.work["cells"]):
                 self._progress.first_cell = time.monotonic()
@@ -325,13 +323,7 @@ def _is_cluster_error(error: BaseException | None) -> bool:
     return isinstance(error, RayError) and not isinstance(error, _CELL_ERRORS)
 
 
-def run_cells(
-    cells: tuple[Cell, ...],
-    tables: dict[str, Rows],
-    sweep: str,
-    mapper: Mapper,
-    studies: Studies | None,
-) -> list[CellRecord]:
+def run_cells(cells: tuple[Cell, ...], tables: dict[str, Rows], setup: Setup) -> list[CellRecord]:
     """Compute cells that share a search; errors are recorded, so that they stop no other cells.
 
     Parameters
@@ -340,12 +332,8 @@ def run_cells(
         The cells to compute.
     tables : dict of str to ProbabilityTable or TableEnsemble
         Tables by split.
-    sweep : str
-        Name of the sweep that the records belong to.
-    mapper : Mapper
-        Runs the trials.
-    studies : Studies or None
-        Where the studies of the cells are stored.
+    setup : Setup
+        What they are computed with.
 
     Returns
     -------
@@ -360,16 +348,15 @@ def run_cells(
         If the cluster lost a task of a cell. Ray retries the cells.
     """
     records = list[CellRecord]()
-    about: dict[str, Any] = {"sweep": sweep, "mapper": mapper, "studies": studies, "known": {}}
     for cell in cells:
         started_ms = now_ms()
         try:
-            records.append(compute_cell(cell, tables, **about))
+            records.append(compute_cell(cell, tables, setup=setup))
         except StudyStorageError:
             time.sleep(_STORAGE_SECONDS)
             raise
         except Exception as error:
             if _is_cluster_error(error):
                 raise
-            records.append(failed_record(cell, error, sweep=sweep, started_ms=started_ms))
+            records.append(failed_record(cell, error, sweep=setup.sweep, started_ms=started_ms))
     return records

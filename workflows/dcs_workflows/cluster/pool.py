@@ -200,7 +200,7 @@ class ScoringPool:
         complete = None
         if table.complete and table in self._open:
             self._open.remove(table)
-            stored = StoredTables.under(self._plan.output, table.key)
+            stored = StoredTables(self._plan.output, table.key)
             try:
                 table.store(stored, self._infos[actor.model])
                 complete = table.key

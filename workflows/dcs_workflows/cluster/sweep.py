@@ -9,7 +9,7 @@ from typing import Any
 from dcs_tracking import CellRecord, Recorder, ScoringRecord
 from dcs_tracking.schema import without_rows
 from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing, sweep_key
-from dcs_workflows.tables import StoredTables, TableRequest
+from dcs_workflows.tables import StoredTables
 
 
 def run_sweep(
@@ -63,15 +63,15 @@ def run_sweep(
 
 def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
     """Yield the scoring records of all existing tables of a sweep."""
-    for key, (first, *_) in plan.sources.items():
-        if not isinstance(first, TableRequest):
-            continue  # A user-specified table, not scored by this sweep.
-        stored = StoredTables.under(plan.output, key)
-        if (note := stored.scoring) is not None:
+    engine = {"engine": plan.config.scoring.engine}
+    for key, tables in plan.tables.items():
+        # Others are user-specified, not scored by this sweep, or are made of several.
+        if isinstance(tables, StoredTables) and (note := tables.scoring) is not None:
+            first = plan.sources[key][0]
             yield ScoringRecord(
                 key=key,
                 identity={name: getattr(first, name) for name in ORIGINS.values()},
-                params={"engine": first.scoring.engine, **note.scorer, "digests": note.digests},
+                params={**engine, **note.scorer, "digests": note.digests},
                 metrics=note.metrics,
                 started_ms=note.finished_ms - round(1000 * note.seconds),
                 finished_ms=note.finished_ms,
@@ -111,24 +111,16 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
     from dcs.selection.fitting import Threads
     from dcs_workflows.study.cell import compute_cell
     from dcs_workflows.study.storage import Studies
+    from dcs_workflows.study.study import Setup
 
     studies = Studies(plan.output.absolute(), plan.study_storage)
-    mapper = Threads(cpu_count())
+    about: Any = {"progress": progress, "mapper": Threads(cpu_count()), "stored": studies.of}
     for key, cells in plan.missing_cells.items():
         tables = plan.tables[key].read()
         for group in sharing(cells):
-            known: dict[Any, Any] = {}
+            setup = Setup(sweep=plan.config.name, **about)
             for cell in group:
-                record = compute_cell(
-                    cell,
-                    tables,
-                    sweep=plan.config.name,
-                    progress=progress,
-                    mapper=mapper,
-                    studies=studies,
-                    known=known,
-                )
-                yield plan.located(key, record)
+                yield plan.located(key, compute_cell(cell, tables, setup=setup))
 
 
 def _record_all(

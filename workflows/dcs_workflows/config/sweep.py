@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
@@ -39,6 +38,8 @@ from dcs_workflows.config.tuner import (
     PREFERENCE_FIELDS,
     ObjectiveName,
     TunerSettings,
+    as_values,
+    distinct,
 )
 
 Model = TypeVar("Model", bound=Strict)
@@ -65,18 +66,10 @@ def _as_single(value: Any) -> Any:
     return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
-def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values; raise ValueError if they contain duplicates."""
-    duplicates = sorted(str(value) for value, number in Counter(values).items() if number > 1)
-    if duplicates:
-        raise ValueError(f"names {', '.join(duplicates)} more than once; entries must be unique")
-    return values
-
-
 #: Unique values of an axis of the given type; those of `Axis` must not be empty.
 T = TypeVar("T")
-Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(_distinct)]
-Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_distinct)]
+Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(distinct)]
+Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(distinct)]
 
 
 def _axes_model() -> Any:
@@ -147,10 +140,6 @@ def _known_method(name: str) -> str:
     return get_method(name).name
 
 
-def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
 #: The respect in which the tables of an ensemble differ.
 Grouping = Literal["prompts", "seeds", "models", "all"]
 
@@ -198,7 +187,7 @@ class PromptsConfig(ScoringConfig):
     @classmethod
     def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         # Results identify a task by its name and not by its file name.
-        _distinct(tuple(get_task(value).name for value in values))
+        distinct(tuple(get_task(value).name for value in values))
         return values
 
 
@@ -264,9 +253,9 @@ class SweepConfig(PromptsConfig, TuneConfig):
     """
 
     tasks: Distinct[str] = ()
-    tables: Annotated[tuple[TableChoice, ...], BeforeValidator(_as_tuple)] = ()
+    tables: Annotated[tuple[TableChoice, ...], BeforeValidator(as_values)] = ()
     reading: Reading = Reading()
-    ensemble: Annotated[Distinct[Grouping], BeforeValidator(_as_tuple)] = ()
+    ensemble: Annotated[Distinct[Grouping], BeforeValidator(as_values)] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     methods: Axis[Annotated[str, AfterValidator(_known_method)]] = method_names()
@@ -300,13 +289,12 @@ class SweepConfig(PromptsConfig, TuneConfig):
         if {*self.axes} & {*PREFERENCE_FIELDS}:
             for tuner, _ in self.variants:
                 _ = tuner.preference  # raises if its values contradict each other
-        tuned = ("objectives", *self.axes, "optimization_sizes")
-        for axis in tuned if self.combine == "one_at_a_time" else ():
-            if not any(self._is_own(axis, value) for value in self.axis_values[axis]):
-                raise ValueError(
-                    f"axis {axis} does not contain the tuner's value, from which combine: "
-                    "one_at_a_time varies the others; add it"
-                )
+        if self.combine == "one_at_a_time" and (self.tuner, None) not in self.variants:
+            axes = ", ".join(("objectives", *self.axes, "optimization_sizes"))
+            raise ValueError(
+                f"combine: one_at_a_time varies each of {axes} from the values under tuner and "
+                "all rows; each must contain its own"
+            )
         return self
 
     @property
@@ -329,13 +317,6 @@ class SweepConfig(PromptsConfig, TuneConfig):
         axes = {name: values.get(name, own) for name, own in self.axes.items()}
         others = {name: own for name, own in values.items() if name not in axes}
         return self.model_copy(update={**others, "axes": axes})
-
-    def _is_own(self, axis: str, value: Any) -> bool:
-        """Whether a value of an axis is that of the tuner."""
-        if axis == "optimization_sizes":
-            return bool(value == "full")
-        name = "objective" if axis == "objectives" else axis
-        return self.tuner.changed({name: value}) == self.tuner
 
     @property
     def axis_values(self) -> dict[str, tuple[Any, ...]]:
@@ -485,8 +466,6 @@ def packaged_config(name: str) -> Path:
         If the configuration does not exist.
     """
     folder = Path(__file__).parents[1] / "configs"
-    path = folder / f"{name}.yaml"
-    if not path.is_file():
-        names = sorted(file.stem for file in folder.glob("*.yaml"))
-        raise unknown("packaged configuration", name, names)
-    return path
+    files = {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+    check_choice("packaged configuration", name, files)
+    return files[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -19,14 +20,26 @@ ObjectiveName: TypeAlias = Literal["full", "err", "err+pmi", "err+cobias"]
 #: The objectives that have a term, by its weight; the others have the weight 0.
 _TERMS: Final = {"beta": ("full", "err+cobias"), "tau": ("full", "err+pmi")}
 
+#: The knobs that the schedule of the paper determines.
+_FIXED: Final = ("initial_temperature", "temperature_ratio", "cooling_rate")
+
 PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
 
 #: Names of samplers of Optuna.
 Sampler: TypeAlias = Literal["tpe", "nsga2", "gp", "random"]
 
 
-def _as_values(value: Any) -> Any:
+def as_values(value: Any) -> Any:
+    """Return a list as a tuple, and another value as one of it alone."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values; raise ValueError if they contain duplicates."""
+    duplicates = sorted(str(value) for value, number in Counter(values).items() if number > 1)
+    if duplicates:
+        raise ValueError(f"names {', '.join(duplicates)} more than once; entries must be unique")
+    return values
 
 
 def _knob(row: Parameter) -> Any:
@@ -36,7 +49,7 @@ def _knob(row: Parameter) -> Any:
         item = Literal[row.choices or row.values]
     else:
         item = Annotated[item, Field(ge=row.least, le=row.most, allow_inf_nan=False)]
-    values = Annotated[tuple[item, ...], BeforeValidator(_as_values), Field(min_length=1)]
+    values = Annotated[tuple[item, ...], BeforeValidator(as_values), Field(min_length=1)]
     return values, row.values
 
 
@@ -57,9 +70,7 @@ class Space(_Knobs):  # type: ignore[misc]
     @field_validator("*")
     @classmethod
     def _ascends(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        if len(set(values)) < len(values):
-            raise ValueError(f"{list(values)}: names a value twice; entries must be unique")
-        if not isinstance(values[0], str) and list(values) != sorted(values):
+        if not isinstance(distinct(values)[0], str) and list(values) != sorted(values):
             raise ValueError(f"{list(values)}: must be ascending values such as [low, high]")
         return values
 
@@ -73,20 +84,15 @@ class Judge(Strict):
         Number of cross-validation folds.
     development : float or None
         Share of the rows to hold out once, instead of folds (paper, Appendix D: 0.05).
-    stratified : bool
-        Whether the rows that are held out once have the class shares of all rows.
     """
 
     folds: int = Field(default=5, ge=2, le=1000)
     development: float | None = Field(default=None, gt=0.0, lt=1.0)
-    stratified: bool = True
 
     @model_validator(mode="after")
     def _is_one(self) -> Judge:
         if self.development is not None and self.folds != Judge.model_fields["folds"].default:
             raise ValueError("folds and development: give one of them")
-        if self.development is None and not self.stratified:
-            raise ValueError("stratified: false needs development rows; folds are stratified")
         return self
 
 
@@ -95,11 +101,9 @@ class Search(Strict):
 
     Attributes
     ----------
-    schedule : "tuned", "paper", "published" or "published-long"
+    schedule : "tuned" or "paper"
         ``tuned``: temperatures, cooling rate and both lambdas are those of the trial. ``paper``: a
         Metropolis chain from the temperature 200,000 / M at the rate 0.95 with tuned lambdas.
-        ``published``: the chain of the public code, unchanged; ``published-long``: with 150
-        accepted and 300 generated moves per temperature.
     moves : "heat-bath", "metropolis" or None
         See :class:`dcs.Schedule`; None means those of the schedule: heat-bath if tuned.
     restarts : int or None
@@ -108,10 +112,15 @@ class Search(Strict):
         Number of evaluated solutions after which no further cooling starts.
     """
 
-    schedule: Literal["tuned", "paper", "published", "published-long"] = "tuned"
+    schedule: Literal["tuned", "paper"] = "tuned"
     moves: Literal["heat-bath", "metropolis"] | None = None
     restarts: int | None = Field(default=None, ge=1)
     budget: int | None = Field(default=None, ge=1)
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The knobs whose values the schedule determines."""
+        return () if self.schedule == "tuned" else _FIXED
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -186,7 +195,7 @@ class TunerSettings(Strict):
             model = getattr(self, part)
             given = {n: v for n, v in values.items() if n in type(model).model_fields}
             if part == "space":
-                given = {n: _as_values(v) for n, v in given.items() if v is not None}
+                given = {n: as_values(v) for n, v in given.items() if v is not None}
             if given:
                 own[part] = model.model_copy(update=given)
         return self.model_copy(update=own)

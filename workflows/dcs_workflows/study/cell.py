@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
@@ -19,31 +18,18 @@ from dcs.evaluation.uncertainty import compare_predictions, design_effect, metri
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
-from dcs.selection.fitting import Mapper, Threads
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from dcs_tracking import CellRecord, collect_provenance
 from dcs_tracking.records import now_ms
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import Cell
-from dcs_workflows.study.storage import Studies
-from dcs_workflows.study.study import Tuning, study_scheme
+from dcs_workflows.study.study import Labels, Setup, study_scheme
 from dcs_workflows.tables import Rows
-
-Labels: TypeAlias = NDArray[np.int64]
 
 
 @one_thread()
-def compute_cell(
-    cell: Cell,
-    tables: Mapping[str, Rows],
-    *,
-    sweep: str,
-    progress: Callable[[float], None] = lambda share: None,
-    mapper: Mapper = Threads(1),  # noqa: B008 - frozen
-    studies: Studies | None = None,
-    known: dict[Any, Any] | None = None,
-) -> CellRecord:
+def compute_cell(cell: Cell, tables: Mapping[str, Rows], *, setup: Setup) -> CellRecord:
     """Tune one cell and evaluate the selected scheme on the test rows.
 
     Parameters
@@ -52,17 +38,8 @@ def compute_cell(
         The cell to compute.
     tables : mapping of str to ProbabilityTable or TableEnsemble
         Tables by split, with the digests of the cell. The test table is used only after selection.
-    sweep : str
-        Name of the sweep that the record belongs to.
-    progress : callable, optional
-        Called with the completed fraction of the work, 0..1.
-    mapper : Mapper
-        Runs the trials; the result does not depend on the mapper.
-    studies : Studies, optional
-        Where the cell's study is stored, from which later runs resume; by default in memory.
-    known : dict, optional
-        Cache to pass to all cells that share a search, initially empty; see
-        :func:`dcs_workflows.plan.sharing`.
+    setup : Setup
+        What cells are computed with.
 
     Returns
     -------
@@ -80,17 +57,7 @@ def compute_cell(
         reference = rows.probs.argmax(axis=1).astype(np.int64)
         if get_method(cell.method).needs != "nothing":
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
-    fitted = study_scheme(
-        Tuning(
-            cell=cell,
-            table=rows,
-            progress=progress,
-            mapper=mapper,
-            stored=studies.of(cell.key, cell.label) if studies and cell.tuner else None,
-            known={} if known is None else known,
-            reference=reference,
-        )
-    )
+    fitted = study_scheme(cell, rows, setup=setup, reference=reference)
     scheme = fitted.scheme
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
@@ -104,7 +71,7 @@ def compute_cell(
     metrics |= fitted.metrics
     return CellRecord(
         key=cell.key,
-        sweep=sweep,
+        sweep=setup.sweep,
         identity=cell.identity,
         params=dict(fitted.params),
         metrics=metrics,
@@ -249,33 +216,30 @@ def _add_provenance(
     scheme: CorrectionScheme, cell: Cell, table: Rows, **kept: Any
 ) -> CorrectionScheme:
     """Add the cell, its method and the fitted rows to the provenance of a scheme."""
-    fitted = {"digests": [table.digest], "number": table.n_rows, "sample": [*table.sample]}
     origin = {"method": cell.method, **scheme.provenance, "cell": cell.key, **kept}
-    origin["fitted_on"] = fitted
+    sample = [*table.sample]
+    origin["fitted_on"] = {"digests": [table.digest], "number": table.n_rows, "sample": sample}
+    noted = table.provenance.to_dict()
     if isinstance(table, TableEnsemble):
         tables = zip(table.names, table.tables, strict=True)
         origin["tables"] = {name: each.provenance.to_dict() for name, each in tables}
-        return replace(scheme, provenance=origin)
-    noted = table.provenance.to_dict()
-    # What reads, or scores, other rows in the same way.
-    origin |= {"reading": noted["reading"]} if "reading" in noted else {}
-    if "prompt" in noted:
-        origin["table"] = noted
+    else:
+        # What reads, or scores, other rows in the same way.
+        origin |= {"reading": noted["reading"]} if "reading" in noted else {}
+        origin |= {"table": noted} if "prompt" in noted else {}
     return replace(scheme, provenance=origin)
 
 
 def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
-    joint = isinstance(optimization, TableEnsemble)
-    labelled = int(optimization.labelled.sum())
     # The scheme has the prompt.
-    described = (replace(each.provenance, prompt=None) for each in (optimization, test))
-    fitted, held_out = (each.to_dict() for each in described)
-    return {
-        "optimization": fitted
-        | {"rows": optimization.n_rows, "labelled": labelled}
-        | ({"tables": len(optimization.probs)} if joint else {}),
-        "test": held_out | {"rows": test.n_rows},
-    }
+    fitted, held_out = (
+        replace(each.provenance, prompt=None).to_dict() | {"rows": each.n_rows}
+        for each in (optimization, test)
+    )
+    fitted["labelled"] = int(optimization.labelled.sum())
+    if isinstance(optimization, TableEnsemble):
+        fitted["tables"] = len(optimization.tables)
+    return {"optimization": fitted, "test": held_out}
 
 
 def _seeds(cell: Cell) -> dict[str, int]:

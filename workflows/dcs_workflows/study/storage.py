@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import socket
 import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -39,9 +37,8 @@ OBJECTIVES: Final[dict[str, Literal["maximize", "minimize"]]] = {
     "moves": "minimize",
 }
 
-#: User attributes of a study: hash of the sources, and the process that last ran it.
+#: User attribute of a study: hash of the sources.
 _CODE: Final = "code"
-_PROCESS: Final = "process"
 #: Seconds to wait for another process to end a study: also for one that is about to die.
 _WAIT_SECONDS: Final = 60.0
 
@@ -90,16 +87,13 @@ class StoredStudy:
         with ExitStack() as stack:
             with self.storage_errors():
                 stack.enter_context(self._locked())
-                arguments: dict[str, Any] = {"storage": self.storage, "study_name": self.name}
-                directions = [*OBJECTIVES.values()]
-                study = optuna.create_study(
-                    **arguments, directions=directions, load_if_exists=True
-                )
+                place: dict[str, Any] = {"storage": self.storage, "study_name": self.name}
+                new = partial(optuna.create_study, **place, directions=[*OBJECTIVES.values()])
+                study = new(load_if_exists=True)
                 if study.user_attrs.get(_CODE, source_digest()) != source_digest():
-                    optuna.delete_study(**arguments)
-                    study = optuna.create_study(**arguments, directions=directions)
+                    optuna.delete_study(**place)
+                    study = new()
                 study.set_user_attr(_CODE, source_digest())
-                study.set_user_attr(_PROCESS, f"process {os.getpid()} on {socket.gethostname()}")
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ExperimentalWarning)
                     study.set_metric_names([*OBJECTIVES])
@@ -117,19 +111,15 @@ class StoredStudy:
                     break
                 except BlockingIOError:
                     if time.monotonic() > until:
-                        raise StudyStorageError(self._held()) from None
+                        raise StudyStorageError(
+                            f"study {self.name!r}: in use by another process, which holds a lock "
+                            f"on {self.file}; run the command again when that has ended"
+                        ) from None
                     time.sleep(0.1)
             # A full disk or a kill may have cut the last line, which nobody could read then.
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
             yield
-
-    def _held(self) -> str:
-        holder = optuna.load_study(study_name=self.name, storage=self.storage).user_attrs
-        return (
-            f"study {self.name!r}: in use by {holder.get(_PROCESS, 'another process')} "
-            f"(lock on {self.file}); run the command again when that has ended"
-        )
 
     def remove(self) -> None:
         """Delete the study, if it exists."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import optuna
@@ -49,49 +49,42 @@ from dcs_workflows.config.tuner import Sampler, TunerSettings
 from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
 
+Labels: TypeAlias = NDArray[np.int64]
+
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
 #: Number of random trials of TPE, unless the study is short.
 _STARTUP: Final = 10
 #: PMI weights of standard settings without COBias, as shares of the largest.
 _TAU_SHARES: Final = (0.1, 0.4, 1.0)
-#: Number of accepted and generated moves that end a temperature of the published schedules.
-_PUBLISHED_MOVES: Final = {"published": (3, 6), "published-long": (150, 300)}
-#: Knobs of the schedule that are tuned, by name of the schedule.
-_TUNED: Final = {"tuned": None, "paper": ("lambda1", "lambda2")}
 _FRONT: Final = "front"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
-    """Input of a study.
+class Setup:
+    """What cells are computed with.
 
     Attributes
     ----------
-    cell : Cell
-        Its method, the settings of the tuner, if the method is tuned, and the root seed, from
-        which the seeds of folds, sampler and searches are derived.
-    table : ProbabilityTable
-        The optimization rows.
+    sweep : str
+        Name of the sweep that the records belong to.
     progress : callable
         Called with the completed fraction of the work, 0..1.
     mapper : Mapper
         Runs the fits, one task per trial and fold; the result does not depend on the mapper.
-    stored : StoredStudy or None
-        Stored study, from which later runs resume; None keeps it in memory.
+    stored : callable
+        Returns the stored study of a cell, given its key and label, from which later runs resume;
+        None keeps it in memory. See :meth:`dcs_workflows.study.storage.Studies.of`.
     known : dict
-        Cache shared by tunings that differ only in their preference, to pick from one study.
-    reference : array of int, shape [M], or None
-        Predictions that accuracy is compared with; None for those of the table.
+        Cache shared by cells that differ only in their preference, to pick from one study; see
+        :func:`dcs_workflows.plan.sharing`.
     """
 
-    cell: Cell
-    table: ProbabilityTable
+    sweep: str = ""
     progress: Callable[[float], None] = lambda share: None
     mapper: Mapper = Threads(1)
-    stored: StoredStudy | None = None
+    stored: Callable[[str, str], StoredStudy | None] = lambda key, label: None
     known: dict[Any, Any] = field(default_factory=dict)
-    reference: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +110,24 @@ class Tuned:
     front: FittedScheme | None = None
 
 
-def study_scheme(tuning: Tuning) -> Tuned:
-    """Run the study of a cell and pick a point of its front."""
-    table, cell, method = tuning.table, tuning.cell, get_method(tuning.cell.method)
+def study_scheme(
+    cell: Cell, table: ProbabilityTable, *, setup: Setup, reference: Labels | None = None
+) -> Tuned:
+    """Run the study of a cell and pick a point of its front.
+
+    Parameters
+    ----------
+    cell : Cell
+        Its method, the settings of the tuner, if the method is tuned, and the root seed, from
+        which the seeds of folds, sampler and searches are derived.
+    table : ProbabilityTable
+        The optimization rows.
+    setup : Setup
+        What cells are computed with.
+    reference : array of int, shape [M], optional
+        Predictions that accuracy is compared with; by default those of the table.
+    """
+    method = get_method(cell.method)
     usual = method.compared(int(table.labelled.sum()))
     if usual is None:
         with naming_plugin("dcs.methods", method.name):
@@ -127,17 +135,16 @@ def study_scheme(tuning: Tuning) -> Tuned:
                 method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
             )
     selection = _selection(usual, cell.tuner)
-    if _FRONT not in tuning.known:
-        tuning.known[_FRONT] = _run(tuning, selection)
-    trials, front, gain = tuning.known[_FRONT]
+    if _FRONT not in setup.known:
+        fitting = Fitting(
+            table.probs, table.labels, **selection.judge, seed=cell.seed, groups=table.groups
+        )
+        trials, fits, gain = _run(cell, fitting, selection=selection, setup=setup)
+        about: Any = {"settings": selection, "classes": table.classes, "reference": reference}
+        setup.known[_FRONT] = trials, front_of(fitting, fits, **about), gain
+    trials, front, gain = setup.known[_FRONT]
     fitted = front.pick(selection.preference)
     point = fitted.chosen
-    params = _main_params(point)
-    numbers = [trial.number for trial in trials if dict(trial.params) == params]
-    if numbers:
-        params |= {"best_trial": numbers[0]}
-    if point.settings:
-        params |= {"averaged": len(point.settings)}
     metrics = {"dev/score": point.accuracy - point.cobias}
     metrics |= {f"dev/{name}": getattr(point.estimate, name) for name in (*METRICS, "n_rows")}
     metrics |= {f"dev/{n}": getattr(point.change, n) for n in ("gained", "lost", "changed")}
@@ -145,15 +152,16 @@ def study_scheme(tuning: Tuning) -> Tuned:
     # Methods that share a search have their own names.
     named = {**fitted.scheme.provenance, "method": method.name}
     scheme = replace(fitted.scheme, provenance=named)
-    return Tuned(scheme, trials, params, metrics, fitted)
+    return Tuned(scheme, trials, _params_of(point), metrics, fitted)
 
 
-def _main_params(point: FrontPoint) -> dict[str, Any]:
-    """Return the parameters of the setting with the largest share of a point."""
+def _params_of(point: FrontPoint) -> dict[str, Any]:
+    """Return the parameters of the setting with the largest share of a point, and their number."""
     if not point.settings:
         return {"calibration": "none", "corrections": "none"}
     main = max(point.settings, key=lambda each: float(each["share"]))
-    return {name: value for name, value in main.items() if name != "share"}
+    values = {name: value for name, value in main.items() if name != "share"}
+    return {**values, "averaged": len(point.settings)}
 
 
 def _selection(usual: SelectionSettings, settings: TunerSettings | None) -> SelectionSettings:
@@ -180,42 +188,36 @@ def _selection(usual: SelectionSettings, settings: TunerSettings | None) -> Sele
 
 
 def _run(
-    tuning: Tuning, selection: SelectionSettings
-) -> tuple[tuple[TrialRecord, ...], FittedScheme, float]:
-    """Return trials, front, and what the sampled trials gained, in score."""
-    table, cell, settings = tuning.table, tuning.cell, tuning.cell.tuner
-    fitting = Fitting(
-        table.probs, table.labels, **selection.judge, seed=cell.seed, groups=table.groups
-    )
-    standard = standard_settings(selection, table.n_classes)
-    front = partial(
-        front_of, fitting, settings=selection, classes=table.classes, reference=tuning.reference
-    )
+    cell: Cell, fitting: Fitting, *, selection: SelectionSettings, setup: Setup
+) -> tuple[tuple[TrialRecord, ...], list[Fit], float]:
+    """Return trials, all judged settings, and what the sampled trials gained, in score."""
+    settings, standard = cell.tuner, standard_settings(selection, fitting.n_classes)
     if settings is None:
         clock, started_ms = time.perf_counter(), now_ms()
-        fits = fitting.judge(standard, mapper=tuning.mapper, progress=tuning.progress)
+        fits = fitting.judge(standard, mapper=setup.mapper, progress=setup.progress)
         seconds = (time.perf_counter() - clock) / len(fits)
         records = [_record(n, fit, seconds, started_ms) for n, fit in enumerate(fits)]
-        return tuple(records), front(fits), 0.0
+        return tuple(records), fits, 0.0
     searched = [each for each in standard if each.corrections != "none"] or standard
     # Development rows do not take part in searches.
     n_rows = fitting.labels.size - (fitting.truth.size if fitting.n_folds == 1 else 0)
     space = SearchSpace(settings, get_method(cell.method), searched, n_rows=int(n_rows))
     unsearched = [each for each in standard if each not in searched and space.admits(each)]
-    others = fitting.judge(unsearched, mapper=tuning.mapper)
-    stored = tuning.stored
+    others = fitting.judge(unsearched, mapper=setup.mapper)
+    stored = setup.stored(cell.key, cell.label)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    first = space.first(searched)
     with nullcontext() if stored is None else stored.opened() as copy:
-        first = space.first(searched)
-        study = _Study(tuning, settings, fitting, space, first=first, copy=copy)
+        study = _Study(
+            setup=setup, fitting=fitting, space=space, first=first, stored=stored, copy=copy
+        )
         study.run()
     fits = [*others, *study.fits]
     before, after = (
-        reference_of(fitting, each, selection)
-        for each in (fits[: len(others) + study.n_first], fits)
+        reference_of(fitting, each, selection) for each in (fits[: len(others) + len(first)], fits)
     )
     gain = (after.accuracy - after.cobias) - (before.accuracy - before.cobias)
-    return tuple(study.records), front(fits), gain
+    return tuple(study.records), fits, gain
 
 
 def _record(number: int, fit: Fit, seconds: float, started_ms: int) -> TrialRecord:
@@ -253,6 +255,8 @@ class SearchSpace:
 
     Attributes
     ----------
+    settings : TunerSettings
+        The settings.
     values : dict of str to tuple
         Bounds or choices of every hyperparameter; a single value if it is fixed.
     """
@@ -265,16 +269,14 @@ class SearchSpace:
         *,
         n_rows: int,
     ) -> None:
-        self._settings, self._n_rows = settings, n_rows
-        tuned = _TUNED.get(settings.search.schedule, ())
-        self._rows = [
-            row for row in PARAMETERS if not row.schedule or tuned is None or row.name in tuned
-        ]
+        self.settings, self._n_rows = settings, n_rows
+        self._rows = [row for row in PARAMETERS if row.name not in settings.search.fixed]
         self.values = {row.name: settings.values(row.name) for row in self._rows}
         self.values |= {name: (value,) for name, value in (method.fixed or {}).items()}
         if settings.memberships is not None and settings.memberships < 2:
             families = self.values["corrections"]
-            self.values["corrections"] = tuple(f for f in families if f != "memberships")
+            others = tuple(family for family in families if family != "memberships")
+            self.values["corrections"] = others or families
         # As the standard settings, searches among many classes make fewer moves per class.
         share = min(1.0, standard[0].schedule.lambda2 / STANDARD_SCHEDULE.lambda2)
         for name in {"lambda1", "lambda2"} & self.values.keys() - settings.given:
@@ -289,14 +291,13 @@ class SearchSpace:
             # Without another term, the weight of the error rate has no effect.
             drawn["error_weight"] = 1.0
         weights_only = drawn["corrections"] == "weights"
-        memberships = None if weights_only else self._settings.memberships
+        memberships = None if weights_only else self.settings.memberships
         return Hyperparameters(**drawn, memberships=memberships, schedule=schedule)
 
     def first(self, standard: Sequence[Hyperparameters]) -> list[dict[str, Any]]:
         """Return the parameters to enqueue, as near to `standard` as possible."""
-        own = [each for each in standard if each.corrections in self.values["corrections"]]
-        found = [self._params(each) for each in own if self.admits(each)]
-        found = found or [self._params(standard[0])]
+        near = [each for each in standard if self.admits(each)] or standard[:1]
+        found = [self._params(each) for each in near]
         distinct: dict[Hyperparameters, dict[str, Any]] = {}
         for params in found:
             distinct.setdefault(self.suggest(FixedTrial(params)), params)
@@ -307,7 +308,7 @@ class SearchSpace:
         names = ["calibration"]
         if setting.corrections != "none":
             names += ["corrections", "spacing"]
-        elif self._settings.given & {"corrections", "spacing"}:
+        elif self.settings.given & {"corrections", "spacing"}:
             names += ["corrections"]
         return all(getattr(setting, name) in self.values[name] for name in names)
 
@@ -338,57 +339,54 @@ class SearchSpace:
         return trial.suggest_categorical(row.name, list(dict.fromkeys(values)))
 
     def _schedule(self, drawn: dict[str, Any]) -> Schedule:
-        search = self._settings.search
-        changed = search.changed
-        if search.schedule in _PUBLISHED_MOVES:
-            published = Schedule.published(self._n_rows, *_PUBLISHED_MOVES[search.schedule])
-            return replace(published, **changed)
+        search, usual = self.settings.search, STANDARD_SCHEDULE
         if search.schedule == "paper":
-            paper = Schedule.published(self._n_rows)
-            return replace(paper, **drawn, per_class=True, count_worse=True, start="dont-change")
-        ratio = drawn.pop("temperature_ratio")
-        drawn["final_temperature"] = drawn["initial_temperature"] * ratio
-        return replace(STANDARD_SCHEDULE, **drawn, **changed)
+            usual = Schedule.published(self._n_rows)
+            drawn |= {"per_class": True, "count_worse": True, "start": "dont-change"}
+        else:
+            ratio = drawn.pop("temperature_ratio")
+            drawn["final_temperature"] = drawn["initial_temperature"] * ratio
+        return replace(usual, **drawn, **search.changed)
 
 
+@dataclass(slots=True, kw_only=True)
 class _Study:
     """The study while it runs."""
 
-    def __init__(
-        self,
-        tuning: Tuning,
-        settings: TunerSettings,
-        fitting: Fitting,
-        space: SearchSpace,
-        *,
-        first: Sequence[dict[str, Any]],
-        copy: optuna.Study | None,
-    ) -> None:
-        self._tuning, self._fitting, self._space, self._first = tuning, fitting, space, first
-        self._settings = settings
-        self.n_first = len(first)
-        self._n_trials = max(settings.trials, self.n_first)
-        seed = derive_seed(tuning.cell.seed, "sampler") % _SAMPLER_SEEDS
-        self._study = optuna.create_study(
+    setup: Setup
+    fitting: Fitting
+    space: SearchSpace
+    first: Sequence[dict[str, Any]]
+    stored: StoredStudy | None
+    copy: optuna.Study | None
+    fits: list[Fit] = field(default_factory=list)
+    records: list[TrialRecord] = field(default_factory=list)
+    asked: list[tuple[optuna.Trial, Hyperparameters]] = field(default_factory=list)
+    #: Stored trials that were asked again.
+    earlier: list[FrozenTrial] = field(default_factory=list)
+    complete: Iterator[FrozenTrial] = field(init=False)
+    study: optuna.Study = field(init=False)
+    n_trials: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.n_trials = max(self.space.settings.trials, len(self.first))
+        seed = derive_seed(self.fitting.rows.seed, "sampler") % _SAMPLER_SEEDS
+        self.study = optuna.create_study(
             directions=[*OBJECTIVES.values()],
-            sampler=make_sampler(settings.sampler, seed=seed, trials=self._n_trials),
+            sampler=make_sampler(self.space.settings.sampler, seed=seed, trials=self.n_trials),
         )
-        self._copy = copy
-        complete = [] if copy is None else copy.get_trials(states=[TrialState.COMPLETE])
-        # Those found among the stored ones, in order: two processes may have stored each twice.
-        self._stored, self._earlier = iter(complete), list[FrozenTrial]()
-        self._asked: list[tuple[optuna.Trial, Hyperparameters]] = []
-        self.fits: list[Fit] = []
-        self.records: list[TrialRecord] = []
+        complete = self.copy.get_trials(states=[TrialState.COMPLETE]) if self.copy else []
+        # Those asked again are found in order: two processes may have stored each twice.
+        self.complete = iter(complete)
 
     def run(self) -> None:
         """Judge the standard settings together, then those of the sampler in a window."""
-        for params in self._first:
-            self._study.enqueue_trial(params)
-        if MIXTURE in self._space.values["calibration"]:
-            self._fitting.prepare(self._tuning.mapper)
-        self._judge(range(self.n_first), window=None)
-        self._judge(range(self.n_first, self._n_trials), window=self._settings.window)
+        for params in self.first:
+            self.study.enqueue_trial(params)
+        if MIXTURE in self.space.values["calibration"]:
+            self.fitting.prepare(self.setup.mapper)
+        self._judge(range(len(self.first)), window=None)
+        self._judge(range(len(self.first), self.n_trials), window=self.space.settings.window)
 
     def _judge(self, numbers: range, *, window: int | None) -> None:
         """Judge trials, of which no more than a window are asked before they are told."""
@@ -400,54 +398,52 @@ class _Study:
                 while window is not None and len(self.fits) <= number - window:
                     self._tell(*found[len(self.fits)])
                 setting = self._ask()
-                if number < len(self._earlier):
-                    accuracy, cobias, moves = self._earlier[number].values
-                    found[number] = (Fit(setting, accuracy, cobias, int(moves)), 0.0, 0)
+                if number < len(self.earlier):
+                    earlier = self.earlier[number]
+                    accuracy, cobias, moves = earlier.values
+                    fit, about = Fit(setting, accuracy, cobias, int(moves)), earlier.user_attrs
+                    found[number] = fit, about["seconds"], about["started_ms"]
                 else:
                     yield setting
 
         # Trial n is asked when trial n - window is done.
-        fit = partial(_timed, self._fitting.rows.fit)
-        results = self._tuning.mapper(fit, items(), ahead=window)
+        fit = partial(_timed, self.fitting.rows.fit)
+        results = self.setup.mapper(fit, items(), ahead=window)
         for index, (schemes, took, started_ms) in enumerate(results):
-            number = max(numbers.start, len(self._earlier)) + index
-            judged = self._fitting.judged(self._asked[number][1], schemes)
+            number = max(numbers.start, len(self.earlier)) + index
+            judged = self.fitting.judged(self.asked[number][1], schemes)
             found[number] = (judged, took, started_ms)
-            self._tuning.progress(0.95 * (number + 1) / self._n_trials)
+            self.setup.progress(0.95 * (number + 1) / self.n_trials)
         while len(self.fits) < numbers.stop:
             self._tell(*found[len(self.fits)])
 
     def _ask(self) -> Hyperparameters:
-        trial = self._study.ask()
-        setting = self._space.suggest(trial)
-        found = next((each for each in self._stored if each.params == trial.params), None)
+        trial = self.study.ask()
+        setting = self.space.suggest(trial)
+        found = next((each for each in self.complete if each.params == trial.params), None)
         if found is not None:
-            self._earlier.append(found)
-        self._asked.append((trial, setting))
+            self.earlier.append(found)
+        self.asked.append((trial, setting))
         return setting
 
     def _tell(self, fit: Fit, seconds: float, started_ms: int) -> None:
         """Tell the study the next trial in order, and store it."""
         number = len(self.fits)
-        trial, _ = self._asked[number]
-        if number < len(self._earlier):
-            attrs = self._earlier[number].user_attrs
-            seconds, started_ms = attrs["seconds"], attrs["started_ms"]
+        trial, _ = self.asked[number]
         values = {name: float(getattr(fit, name)) for name in OBJECTIVES}
         about = {"score": fit.accuracy - fit.cobias, "seconds": seconds, "started_ms": started_ms}
         for name, value in (values | about).items():
             trial.set_user_attr(name, value)
         self.fits.append(fit)
         self._constrain(trial, fit)
-        self._study.tell(trial, [*values.values()])
-        stored = self._tuning.stored
-        if stored is not None and self._copy is not None and number >= len(self._earlier):
-            with stored.storage_errors():
-                self._copy.add_trial(self._study.get_trials(deepcopy=False)[number])
+        self.study.tell(trial, [*values.values()])
+        if self.stored and self.copy and number >= len(self.earlier):
+            with self.stored.storage_errors():
+                self.copy.add_trial(self.study.get_trials(deepcopy=False)[number])
         self.records.append(_record(number, fit, seconds, started_ms))
 
     def _constrain(self, trial: optuna.Trial, fit: Fit) -> None:
-        settings = self._settings
+        settings = self.space.settings
         if settings.max_cobias is not None:
             trial.set_constraint("max_cobias", 100.0 * fit.cobias - settings.max_cobias)
         if settings.max_accuracy_loss is not None:
