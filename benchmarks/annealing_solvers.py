@@ -195,11 +195,11 @@ class CoordinateDescent(Solver):
 
     def search(self, target: Target, seed: int) -> None:  # noqa: D102
         table = kernels.make_table(target.probs, target.labels, _CORRECTIONS, _OBJECTIVE)
-        room, state = kernels.make_room(table), kernels.make_state(table)
+        state = kernels.make_state(table)
         rng = np.random.default_rng(seed)
         choice = np.full(target.n_classes, _CORRECTIONS.identity)
         while True:
-            z, judged = kernels.descend(table, room, state, choice)
+            z, judged = kernels.descend(table, state, choice)
             target.note(z, judged)
             choice[:] = rng.integers(0, len(_CORRECTIONS), choice.size)
 

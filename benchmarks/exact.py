@@ -16,13 +16,11 @@ from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
 from dcs.search.kernels import (
     TOLERANCE,
-    Room,
     State,
     Table,
     compiled,
     copy,
     eval_class,
-    make_room,
     make_state,
 )
 
@@ -85,11 +83,11 @@ def exact_search(
             f"solutions; exhaustive search allows {MOST_SOLUTIONS:.0e}: use anneal instead"
         )
     table = problem.table
-    room, state = make_room(table), make_state(table)
+    state = make_state(table)
     best_choice = np.full(n_classes, problem.corrections.identity)
     best = np.inf
     for first in range(n_functions):
-        best = _exhaust(table, room, state, first, best_choice, best)
+        best = _exhaust(table, state, first, best_choice, best)
         if progress is not None:
             progress((first + 1) / n_functions)
     return problem.result(
@@ -100,7 +98,6 @@ def exact_search(
 @compiled
 def _exhaust(
     table: Table,
-    room: Room,
     state: State,
     first: int,
     best_choice: NDArray[np.int64],
@@ -126,10 +123,10 @@ def _exhaust(
             add_class(table, j, choice[j], values, holders, j, j + 1)
         copy(values[last], state.second)
         copy(holders[last], state.second_class)
-        eval_class(table, room, state, last)
+        eval_class(table, state, last)
         for k in range(n_functions):
-            if room.values[k] < best - TOLERANCE:
-                best = room.values[k]
+            if state.values[k] < best - TOLERANCE:
+                best = state.values[k]
                 copy(choice, best_choice)
                 best_choice[last] = k
         changed = last - 1

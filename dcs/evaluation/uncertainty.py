@@ -19,7 +19,6 @@ from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri, stdtr, s
 from dcs.data.checks import finite_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import (
-    METRICS,
     ClassificationMetrics,
     confusion_matrix,
     mean_distance,
@@ -180,8 +179,6 @@ def metric_intervals(
         "cobias": around(estimate.cobias, curve.ends(_LEVEL), biases),
         "weakest_class": around(estimate.weakest_class, _weakest(right, rows), lowest),
     }
-    others = [name for name in METRICS if name not in metrics and name not in bootstrapped]
-    bootstrapped |= {name: _resample_metric(counts, name, resamples) for name in others}
     for name, values in bootstrapped.items():
         metrics[name] = _bootstrap(getattr(estimate, name), values)
     return MetricIntervals(
@@ -310,12 +307,6 @@ def _resample(cells: NDArray[np.int64], resamples: int) -> NDArray[np.int64]:
     generator = np.random.default_rng(0)
     drawn = generator.multinomial(total, cells.ravel() / total, size=resamples)
     return drawn.reshape(resamples, *cells.shape)
-
-
-def _resample_metric(counts: NDArray[np.int64], name: str, resamples: int) -> Array:
-    """Return a metric [R] of R resamples of a confusion matrix [N, N]."""
-    drawn = _resample(counts.ravel(), resamples).reshape(-1, *counts.shape)
-    return np.array([getattr(ClassificationMetrics.from_confusion(each), name) for each in drawn])
 
 
 def _resample_f1(counts: NDArray[np.int64], resamples: int) -> Array:

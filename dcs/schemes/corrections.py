@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
@@ -22,23 +21,8 @@ _MIN_WIDTH: Final = 1e-6
 LARGEST_WEIGHT: Final = 1e6
 
 
-class _CorrectionFunction(ABC):
-    """Base class of corrections: the minimum of two lines, clipped at 0."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def coefficients(self) -> tuple[float, float, float, float]:
-        """The coefficients ``(left, rise, right, fall)`` of the common formula."""
-
-    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
-        """Correct the probabilities `p` (any shape, values 0..1)."""
-        return evaluated(self.coefficients, np.asarray(p, dtype=np.float64))
-
-
 @dataclass(frozen=True, slots=True)
-class Membership(_CorrectionFunction):
+class Membership:
     """Triangular membership function, a correction per sample (equation 2 of the paper).
 
     Parameters
@@ -102,6 +86,10 @@ class Membership(_CorrectionFunction):
         """The coefficients ``(left, rise, right, fall)`` of the common formula."""
         return triangle(self.a, self.b, self.c)
 
+    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
+        """Correct the probabilities `p` (any shape, values 0..1)."""
+        return evaluated(self.coefficients, np.asarray(p, dtype=np.float64))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the representation in scheme files.
 
@@ -114,7 +102,7 @@ class Membership(_CorrectionFunction):
 
 
 @dataclass(frozen=True, slots=True)
-class Weight(_CorrectionFunction):
+class Weight:
     """Weight coefficient, a correction per class (equation 3 of the paper).
 
     Parameters
@@ -153,6 +141,10 @@ class Weight(_CorrectionFunction):
     def coefficients(self) -> tuple[float, float, float, float]:
         """The coefficients ``(left, rise, right, fall)`` of the common formula."""
         return weight(self.value)
+
+    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
+        """Correct the probabilities `p` (any shape, values 0..1)."""
+        return evaluated(self.coefficients, np.asarray(p, dtype=np.float64))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the representation in scheme files.

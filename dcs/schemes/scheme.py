@@ -261,17 +261,6 @@ class CorrectionScheme:
         except SchemeError:
             return False
 
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether the scheme leaves all predictions unchanged, for any probabilities."""
-        return self._is_uniform and self.calibration is None and self.combination is None
-
-    @property
-    def _is_uniform(self) -> bool:
-        """Whether the corrections are identical for all classes and preserve their order."""
-        first, *others = dict.fromkeys(self.corrections)
-        return not others and (first == DONT_CHANGE or isinstance(first, Weight))
-
     def explain(self) -> list[str]:
         """Return the sentences that say what the scheme changes.
 
@@ -281,7 +270,10 @@ class CorrectionScheme:
             One on the combination and one on the calibration, if any, then one per class, of many
             classes for those that change most; a single one if the scheme changes nothing.
         """
-        if self.changes_nothing:
+        first, *others = dict.fromkeys(self.corrections)
+        # Corrections that preserve the order of the probabilities.
+        is_uniform = not others and (first == DONT_CHANGE or isinstance(first, Weight))
+        if is_uniform and self.calibration is None and self.combination is None:
             return ["Nothing is changed: every class keeps its probabilities."]
         sentences = []
         if self.combination is not None:
@@ -294,12 +286,12 @@ class CorrectionScheme:
             made = self.calibration.apply([even])[0]
             shown = _largest(np.abs(made - even))
             parts = ", ".join(f"{self.classes[k]} {percent(made[k])} %" for k in shown)
-            others = ", and the others less changed" if len(shown) < even.size else ""
+            rest = ", and the others less changed" if len(shown) < even.size else ""
             sentences.append(
                 f"First, {self.calibration.name} calibration of all classes: of equal "
-                f"probabilities, {percent(even[0])} % each, it makes {parts}{others}."
+                f"probabilities, {percent(even[0])} % each, it makes {parts}{rest}."
             )
-        if self._is_uniform:
+        if is_uniform:
             return [*sentences, "No class has a correction of its own."]
         grid = np.linspace(0.0, 1.0, 65)
         shown = _largest([float(np.abs(each(grid) - grid).mean()) for each in self.corrections])

@@ -24,7 +24,6 @@ from dcs.search.kernels import (
     Table,
     cool,
     descend,
-    make_room,
     make_state,
     make_table,
     randomise,
@@ -183,7 +182,7 @@ def anneal(
 def cooled(problem: Problem, schedule: Schedule, *, seed: int) -> tuple[NDArray[np.int64], int]:
     """Return the best choice of all coolings, and the number of evaluations."""
     table = problem.table
-    room, state = make_room(table), make_state(table)
+    state = make_state(table)
     seeds = np.random.SeedSequence(whole_number(seed, "seed", least=0))
     streams = seeds.generate_state(schedule.restarts, np.uint64).astype(np.uint64)
     temperatures = schedule.temperatures()
@@ -204,12 +203,10 @@ def cooled(problem: Problem, schedule: Schedule, *, seed: int) -> tuple[NDArray[
         cooling = temperatures[temperatures.size // 2 :] if reheating else temperatures
         kind = schedule.count_worse, schedule.moves == "heat-bath"
         with _compiled_once():
-            z, n_evaluated = cool(
-                table, room, state, stream, cooling, limits, *kind, choice, found
-            )
+            z, n_evaluated = cool(table, state, stream, cooling, limits, *kind, choice, found)
         evaluations += n_evaluated
         if schedule.descend:
-            z, n_evaluated = descend(table, room, state, found)
+            z, n_evaluated = descend(table, state, found)
             evaluations += n_evaluated
         if z < best - TOLERANCE:
             best = z

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Weight
 
-# Input and scratch arrays of the kernels, and Z from counts.
+# Input of the kernels, and Z from counts.
 #
-# A `Table` is immutable and may be shared between threads. A `Room` belongs to one
-# search; its content is not preserved between calls.
+# A `Table` is immutable and may be shared between threads. A `State` belongs to one search.
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -36,7 +35,7 @@ def compiled(function: _F, *, inline: bool = False) -> _F:
 
     ``error_model="numpy"`` omits the checks for division by zero, which would prevent
     vectorisation. Fast-math stays off: results must be bit-identical to NumPy. With `inline`, the
-    function is compiled into its callers: a call passes each array of a table and of a room
+    function is compiled into its callers: a call passes each array of a table and of a state
     separately, which takes longer than a short function itself.
     """
     # Machine code of another file would stay if a function of this one, compiled into it, changed.
@@ -45,19 +44,14 @@ def compiled(function: _F, *, inline: bool = False) -> _F:
     try:
         return cast(_F, numba.njit(**options)(function))
     except RuntimeError:
-        # Neither this package nor a home can be written to.
-        _warn_of_no_cache()
+        # Neither this package nor a home can be written to. Said once, since always of this line.
+        warnings.warn(
+            "machine code cannot be kept and is compiled by each process; set NUMBA_CACHE_DIR to "
+            "a folder that only you can write to",
+            UserWarning,
+            stacklevel=1,
+        )
         return cast(_F, numba.njit(**options | {"cache": False})(function))
-
-
-@cache
-def _warn_of_no_cache() -> None:
-    warnings.warn(
-        "machine code cannot be kept and is compiled by each process; set NUMBA_CACHE_DIR to a "
-        "folder that only you can write to",
-        UserWarning,
-        stacklevel=2,
-    )
 
 
 @compiled
@@ -66,9 +60,6 @@ def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
     for i in range(target.size):
         target[i] = source[i]
 
-
-#: Number of rows per block of kernels with several passes: a block fits in the L1 cache.
-BLOCK = 2040
 
 #: Number of corrections evaluated in parallel: their results are the bits of one byte.
 LANES = 8
@@ -95,28 +86,6 @@ class Table(NamedTuple):
     present: NDArray[np.int64]  # classes with labels
     logs: NDArray[np.float64]  # [C * M + 1] log(count + pseudo-count)
     factors: NDArray[np.float64]  # error weight / labels, beta / pairs, tau, constant part of Z
-
-
-class Room(NamedTuple):
-    """Room of the kernels."""
-
-    values: NDArray[np.float64]  # [D] Z of every correction of the class evaluated last
-    correct: NDArray[np.int64]  # [N] correct predictions of the solution evaluated last
-    predicted: NDArray[np.int64]  # [N] all its predictions
-    order: NDArray[np.int64]  # present classes by accuracy
-    accuracy: NDArray[np.float64]  # [N]
-    threshold: NDArray[np.float64]  # [BLOCK] value that a corrected value must exceed
-    rival: NDArray[np.int16]  # [BLOCK] class of the best value of the other classes
-    key: NDArray[np.uint32]  # [C, BLOCK] rival class of the row, and whether the label is either
-    slot: NDArray[np.int32]  # [BLOCK] smallest weight that wins the row
-    wide: NDArray[np.int64]  # [BLOCK] the bits of a mask, before packing
-    masks: NDArray[np.uint8]  # [L / 8, BLOCK] direct corrections that win the row, one bit each
-    spread: NDArray[np.uint64]  # [256] the bits of a byte, expanded to eight bytes
-    packed: NDArray[np.uint64]  # [3 N, L / 8] wins per key, eight counters to a word
-    wins: NDArray[np.int32]  # [3 N, L] labels won by each direct correction, per key
-    reached: NDArray[np.int32]  # [3 N, D2 + 1] labels by smallest winning weight, per key
-    base_correct: NDArray[np.int64]  # [N] counts if the class wins no row
-    base_predicted: NDArray[np.int64]  # [N]
 
 
 def make_table(
@@ -198,32 +167,6 @@ def _split_corrections(
     return direct.astype(np.int64), weighed.astype(np.int64), bins
 
 
-def make_room(table: Table) -> Room:
-    """Allocate the scratch arrays of one search."""
-    n_classes, n_lanes = table.columns.shape[0], table.lanes.shape[1]
-    n_keys = 3 * n_classes
-    bits = (np.arange(256)[:, None] >> np.arange(8)) & 1
-    return Room(
-        values=np.zeros(table.functions.shape[0]),
-        correct=np.zeros(n_classes, np.int64),
-        predicted=np.zeros(n_classes, np.int64),
-        order=table.present.copy(),
-        accuracy=np.zeros(n_classes),
-        threshold=np.zeros(BLOCK),
-        rival=np.zeros(BLOCK, np.int16),
-        key=np.zeros((table.labels.shape[0], BLOCK), np.uint32),
-        slot=np.zeros(BLOCK, np.int32),
-        wide=np.zeros(BLOCK, np.int64),
-        masks=np.zeros((n_lanes // LANES, BLOCK), np.uint8),
-        spread=bits.astype(np.uint8).view(np.uint64)[:, 0].copy(),
-        packed=np.zeros((n_keys, n_lanes // LANES), np.uint64),
-        wins=np.zeros((n_keys, n_lanes), np.int32),
-        reached=np.zeros((n_keys, table.weights.size + 1), np.int32),
-        base_correct=np.zeros(n_classes, np.int64),
-        base_predicted=np.zeros(n_classes, np.int64),
-    )
-
-
 @compiled
 def corrected(p: float, left: float, rise: float, right: float, fall: float) -> float:
     """Return the corrected probability by the common formula of all corrections."""
@@ -234,14 +177,14 @@ def corrected(p: float, left: float, rise: float, right: float, fall: float) -> 
 
 @partial(compiled, inline=True)
 def z_of(
-    table: Table, room: Room, correct: NDArray[np.int64], predicted: NDArray[np.int64]
+    table: Table, state: State, correct: NDArray[np.int64], predicted: NDArray[np.int64]
 ) -> float:
     """Return the objective from the counts of correct and of all predictions, in O(N).
 
     COBias is a sum over sorted accuracies. The order is preserved between calls, and insertion
     sort of an almost sorted list takes linear time.
     """
-    order, accuracy = room.order, room.accuracy
+    order, accuracy = state.order, state.accuracy
     n_present = order.size
     hits = 0
     logs = 0.0
@@ -271,30 +214,39 @@ def z_of(
 _BYTE = 255
 
 
-@compiled
-def eval_class(table: Table, room: Room, state: State, j: int) -> None:
-    """Store Z of every correction of class j in `room.values`, the others as in `state`."""
-    room.wins[:] = 0
-    room.reached[:] = 0
-    n_rows = table.labels.shape[1]
-    for start in range(0, n_rows, BLOCK):
-        stop = min(start + BLOCK, n_rows)
-        _fill_thresholds(table, room, state, j, start, stop)
-        column = table.columns[j, start:stop]
-        _count_direct(table, room, column)
-        if table.weights.size > 0:
-            _count_weights(table, room, column)
-    _eval_counts(table, room, j)
+#: The bits of a byte, expanded to eight bytes.
+_SPREAD = np.unpackbits(np.arange(256, dtype=np.uint8), bitorder="little").view(np.uint64)
 
 
 @compiled
-def _fill_thresholds(
-    table: Table, room: Room, state: State, j: int, start: int, stop: int
-) -> None:
-    """Compute the thresholds of the rows of one block, and the keys of their labels."""
-    first, second = state.first[start:stop], state.second[start:stop]
-    first_class, second_class = state.first_class[start:stop], state.second_class[start:stop]
-    threshold, rivals = room.threshold, room.rival
+def eval_class(table: Table, state: State, j: int) -> None:
+    """Store Z of every correction of class j in `state.values`, the others as they are."""
+    threshold, key = _thresholds(table, state, j)
+    won = _count_direct(table, threshold, key, j)
+    base = np.zeros((2, state.choice.size), np.int64)
+    for i in range(state.choice.size):
+        own, others = won[3 * i + 1, -1], won[3 * i, -1] + won[3 * i + 2, -1]
+        base[0, i], base[1, i] = own, own + others
+    for lane in range(table.direct.size):
+        state.values[table.direct[lane]] = _z_of_lane(table, state, j, base, won, lane)
+    if table.weights.size > 0:
+        won = _count_weights(table, threshold, key, j)
+        for w in range(table.weights.size):
+            state.values[table.weighed[w]] = _z_of_lane(table, state, j, base, won, w)
+
+
+@compiled
+def _thresholds(
+    table: Table, state: State, j: int
+) -> tuple[NDArray[np.float64], NDArray[np.uint32]]:
+    """Return the values [M] that class j must exceed, and the keys [C, M] of the labels.
+
+    A key is the rival class of the row, and whether the label is that class, class j, or neither.
+    """
+    first, second = state.first, state.second
+    first_class, second_class = state.first_class, state.second_class
+    threshold, rivals = np.empty(first.size), np.empty(first.size, np.int16)
+    keys = np.empty(table.labels.shape, np.uint32)
     bits, jj = threshold.view(np.int64), np.int16(j)
     # Separate loops: a loop that writes to several arrays is not vectorised.
     for m in range(first.size):
@@ -308,7 +260,7 @@ def _fill_thresholds(
     for m in range(first.size):
         bits[m] -= np.int64((jj < rivals[m]) & (bits[m] > 0))
     for c in range(table.labels.shape[0]):
-        key, labels = room.key[c], table.labels[c, start:stop]
+        key, labels = keys[c], table.labels[c]
         for m in range(first.size):
             rival = rivals[m]
             label = labels[m]
@@ -317,50 +269,55 @@ def _fill_thresholds(
                 + np.int32(label == rival)
                 + np.int32(2) * np.int32((label == jj) & (rival != jj))
             )
+    return threshold, keys
 
 
 @compiled
-def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None:
-    """Count the labels of a block won by each direct correction, per key."""
-    n_rows = column.size
-    n_groups = room.packed.shape[1]
-    threshold, wide = room.threshold, room.wide
+def _count_direct(
+    table: Table, threshold: NDArray[np.float64], keys: NDArray[np.uint32], j: int
+) -> NDArray[np.int32]:
+    """Return the labels [3 N, L] won by each direct correction, per key."""
+    column, n_rows, n_lanes = table.columns[j], threshold.size, table.lanes.shape[1]
+    n_groups, n_keys = n_lanes // LANES, 3 * table.columns.shape[0]
+    # The direct corrections that win the row, one bit each.
+    masks = np.empty((n_groups, n_rows), np.uint8)
     for group in range(n_groups):
         # One slice per line: slicing all lines at once gives strided views, a few percent slower.
         lanes = slice(LANES * group, LANES * group + LANES)
         left, rise = table.lanes[0, lanes], table.lanes[1, lanes]
         right, fall = table.lanes[2, lanes], table.lanes[3, lanes]
-        # Bits are collected in 64-bit lanes, as wide as the compared numbers, and packed later.
+        mask = masks[group]
         for m in range(n_rows):
             p, t = column[m], threshold[m]
             bits = np.int64(0)
             for lane in range(LANES):
                 v = corrected(p, left[lane], rise[lane], right[lane], fall[lane])
                 bits |= (np.int64(1) << lane) if v > t else np.int64(0)
-            wide[m] = bits
-        masks = room.masks[group]
-        for m in range(n_rows):
-            masks[m] = wide[m]
-    packed, spread, masks = room.packed, room.spread, room.masks
-    wins_line, packed_bytes = room.wins.reshape(-1), packed.reshape(-1).view(np.uint8)
-    for c in range(room.key.shape[0]):
+            mask[m] = bits
+    wins = np.zeros((n_keys, n_lanes), np.int32)
+    packed = np.zeros((n_keys, n_groups), np.uint64)  # Eight counters to a word.
+    wins_line, packed_bytes = wins.reshape(-1), packed.reshape(-1).view(np.uint8)
+    for c in range(keys.shape[0]):
         for start in range(0, n_rows, _BYTE):
             stop = min(start + _BYTE, n_rows)
             packed[:] = 0
-            key = room.key[c, start:stop]
+            key = keys[c, start:stop]
             for group in range(n_groups):
                 mask = masks[group, start:stop]
                 for m in range(key.size):
-                    packed[key[m], group] += spread[mask[m]]
+                    packed[key[m], group] += _SPREAD[mask[m]]
             for i in range(wins_line.size):
                 wins_line[i] += packed_bytes[i]
+    return wins
 
 
 @compiled
-def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> None:
-    """Count the labels of a block by the smallest weight that wins their row, per key."""
-    threshold, slot = room.threshold, room.slot
-    weights, bins, reached = table.weights, table.bins, room.reached
+def _count_weights(
+    table: Table, threshold: NDArray[np.float64], keys: NDArray[np.uint32], j: int
+) -> NDArray[np.int32]:
+    """Return the labels [3 N, D2 + 1] won by each weight, per key."""
+    column, weights, bins = table.columns[j], table.weights, table.bins
+    slot = np.empty(column.size, np.int32)  # The smallest weight that wins the row.
     last = np.float64(bins.size - 1)
     scale = (last - 1.0) / max(1.0, weights[-1])
     for m in range(column.size):
@@ -377,50 +334,44 @@ def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> Non
             while g < weights.size and column[m] * weights[g] <= threshold[m]:
                 g += 1
             slot[m] = g
-    for c in range(room.key.shape[0]):
-        key = room.key[c]
+    reached = np.zeros((3 * table.columns.shape[0], weights.size + 1), np.int32)
+    for c in range(keys.shape[0]):
+        key = keys[c]
         for m in range(column.size):
             reached[key[m], slot[m]] += 1
+    for row in reached:
+        for w in range(1, row.size):
+            row[w] += row[w - 1]
+    return reached
 
 
 @compiled
-def _eval_counts(table: Table, room: Room, j: int) -> None:
-    """Compute Z of every correction from the counts per key."""
-    wins, reached = room.wins, room.reached
-    always = table.direct.size
-    for i in range(room.base_correct.size):
-        room.base_correct[i] = wins[3 * i + 1, always]
-        room.base_predicted[i] = (
-            wins[3 * i, always] + wins[3 * i + 1, always] + wins[3 * i + 2, always]
-        )
-    for lane in range(table.direct.size):
-        room.values[table.direct[lane]] = _z_of_lane(table, room, j, wins, lane)
-    if table.weights.size > 0:
-        for key in range(reached.shape[0]):
-            row = reached[key]
-            for w in range(1, row.size):
-                row[w] += row[w - 1]
-        for w in range(table.weights.size):
-            room.values[table.weighed[w]] = _z_of_lane(table, room, j, reached, w)
+def _z_of_lane(
+    table: Table,
+    state: State,
+    j: int,
+    base: NDArray[np.int64],
+    won: NDArray[np.int32],
+    lane: int,
+) -> float:
+    """Return Z if class j wins the rows counted in column `lane` of `won`.
 
-
-@compiled
-def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: int) -> float:
-    """Return Z if class j wins the rows counted in column `lane` of `won`."""
-    correct, predicted = room.correct, room.predicted
+    `base` [2, N] are the correct and all predictions if it wins no row.
+    """
+    correct, predicted = state.next_correct, state.next_predicted
     gained, right = 0, 0
     for i in range(correct.size):
         own, mine = won[3 * i + 1, lane], won[3 * i + 2, lane]
         rows = won[3 * i, lane] + own + mine
         # Rows that fall back to j itself remain with it whether it wins them or not.
         taken = i != j
-        correct[i] = room.base_correct[i] - taken * own
-        predicted[i] = room.base_predicted[i] - taken * rows
+        correct[i] = base[0, i] - taken * own
+        predicted[i] = base[1, i] - taken * rows
         gained += taken * rows
         right += taken * mine
     correct[j] += right
     predicted[j] += gained
-    return z_of(table, room, correct, predicted)
+    return z_of(table, state, correct, predicted)
 
 
 # Moves of one class, evaluated in one pass over the rows and applied if accepted.
@@ -432,20 +383,22 @@ def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: i
 
 
 class State(NamedTuple):
-    """A solution and the statistics that its moves update."""
+    """A solution, the statistics that its moves update, and room for what is evaluated."""
 
     choice: NDArray[np.int64]  # [N] correction of every class
     first: NDArray[np.float64]  # [M] best corrected value
     second: NDArray[np.float64]  # [M] runner-up
-    third: NDArray[np.float64]  # [M] upper bound of all other values
     first_class: NDArray[np.int16]  # [M] class of the best value
     second_class: NDArray[np.int16]  # [M] class of the runner-up
     correct: NDArray[np.int64]  # [N] correct predictions
     predicted: NDArray[np.int64]  # [N] all predictions
     flags: NDArray[np.uint8]  # [M] whether a row changes
     touched: NDArray[np.int32]  # [M + 1] their indices
-    ranked: NDArray[np.float64]  # [3, M] values, best and second best of the rows to rank
-    ranked_class: NDArray[np.int16]  # [2, M] excluded class, class of the best
+    values: NDArray[np.float64]  # [D] Z of every correction of the class evaluated last
+    next_correct: NDArray[np.int64]  # [N] correct predictions of the solution evaluated last
+    next_predicted: NDArray[np.int64]  # [N] all its predictions
+    order: NDArray[np.int64]  # present classes by accuracy
+    accuracy: NDArray[np.float64]  # [N]
 
 
 def make_state(table: Table) -> State:
@@ -455,15 +408,17 @@ def make_state(table: Table) -> State:
         choice=np.zeros(n_classes, np.int64),
         first=np.zeros(n_rows),
         second=np.zeros(n_rows),
-        third=np.zeros(n_rows),
         first_class=np.zeros(n_rows, np.int16),
         second_class=np.zeros(n_rows, np.int16),
         correct=np.zeros(n_classes, np.int64),
         predicted=np.zeros(n_classes, np.int64),
         flags=np.zeros(n_rows, np.uint8),
         touched=np.zeros(n_rows + 1, np.int32),
-        ranked=np.zeros((3, n_rows)),
-        ranked_class=np.zeros((2, n_rows), np.int16),
+        values=np.zeros(table.functions.shape[0]),
+        next_correct=np.zeros(n_classes, np.int64),
+        next_predicted=np.zeros(n_classes, np.int64),
+        order=table.present.copy(),
+        accuracy=np.zeros(n_classes),
     )
 
 
@@ -474,10 +429,6 @@ def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
     labels, n_rows = table.labels, table.labels.shape[1]
     for m in range(n_rows):
         state.touched[m] = m
-    state.first_class[:] = -1
-    _rank(table, state, n_rows)
-    copy(state.second, state.first)
-    copy(state.second_class, state.first_class)
     _rank(table, state, n_rows)
     state.correct[:] = 0
     state.predicted[:] = 0
@@ -490,36 +441,22 @@ def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
 
 @compiled
 def _rank(table: Table, state: State, n: int) -> None:
-    """Find the two best values of `n` listed rows, excluding the class in `first_class`."""
-    rows = state.touched
-    values, best, rest = state.ranked[0, :n], state.ranked[1, :n], state.ranked[2, :n]
-    besides, holder = state.ranked_class[0, :n], state.ranked_class[1, :n]
+    """Find the two best values of the first `n` listed rows."""
     for t in range(n):
-        m = np.uint32(rows[t])
-        besides[t] = state.first_class[m]
-        holder[t] = table.fallback[m]
-    best[:] = 0.0
-    rest[:] = 0.0
-    for j in range(state.choice.size):
-        column, jj = table.columns[j], np.int16(j)
-        left, rise, right, fall = table.functions[state.choice[j]]
-        # Separate loops: a loop that writes to several arrays is not vectorised.
-        for t in range(n):
-            values[t] = column[np.uint32(rows[t])]
-        for t in range(n):
-            v = corrected(values[t], left, rise, right, fall)
-            values[t] = 0.0 if besides[t] == jj else v
-        for t in range(n):
-            v = values[t] if values[t] < best[t] else best[t]
-            rest[t] = v if v > rest[t] else rest[t]
-        for t in range(n):
-            wins = values[t] > best[t]
-            best[t] = values[t] if wins else best[t]
-            holder[t] = jj if wins else holder[t]
-    for t in range(n):
-        m = np.uint32(rows[t])
-        state.second[m], state.third[m] = best[t], rest[t]
-        state.second_class[m] = holder[t]
+        m = np.uint32(state.touched[t])
+        first = second = 0.0
+        first_class = second_class = table.fallback[m]
+        for j in range(state.choice.size):
+            k = state.choice[j]
+            left, rise, right, fall = table.functions[k]
+            v = corrected(table.columns[j, m], left, rise, right, fall)
+            if v > first:
+                second, second_class = first, first_class
+                first, first_class = v, np.int16(j)
+            elif v > second:
+                second, second_class = v, np.int16(j)
+        state.first[m], state.second[m] = first, second
+        state.first_class[m], state.second_class[m] = first_class, second_class
 
 
 @compiled
@@ -535,11 +472,8 @@ def _list_flagged(state: State) -> int:
 
 
 @compiled
-def eval_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
-    """Return Z if class j takes correction k, without changing the state.
-
-    The new counts are stored in `room.correct` and `room.predicted`.
-    """
+def eval_move(table: Table, state: State, j: int, k: int) -> float:
+    """Return Z if class j takes correction k, and store the counts of that solution."""
     column = table.columns[j]
     first, second, first_class = state.first, state.second, state.first_class
     second_class, flags = state.second_class, state.flags
@@ -555,7 +489,7 @@ def eval_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
         rival_class = runner_up_class if own else best_class
         wins = (v > rival) | ((v == rival) & (jj < rival_class) & (v > 0.0))
         flags[m] = own != wins
-    correct, predicted = room.correct, room.predicted
+    correct, predicted = state.next_correct, state.next_predicted
     copy(state.correct, correct)
     copy(state.predicted, predicted)
     for t in range(_list_flagged(state)):
@@ -570,15 +504,15 @@ def eval_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
             predicted[winner] += 1
             correct[loser] -= label == loser
             correct[winner] += label == winner
-    return z_of(table, room, correct, predicted)
+    return z_of(table, state, correct, predicted)
 
 
 @compiled
-def apply_move(table: Table, state: State, j: int, k: int) -> bool:
-    """Give class j correction k, except for the counts; return whether any value changes."""
+def apply_move(table: Table, state: State, j: int, k: int) -> None:
+    """Give class j correction k, except for the counts."""
     state.choice[j] = k
     column, flags = table.columns[j], state.flags
-    first, second, third = state.first, state.second, state.third
+    first, second = state.first, state.second
     first_class, second_class = state.first_class, state.second_class
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
@@ -591,36 +525,23 @@ def apply_move(table: Table, state: State, j: int, k: int) -> bool:
         old = best if own_first else runner_up
         changes = (v != old) if own else (v >= runner_up) & (v > 0.0)
         flags[m] = changes
-    for m in range(column.size):
-        v = corrected(column[m], left, rise, right, fall)
-        own = (first_class[m] == jj) | (second_class[m] == jj)
-        v = v if v < second[m] else second[m]
-        third[m] = third[m] if own | (v <= third[m]) else v
-    n_touched = _list_flagged(state)
     touched, n_lost = state.touched, 0
-    for t in range(n_touched):
+    for t in range(_list_flagged(state)):
         row = np.uint32(touched[t])
         v = corrected(column[row], left, rise, right, fall)
-        v = v if v > 0.0 else 0.0
         own_first = first_class[row] == jj
-        own = own_first | (second_class[row] == jj)
-        best, best_class = first[row], first_class[row]
-        runner_up, runner_up_class = second[row], second_class[row]
-        rival = runner_up if own_first else best
-        rival_class = runner_up_class if own_first else best_class
-        wins = (v > rival) | ((v == rival) & (jj < rival_class) & (v > 0.0))
-        stays = (not own) & (v == runner_up) & (runner_up_class < jj)
-        # Arithmetic instead of unpredictable branches.
-        loser = runner_up_class if stays else jj
-        first[row] = v if v > rival else rival
-        second[row] = rival if v > rival else v
-        first_class[row] = rival_class ^ ((rival_class ^ jj) & -np.int16(wins))
-        second_class[row] = loser ^ ((loser ^ rival_class) & -np.int16(wins))
-        # Another class may now be the runner-up.
-        touched[n_lost] = row
-        n_lost += own & (not wins) & (v <= third[row])
+        rival = second[row] if own_first else first[row]
+        rival_class = second_class[row] if own_first else first_class[row]
+        if v > rival or (v == rival and jj < rival_class and v > 0.0):
+            first[row], first_class[row] = v, jj
+            second[row], second_class[row] = rival, rival_class
+        elif own_first or second_class[row] == jj:
+            # Another class may now be one of the two best.
+            touched[n_lost] = row
+            n_lost += 1
+        elif v > second[row] or jj < second_class[row]:
+            second[row], second_class[row] = v, jj
     _rank(table, state, n_lost)
-    return n_touched > 0
 
 
 # Complete searches: annealing chains and coordinate descent.
@@ -668,7 +589,6 @@ def randomise(stream: NDArray[np.uint64], choice: NDArray[np.int64], n_functions
 @compiled
 def cool(
     table: Table,
-    room: Room,
     state: State,
     stream: NDArray[np.uint64],
     temperatures: NDArray[np.float64],
@@ -691,13 +611,11 @@ def cool(
     """
     n_classes, n_functions = choice.size, table.functions.shape[0]
     set_choice(table, state, choice)
-    z = z_of(table, room, state.correct, state.predicted)
+    z = z_of(table, state, state.correct, state.predicted)
     # The first move of a heat bath evaluates the current solution too.
     best = math.inf if heat_bath else z
     copy(state.choice, best_choice)
     order = np.arange(n_classes)
-    # Z of all moves, known while the values of the rows do not change.
-    known = np.full((n_classes, n_functions), -math.inf)
     moves, idle, frozen = 0, 0, FROZEN * n_classes
     for i in range(temperatures.size):
         accepted, generated, at = 0, 0, n_classes
@@ -709,14 +627,14 @@ def cool(
                     at = 0
                 j = order[at]
                 at += 1
-                eval_class(table, room, state, j)
-                k = _draw(stream, room.values, temperatures[i])
-                low = room.values.argmin()
-                if room.values[low] < best - TOLERANCE:
-                    best = room.values[low]
+                eval_class(table, state, j)
+                k = _draw(stream, state.values, temperatures[i])
+                low = state.values.argmin()
+                if state.values[low] < best - TOLERANCE:
+                    best = state.values[low]
                     copy(state.choice, best_choice)
                     best_choice[j] = low
-                rise = room.values[k] - room.values[state.choice[j]]
+                rise = state.values[k] - state.values[state.choice[j]]
                 changed = abs(rise) > TOLERANCE
                 accepted += changed and (count_worse or rise < 0.0)
                 idle = 0 if changed else idle + 1
@@ -727,18 +645,11 @@ def cool(
             k = random_index(stream, n_functions - 1)
             if k >= state.choice[j]:
                 k += 1
-            # The random number determines which Z is accepted: what is known not to be is skipped.
-            ceiling = z - temperatures[i] * math.log(uniform(stream))
-            if known[j, k] < ceiling:
-                known[j, k] = eval_move(table, state, room, j, k)
-            new = known[j, k]
-            if new < ceiling:
-                own = known[j].copy()
-                copy(room.correct, state.correct)
-                copy(room.predicted, state.predicted)
-                if apply_move(table, state, j, k):
-                    known[:] = -math.inf
-                    copy(own, known[j])
+            new = eval_move(table, state, j, k)
+            if new < z - temperatures[i] * math.log(uniform(stream)):
+                copy(state.next_correct, state.correct)
+                copy(state.next_predicted, state.predicted)
+                apply_move(table, state, j, k)
                 accepted += count_worse or new <= z
                 z = new
                 if z < best - TOLERANCE:
@@ -749,9 +660,7 @@ def cool(
 
 
 @compiled
-def descend(
-    table: Table, room: Room, state: State, choice: NDArray[np.int64]
-) -> tuple[float, int]:
+def descend(table: Table, state: State, choice: NDArray[np.int64]) -> tuple[float, int]:
     """Take the best correction class by class until none improves Z.
 
     Updates `choice` in place; returns its Z and the number of evaluated candidates.
@@ -765,9 +674,9 @@ def descend(
         for j in range(n_classes):
             if settled == n_classes:
                 break
-            eval_class(table, room, state, j)
+            eval_class(table, state, j)
             moves += 1
-            values = room.values
+            values = state.values
             best = choice[j]
             for k in range(values.size):
                 if values[k] < values[best] - TOLERANCE:

@@ -50,6 +50,9 @@ _CANDIDATES: Final = (
     ),
 )
 
+#: Largest share of development rows: the others are fitted.
+_MOST_DEVELOPMENT: Final = 0.999
+
 #: Weight relative to the best setting below which a setting takes no part in a mean.
 _FADED: Final = 0.01
 
@@ -111,11 +114,8 @@ class SelectionSettings:
         if not self.candidates:
             raise InvalidInputError("candidates (): must be at least one setting to compare")
         if self.development is not None:
-            share = finite_number(self.development, "development", positive=True)
-            if share >= 1.0:
-                raise InvalidInputError(
-                    f"development {share}: must be below 1: the other rows are fitted"
-                )
+            most = _MOST_DEVELOPMENT
+            share = finite_number(self.development, "development", positive=True, most=most)
             object.__setattr__(self, "development", share)
         betas = tuple(replace(self.candidates[0], beta=beta).beta for beta in self.betas)
         object.__setattr__(self, "betas", betas)
@@ -182,22 +182,25 @@ def fit_scheme(
     UserWarning
         If a class has no rows, or labels are the most probable class of every row.
     """
-    values, indices, names = checked_rows(probs, labels, classes, missing=True, doubt=True)
-    group = checked_groups(np.asarray(groups), n_rows=len(indices), source="groups")
-    settings = SelectionSettings() if settings is None else settings
-    fitting = Fitting(values, indices, **settings.judge, seed=seed, groups=group)
-    return fit_front(fitting, settings, names, mapper=mapper, progress=progress)
+    rows = checked_rows(probs, labels, classes, missing=True, doubt=True)
+    group = checked_groups(np.asarray(groups), n_rows=len(rows[1]), source="groups")
+    options: dict[str, Any] = {"seed": seed, "mapper": mapper, "progress": progress}
+    return fit_front(*rows, settings or SelectionSettings(), groups=group, **options)
 
 
 def fit_front(
-    fitting: Fitting,
-    settings: SelectionSettings,
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
     classes: tuple[str, ...],
+    settings: SelectionSettings,
     *,
+    seed: int,
+    groups: NDArray[np.int64] | None = None,
     mapper: Mapper = map,
     progress: Callable[[float], None] | None = None,
 ) -> FittedScheme:
-    """Fit the standard settings, and select a point of their front; see :func:`fit_scheme`."""
+    """Fit the standard settings to valid rows, and select a point; see :func:`fit_scheme`."""
+    fitting = Fitting(probs, labels, **settings.judge, seed=seed, groups=groups)
     warn_of_absent_classes(fitting.labels, classes)
     for doubt in doubts_about(fitting.rows.labels, fitting.rows.probs):
         warnings.warn(doubt, UserWarning, stacklevel=3)
@@ -299,7 +302,8 @@ def _best(
         else:
             one = min(fits, key=lambda fit: (fit.z(beta), fit.moves))
             best.append((fitting.complete(one), beta))
-    alone = fits if not settings.betas else [fit for fit in fits if not _has_searched_mean(fit)]
+    averaged = {fit for fit in linear if fit.setting and fit.setting.corrections != "none"}
+    alone = [fit for fit in fits if not settings.betas or fit not in averaged]
     tried = best or [(fits[0], _REFERENCE_BETA)]
     for fit in pareto_front(alone):
         beta = min(tried, key=lambda each: fit.z(each[1]) - each[0].z(each[1]))[1]
@@ -328,10 +332,6 @@ def _best_few(fits: Sequence[Fit], beta: float, n_rows: int) -> list[tuple[Fit, 
     kept = [(fit, weight) for fit, weight in zip(few, weights, strict=True) if weight > _FADED]
     total = sum(weight for _, weight in kept)
     return [(fit, weight / total) for fit, weight in kept]
-
-
-def _has_searched_mean(fit: Fit) -> bool:
-    return fit.setting is not None and fit.is_linear and fit.setting.corrections != "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,7 +380,10 @@ class _Front:
                 accuracy=min(estimate.accuracy, own.accuracy),
                 cobias=max(estimate.cobias, own.cobias),
             )
-        settings = () if fit is self.plain else _as_dicts(fit)
+        parts = () if fit is self.plain else fit.shares.items()
+        settings = tuple(
+            {"share": share, **(each.to_params() if each else {})} for each, share in parts
+        )
         provenance = self.origin | {
             "estimate": {
                 "accuracy": estimate.accuracy,
@@ -431,11 +434,3 @@ class _Front:
         yield from self._between(first, (point, fit), step / 2.0)
         yield point
         yield from self._between((point, fit), second, step / 2.0)
-
-
-def _as_dicts(fit: Fit) -> tuple[dict[str, Any], ...]:
-    """Return the settings of a fit with their shares, as recorded."""
-    return tuple(
-        {"share": share, **({} if each is None else each.to_params())}
-        for each, share in fit.shares.items()
-    )

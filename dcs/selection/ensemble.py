@@ -83,17 +83,13 @@ class TableEnsemble:
         nameless = [name for name, own in readings.items() if own is not None and own.id is None]
         # Tables that we wrote lack demonstrations, perhaps the first rows.
         shifted = len(starts) > 1 and None not in starts and None not in readings.values()
-        if not numbered and (shifted or 0 < len(nameless) < len(tables)):
+        sizes = {table.n_rows for table in tables.values()}
+        mixed = shifted or 0 < len(nameless) < len(tables)
+        if len(sizes) > 1 if numbered else mixed:
             raise TableError(
-                f"{quoted([*tables])}: ids of some only number their rows, or from another number "
-                "than others; give all the same column of ids"
+                f"{quoted([*tables])}: ids of some only number their rows, which are fewer or "
+                "begin at another number than others; give all the same column of ids"
             )
-        for name, table in others if numbered else ():
-            if table.n_rows != base.n_rows:
-                raise TableError(
-                    f"{name}: has {table.n_rows} rows, but {first} {base.n_rows}, and their ids "
-                    "only number them; give both an id column, or the same rows"
-                )
         shared = set(base.ids).intersection(*(table.ids for table in tables.values()))
         for name, table in tables.items():
             if 2 * len(shared) < table.n_rows:

@@ -25,7 +25,7 @@ from dcs.data.checks import (
 from dcs.data.labels import as_text
 from dcs.errors import InvalidInputError, quoted, show
 from dcs.selection.compare import SelectionSettings, fit_front
-from dcs.selection.fitting import FEWEST_LABELS, Fitting, Threads
+from dcs.selection.fitting import FEWEST_LABELS, Threads
 from dcs.selection.methods import get_method
 from dcs.selection.preference import Preference
 
@@ -159,10 +159,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.result_, self.scheme_ = None, batch.fit(probs, indices, classes=classes)
             return self
         settings = replace(self.settings or SelectionSettings(), preference=preference)
-        values, indices, classes = checked_rows(probs, indices, classes, missing=True)
-        fitting = Fitting(values, indices, **settings.judge, seed=self._draw_seed())
+        rows = checked_rows(probs, indices, classes, missing=True)
         mapper = Threads(effective_n_jobs(self.n_jobs))
-        self.result_ = fit_front(fitting, settings, classes, mapper=mapper)
+        self.result_ = fit_front(*rows, settings, seed=self._draw_seed(), mapper=mapper)
         self.scheme_ = self.result_.scheme
         return self
 
@@ -198,9 +197,8 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         array, shape [M]
             Entries of `classes_`.
         """
-        check_is_fitted(self)
-        chosen: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
-        return chosen
+        chosen = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

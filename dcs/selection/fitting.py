@@ -448,7 +448,6 @@ class Fitting:
         self.counts = np.bincount(self.truth, minlength=probs.shape[1])
         self.pool: dict[str, float] = {}
         self._whole: dict[Fit, CorrectionScheme] = {}
-        self._logits: dict[Fit, Array] = {}
         self._complete: dict[Hyperparameters, Fit] = {}
 
     @property
@@ -534,12 +533,10 @@ class Fitting:
         """Return the corrected logits of the held-out rows, of a linear fit."""
         if fit.logits is not None:
             return fit.logits
-        if fit not in self._logits:
-            logits = self.logits_of([scheme.calibration for scheme in fit.schemes])
-            for fold, scheme in enumerate(fit.schemes):
-                logits[self._fold == fold] += logarithms(scheme.corrections)
-            self._logits[fit] = logits
-        return self._logits[fit]
+        logits = self.logits_of([scheme.calibration for scheme in fit.schemes])
+        for fold, scheme in enumerate(fit.schemes):
+            logits[self._fold == fold] += logarithms(scheme.corrections)
+        return logits
 
     def _scale(self, logits: Array) -> float:
         """Return the factor of the logits with the smallest loss, by Newton's method."""

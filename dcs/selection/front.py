@@ -7,9 +7,9 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from dcs.errors import SchemeError, escaped
 from dcs.io import atomic_write_text, read_json, validated
@@ -67,21 +67,11 @@ class FittedScheme:
 
     @property
     def guarantee(self) -> str:
-        """What the rows show about accuracy, in a sentence or two; empty under other rules."""
-        rule = self.preference
-        if not rule.guarded:
+        """What the rows show about accuracy, in a sentence; empty under other rules."""
+        if not self.preference.guarded:
             return ""
-        level = f"{100 * rule.confidence:g} % confidence"
-        text = self._shown(level) if self.chosen is not self.plain else self._unshown(level)
-        balanced = self.pick(Preference("balance")).chosen
-        if balanced is self.chosen or balanced is self.plain:
-            return text
-        change = balanced.change
-        removed = 100.0 * (balanced.lasting_cobias - self.plain.lasting_cobias)
-        return (
-            f"{text} With --prefer balance: COBias {removed:+.1f}, accuracy "
-            f"{100 * change.accuracy:+.1f} +- {100 * change.accuracy_error:.1f} points."
-        )
+        level = f"{100 * self.preference.confidence:g} % confidence"
+        return self._unshown(level) if self.chosen is self.plain else self._shown(level)
 
     def _shown(self, level: str) -> str:
         rule, point = self.preference, self.chosen
@@ -205,7 +195,7 @@ class FittedScheme:
             "version": 2,
             "preference": asdict(self.preference),
             "mixture": self.mixture,
-            "points": [point.to_dict() for point in self.points],
+            "points": _POINTS.dump_python(self.points, mode="json"),
         }
 
     def to_json(self) -> str:
@@ -256,6 +246,9 @@ class FittedScheme:
             If the file does not exist or is not a front.
         """
         return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))
+
+
+_POINTS: Final = TypeAdapter(tuple[FrontPoint, ...])
 
 
 class _File(BaseModel):

@@ -33,7 +33,7 @@ from dcs.schemes.calibration import DEFAULT_FLOOR, Array, Calibration, from_arra
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
 from dcs.selection.compare import SelectionSettings, fit_front
-from dcs.selection.fitting import FEWEST_LABELS, Fitting
+from dcs.selection.fitting import FEWEST_LABELS
 from dcs.selection.preference import Prefer, Preference
 
 #: Fits a method to probabilities and labels, given `classes` and `seed`.
@@ -125,8 +125,7 @@ class Method:
                 f"no row is labelled; method {self.name!r} requires labels, dcs and batch do not"
             )
         if (compared := self.compared(int(labelled.sum()))) is not None:
-            fitting = Fitting(values, indices, **compared.judge, seed=seed)
-            return fit_front(fitting, compared, names).scheme
+            return fit_front(values, indices, names, compared, seed=seed).scheme
         if self.settings is not None:
             return get_method("batch").fit(values, indices, classes=names)
         if self.needs == "labels":

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
-from pydantic import PlainValidator
+from pydantic import PlainSerializer, PlainValidator
 
 from dcs.data.checks import finite_number
 from dcs.errors import InvalidInputError, check_choice
@@ -140,7 +140,11 @@ class FrontPoint:
     accuracy: float
     cobias: float
     confusion: tuple[tuple[int, ...], ...]
-    scheme: Annotated[CorrectionScheme, PlainValidator(_read_scheme)]
+    scheme: Annotated[
+        CorrectionScheme,
+        PlainValidator(_read_scheme),
+        PlainSerializer(CorrectionScheme.to_dict),
+    ]
     beta: float
     noise: float
     change: Change
@@ -186,17 +190,6 @@ class FrontPoint:
             margin=margin,
             confidence=confidence,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the point as stored in a front."""
-        # Not all with `asdict`, which copies every number.
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return values | {
-            "settings": [*self.settings],
-            "confusion": [*map(list, self.confusion)],
-            "change": asdict(self.change),
-            "scheme": self.scheme.to_dict(),
-        }
 
 
 @dataclass(frozen=True, slots=True)
