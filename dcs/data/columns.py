@@ -20,6 +20,14 @@ from pydantic import AfterValidator
 
 from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, softmax, spellings
 from dcs.data.labels import EMPTY, TELLING, Counting, are_positions, as_text, comparable, hashable
+from dcs.data.names import (
+    is_id,
+    is_label,
+    names_predictions,
+    names_programs,
+    names_truth,
+    numbered,
+)
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
@@ -38,31 +46,6 @@ CORRECTED: Final = "corrected:"
 
 #: Largest distance between the sum of a row and 1, per class, that rounding explains.
 _ROUNDING: Final = 0.005
-
-#: Names of columns, in lower case; of several label columns, ``label`` goes first.
-_LABELS: Final = re.compile(
-    r"label|labels|gold|target|truth|true|y|class|category|answer|actual|annotation"
-    r"|ground[ _-]?truth|(true|gold|actual|target|correct)[ _-](label|class|answer|category)"
-    r"|y_true|(label|class)_id"
-)
-_IDS: Final = re.compile(
-    r"|id|ids|unnamed: 0|index|idx|row|key|sample|uid|uuid|guid|.*[ _-]id|id[ _-].*"
-)
-_PREDICTIONS: Final = re.compile(
-    r".*(pred|output|guess|argmax|answered|prédi|vorhersag|предсказ|прогноз|预测|預測|予測|예측).*"
-    r"|y_?hat"
-)
-#: Names of columns that may hold what a program answered.
-_PROGRAMS: Final = re.compile(
-    r"(.*[ _.-])?(gpt|llm|model|judge|verdict|decision|machine|system|baseline|auto)\d*([ _.-].*)?"
-)
-
-#: Words in names of columns that may hold the truth, beside one that is named as labels are.
-_TRUTH: Final = re.compile(
-    r"(.*[ _.-])?(true|truth|gold|human|manual|expert|expected|ideal|reference|annot\w*"
-    r"|clean(ed)?|corrected|adjudicated|revised|verified)"
-    r"([ _.-].*)?"
-)
 
 #: Names of columns and classes, spelled in Unicode NFC.
 _Name: TypeAlias = Annotated[str, AfterValidator(as_text)]
@@ -142,21 +125,6 @@ def infer(
     found |= {"id": finder.id({*columns, label}), "values": kind}
     found["decimal"] = "," if any(finder.number(each).mark == "," for each in columns) else "."
     return given.model_copy(update=found), finder.matrix(columns)
-
-
-def is_label(name: str) -> bool:
-    """Whether a column is named as labels are."""
-    return _LABELS.fullmatch(name.strip().lower()) is not None
-
-
-def is_id(name: str) -> bool:
-    """Whether a column is named as ids are."""
-    return _IDS.fullmatch(name.strip().lower()) is not None
-
-
-def names_predictions(name: str) -> bool:
-    """Whether a column is named as predictions are."""
-    return _PREDICTIONS.fullmatch(name.strip().lower()) is not None
 
 
 def is_usual_order(known: Reading) -> bool:
@@ -296,7 +264,7 @@ class _Finder:
             return label
         rest = [n for n in self.names if n not in columns and not names_predictions(n)]
         naming = [n for n in rest if name_classes(cells_of(self.frame[n]), classes)]
-        named = [n for n in rest if is_label(n) or _TRUTH.fullmatch(n.lower())]
+        named = [n for n in rest if is_label(n) or names_truth(n)]
         best = self.matrix(columns)
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
         own = [] if label is None else [label]
@@ -331,7 +299,7 @@ class _Finder:
             raise self._ask("which column holds the labels", "label=COLUMN", several)
         for name in () if later else (n for n in unlike.values() if n not in named):
             numerals = all(cell == "" or isinstance(cell, Decimal) for cell in cells[name])
-            if numerals or _PROGRAMS.fullmatch(name.lower()):
+            if numerals or names_programs(name):
                 question = f"cells of {show(name)} can be labels; if they are not, drop it"
                 raise self._ask(question, f"label={name}", self.names)
         return next(iter([*unlike.values(), *([] if later and not followed else found)]), None)
@@ -640,23 +608,6 @@ def marks_one(rows: Iterable[Iterable[Any]]) -> bool:
     """Whether exactly one cell of every row is 1 or true, and the others are 0 or false."""
     several = [[comparable(cell) for cell in row] for row in rows]
     return all(row.count(1) == 1 and row.count(0) == len(row) - 1 for row in several)
-
-
-_NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")
-
-
-def numbered(
-    names: Iterable[str], pattern: re.Pattern[str] = _NUMBERED
-) -> dict[str, list[tuple[int, str]]]:
-    """Return names that end in a number with it, in its order, by what precedes it.
-
-    Names with the same number stay in the order in which they are given.
-    """
-    groups: dict[str, list[tuple[int, str]]] = {}
-    for name in names:
-        if match := pattern.fullmatch(name):
-            groups.setdefault(match[1], []).append((int(match[2]), name))
-    return {stem: sorted(own, key=lambda each: each[0]) for stem, own in groups.items()}
 
 
 def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequence[str]) -> bool:

@@ -28,7 +28,6 @@ from dcs.data.columns import (
     Reading,
     cells_of,
     infer,
-    is_id,
     is_usual_order,
     to_shares,
 )
@@ -36,6 +35,7 @@ from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import CLASSIFY, LOGS
 from dcs.data.forms.plain import PLAIN, SINGLE, Form
 from dcs.data.labels import TELLING, as_text, fold, hashable, in_other_order, read_labels
+from dcs.data.names import is_id
 from dcs.data.splits import are_common, copied_rows, joined
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
@@ -244,15 +244,12 @@ def _without_index(frame: pd.DataFrame, source: str) -> pd.DataFrame:
 
 
 def _plain(frame: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return a frame with text as names of columns; equal columns of a name are one."""
+    """Return a frame with different texts as names of columns."""
     refuse_too_large(*frame.shape, source=source)
     frame = frame.set_axis(flat_names(frame.columns), axis=1)
-    kept: dict[str, int] = {}
-    for k, name in enumerate(frame.columns):
-        first = kept.setdefault(name, k)
-        if first != k and cells_of(frame.iloc[:, first]) != cells_of(frame.iloc[:, k]):
-            raise TableError(f"{source}: column names are not unique: {show(name)}; rename one")
-    return frame.iloc[:, [*kept.values()]]
+    if repeated := [*frame.columns[frame.columns.duplicated()]]:
+        raise TableError(f"{source}: column names are not unique: {quoted(repeated)}; rename one")
+    return frame
 
 
 def _in_columns(

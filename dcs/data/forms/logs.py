@@ -163,12 +163,9 @@ _KEYS: Final = ("response", "body", "choices", "output")
 
 def _logged(frame: pd.DataFrame, given: Reading) -> str | None:
     """Return the column of responses, those with log-probabilities first."""
-    there = [key for key in _KEYS if key in frame]
-    for sign in ("logprob", "choices"):
-        for key in there:
-            if any(sign in str(cell) for cell in frame[key][:20]):
-                return key
-    return None
+    starts = {key: str(frame[key][:20].tolist()) for key in _KEYS if key in frame}
+    signed = (key for sign in ("logprob", "choices") for key in starts if sign in starts[key])
+    return next(signed, None)
 
 
 def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
@@ -373,9 +370,14 @@ def _lm_eval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     return question_rows(_questions(records, own.index, _question, needs), given)
 
 
+def _having(*names: str) -> Callable[[pd.DataFrame, Reading], bool]:
+    """Return what recognises a form by the names of its columns."""
+    return lambda frame, given: {*names} <= {*frame.columns}
+
+
 LM_EVAL = Form(
     "samples of lm-evaluation-harness",
-    lambda frame, given: {"doc_id", "target", "filtered_resps"} <= {*frame.columns},
+    _having("doc_id", "target", "filtered_resps"),
     _lm_eval_rows,
 )
 
@@ -398,11 +400,7 @@ def _lighteval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     return question_rows(_questions(records, frame.index, _detail, needs), given)
 
 
-LIGHTEVAL = Form(
-    "details of lighteval",
-    lambda frame, given: {"doc", "model_response"} <= {*frame.columns},
-    _lighteval_rows,
-)
+LIGHTEVAL = Form("details of lighteval", _having("doc", "model_response"), _lighteval_rows)
 
 
 def _answer(scores: Any) -> str:
@@ -442,9 +440,7 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
 
 
 INSPECT = Form(
-    "samples of an Inspect log",
-    lambda frame, given: {"target", "output", "scores", "epoch"} <= {*frame.columns},
-    _inspect_rows,
+    "samples of an Inspect log", _having("target", "output", "scores", "epoch"), _inspect_rows
 )
 
 #: Forms that no other program writes, in the order in which they are tried.

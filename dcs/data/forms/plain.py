@@ -29,15 +29,12 @@ from dcs.data.columns import (
     cells_of,
     fitting,
     has_class_columns,
-    is_id,
-    is_label,
     marks_one,
     name_classes,
-    names_predictions,
-    numbered,
     to_number,
 )
 from dcs.data.labels import EMPTY, TELLING, as_text, comparable, hashable
+from dcs.data.names import is_id, is_label, names_predictions, numbered
 from dcs.errors import TableError, quoted, show
 
 if TYPE_CHECKING:
@@ -109,13 +106,13 @@ def parsed_cells(frame: pd.DataFrame, name: str) -> list[Any]:
     return [*map(parsed, cells)] if frame[name].dtype.kind == "O" else cells
 
 
-def structured(frame: pd.DataFrame) -> list[str]:
-    """Return the columns whose first cell that is not empty is a list or an object."""
-    found, kinds = [], str | list | dict | np.ndarray
+def structured(frame: pd.DataFrame) -> dict[str, list[Any]]:
+    """Return the cells of columns whose first one that is not empty is a list or an object."""
+    found, kinds = {}, str | list | dict | np.ndarray
     for name in frame.columns:
         filled = (cell for cell in frame[name] if isinstance(cell, kinds) and len(cell))
         if frame[name].dtype.kind == "O" and isinstance(parsed(next(filled, None)), list | dict):
-            found.append(name)
+            found[name] = parsed_cells(frame, name)
     return found
 
 
@@ -179,18 +176,12 @@ def with_votes(
                 counts[row][classes[vote]] += 1
             else:
                 odd.append(answer)
-    if odd and given.classes is None:
-        raise TableError(
-            f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels ({quoted(classes)}); "
-            f"name all classes with --read classes={','.join(classes)}; others are then read as "
-            "texts that name one of them"
-        )
     blank = [n for n in classes if n in (*EMPTY, "?") and not any(row[n] for row in counts)]
-    if blank and given.classes is None:
-        raise TableError(
-            f"no answer is {quoted(blank)}, which may mark rows without a label: leave these "
-            f"empty, or name all classes with --read classes={','.join(classes)}"
-        )
+    doubt = f"no answer is {quoted(blank)}, which may mark rows without a label" if blank else ""
+    doubt = f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels" if odd else doubt
+    if doubt and given.classes is None:
+        advice = f"name all classes with --read classes={','.join(classes)}"
+        raise TableError(f"{doubt}; {advice}, so that answers are texts that name one of them")
     if len(known) < max(2, len(classes)):
         raise TableError(f"must have two different classes, got {show(list(classes))}")
     remark = f"{len(odd):,} answers name no class" if odd else ""
@@ -241,7 +232,7 @@ def _scored(
     frame: pd.DataFrame, given: Reading
 ) -> tuple[list[str], list[list[tuple[str, Any]]]] | None:
     """Return the columns that hold labels with scores, and the pairs of each row."""
-    cells = {name: parsed_cells(frame, name) for name in structured(frame)}
+    cells = structured(frame)
     parts = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     columns: dict[tuple[str, ...], list[Any]] = {(name,): own for name, own in cells.items()}
     if both := next(filter(None, map(_lists, parts)), None):
@@ -288,9 +279,8 @@ def _inner(cell: Any) -> dict[str, Any]:
 def _number_columns(frame: pd.DataFrame, given: Reading) -> dict[str, list[dict[str, Any]]]:
     """Return the columns whose cells are lists or objects of numbers; a label is neither."""
     found = {}
-    for name in (n for n in structured(frame) if n != given.label and not is_label(n)):
-        cells = parsed_cells(frame, name)
-        rows = [_inner(cell) for cell in cells]
+    for name, cells in structured(frame).items():
+        rows = [] if name == given.label or is_label(name) else [*map(_inner, cells)]
         if any(rows) and all(row or cell is None for row, cell in zip(rows, cells, strict=True)):
             found[name] = rows
     # Numbers of tokens beside answers, for example, are no class probabilities.

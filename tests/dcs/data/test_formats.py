@@ -264,7 +264,6 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
         ("t.json", '{"label": "a", "a": 0.5, "a": 0.1, "b": 0.5}', "twice"),
         ("t.json", '{"label": ["a", "b"], "a": [0.1, 1], "b": [0.9, 0]}', [[0.1, 0.9], [1, 0]]),
         ("t.json", '[[{"label": "a", "score": 1}, {"label": "b", "score": 0}]]', [[1, 0]]),
-        ("t.json", '{"columns": ["a", "b"], "data": [[0.5, 0.5]]}', "t.json"),
     ],
 )
 def test_numbers_rows_and_records(name: str, text: str, expected: Any, tmp_path: Path) -> None:
