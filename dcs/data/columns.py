@@ -317,9 +317,7 @@ class _Finder:
         if np.ptp(numbers.sum(axis=1)) and {*map(comparable, np.unique(numbers))} <= known:
             doubt = "answers, as all of them are labels (then name the columns run_1, run_2, ...)"
         elif len(numbers) >= TELLING and not np.ptp(ordered, axis=0).any() and ordered[0, 0] > 0:
-            doubt = (
-                f"ranks, as every row has the same ones ({quoted([*map(as_text, ordered[0])])})"
-            )
+            doubt = "ranks, as every row has the same ones"
         if doubt:
             raise self._ask(f"numbers can be of votes, or {doubt}", "values=votes", columns)
 

@@ -258,11 +258,8 @@ def _separated(
             "the row, or specify --read separator=MARK or --read quoting=none (quotes are text)"
         )
     if len(found) > 1 and len(found["double"][1]) != len(found["none"][1]):
-        quoted_rows, plain_rows = (len(found[key][1]) - 1 for key in ("double", "none"))
-        raise TableError(
-            f"{source}: {quoted_rows:,} rows if cells can be quoted, {plain_rows:,} if quotes are "
-            "text; specify --read quoting=double or quoting=none"
-        )
+        question = "there are other rows if quotes are text than if they enclose cells"
+        raise TableError(f"{source}: {question}; specify --read quoting=double or quoting=none")
     quoting, (mark, rows) = next(iter(found.items()))
     names = [name.strip() for name in rows[0]]
     if _is_row(names, rows):
@@ -283,12 +280,8 @@ def _is_row(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 def _fields(text: str, mark: str, quoting: str) -> list[list[str]]:
     """Return the fields of all rows; raise csv.Error unless all have as many."""
-    reader = csv.reader(
-        io.StringIO(text, newline=""),
-        delimiter=mark,
-        quoting=csv.QUOTE_NONE if quoting == "none" else csv.QUOTE_MINIMAL,
-        strict=True,
-    )
+    plain: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if quoting == "none" else {}
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True, **plain)
     rows: list[list[str]] = []
     limit = csv.field_size_limit(2**31 - 1)
     try:

@@ -184,7 +184,8 @@ def read_labels(
     if counting is None:
         if named and not documented:
             both = f"{quoted(sorted(named), 3)}, not {quoted(sorted(distinct - {*named}), 3)}"
-            ask(f"some labels are classes ({both}): what are they", ("names", f"from-{start}"))
+            question = f"some labels are classes ({both}): are all names, or positions"
+            ask(question, ("names", f"from-{start}"))
         if size == 2 and {*positions.values()} == {1} and -1 in found:
             question = "labels are -1 and 1: is -1 the first class, or an unlabelled row"
             ask(question, ("from-0",), "classes=-1,1")
@@ -263,8 +264,9 @@ def _check(
     else:
         sure = own > other and own - other >= _DECISIVE * np.sqrt(own + other)
     if not sure:
-        predicted = f"labels of {own} rows are predicted if they are {ways[0]}, of {other} if"
-        ask(f"{predicted} {ways[1]}: which is it", sorted({*ways} - {"from--1"}))
+        first, second = (way.replace("from-", "counted from ", 1) for way in ways)
+        question = f"labels of {own} rows are predicted if {first}, of {other} if {second}"
+        ask(f"{question}: which is it", sorted({*ways} - {"from--1"}))
 
 
 def below_chance(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> int | None:

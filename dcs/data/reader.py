@@ -146,14 +146,9 @@ def open_source(
     table = records.table
     if given.classes is not None:
         table = table.with_classes(given.classes, source=escaped(path))
-    classes = table.classes
-    reading = Reading(
-        columns=tuple(PREFIX + each for each in classes),
-        classes=classes,
-        label="label",
-        id="id",
-        values="probabilities",
-    )
+    columns = tuple(PREFIX + each for each in table.classes)
+    own: dict[str, Any] = {"label": "label", "id": "id", "values": "probabilities"}
+    reading = Reading(columns=columns, classes=table.classes, **own)
     for key, value in given:
         if value not in (None, getattr(reading, key)):
             raise TableError(f"{escaped(path)}: is a table of dcs, read as it is; remove {key}")
@@ -346,12 +341,10 @@ def open_sources(
         return {"optimization": first}
     second = open_source(parts["test"], given, known=first.reading)
     name = escaped(parts["test"])
-    table = second.table.with_classes(first.table.classes, source=name)
-    second = replace(second, table=table)
-    given_test = test is not None
-    shared = _refuse_shared_rows(first, second, name, by_values=given_test)
-    remarks = filter(None, [second.remark, shared])
-    return {"optimization": first, "test": replace(second, remark="; ".join(remarks))}
+    second = replace(second, table=second.table.with_classes(first.table.classes, source=name))
+    shared = _refuse_shared_rows(first, second, name, by_values=test is not None)
+    remark = "; ".join(filter(None, [second.remark, shared]))
+    return {"optimization": first, "test": replace(second, remark=remark)}
 
 
 #: Share of test rows among the fitted ones up to which they are chance, such as "thank you".

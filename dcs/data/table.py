@@ -23,6 +23,7 @@ from dcs.data.checks import (
     checked_rows,
     checked_shape,
     column_names,
+    finite_number,
     named_columns,
     normalised_rows,
     refuse_other_order,
@@ -210,13 +211,14 @@ class ProbabilityTable:
         counts: ArrayLike,
         labels: ArrayLike | None,
         *,
+        smoothing: float = SMOOTHING,
         source: str | os.PathLike[str] = "probability table",
         **parts: Any,
     ) -> ProbabilityTable:
         """Create a table from votes, such as the parsed answers of several samples.
 
         The probabilities are the means of the posterior under a symmetric Dirichlet prior,
-        ``(count + 1 / N) / (votes + 1)``: those of a class without votes have a
+        ``(count + smoothing / N) / (votes + smoothing)``: those of a class without votes have a
         logarithm, and the order of the classes is that of the counts.
 
         Parameters
@@ -225,6 +227,8 @@ class ProbabilityTable:
             Number of votes for each class; whole numbers. A row without votes is uniform.
         labels : array-like of int [M], or None
             True classes, as in :meth:`from_arrays`.
+        smoothing : float, optional
+            Strength of the prior, in votes; positive.
         source, **parts
             As in :meth:`from_arrays`.
 
@@ -242,8 +246,8 @@ class ProbabilityTable:
         votes = checked_shape(counts, source=name)
         whole = (votes >= 0.0) & (votes <= 2.0**53) & (votes == np.floor(votes))
         Named(name).refuse(~whole, votes, "must be a whole number of votes")
-        total = votes.sum(axis=1, keepdims=True) + SMOOTHING
-        probs = (votes + SMOOTHING / votes.shape[1]) / total
+        prior = finite_number(smoothing, "smoothing", positive=True)
+        probs = (votes + prior / votes.shape[1]) / (votes.sum(axis=1, keepdims=True) + prior)
         given: Any = pd.DataFrame(probs, index, parts["classes"]) if named else probs
         return cls.from_arrays(given, labels, source=source, **parts)
 

@@ -135,10 +135,19 @@ def _unordered(given: Reading) -> dict[str, Any]:
 def with_scores(
     frame: pd.DataFrame, scores: Sequence[Mapping[str, Any]], classes: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return a frame with a column per class; by default, of all that have a score."""
+    """Return a frame with a column per class; by default, of all that have a score.
+
+    Raises
+    ------
+    TableError
+        If a row has scores of some classes only.
+    """
     import pandas as pd
 
     names = classes or sorted(dict.fromkeys(name for row in scores for name in row), key=natural)
+    if short := [row for row, each in enumerate(scores) if each and len(each) < len(names)]:
+        found = f"text {short[0]} has {len(scores[short[0]])} of {len(names)} classes"
+        raise TableError(f"{found}; give a value for each, such as by top_k=None of a pipeline")
     columns = {PREFIX + name: [row.get(name) for row in scores] for name in names}
     added = pd.DataFrame(columns, index=frame.index, dtype=object)
     return pd.concat([frame, added], axis=1)
@@ -177,11 +186,12 @@ def with_votes(
             else:
                 odd.append(answer)
     blank = [n for n in classes if n in (*EMPTY, "?") and not any(row[n] for row in counts)]
-    doubt = f"no answer is {quoted(blank)}, which may mark rows without a label" if blank else ""
-    doubt = f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels" if odd else doubt
+    doubt = f"no answer is {quoted(blank)}: leave rows without a label empty" if blank else ""
+    strange = quoted([*dict.fromkeys(odd)], 4)
+    doubt = f"answers {strange} are no labels: correct them" if odd else doubt
     if doubt and given.classes is None:
         advice = f"name all classes with --read classes={','.join(classes)}"
-        raise TableError(f"{doubt}; {advice}, so that answers are texts that name one of them")
+        raise TableError(f"{doubt}, or {advice}; others are then texts that name one of them")
     if len(known) < max(2, len(classes)):
         raise TableError(f"must have two different classes, got {show(list(classes))}")
     remark = f"{len(odd):,} answers name no class" if odd else ""
@@ -254,15 +264,8 @@ def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
     for row, each in enumerate(pairs):
         if len(dict(each)) < len(each):
             raise TableError(f"row {row}: a label has two scores: {show([k for k, _ in each])}")
-    scores, rest = [dict(each) for each in pairs], frame.drop(columns=columns)
-    classes = sorted({name for row in scores for name in row})
-    short = [row for row, each in enumerate(scores) if each and len(each) < len(classes)]
-    if len(short) > len(scores) / 2:
-        number = f"{len(scores[short[0]])} of {len(classes)} classes"
-        raise TableError(
-            f"row {short[0]} has scores of {number}; run the pipeline with top_k=None"
-        )
-    return Rows(with_scores(rest, scores), _unordered(given))
+    rows = with_scores(frame.drop(columns=columns), [*map(dict, pairs)])
+    return Rows(rows, _unordered(given))
 
 
 SCORES = Form("labels with scores", _scored, _score_rows)
@@ -405,10 +408,6 @@ def _long_rows(frame: pd.DataFrame, given: Reading, columns: tuple[str, str, str
             )
     numbers = cells_of(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
-    size = len({*cells})
-    if short := [k for k, row in enumerate(scores) if len(row) < size]:
-        place, number = f"{key} {show(first[key].iloc[short[0]])}", len(scores[short[0]])
-        raise TableError(f"{place} has {number} classes; give a row for each of {size}")
     return Rows(with_scores(first, scores), {"id": key, **_unordered(given)})
 
 
