@@ -101,16 +101,14 @@ def plain_address(address: str) -> str:
     Raises
     ------
     ConfigError
-        If it is not an HTTP URL, or may contain a secret; the message then omits the value.
+        If it is not an HTTP URL, or may contain a secret; the message omits the value.
     """
-    allowed = "must be an http:// or https:// URL without user, query and fragment"
-    if any(mark in address for mark in "@?#") or redact(address) != address:
+    if not re.fullmatch(r"https?://[^/\s@?#]+[^@?#]*", address) or redact(address) != address:
         raise ConfigError(
-            f"base_url: the value may contain a key and is not shown; {allowed}; set the key in "
-            "the environment variable named by key_variable"
+            "base_url: must be an http:// or https:// URL without user, query and fragment; the "
+            "value is not shown, as it may contain a key: give that in the environment variable "
+            "named by key_variable"
         )
-    if not re.match(r"https?://[^/\s]+", address):
-        raise ConfigError(f"base_url {show(address)}: {allowed}")
     return address.rstrip("/")
 
 

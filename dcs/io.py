@@ -201,18 +201,14 @@ def read_text(
     ------
     DCSError
         The given class, if the file cannot be read, is too large, or is not UTF-8; `advice` ends
-        the message in the last case.
+        the message unless it is too large.
     """
     target = existing_file(path, error=error)
-    name = escaped(target)
-    try:
+    with readable(escaped(target), advice, error=error):
         if target.stat().st_size > limit:
-            raise error(f"{name}: is larger than {limit / 2**20:.0f} MiB; check the path")
+            fault = f"is larger than {limit / 2**20:.0f} MiB; check the path"
+            raise error(f"{escaped(target)}: {fault}")
         return target.read_text(encoding="utf-8-sig")
-    except OSError as problem:
-        raise error(f"{name}: cannot be read: {reason(problem)}") from None
-    except UnicodeDecodeError as problem:
-        raise error(f"{name}: not UTF-8 text ({reason(problem)}); {advice}") from None
 
 
 def read_json(path: str | os.PathLike[str], *, error: type[DCSError]) -> Any:

@@ -210,9 +210,7 @@ def refuse_other_order(probs: Any, labels: Any) -> None:
 def column_names(values: Any) -> list[str] | None:
     """Return the column names of a data frame; None for an array, or for columns 0, 1, ..."""
     columns = _columns_of(values)
-    if columns is None or [*columns] == [*range(len(columns))]:
-        return None
-    return flat_names(columns)
+    return None if [*columns] == [*range(len(columns))] else flat_names(columns)
 
 
 def refuse_other_columns(values: Any, names: Sequence[str], what: str) -> None:
@@ -223,10 +221,9 @@ def refuse_other_columns(values: Any, names: Sequence[str], what: str) -> None:
     TableError
         As columns could be matched by place or by name; `what` says whose names these are.
     """
-    found = _columns_of(values)
-    columns = [] if found is None else flat_names(found)
-    same = len(columns) == len(names) and affixes(columns, names)
-    if same and column_order(columns, names, what) != [*range(len(names))]:
+    columns = flat_names(_columns_of(values))
+    found = spellings(columns, names)
+    if found and len(columns) == len(names) and [*found[0]] != columns:
         raise TableError(
             f"columns {quoted(columns)} are in another order than {what}, {quoted(names)}; put "
             "them in this order, or give an array without names if they are"
@@ -234,7 +231,7 @@ def refuse_other_columns(values: Any, names: Sequence[str], what: str) -> None:
 
 
 def _columns_of(values: Any) -> Any:
-    return getattr(values, "column_names", getattr(values, "columns", None))
+    return getattr(values, "column_names", getattr(values, "columns", ()))
 
 
 def flat_names(columns: Iterable[Any]) -> list[str]:
@@ -298,14 +295,13 @@ def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> l
     TableError
         If the names are other ones.
     """
-    found = affixes(names, classes) if len(names) == len(classes) else []
-    if not found:
+    found = spellings(names, classes)
+    if not found or len(names) != len(classes):
         raise TableError(
             f"columns {quoted(names)} are not named by the classes {quoted(classes)}; give one "
             f"column per class, named by it, or an array without names, in the order of {option}"
         )
-    start, end = found[0]
-    return [list(names).index(f"{start}{name}{end}") for name in classes]
+    return [*map(list(names).index, found[0])]
 
 
 def affixes(names: Sequence[str], classes: Sequence[str]) -> list[tuple[str, str]]:
@@ -318,6 +314,12 @@ def affixes(names: Sequence[str], classes: Sequence[str]) -> list[tuple[str, str
             if all(f"{start}{each}{end}" in there for each in classes):
                 found.append((start, end))
     return sorted(dict.fromkeys(found), key=lambda pair: len("".join(pair)))
+
+
+def spellings(names: Sequence[str], classes: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the columns that the classes name, with each of their prefixes and suffixes."""
+    found = affixes(names, classes)
+    return [tuple(f"{start}{each}{end}" for each in classes) for start, end in found]
 
 
 def checked_shape(

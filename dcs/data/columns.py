@@ -8,7 +8,7 @@ by the classes.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -18,8 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, softmax
+from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, softmax, spellings
 from dcs.data.labels import EMPTY, TELLING, Counting, are_positions, as_text, comparable, hashable
+from dcs.data.names import (
+    is_id,
+    is_label,
+    names_predictions,
+    names_programs,
+    names_truth,
+    numbered,
+)
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
@@ -38,31 +46,6 @@ CORRECTED: Final = "corrected:"
 
 #: Largest distance between the sum of a row and 1, per class, that rounding explains.
 _ROUNDING: Final = 0.005
-
-#: Names of columns, in lower case; of several label columns, ``label`` goes first.
-_LABELS: Final = re.compile(
-    r"label|labels|gold|target|truth|true|y|class|category|answer|actual|annotation"
-    r"|ground[ _-]?truth|(true|gold|actual|target|correct)[ _-](label|class|answer|category)"
-    r"|y_true|(label|class)_id"
-)
-_IDS: Final = re.compile(
-    r"|id|ids|unnamed: 0|index|idx|row|key|sample|uid|uuid|guid|.*[ _-]id|id[ _-].*"
-)
-_PREDICTIONS: Final = re.compile(
-    r".*(pred|output|guess|argmax|answered|prédi|vorhersag|предсказ|прогноз|预测|預測|予測|예측).*"
-    r"|y_?hat"
-)
-#: Names of columns that may hold what a program answered.
-_PROGRAMS: Final = re.compile(
-    r"(.*[ _.-])?(gpt|llm|model|judge|verdict|decision|machine|system|baseline|auto)\d*([ _.-].*)?"
-)
-
-#: Words in names of columns that may hold the truth, beside one that is named as labels are.
-_TRUTH: Final = re.compile(
-    r"(.*[ _.-])?(true|truth|gold|human|manual|expert|expected|ideal|reference|annot\w*"
-    r"|clean(ed)?|corrected|adjudicated|revised|verified)"
-    r"([ _.-].*)?"
-)
 
 #: Names of columns and classes, spelled in Unicode NFC.
 _Name: TypeAlias = Annotated[str, AfterValidator(as_text)]
@@ -144,21 +127,6 @@ def infer(
     return given.model_copy(update=found), finder.matrix(columns)
 
 
-def is_label(name: str) -> bool:
-    """Whether a column is named as labels are."""
-    return _LABELS.fullmatch(name.strip().lower()) is not None
-
-
-def is_id(name: str) -> bool:
-    """Whether a column is named as ids are."""
-    return _IDS.fullmatch(name.strip().lower()) is not None
-
-
-def names_predictions(name: str) -> bool:
-    """Whether a column is named as predictions are."""
-    return _PREDICTIONS.fullmatch(name.strip().lower()) is not None
-
-
 def is_usual_order(known: Reading) -> bool:
     """Whether rows whose columns name no class surely have the classes in their earlier order.
 
@@ -220,23 +188,20 @@ def to_number(column: pd.Series[Any], decimal: Mark = "") -> Number:
     text = column.astype(object).where(column.notna(), "").map(str).str.strip()
     empty = text.isin(EMPTY).to_numpy()
     text = text.where(~empty, "nan")
-    values = np.array(pd.to_numeric(text, errors="coerce"), dtype=np.float64)
-    unread = np.isnan(values) & ~empty
-    if not unread.any():
-        return Number(values, none)
-    rest = text[unread]
-    percent = rest.str.endswith("%").to_numpy()
-    commas = rest[rest.str.contains(",", regex=False)]
-    mark = _mark_of(commas, text[~unread]) if not decimal and len(commas) else decimal
-    rest = rest.str.rstrip("%").str.strip()
-    if mark == ",":
-        # A dot beside decimal commas separates thousands, and is not read.
-        values[text.str.contains(".", regex=False).to_numpy()] = np.nan
-        rest = rest.str.replace(",", ".", regex=False)
-    elif mark:
-        rest = rest.where(~rest.str.fullmatch(_GROUPED), rest.str.replace(",", "", regex=False))
-    found = pd.to_numeric(rest, errors="coerce").to_numpy(dtype=np.float64)
-    values[unread] = np.where(percent, found / 100.0, found)
+    values = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64)
+    mark: Mark = ""
+    if (np.isnan(values) & ~empty).any():
+        commas, dots = (text.str.contains(each, regex=False) for each in ",.")
+        mark = decimal or (_mark_of(text[commas], text[~commas]) if commas.any() else "")
+        plain = text.str.rstrip("%").str.strip()
+        if mark == ",":
+            # A dot beside decimal commas separates thousands, and is not read.
+            plain = plain.where(~dots, "").str.replace(",", ".", regex=False)
+        elif mark:
+            grouped = plain.str.fullmatch(_GROUPED)
+            plain = plain.where(~grouped, plain.str.replace(",", "", regex=False))
+        found = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64)
+        values = np.where(text.str.endswith("%"), found / 100.0, found)
     return Number(values, np.isnan(values) & ~empty, mark)
 
 
@@ -288,8 +253,7 @@ class _Finder:
         bare = {*(self._classes or ())}
         others = {*(self.given.columns or ()), *(bare if bare <= {*self.names} else ())}
         named = [name for name in self.names if is_label(name) and name not in others]
-        exact = [name for name in named if name.strip().lower() == "label"]
-        return next(iter(exact or named), None)
+        return min(named, key=lambda name: name.strip().lower() != "label", default=None)
 
     def truth(
         self, label: str | None, classes: Sequence[str], columns: Sequence[str]
@@ -300,7 +264,7 @@ class _Finder:
             return label
         rest = [n for n in self.names if n not in columns and not names_predictions(n)]
         naming = [n for n in rest if name_classes(cells_of(self.frame[n]), classes)]
-        named = [n for n in rest if is_label(n) or _TRUTH.fullmatch(n.lower())]
+        named = [n for n in rest if is_label(n) or names_truth(n)]
         best = self.matrix(columns)
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
         own = [] if label is None else [label]
@@ -324,19 +288,18 @@ class _Finder:
             if not same_as_top(cells[name], top, classes)
         }
         rest = [name for name in self.names if name not in columns]
-        for start, end in () if found else affixes(rest, classes):
-            own = [f"{start}{name}{end}" for name in classes]
-            if marks_one(zip(*(cells_of(self.frame[name]) for name in own), strict=True)):
+        for group in () if found else spellings(rest, classes):
+            if marks_one(zip(*(cells_of(self.frame[name]) for name in group), strict=True)):
                 raise TableError(
-                    f"{self.source}: columns {quoted(own)} mark a class of each row; write it as "
-                    "one column of labels, or drop them if they are predictions"
+                    f"{self.source}: columns {quoted(group)} mark a class of each row; write one "
+                    "column of labels, or drop them if they are predictions"
                 )
         if len(unlike) > 1:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
         for name in () if later else (n for n in unlike.values() if n not in named):
             numerals = all(cell == "" or isinstance(cell, Decimal) for cell in cells[name])
-            if numerals or _PROGRAMS.fullmatch(name.lower()):
+            if numerals or names_programs(name):
                 question = f"cells of {show(name)} can be labels; if they are not, drop it"
                 raise self._ask(question, f"label={name}", self.names)
         return next(iter([*unlike.values(), *([] if later and not followed else found)]), None)
@@ -354,9 +317,7 @@ class _Finder:
         if np.ptp(numbers.sum(axis=1)) and {*map(comparable, np.unique(numbers))} <= known:
             doubt = "answers, as all of them are labels (then name the columns run_1, run_2, ...)"
         elif len(numbers) >= TELLING and not np.ptp(ordered, axis=0).any() and ordered[0, 0] > 0:
-            doubt = (
-                f"ranks, as every row has the same ones ({quoted([*map(as_text, ordered[0])])})"
-            )
+            doubt = "ranks, as every row has the same ones"
         if doubt:
             raise self._ask(f"numbers can be of votes, or {doubt}", "values=votes", columns)
 
@@ -380,22 +341,20 @@ class _Finder:
             if len(set(chosen)) < len(chosen) or len(chosen) < 2:
                 question = "columns must be two or more, each given once"
                 raise self._ask(question, "columns=A,B,...", names)
-            if given.classes and (own := affixes(chosen, given.classes)):
-                start, end = own[0]
-                if chosen != tuple(f"{start}{name}{end}" for name in given.classes):
-                    raise TableError(
-                        f"{self.source}: columns {quoted(chosen, 4)} are named by the classes "
-                        f"{quoted(given.classes, 4)}, but in another order; remove one of them"
-                    )
+            own = spellings(chosen, given.classes or ())
+            if own and chosen != own[0]:
+                orders = f"{quoted(chosen, 4)} and {quoted(own[0], 4)}"
+                raise TableError(
+                    f"{self.source}: columns= and classes= give two orders, {orders}; remove one"
+                )
             return chosen, given.classes or tuple(classes_of(chosen))
         known = self.known.columns
         if known and {*known} <= {*names} and not given.classes:
             return known, self.known.classes or known
         if classes is None:
             return self._prefixed() or self._guessed(label)
-        found = [(a, b) for a, b in affixes(names, classes) if a != "" or label not in classes]
-        spelled = [tuple(f"{a}{name}{b}" for name in classes) for a, b in found]
-        spelled = spelled or self._numbered(label, len(classes))
+        found = [own for own in spellings(names, classes) if label not in own]
+        spelled = found or self._numbered(label, len(classes))
         if not spelled:
             raise NoClassColumnsError(
                 f"{self.source}: no column for each of the classes {quoted(classes)}; name them "
@@ -539,10 +498,7 @@ class _Finder:
             return
         mark: Mark = "," if "," in marks else "."
         if marks & {",", "."} == {",", "."} or ("," not in marks and self.given.separator == ";"):
-            name = next(each for each in columns if self.number(each).mark == "?")
-            cells = self.frame[name].astype(str)
-            cell = show(cells[cells.str.contains(",")].iloc[0])
-            question = f"is the comma of {cell} in column {show(name)} decimal, or of thousands"
+            question = "commas can be decimal marks, or separate thousands; which are they"
             raise self._ask(question, "decimal=, or --read decimal=.", columns)
         for name in columns:
             if self.number(name).mark == "?":
@@ -554,10 +510,9 @@ class _Finder:
         Any whole numbers can be votes; unless columns are named by classes, rows have as many.
         """
         numbers = self.matrix(columns)
-        shares = {kind: float(np.mean(rows)) for kind, rows in fitting(numbers).items()}
-        best = max(shares, key=lambda kind: shares[kind])
+        best, share = likeliest(fitting(numbers))
         votes = best == "votes" and not named and np.ptp(np.nansum(numbers, axis=1)) > 0
-        return shares[best] >= 0.5 and not votes
+        return share >= 0.5 and not votes
 
     def kind(self, columns: tuple[str, ...]) -> Values:
         """Return the kind of values that most rows are; refuse rows that are not."""
@@ -568,16 +523,15 @@ class _Finder:
         self._settle_commas(columns)
         numbers, wanted, known = self.matrix(columns), self.given.values, self.known.values
         fits = fitting(numbers)
-        share = {kind: float(np.mean(rows)) for kind, rows in fits.items()}
-        best = max(share, key=lambda kind: share[kind])
+        best, share = likeliest(fits)
         positive, sums = (np.nan_to_num(numbers) >= 0.0).all(axis=1), np.nansum(numbers, axis=1)
         fits["scores"] = positive & (sums > 0.0)
         fits["logits"] = (numbers < np.inf).all(axis=1) & (numbers.max(axis=1) > -np.inf)
-        distributed = known == "logits" and max(share["probabilities"], share["percent"]) == 1.0
+        distributed = known == "logits" and share == 1.0 and best in ("probabilities", "percent")
         kind: Values = wanted or best
         if wanted is None and known and fits[known].all() and not distributed:
             kind = known
-        elif wanted is None and share[best] < 0.5:
+        elif wanted is None and share < 0.5:
             kind = "probabilities" if (numbers >= 0.0).all() else "logits"
             inside = ((numbers >= 0.0) & (numbers <= 1.0)).all(axis=0)
             inside &= (numbers != numbers[0]).any(axis=0)
@@ -585,17 +539,18 @@ class _Finder:
                 own = quoted([*np.array(columns)[inside]])
                 question = f"only {own} are between 0 and 1: convert some, unless all are logits"
                 raise self._ask(question, "values=logits", columns)
-        for row, column in np.argwhere(np.isnan(numbers) & ~fits[kind][:, None]):
-            raise TableError(
-                f"{self.source}: row {row}, {columns[column]} is empty, and the row is no "
-                "distribution without it; fill it in or drop the row"
-            )
         rule = (
-            f"its values are not {kind}; drop or correct it, or specify their kind with --read "
-            "values=KIND (values=scores divides each row by its sum, if more is more probable)"
+            f"its values are not {kind}; correct it (empty cells as well) or drop it, or specify "
+            "--read values=KIND (values=scores divides each row by its sum, if more is likelier)"
         )
         names.refuse(~fits[kind], sums, rule, what="the sum of the row")
         return kind
+
+
+def likeliest(fits: Mapping[Values, NDArray[np.bool_]]) -> tuple[Values, float]:
+    """Return the kind of values that most rows are, and their share."""
+    kind = max(fits, key=lambda each: fits[each].mean())
+    return kind, float(fits[kind].mean())
 
 
 _BASES: Final[dict[Values, float]] = {"log-probabilities": np.e, "log2": 2.0, "log10": 10.0}
@@ -651,23 +606,6 @@ def marks_one(rows: Iterable[Iterable[Any]]) -> bool:
     """Whether exactly one cell of every row is 1 or true, and the others are 0 or false."""
     several = [[comparable(cell) for cell in row] for row in rows]
     return all(row.count(1) == 1 and row.count(0) == len(row) - 1 for row in several)
-
-
-_NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")
-
-
-def numbered(
-    names: Iterable[str], pattern: re.Pattern[str] = _NUMBERED
-) -> dict[str, list[tuple[int, str]]]:
-    """Return names that end in a number with it, in its order, by what precedes it.
-
-    Names with the same number stay in the order in which they are given.
-    """
-    groups: dict[str, list[tuple[int, str]]] = {}
-    for name in names:
-        if match := pattern.fullmatch(name):
-            groups.setdefault(match[1], []).append((int(match[2]), name))
-    return {stem: sorted(own, key=lambda each: each[0]) for stem, own in groups.items()}
 
 
 def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequence[str]) -> bool:

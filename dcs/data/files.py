@@ -258,11 +258,8 @@ def _separated(
             "the row, or specify --read separator=MARK or --read quoting=none (quotes are text)"
         )
     if len(found) > 1 and len(found["double"][1]) != len(found["none"][1]):
-        quoted_rows, plain_rows = (len(found[key][1]) - 1 for key in ("double", "none"))
-        raise TableError(
-            f"{source}: {quoted_rows:,} rows if cells can be quoted, {plain_rows:,} if quotes are "
-            "text; specify --read quoting=double or quoting=none"
-        )
+        question = "there are other rows if quotes are text than if they enclose cells"
+        raise TableError(f"{source}: {question}; specify --read quoting=double or quoting=none")
     quoting, (mark, rows) = next(iter(found.items()))
     names = [name.strip() for name in rows[0]]
     if _is_row(names, rows):
@@ -283,12 +280,8 @@ def _is_row(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 def _fields(text: str, mark: str, quoting: str) -> list[list[str]]:
     """Return the fields of all rows; raise csv.Error unless all have as many."""
-    reader = csv.reader(
-        io.StringIO(text, newline=""),
-        delimiter=mark,
-        quoting=csv.QUOTE_NONE if quoting == "none" else csv.QUOTE_MINIMAL,
-        strict=True,
-    )
+    plain: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if quoting == "none" else {}
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True, **plain)
     rows: list[list[str]] = []
     limit = csv.field_size_limit(2**31 - 1)
     try:
@@ -305,31 +298,30 @@ def _fields(text: str, mark: str, quoting: str) -> list[list[str]]:
 
 def _json_frame(text: str, source: str) -> pd.DataFrame:
     """Parse JSON lines, a list of objects, or an object with a list of them or of columns."""
+    import pandas as pd
+
     first, _, others = text.strip().partition("\n")
     # The first line of a list or an object on several lines does not end it.
     if others and first.rstrip().endswith(("}", "]")):
         rows = parse_json_lines(text, source=source, error=TableError)
     else:
         content = parse_json(text, source=source, error=TableError, finite=False)
-        rows = content if isinstance(content, list) else _rows_of_columns(content)
+        columns = [*content.values()] if isinstance(content, dict) else []
+        if len(columns) > 1 and all(map(partial(_alike, columns[0]), columns)):
+            # The keys of objects are ids, unless they number the rows.
+            frame = pd.DataFrame(content, dtype=object)
+            numbers = [*map(str, range(len(frame)))]
+            return frame if [*map(str, frame.index)] == numbers else frame.rename_axis("id")
+        rows = content if isinstance(content, list) else [content]
     return _records_frame([each for row in rows for each in _inside(row)], source)
 
 
-def _rows_of_columns(content: Any) -> list[Any]:
-    """Return the rows of an object with a list or an object per column; others are a row."""
-    lists = [*content.values()] if isinstance(content, dict) else []
-    if lists and {"columns", "data"} <= content.keys() and all(isinstance(v, list) for v in lists):
-        rows = [row for row in content["data"] if isinstance(row, list)]
-        return [dict(zip(map(str, content["columns"]), row, strict=False)) for row in rows]
-    if lists and all(isinstance(each, dict) and each.keys() == lists[0].keys() for each in lists):
-        keys = [*lists[0]]
-        lists = [[each[key] for key in keys] for each in lists]
-        if keys != [*map(str, range(len(keys)))] and "id" not in content:
-            content, lists = ["id", *content], [keys, *lists]
-    full = len(lists) > 1 and all(isinstance(each, list) and each for each in lists)
-    if not full or len({*map(len, lists)}) > 1:
-        return [content]
-    return [dict(zip(content, row, strict=True)) for row in zip(*lists, strict=True)]
+def _alike(first: Any, column: Any) -> bool:
+    """Whether two columns are lists of one length, or objects with the same keys."""
+    if isinstance(first, dict) and isinstance(column, dict):
+        return bool(first) and first.keys() == column.keys()
+    lists = isinstance(first, list) and isinstance(column, list)
+    return lists and len(first) == len(column) > 0
 
 
 def _inside(row: Any) -> list[Any]:

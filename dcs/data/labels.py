@@ -150,13 +150,8 @@ def read_labels(
             found, how, _ = _by_name(texts, names.classes, by_number)
         numbered = [*map(comparable, names.classes)] == [*range(len(names.classes))]
         if found is not None and (lost := sorted({*EMPTY} & {*names.classes} - {*texts})):
-            names.refuse(
-                found < 0,
-                [*cells],
-                f"is empty, which may be the class {quoted(lost)}: programs such as pandas read "
-                "its name as an empty cell; write the class in another way",
-                what="label",
-            )
+            rule = f"may be the class {quoted(lost)}, read as empty; write it in another way"
+            names.refuse(found < 0, [*cells], rule, what="label")
         if found is not None and not counted:
             if numbered and counting is None and positions and 0 not in positions.values():
                 check(found, found - 1, ("from-0", "from-1"), documented=True)
@@ -188,10 +183,8 @@ def read_labels(
     found = np.array([positions[text] - start if text in distinct else -1 for text in texts])
     if counting is None:
         if named and not documented:
-            both = f"{quoted(sorted(named), 3)} but not {quoted(sorted(distinct - {*named}), 3)}"
-            question = (
-                f"labels such as {both} are classes: are all names, or positions from {start}"
-            )
+            both = f"{quoted(sorted(named), 3)}, not {quoted(sorted(distinct - {*named}), 3)}"
+            question = f"some labels are classes ({both}): are all names, or positions"
             ask(question, ("names", f"from-{start}"))
         if size == 2 and {*positions.values()} == {1} and -1 in found:
             question = "labels are -1 and 1: is -1 the first class, or an unlabelled row"
@@ -204,12 +197,9 @@ def read_labels(
             check(found, other, ("from-0", "from--1"), documented=documented)
         if 0 not in positions.values() and not (start and len({*positions.values()}) == size):
             other = np.where(found >= 0, found + 2 * start - 1, -1)
-            ways = ("from-0", "from-1")
-            check(found, other, ways[::-1] if start else ways, documented=documented)
+            check(found, other, (f"from-{start}", f"from-{1 - start}"), documented=documented)
         if not documented and (doubt := in_other_order(found, probs)):
-            question = (
-                f"labels are positions, and {doubt}: are the classes in the order of the columns"
-            )
+            question = f"labels are positions, and {doubt}: is that the order of the columns"
             ask(question, (f"from-{start}",), "classes=A,B,... in the order of the labels")
     return found, f"as positions from {start}, as no class has such a name"
 
@@ -274,11 +264,8 @@ def _check(
     else:
         sure = own > other and own - other >= _DECISIVE * np.sqrt(own + other)
     if not sure:
-        meant = {way: f"count {way.replace('-', ' ', 1)}" for way in ways} | {"names": "are names"}
-        first, second = (meant[way] for way in ways)
-        question = (
-            f"labels of {own} rows are predicted if they {first}, of {other} if they {second}"
-        )
+        first, second = (way.replace("from-", "counted from ", 1) for way in ways)
+        question = f"labels of {own} rows are predicted if {first}, of {other} if {second}"
         ask(f"{question}: which is it", sorted({*ways} - {"from--1"}))
 
 

@@ -28,7 +28,6 @@ from dcs.data.columns import (
     Reading,
     cells_of,
     infer,
-    is_id,
     is_usual_order,
     to_shares,
 )
@@ -36,6 +35,7 @@ from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import CLASSIFY, LOGS
 from dcs.data.forms.plain import PLAIN, SINGLE, Form
 from dcs.data.labels import TELLING, as_text, fold, hashable, in_other_order, read_labels
+from dcs.data.names import is_id
 from dcs.data.splits import are_common, copied_rows, joined
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
@@ -146,14 +146,9 @@ def open_source(
     table = records.table
     if given.classes is not None:
         table = table.with_classes(given.classes, source=escaped(path))
-    classes = table.classes
-    reading = Reading(
-        columns=tuple(PREFIX + each for each in classes),
-        classes=classes,
-        label="label",
-        id="id",
-        values="probabilities",
-    )
+    columns = tuple(PREFIX + each for each in table.classes)
+    own: dict[str, Any] = {"label": "label", "id": "id", "values": "probabilities"}
+    reading = Reading(columns=columns, classes=table.classes, **own)
     for key, value in given:
         if value not in (None, getattr(reading, key)):
             raise TableError(f"{escaped(path)}: is a table of dcs, read as it is; remove {key}")
@@ -244,15 +239,12 @@ def _without_index(frame: pd.DataFrame, source: str) -> pd.DataFrame:
 
 
 def _plain(frame: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return a frame with text as names of columns; equal columns of a name are one."""
+    """Return a frame with different texts as names of columns."""
     refuse_too_large(*frame.shape, source=source)
     frame = frame.set_axis(flat_names(frame.columns), axis=1)
-    kept: dict[str, int] = {}
-    for k, name in enumerate(frame.columns):
-        first = kept.setdefault(name, k)
-        if first != k and cells_of(frame.iloc[:, first]) != cells_of(frame.iloc[:, k]):
-            raise TableError(f"{source}: column names are not unique: {show(name)}; rename one")
-    return frame.iloc[:, [*kept.values()]]
+    if repeated := [*frame.columns[frame.columns.duplicated()]]:
+        raise TableError(f"{source}: column names are not unique: {quoted(repeated)}; rename one")
+    return frame
 
 
 def _in_columns(
@@ -349,12 +341,10 @@ def open_sources(
         return {"optimization": first}
     second = open_source(parts["test"], given, known=first.reading)
     name = escaped(parts["test"])
-    table = second.table.with_classes(first.table.classes, source=name)
-    second = replace(second, table=table)
-    given_test = test is not None
-    shared = _refuse_shared_rows(first, second, name, by_values=given_test)
-    remarks = filter(None, [second.remark, shared])
-    return {"optimization": first, "test": replace(second, remark="; ".join(remarks))}
+    second = replace(second, table=second.table.with_classes(first.table.classes, source=name))
+    shared = _refuse_shared_rows(first, second, name, by_values=test is not None)
+    remark = "; ".join(filter(None, [second.remark, shared]))
+    return {"optimization": first, "test": replace(second, remark=remark)}
 
 
 #: Share of test rows among the fitted ones up to which they are chance, such as "thank you".

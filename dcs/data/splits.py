@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,7 +67,8 @@ def stratified_split(
     part_of = np.full(classes.size, -1) if placed is None else np.array(placed, dtype=np.int64)
     targets = np.zeros(len(names))
     sizes = np.zeros(len(names), dtype=np.int64)
-    _divide_groups(classes, groups, shares, generator, part_of)
+    members = np.arange(classes.size) if groups is None else np.asarray(groups)
+    _divide_groups(classes, members, shares, generator, part_of)
     together = part_of >= 0
     for label in np.unique(classes):
         own = classes == label
@@ -79,12 +80,9 @@ def stratified_split(
         part_of[rows] = np.repeat(np.arange(len(names)), _fill(counts - taken, rows.size))
     filled = np.bincount(part_of, minlength=len(names))
     if not filled.all():
-        different = classes.size if groups is None else np.unique(groups).size
-        copies = "" if different == classes.size else f" ({different} without copies)"
-        raise InvalidInputError(
-            f"split part {show(names[filled.argmin()])} would be empty: {classes.size} rows"
-            f"{copies} for {len(names)} parts; use more rows or fewer parts"
-        )
+        size = f"{classes.size} rows ({np.unique(members).size} different ones)"
+        fault = f"split part {show(names[filled.argmin()])} would be empty: {size}"
+        raise InvalidInputError(f"{fault} for {len(names)} parts; use more rows or fewer parts")
     return {name: np.flatnonzero(part_of == part) for part, name in enumerate(names)}
 
 
@@ -201,11 +199,11 @@ def _equal_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
     n_rows = len(probs)
     alone = np.arange(n_rows)
     # Equal up to the rounding of their normalisation.
-    _, first, group, counts = np.unique(
+    different, first, group, counts = np.unique(
         probs.round(9), axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     group = group.ravel()
-    if counts.size == n_rows or _is_coarse(probs):
+    if counts.size == n_rows or _is_coarse(probs, different):
         return alone
     if n_rows > _MOST_REPEATS * counts.size and counts.min() < counts.max():
         return alone
@@ -220,13 +218,15 @@ def are_common(counts: NDArray[np.int64], n_rows: int) -> NDArray[np.bool_]:
     return np.asarray(counts > max(_FEWEST_LARGE, _LARGEST_SHARE * n_rows))
 
 
-def _is_coarse(probs: NDArray[np.float64]) -> bool:
-    """Whether probabilities are rounded, or shares of a number of votes, so that they coincide."""
+def _is_coarse(probs: NDArray[np.float64], rows: NDArray[np.float64]) -> bool:
+    """Whether probabilities are rounded, or shares of a number of votes, so that they coincide.
+
+    `rows` are the different ones.
+    """
     inner = probs[(probs > _CERTAIN) & (probs < 1.0 - _CERTAIN)]
     decimals = _DECIMALS_OF_TWO if probs.shape[1] == 2 else _DECIMALS
     if not inner.size or np.mean(np.abs(inner - inner.round(decimals)) < 1e-9) > _TYPICAL:
         return True
-    rows = np.unique(probs.round(9), axis=0)
     values = np.unique(rows)
     if 2 < values.size <= _MOST_VOTES:
         steps = np.diff(values)
@@ -276,7 +276,7 @@ def stratified_folds(
 
 def _divide_groups(
     classes: NDArray[np.int64],
-    groups: ArrayLike | None,
+    groups: NDArray[Any],
     shares: NDArray[np.float64],
     generator: np.random.Generator,
     part_of: NDArray[np.int64],
@@ -286,10 +286,8 @@ def _divide_groups(
     Each group, the largest first, goes to the part that lacks most rows of the class, or to that
     in which one of its rows is.
     """
-    if groups is None:
-        return
     _, first, of_row, counts = np.unique(
-        np.asarray(groups), return_index=True, return_inverse=True, return_counts=True
+        groups, return_index=True, return_inverse=True, return_counts=True
     )
     members = np.argsort(of_row, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)])

@@ -163,7 +163,7 @@ class ProbabilityTable:
         ids: Iterable[str | int] | None = None,
         provenance: Provenance | None = None,
         groups: ArrayLike = (),
-        source: str | os.PathLike[str] | None = None,
+        source: str | os.PathLike[str] = "probability table",
     ) -> ProbabilityTable:
         """Create a table from arrays or lists.
 
@@ -202,7 +202,7 @@ class ProbabilityTable:
             **given,
             provenance=provenance or Provenance(),
             groups=np.asarray(groups),
-            source="probability table" if source is None else escaped(os.fspath(source)),
+            source=escaped(os.fspath(source)),
         )
 
     @classmethod

@@ -32,21 +32,13 @@ def test_every_text_makes_one_line(text):
         assert 0 < len(said) <= 300
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:8000/v1/", "https://host/v1"])
-def test_addresses_of_servers_are_kept(address):
-    assert plain_address(address) == address.rstrip("/")
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        *("ftp://host/v1", "host:8000", "https://", "https://h/v1?k=1", "https://me@h"),
-        *("https://h/v1#k", "https://h/hf_planted0123456789/v1"),
-    ],
-)
-def test_other_addresses_are_refused(address):
-    with pytest.raises(ConfigError):
-        plain_address(address)
+def test_addresses_of_servers_are_kept_unless_they_may_hold_a_key():
+    for address in ("http://127.0.0.1:8000/v1/", "https://host/v1"):
+        assert plain_address(address) == address.rstrip("/")
+    others = ("ftp://host/v1", "host:8000", "https://", "https://h/v1?k=1", "https://me@h")
+    for address in (*others, "https://h/v1#k", "https://h/hf_planted0123456789/v1"):
+        with pytest.raises(ConfigError):
+            plain_address(address)
 
 
 @given(st.text() | st.lists(st.text()) | st.integers(), st.integers(10, 100))

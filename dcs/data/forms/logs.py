@@ -142,26 +142,19 @@ def fill_missing(masses: NDArray[np.float64], returned: Collection[float]) -> ND
     return np.asarray(masses / masses.sum(), dtype=np.float64)
 
 
-def _token_scores(
-    answers: Sequence[Mapping[str, float]], tokens: Sequence[str], classes: Sequence[str]
-) -> list[dict[str, float]]:
-    """Return the class probabilities of answers by name; nothing if no class is a token."""
-    found = [(class_masses(each, tokens), each.values()) for each in answers]
-    return [
-        dict(zip(classes, fill_missing(masses, returned), strict=True)) if masses.any() else {}
-        for masses, returned in found
-    ]
-
-
-def with_found(
-    frame: pd.DataFrame, scores: Sequence[Mapping[str, Any]], told: Mapping[str, Any]
+def _token_rows(
+    frame: pd.DataFrame,
+    answers: Sequence[Mapping[str, float]],
+    tokens: Sequence[str],
+    told: Mapping[str, Any],
 ) -> Rows:
-    """Return the rows that have scores, and a remark on the others."""
-    kept = [row for row, each in enumerate(scores) if each]
-    lost = [row for row, each in enumerate(scores) if not each]
-    remark = f"{len(lost):,} failed rows are left out, the first is {lost[0]}" if lost else ""
-    rest = frame.iloc[kept].reset_index(drop=True)
-    rows = with_scores(rest, [scores[row] for row in kept], [*scores[kept[0]]])
+    """Return the rows in which a class is a token, with its share, and a remark on the others."""
+    masses = np.array([class_masses(each, tokens) for each in answers])
+    kept, lost = (np.flatnonzero(own) for own in (masses.any(axis=1), ~masses.any(axis=1)))
+    remark = f"{lost.size:,} failed rows are left out, the first is {lost[0]}" if lost.size else ""
+    shares = [fill_missing(masses[row], answers[row].values()) for row in kept.tolist()]
+    scores = [dict(zip(told["classes"], row.tolist(), strict=True)) for row in shares]
+    rows = with_scores(frame.iloc[kept].reset_index(drop=True), scores, told["classes"])
     return Rows(rows, {**told, "values": "scores", "columns": None}, remark)
 
 
@@ -170,12 +163,9 @@ _KEYS: Final = ("response", "body", "choices", "output")
 
 def _logged(frame: pd.DataFrame, given: Reading) -> str | None:
     """Return the column of responses, those with log-probabilities first."""
-    there = [key for key in _KEYS if key in frame]
-    for sign in ("logprob", "choices"):
-        for key in there:
-            if any(sign in str(cell) for cell in frame[key][:20]):
-                return key
-    return None
+    starts = {key: str(frame[key][:20].tolist()) for key in _KEYS if key in frame}
+    signed = (key for sign in ("logprob", "choices") for key in starts if sign in starts[key])
+    return next(signed, None)
 
 
 def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
@@ -188,11 +178,10 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
     ]
     if not any(first):
         raise TableError("no log-probabilities; request logprobs=true and top_logprobs=20")
-    tokens = {token for each in first for token in each}
-    absent = [name for name in classes if plain_of(classes)(name) not in tokens]
+    tokens, plain = {token for each in first for token in each}, plain_of(classes)
+    absent = [name for name in classes if plain(name) not in tokens]
     for name in absent:
-        own = plain_of(classes)(name)
-        if begun := sorted(t for t in tokens if t and own.startswith(t)):
+        if begun := sorted(t for t in tokens if t and plain(name).startswith(t)):
             raise TableError(
                 f"no token is the class {show(name)}, but {quoted(begun, 3)} may begin it; "
                 "request labels that are single tokens, such as letters"
@@ -205,8 +194,8 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
         about = f"the classes have {np.median(shares):.2%} of the probability; " if shares else ""
         raise TableError(f"{about}name those among the likely tokens with --read classes={likely}")
     rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
-    told = {"id": "custom_id"} if "custom_id" in frame else {}
-    rows = with_found(rest, _token_scores(first, classes, classes), told)
+    told = {"classes": classes} | ({"id": "custom_id"} if "custom_id" in frame else {})
+    rows = _token_rows(rest, first, classes, told)
     remarks = [rows.remark, f"the classes have {np.mean(shares):.1%} of the probability"]
     if guessed := sum(masses.any() and not masses.all() for masses in found):
         share = "likely tokens lack a class, which has a share of the rest"
@@ -229,20 +218,17 @@ def _classify_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     if wrong := [k for k, row in enumerate(values) if len(row) != size or None in row]:
         raise TableError(f"row {wrong[0]}: {len(values[wrong[0]])} probs, others have {size}")
     top = np.array(values, dtype=np.float64).argmax(axis=1).tolist()
-    labels = [*map(as_text, frame["label"])]
-    predicted = dict(zip(top, labels, strict=True))
-    if len({*zip(top, labels, strict=True)}) > len({*predicted.values()}):
-        advice = "if it holds labels, add --read label=label --read classes=A,B,..."
-        raise TableError(f"label is not the most probable class of every row; {advice}")
+    pairs = {*zip(top, map(as_text, frame["label"]), strict=True)}
+    predicted = dict(sorted(pairs))
     classes = given.classes or tuple(predicted.get(k, "") for k in range(size))
     place = {plain_of(classes)(name): k for k, name in enumerate(classes)}
-    for k, name in predicted.items():
-        if place.get(plain_of(classes)(name), k) != k:
-            raise TableError(
-                f"label {show(name)} is the most probable in place {k} of probs, which is of "
-                f"{show(classes[k])} in the order {quoted(classes)}; name the classes in the "
-                "order of probs with --read classes=A,B,..."
-            )
+    others = any(place.get(plain_of(classes)(name), k) != k for k, name in pairs)
+    if others or len(pairs) > len({*predicted.values()}):
+        raise TableError(
+            f"label is not the most probable class of every row, of probs in the order "
+            f"{quoted(classes)}; name the classes in the order of probs with --read classes=A,B,"
+            "..., and if it holds labels, add --read label=label"
+        )
     if "" in classes or len(classes) != size:
         found = f"{quoted([*predicted.values()])} of {size} classes are predicted"
         raise TableError(f"only {found}; name all in their order with --read classes=A,B,...")
@@ -384,9 +370,14 @@ def _lm_eval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     return question_rows(_questions(records, own.index, _question, needs), given)
 
 
+def _having(*names: str) -> Callable[[pd.DataFrame, Reading], bool]:
+    """Return what recognises a form by the names of its columns."""
+    return lambda frame, given: {*names} <= {*frame.columns}
+
+
 LM_EVAL = Form(
     "samples of lm-evaluation-harness",
-    lambda frame, given: {"doc_id", "target", "filtered_resps"} <= {*frame.columns},
+    _having("doc_id", "target", "filtered_resps"),
     _lm_eval_rows,
 )
 
@@ -409,11 +400,7 @@ def _lighteval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     return question_rows(_questions(records, frame.index, _detail, needs), given)
 
 
-LIGHTEVAL = Form(
-    "details of lighteval",
-    lambda frame, given: {"doc", "model_response"} <= {*frame.columns},
-    _lighteval_rows,
-)
+LIGHTEVAL = Form("details of lighteval", _having("doc", "model_response"), _lighteval_rows)
 
 
 def _answer(scores: Any) -> str:
@@ -445,7 +432,7 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
     # The answer is at the end: "ANSWER: B".
     masses = [next((m for t, m in reversed(each) if t in known), {}) for each in places]
     if rows["id"].is_unique and any(masses):
-        return with_found(rows, _token_scores(masses, letters, [*spelled.values()]), told)
+        return _token_rows(rows, masses, letters, told)
     rows["answer"] = [spelled.get(text, text) for text in map(_answer, frame["scores"])]
     hint = given.model_copy(update={"classes": told["classes"]})
     voted = LONG.rows(rows, hint, ("id", "answer", None))
@@ -453,9 +440,7 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
 
 
 INSPECT = Form(
-    "samples of an Inspect log",
-    lambda frame, given: {"target", "output", "scores", "epoch"} <= {*frame.columns},
-    _inspect_rows,
+    "samples of an Inspect log", _having("target", "output", "scores", "epoch"), _inspect_rows
 )
 
 #: Forms that no other program writes, in the order in which they are tried.

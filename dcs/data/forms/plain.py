@@ -29,15 +29,12 @@ from dcs.data.columns import (
     cells_of,
     fitting,
     has_class_columns,
-    is_id,
-    is_label,
     marks_one,
     name_classes,
-    names_predictions,
-    numbered,
     to_number,
 )
 from dcs.data.labels import EMPTY, TELLING, as_text, comparable, hashable
+from dcs.data.names import is_id, is_label, names_predictions, numbered
 from dcs.errors import TableError, quoted, show
 
 if TYPE_CHECKING:
@@ -109,13 +106,13 @@ def parsed_cells(frame: pd.DataFrame, name: str) -> list[Any]:
     return [*map(parsed, cells)] if frame[name].dtype.kind == "O" else cells
 
 
-def structured(frame: pd.DataFrame) -> list[str]:
-    """Return the columns whose first cell that is not empty is a list or an object."""
-    found, kinds = [], str | list | dict | np.ndarray
+def structured(frame: pd.DataFrame) -> dict[str, list[Any]]:
+    """Return the cells of columns whose first one that is not empty is a list or an object."""
+    found, kinds = {}, str | list | dict | np.ndarray
     for name in frame.columns:
         filled = (cell for cell in frame[name] if isinstance(cell, kinds) and len(cell))
         if frame[name].dtype.kind == "O" and isinstance(parsed(next(filled, None)), list | dict):
-            found.append(name)
+            found[name] = parsed_cells(frame, name)
     return found
 
 
@@ -138,10 +135,19 @@ def _unordered(given: Reading) -> dict[str, Any]:
 def with_scores(
     frame: pd.DataFrame, scores: Sequence[Mapping[str, Any]], classes: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return a frame with a column per class; by default, of all that have a score."""
+    """Return a frame with a column per class; by default, of all that have a score.
+
+    Raises
+    ------
+    TableError
+        If a row has scores of some classes only.
+    """
     import pandas as pd
 
     names = classes or sorted(dict.fromkeys(name for row in scores for name in row), key=natural)
+    if short := [row for row, each in enumerate(scores) if each and len(each) < len(names)]:
+        found = f"text {short[0]} has {len(scores[short[0]])} of {len(names)} classes"
+        raise TableError(f"{found}; give a value for each, such as by top_k=None of a pipeline")
     columns = {PREFIX + name: [row.get(name) for row in scores] for name in names}
     added = pd.DataFrame(columns, index=frame.index, dtype=object)
     return pd.concat([frame, added], axis=1)
@@ -179,18 +185,13 @@ def with_votes(
                 counts[row][classes[vote]] += 1
             else:
                 odd.append(answer)
-    if odd and given.classes is None:
-        raise TableError(
-            f"answers {quoted([*dict.fromkeys(odd)], 4)} are no labels ({quoted(classes)}); "
-            f"name all classes with --read classes={','.join(classes)}; others are then read as "
-            "texts that name one of them"
-        )
     blank = [n for n in classes if n in (*EMPTY, "?") and not any(row[n] for row in counts)]
-    if blank and given.classes is None:
-        raise TableError(
-            f"no answer is {quoted(blank)}, which may mark rows without a label: leave these "
-            f"empty, or name all classes with --read classes={','.join(classes)}"
-        )
+    doubt = f"no answer is {quoted(blank)}: leave rows without a label empty" if blank else ""
+    strange = quoted([*dict.fromkeys(odd)], 4)
+    doubt = f"answers {strange} are no labels: correct them" if odd else doubt
+    if doubt and given.classes is None:
+        advice = f"name all classes with --read classes={','.join(classes)}"
+        raise TableError(f"{doubt}, or {advice}; others are then texts that name one of them")
     if len(known) < max(2, len(classes)):
         raise TableError(f"must have two different classes, got {show(list(classes))}")
     remark = f"{len(odd):,} answers name no class" if odd else ""
@@ -241,7 +242,7 @@ def _scored(
     frame: pd.DataFrame, given: Reading
 ) -> tuple[list[str], list[list[tuple[str, Any]]]] | None:
     """Return the columns that hold labels with scores, and the pairs of each row."""
-    cells = {name: parsed_cells(frame, name) for name in structured(frame)}
+    cells = structured(frame)
     parts = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     columns: dict[tuple[str, ...], list[Any]] = {(name,): own for name, own in cells.items()}
     if both := next(filter(None, map(_lists, parts)), None):
@@ -263,15 +264,8 @@ def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
     for row, each in enumerate(pairs):
         if len(dict(each)) < len(each):
             raise TableError(f"row {row}: a label has two scores: {show([k for k, _ in each])}")
-    scores, rest = [dict(each) for each in pairs], frame.drop(columns=columns)
-    classes = sorted({name for row in scores for name in row})
-    short = [row for row, each in enumerate(scores) if each and len(each) < len(classes)]
-    if len(short) > len(scores) / 2:
-        number = f"{len(scores[short[0]])} of {len(classes)} classes"
-        raise TableError(
-            f"row {short[0]} has scores of {number}; run the pipeline with top_k=None"
-        )
-    return Rows(with_scores(rest, scores), _unordered(given))
+    rows = with_scores(frame.drop(columns=columns), [*map(dict, pairs)])
+    return Rows(rows, _unordered(given))
 
 
 SCORES = Form("labels with scores", _scored, _score_rows)
@@ -288,9 +282,8 @@ def _inner(cell: Any) -> dict[str, Any]:
 def _number_columns(frame: pd.DataFrame, given: Reading) -> dict[str, list[dict[str, Any]]]:
     """Return the columns whose cells are lists or objects of numbers; a label is neither."""
     found = {}
-    for name in (n for n in structured(frame) if n != given.label and not is_label(n)):
-        cells = parsed_cells(frame, name)
-        rows = [_inner(cell) for cell in cells]
+    for name, cells in structured(frame).items():
+        rows = [] if name == given.label or is_label(name) else [*map(_inner, cells)]
         if any(rows) and all(row or cell is None for row, cell in zip(rows, cells, strict=True)):
             found[name] = rows
     # Numbers of tokens beside answers, for example, are no class probabilities.
@@ -415,10 +408,6 @@ def _long_rows(frame: pd.DataFrame, given: Reading, columns: tuple[str, str, str
             )
     numbers = cells_of(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
-    size = len({*cells})
-    if short := [k for k, row in enumerate(scores) if len(row) < size]:
-        place, number = f"{key} {show(first[key].iloc[short[0]])}", len(scores[short[0]])
-        raise TableError(f"{place} has {number} classes; give a row for each of {size}")
     return Rows(with_scores(first, scores), {"id": key, **_unordered(given)})
 
 

@@ -156,7 +156,7 @@ HALF = [0.25, 0.75] * 15
         ({"run_0": ["0", "1"], "run_1": ["1", "1"], "label": ["a", "b"]}, ["'0'", "classes="]),
         ({"run_0": [*"aab"], "run_1": [*"aba"], "label": ["a", "b", "NA"]}, ["'NA'", "classes="]),
         ({"s": [[{"label": k, "score": 0.5}] for k in "aba"]}, ["1 of 2 classes", "top_k=None"]),
-        ({"id": [0, 0, 1], "class": [*"aba"], "prob": HALF[:3], "label": [*"aab"]}, ["id", "1"]),
+        ({"id": [0, 0, 1], "class": [*"aba"], "prob": HALF[:3], "label": [*"aab"]}, ["1 of 2"]),
         ({"p": [[0.5, 0.5], [1.0]], "label": [0, 1]}, ["row 1", "column 'p'"]),
         ({"s": [[{"label": "a", "score": 1}] * 2], "label": ["a"]}, ["row 0", "two scores"]),
         (

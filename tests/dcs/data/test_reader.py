@@ -180,11 +180,6 @@ def test_what_can_be_read_in_two_ways_or_in_none_is_asked(frame: Any, says: str)
     refuses(TableError, read_table, frame, names=[says])
 
 
-def test_columns_that_name_classes_are_of_these_classes() -> None:
-    both = {"columns": CLASSES, "classes": CLASSES[::-1]}
-    refuses(TableError, read_table, columns().assign(label=GOLD), **both, names=["order"])
-
-
 #: Labels of probabilities of the classes of a table, and what they are, or which answers they ask.
 COLUMNS_OF_LABELS: list[tuple[list[str], list[Any], list[int] | str]] = [
     (["-1", "0", "1"], ["-1.0", "0.0", "", "1.0"], [0, 1, -1, 2]),
@@ -451,6 +446,8 @@ def test_a_question_is_answered() -> None:
     assert read_table(stars, labels="names").labels.tolist() == LABELS.tolist()
     for key, value in (("label", "secnd"), ("columns", ["y *"]), ("id", "number")):
         refuses(DCSError, read_table, frame, **answers | {key: value}, names=[key])
+    both = {"columns": CLASSES, "classes": CLASSES[::-1]}
+    refuses(TableError, read_table, columns().assign(label=GOLD), **both, names=["orders"])
     refuses(ConfigError, read_table, frame, labels="n", names=["labels", "label"])
     refuses(ConfigError, read_table, frame, classes="no,yes", names=["classes"])
 
@@ -535,17 +532,15 @@ def test_numbers_of_the_next_file_are_of_the_kind_of_the_first(
         np.testing.assert_allclose(open_source(columns(), known=known).table.probs, PROBS)
 
 
-def test_the_next_file_can_have_decimal_commas(tmp_path: Path) -> None:
-    known = open_source(columns().assign(label=GOLD)).reading
-    path = csv_of(columns(comma("{:.6f}")), tmp_path / "x", ";")
-    np.testing.assert_allclose(open_source(path, known=known).table.probs, PROBS, atol=1e-5)
-
-
-def test_arrays_in_the_next_file_are_in_their_own_order(tmp_path: Path) -> None:
+def test_the_next_file_can_have_decimal_commas_or_arrays_in_their_own_order(
+    tmp_path: Path,
+) -> None:
     first = csv_of(columns().assign(label=GOLD), tmp_path / "x")
+    known = open_source(first).reading
+    commas = csv_of(columns(comma("{:.6f}")), tmp_path / "z", ";")
+    np.testing.assert_allclose(open_source(commas, known=known).table.probs, PROBS, atol=1e-5)
     arrays = {"probs": PROBS[::-1, ::-1], "labels": 4 - LABELS[::-1], "classes": CLASSES[::-1]}
     np.savez(tmp_path / "y.npz", **arrays)
-    known = open_source(first).reading
     table = open_source(tmp_path / "y.npz", known=known).table.with_classes(CLASSES)
     assert table.labels.tolist() == LABELS[::-1].tolist()
     np.testing.assert_allclose(table.probs, PROBS[::-1])

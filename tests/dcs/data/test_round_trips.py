@@ -324,8 +324,6 @@ def test_a_column_per_class(truth: Truth, name: str, prefix: str, data: st.DataO
     frame = as_frame(truth, prefix, told)
     order = data.draw(st.permutations(range(frame.shape[1])))
     frame = frame.iloc[:, list(order)]
-    if name in ("frame", "t.csv", "all.csv") and data.draw(st.booleans()):
-        frame = pd.concat([frame, frame.iloc[:, :2]], axis=1)
     tame = truth.classes[0] in VOCABULARIES[0] and {*truth.classes} <= {*VOCABULARIES[0]}
     tame = tame and prefix != "" and any(k is not None for k in meant)
     tame = tame and [*truth.probs.argmax(axis=1)] != meant and "tsv" not in name
