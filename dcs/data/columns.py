@@ -539,9 +539,14 @@ class _Finder:
                 own = quoted([*np.array(columns)[inside]])
                 question = f"only {own} are between 0 and 1: convert some, unless all are logits"
                 raise self._ask(question, "values=logits", columns)
+        for row, column in np.argwhere(np.isnan(numbers) & ~fits[kind][:, None]):
+            raise TableError(
+                f"{self.source}: row {row}, {columns[column]} is empty, and the row is no "
+                "distribution without it; fill it in or drop the row"
+            )
         rule = (
-            f"its values are not {kind}; correct it (empty cells as well) or drop it, or specify "
-            "--read values=KIND (values=scores divides each row by its sum, if more is likelier)"
+            f"its values are not {kind}; drop or correct it, or specify their kind with --read "
+            "values=KIND (values=scores divides each row by its sum, if more is more probable)"
         )
         names.refuse(~fits[kind], sums, rule, what="the sum of the row")
         return kind
