@@ -108,7 +108,8 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
             for frame in (cells.frame, cells.judged)
         )
         if sources > 1:
-            title, shown = f"{judged} tasks and models", "mean over these and seeds"
+            unjudged = f"; {sources - judged} without labelled test rows" * (judged < sources)
+            title, shown = f"{judged} tasks and models{unjudged}", "mean over these and seeds"
         console.print()
         console.print(f"{title}: % of test rows, {shown}", style="bold")
         console.print(_results_table(cells, means=sources > 1))
