@@ -307,6 +307,8 @@ def _json_frame(text: str, source: str) -> pd.DataFrame:
     else:
         content = parse_json(text, source=source, error=TableError, finite=False)
         columns = [*content.values()] if isinstance(content, dict) else []
+        if columns and {"columns", "data"} <= content.keys():
+            raise TableError(f"{source}: rows are lists; write objects, by orient='records'")
         if len(columns) > 1 and all(map(partial(_alike, columns[0]), columns)):
             # The keys of objects are ids, unless they number the rows.
             frame = pd.DataFrame(content, dtype=object)
