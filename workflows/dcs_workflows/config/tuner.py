@@ -203,8 +203,7 @@ class TunerSettings(Strict):
     @property
     def given(self) -> frozenset[str]:
         """Names of the knobs whose values are not the default ones."""
-        known = Space.model_fields
-        return frozenset(n for n in known if getattr(self.space, n) != known[n].default)
+        return frozenset(self.space.model_dump(exclude_defaults=True))
 
     def values(self, name: str) -> tuple[Any, ...]:
         """Return the bounds or choices of a knob; a single value if it is fixed."""
