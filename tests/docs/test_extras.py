@@ -6,7 +6,6 @@ import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +22,6 @@ from tests.dcs.biased import biased_table
 from tests.workflows.conftest import toy_cell
 
 pytestmark = pytest.mark.usefixtures("extras")
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"dcs_extras.{name}")
 
 
 def _table(n_classes: int, rows: int = 300) -> ProbabilityTable:
@@ -49,7 +44,7 @@ def test_a_family_is_searched_by_its_own_method() -> None:
     table = _table(3)
     method = get_method("steep")
     fitted = study_scheme(toy_cell(method="steep"), table, setup=Setup())
-    assert {*fitted.scheme.corrections} <= {*_module("family").steep()}
+    assert {*fitted.scheme.corrections} <= {*importlib.import_module("dcs_extras.family").steep()}
     with pytest.raises(InvalidInputError, match="fitter"):
         replace(method, fitter=None).fit(table.probs, table.labels)
 
@@ -57,7 +52,7 @@ def test_a_family_is_searched_by_its_own_method() -> None:
 def test_tabu_search_reaches_the_proven_optimum() -> None:
     table = _table(3)
     corrections, objective = CorrectionSet.dcs(weight_scale=10), Objective()
-    found = _module("solver").tabu_search(
+    found = importlib.import_module("dcs_extras.solver").tabu_search(
         table.probs, table.labels, corrections=corrections, objective=objective, rounds=30
     )
     optimum = exact_search(table.probs, table.labels, corrections=corrections, objective=objective)

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -18,10 +17,9 @@ import pytest
 from dcs_tracking import Recorder, sync
 from dcs_tracking.store import queries
 from dcs_workflows.cluster.sweep import run_here
-from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import plan_sweep
 from tests.servers import free_port, mlflow_server
-from tests.workflows.conftest import biased_table
+from tests.workflows.conftest import biased_table, swept
 
 from .processes import add_node, end, find_workers, kill_worker, remove_node, start_dcs
 from .sweeps import kept, kept_files, results, sweep_command
@@ -33,16 +31,6 @@ SECONDS = float(os.environ.get("DCS_SOAK_SECONDS", "60"))
 METHODS = ("icl", "batch", "prior", "surrogate")
 #: Growth of the driver's memory from the first third of the computing to its end.
 MEGABYTES = 100.0
-
-
-def config(table: Path) -> SweepConfig:
-    return SweepConfig(
-        name="soak",
-        tables=[str(table)],
-        seeds=tuple(range(CELLS // len(METHODS))),
-        methods=METHODS,
-        tracking={"figures": "none"},
-    )
 
 
 @contextmanager
@@ -68,7 +56,9 @@ def resident(pid: int) -> float:
 
 def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, tmp_path):
     biased_table(200).write(tmp_path / "my.parquet")
-    sweep = config(tmp_path / "my.parquet")
+    seeds = range(CELLS // len(METHODS))
+    table = str(tmp_path / "my.parquet")
+    sweep = swept(table, name="soak", seeds=[*seeds], methods=METHODS)
     port = free_port()
     nodes = [add_node(cluster, num_cpus=1) for _ in range(2)]
 

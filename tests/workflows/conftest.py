@@ -115,6 +115,14 @@ def biased_table(
     )
 
 
+def swept(*tables: object, **settings: Any) -> Any:
+    """Return a sweep over tables, by default one whose cells take no time."""
+    from dcs_workflows.config.sweep import SweepConfig  # see toy_cell
+
+    plain = {"name": "given", "methods": ["icl", "batch"], "tracking": {"figures": "none"}}
+    return SweepConfig.model_validate(plain | {"tables": tables} | settings)
+
+
 def toy_cell(table: ProbabilityTable | None = None, **changes: Any) -> Any:
     """Return the cell of ``icl`` on a table, or on none, with some parts changed."""
     from dcs_workflows.plan import Cell  # and Numba, which the tests of vLLM must not load

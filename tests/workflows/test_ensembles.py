@@ -16,10 +16,9 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, inputs_of
 from dcs_tracking import Recorder
 from dcs_workflows.cluster.sweep import run_here
-from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import plan_sweep
 from dcs_workflows.tables import JointTables, given_tables
-from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
+from tests.workflows.conftest import UNDRAWN, biased_table, done, refused, swept
 
 
 def _noisy(table: ProbabilityTable, seed: int) -> ProbabilityTable:
@@ -37,14 +36,9 @@ def _tables(folder: Path, n_rows: int = 200) -> list[Path]:
     return paths
 
 
-def _config(**values: object) -> SweepConfig:
-    plain = {"name": "joint", "methods": ["icl", "batch"], "tracking": {"figures": "none"}}
-    return SweepConfig.model_validate(plain | values)
-
-
 def test_given_tables_are_grouped_by_what_they_differ_in(tmp_path):
     paths = [str(path) for path in _tables(tmp_path)]
-    given = given_tables(_config(tables=paths, seeds=[0, 1], ensemble=["models"]))
+    given = given_tables(swept(*paths, seeds=[0, 1], ensemble=["models"]))
     alone = [each for each in given if len(each.members) == 1]
     joint = [each for each in given if len(each.members) > 1]
     assert [each.seed for each in alone] == [0, 1] * 3
@@ -60,9 +54,8 @@ def test_given_tables_are_grouped_by_what_they_differ_in(tmp_path):
 
 
 def test_cells_of_an_ensemble_wait_for_its_last_table(output):
-    config = _config(
-        tasks=["reviews"], shots=[0, 1], seeds=[0, 1, 2], ensemble=["seeds"], limit=100
-    )
+    about = {"shots": [0, 1], "seeds": [0, 1, 2], "limit": 100}
+    config = swept(tasks=["reviews"], ensemble=["seeds"], **about)
     plan = plan_sweep(config, output)
     ensembles = {k: each for k, each in plan.tables.items() if isinstance(each, JointTables)}
     # Without demonstrations the seeds share one table: of one nothing is to combine.
@@ -125,9 +118,8 @@ def test_rows_that_are_not_in_all_tables_are_counted(tmp_path):
     table = ProbabilityTable.read(paths[1])
     table.subset(np.delete(np.arange(table.n_rows), 3)).write(paths[1])
     members = {path.stem: str(path) for path in paths}
-    (given,) = given_tables(_config(tables=[members]))
-    apart = _config(tables=[str(path) for path in paths], ensemble=["models"])
-    (*_, joint) = given_tables(apart)
+    (given,) = given_tables(swept(members))
+    (*_, joint) = given_tables(swept(*map(str, paths), ensemble=["models"]))
     for each in (given, joint):
         lines = [line for line in each.remarks if f"1 of {table.n_rows} rows" in line]
         assert [line.partition(":")[0] for line in lines] == ["a", "c"]

@@ -34,7 +34,7 @@ from dcs_tracking.store.client import open_client, open_experiments, search_runs
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.study.storage import StoredStudy
 from tests.faults.sweeps import kept, results, sweep
-from tests.workflows.conftest import biased_table
+from tests.workflows.conftest import biased_table, swept
 
 pytestmark = pytest.mark.slow
 
@@ -89,14 +89,8 @@ def die_at(step: int, kind: str) -> None:
 
 
 def config(table: Path, methods: tuple[str, ...] = METHODS) -> SweepConfig:
-    return SweepConfig(
-        name="siege",
-        tables=[str(table)],
-        seeds=(0, 1),
-        methods=methods,
-        tuner={"trials": 8, "judge": {"development": 0.3}},
-        tracking={"figures": "none"},
-    )
+    tuner = {"trials": 8, "judge": {"development": 0.3}}
+    return swept(str(table), name="siege", seeds=(0, 1), methods=methods, tuner=tuner)
 
 
 def run(config: SweepConfig, output: Path, uri: str, death: Death | None = None) -> bool:

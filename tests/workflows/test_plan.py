@@ -182,9 +182,3 @@ def test_a_budget_that_limits_nothing_is_refused(limit, tmp_path):
     given = ("sweep", "quickstart", "--dry-run", "--output", tmp_path, "--budget", limit)
     refused(*given, says=["--budget", limit.partition("=")[0]])
     refused(*given, *("--budget", "hours=1") * 2, says=["--budget"])
-
-
-def test_a_limit_below_that_of_sweeps_is_refused(tmp_path):
-    given = ("sweep", "quickstart", "--dry-run", "--output", tmp_path, "--limit")
-    refused(*given, 19, says=["'limit'", "20"])
-    done(*given, 20)

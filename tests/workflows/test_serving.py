@@ -60,11 +60,12 @@ def _schemes(kind: str, count: int, tables: list[Any], labels: Any) -> Iterator[
         yield replace(plain, corrections=chosen)
 
 
-def _tables(count: int) -> tuple[list[NDArray[np.float64]], NDArray[np.int64]]:
-    """Return tables of the same rows, with ties and zeros."""
+def _tables(count: int) -> tuple[list[NDArray[np.float64]], NDArray[np.int64], Any]:
+    """Return tables of the same rows, with ties and zeros, labels, and what a scheme is given."""
     probs, labels = biased_table(80, 4)
     eighths = np.random.default_rng(1).multinomial(8, [0.4, 0.3, 0.2, 0.1], size=80) / 8
-    return [probs, eighths][:count], labels
+    tables = [probs, eighths][:count]
+    return tables, labels, tables if count > 1 else probs
 
 
 def _in_plain_python(scheme: dict[str, Any], rows: Sequence[Sequence[float]]) -> list[float]:
@@ -109,8 +110,7 @@ def test_the_code_of_the_page_is_one_file_of_the_package() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scheme_is_applied_alike_everywhere(kind: str, count: int, tmp_path: Path) -> None:
-    tables, labels = _tables(count)
-    given = tables if count > 1 else tables[0]
+    tables, labels, given = _tables(count)
     for scheme in _schemes(kind, count, tables, labels):
         scheme.save(tmp_path / "scheme.json")
         content = json.loads((tmp_path / "scheme.json").read_text(encoding="utf-8"))
@@ -123,8 +123,7 @@ def test_a_scheme_is_applied_alike_everywhere(kind: str, count: int, tmp_path: P
 def test_commands_and_models_apply_what_the_package_does(
     kind: str, count: int, tmp_path: Path
 ) -> None:
-    tables, labels = _tables(count)
-    given = tables if count > 1 else tables[0]
+    tables, labels, given = _tables(count)
     *_, scheme, _ = _schemes(kind, count, tables, labels)
     scheme.save(tmp_path / "scheme.json")
     ours, labels_of = scheme.apply(given), [scheme.classes[k] for k in scheme.predict(given)]
@@ -143,8 +142,8 @@ def test_commands_and_models_apply_what_the_package_does(
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_server_answers_what_the_package_computes(count: int, tmp_path: Path) -> None:
-    tables, labels = _tables(count)
-    *_, scheme, _ = _schemes("surrogate", len(tables), tables, labels)
+    tables, labels, given = _tables(count)
+    *_, scheme, _ = _schemes("surrogate", count, tables, labels)
     save_model(scheme, tmp_path / "model")
     address = f"http://127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(tmp_path / "model")]
@@ -154,6 +153,5 @@ def test_a_server_answers_what_the_package_computes(count: int, tmp_path: Path) 
         sent = {name: frame[name] for name in ("columns", "data")}
         answer = requests.post(f"{address}/invocations", json={"dataframe_split": sent}, timeout=9)
     rows = pd.DataFrame(answer.json()["predictions"])
-    given = tables if len(tables) > 1 else tables[0]
     assert rows.pop("label").tolist() == [scheme.classes[k] for k in scheme.predict(given)]
     np.testing.assert_allclose(rows.to_numpy(), scheme.apply(given), rtol=0, atol=1e-12)

@@ -17,7 +17,7 @@ from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep
 from dcs_workflows.study.cell import failed_record
 from tests.faults.sweeps import poison, results, sweep
-from tests.workflows.conftest import QUICK, biased_table
+from tests.workflows.conftest import QUICK, biased_table, swept
 
 CONFIG = SweepConfig(
     name="small",
@@ -121,9 +121,8 @@ def test_a_cell_that_raises_stops_no_other_and_those_are_the_same_without_ray(
 ):
     biased_table(120).write(tmp_path / "my.parquet")
     poison(monkeypatch)
-    common = {"name": "given", "seeds": (1, 0), "tracking": {"figures": "none"}}
-    methods, tables = ("icl", "batch", "dnip"), (str(tmp_path / "my.parquet"),)
-    config = SweepConfig(methods=methods, tables=tables, **common)
+    methods = ("icl", "batch", "dnip")
+    config = swept(str(tmp_path / "my.parquet"), seeds=(1, 0), methods=methods)
     on_ray, said = _sweep(config, new_output())
     failed = [record for record in on_ray if not record.finished]
     assert [record.identity["method"] for record in failed] == ["dnip"] * 2

@@ -30,13 +30,7 @@ from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.study.study import Setup
 from dcs_workflows.tables import GivenTable, given_tables
 from tests.dcs.refusals import refuses
-from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
-
-
-def config(*tables: object, **settings: object) -> SweepConfig:
-    """Return a sweep over tables whose cells take no time."""
-    values = {"name": "given", "methods": ["icl", "batch"], "tracking": {"figures": "none"}}
-    return SweepConfig.model_validate(values | {"tables": tables} | settings)
+from tests.workflows.conftest import UNDRAWN, biased_table, done, refused, swept
 
 
 def write(path: Path, n_rows: int = 120, *, seed: int = 0, **origin: object) -> ProbabilityTable:
@@ -54,14 +48,14 @@ def who(given: GivenTable) -> tuple[object, ...]:
 
 def planned(path: Path, **settings: object) -> tuple[GivenTable, list[Cell]]:
     """Return the one table of a sweep, and its cells."""
-    sweep = config(str(path), **settings)
+    sweep = swept(str(path), **settings)
     (given,) = given_tables(sweep)
     return given, cells_of([given], variants_of(sweep), given.digests)
 
 
 def test_rows_are_held_out_for_each_seed(tmp_path):
     table = write(tmp_path / "my.parquet", task="moods", model="toy", shots="1")
-    first, second = given_tables(config(str(tmp_path / "*.parquet"), seeds=[0, 1], held_out=0.25))
+    first, second = given_tables(swept(str(tmp_path / "*.parquet"), seeds=[0, 1], held_out=0.25))
     assert [who(first), who(second)] == [("toy", "moods", 1, 0), ("toy", "moods", 1, 1)]
     assert first.digests != second.digests
     parts = first.read()
@@ -78,7 +72,7 @@ def test_rows_of_one_text_or_id_are_held_out_together(tmp_path, column):
     probs = pd.DataFrame(rng.dirichlet([1, 1, 1], 300), columns=[*"abc"])
     frame = probs.assign(label=[*map("abc".__getitem__, labels)], **{column: names})
     frame.sample(frac=1, random_state=1).to_csv(tmp_path / "my.csv", index=False)
-    (given,) = given_tables(config(str(tmp_path / "my.csv")))
+    (given,) = given_tables(swept(str(tmp_path / "my.csv")))
     parts = given.read()
     assert sum(table.n_rows for table in parts.values()) == 300
     texts = pd.read_csv(tmp_path / "my.csv")[column]
@@ -118,7 +112,7 @@ def test_every_kind_of_source_is_taken(tmp_path):
     for name, rows in (("opt.txt", 12), ("test.txt", 9)):
         lines = [f"{i} {i % 3} 0 0.5 0.3 0.2" for i in range(rows)]
         (folder / name).write_text("\n".join(lines), encoding="utf-8")
-    given = given_tables(config(str(tmp_path), seeds=[0, 1]))
+    given = given_tables(swept(str(tmp_path), seeds=[0, 1]))
     # A pair that says its seed is the table of that seed.
     plain = [(name, name, None, seed) for name in ("one", "two") for seed in (0, 1)]
     assert [who(each) for each in given] == [*plain[:2], ("toy", "trec", 1, 3), *plain[2:]]
@@ -138,8 +132,8 @@ def test_the_fields_of_a_pattern_are_read_as_they_were_written(origins):
         for name in (*names, "other.parquet", "a_b_shotM_seed0.parquet"):
             dataclasses.replace(table, provenance=Provenance()).write(Path(folder, name))
         pattern = f"{folder}/{{task}}_{{model}}_shot{{shots}}_seed{{seed}}.parquet"
-        given = given_tables(config(pattern, seeds=[7, 8]))
-        by_name = given_tables(config(folder, seeds=[7]))
+        given = given_tables(swept(pattern, seeds=[7, 8]))
+        by_name = given_tables(swept(folder, seeds=[7]))
     shots = [each[2] if each[2] == "N" else int(each[2]) for each in origins]
     expected = {(o[1], o[0], k, o[3]) for o, k in zip(origins, shots, strict=True)}
     # All are the same rows, so that tables are told apart by nothing but their fields.
@@ -154,7 +148,7 @@ def test_what_a_pattern_does_not_name_is_read_from_the_table_or_is_the_folder(tm
         for number in (3, 4):
             path = tmp_path / "vectors" / name / f"run{number}x.parquet"
             write(path, seed=number, **({"model": "toy"} if name == "rte" else {}))
-    found = given_tables(config(str(tmp_path / "vectors" / "{task}" / "run{seed}?.*")))
+    found = given_tables(swept(str(tmp_path / "vectors" / "{task}" / "run{seed}?.*")))
     assert [who(each) for each in found] == [
         *(("toy", "rte", None, seed) for seed in (3, 4)),
         *(("vectors", "trec", None, seed) for seed in (3, 4)),
@@ -168,7 +162,7 @@ def test_what_is_no_table_is_named(tmp_path):
     wrong = ("{taks}_seed{seed}", "{}.npz", "{task}_seed{seed}.npz", "{task}_shot{shots}", "*.npz")
     advice = ["{model}, {task}, {shots}"]
     for name, more in ((n, advice if "{" in n else []) for n in (*wrong, "none.csv", "rte_shotX")):
-        sweep = config(str(tmp_path / name))
+        sweep = swept(str(tmp_path / name))
         refuses(InvalidInputError, given_tables, sweep, names=[str(tmp_path / name), *more])
 
 
@@ -209,14 +203,14 @@ def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
 def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
     path = tmp_path / "my.parquet"
     write(path)
-    (given,) = given_tables(config(str(path)))
+    (given,) = given_tables(swept(str(path)))
     write(path, seed=1)
     with pytest.raises(TableError, match="changed"):
         given.read()
 
 
 def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path):
-    output, sweep = tmp_path / "out", config(str(tmp_path / "{task}.parquet"))
+    output, sweep = tmp_path / "out", swept(str(tmp_path / "{task}.parquet"))
 
     def run(part: SweepConfig) -> tuple[set[str], set[str]]:
         about = {"experiment": "given", "sweep_key": sweep_key(sweep), "figures": "none"}

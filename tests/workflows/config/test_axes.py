@@ -81,7 +81,7 @@ def _cells(config: SweepConfig) -> list[Cell]:
     return cells_of([TABLE], variants_of(config), DIGESTS)
 
 
-def _narrowed(config: SweepConfig, *only: str) -> SweepConfig:
+def narrowed(config: SweepConfig, *only: str) -> SweepConfig:
     return config.restricted(selected(config.axis_values, only))
 
 
@@ -110,7 +110,7 @@ def test_narrowing_leaves_a_part_and_the_parts_are_the_whole(config: SweepConfig
     whole = {cell.key for cell in _cells(config)}
     parts: list[str] = []
     for value in config.axis_values[axis]:
-        part = _narrowed(config, f"{axis}={value_label(axis, value)}")
+        part = narrowed(config, f"{axis}={value_label(axis, value)}")
         keys = {cell.key for cell in _cells(part)}
         # One at a time, no cell may have this value and the tuner's of the others.
         assert keys <= whole and (keys or config.combine == "one_at_a_time")

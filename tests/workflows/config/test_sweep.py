@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from dcs.errors import ConfigError
-from dcs_workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, selected
+from dcs_workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config
 from tests.dcs.refusals import refuses
+from tests.workflows.config.test_axes import narrowed
 
 MINIMAL = {"name": "mine", "tasks": ["reviews"]}
 ONE_AT_A_TIME = {"combine": "one_at_a_time"}
@@ -75,6 +76,7 @@ def test_a_wrong_setting_is_named(text, named):
         ({"name": "../x"}, "'name'"),
         ({"tasks": []}, "tasks"),
         ({"tables": ["a.csv"], "limit": 50}, "limit"),
+        ({"limit": 19}, "'limit'.* 20"),
         ({"tables": [["a", "b", "c"]]}, "'tables.0'"),
         ({"tasks": ["revews"]}, "'reviews'"),
         ({"sheds": [1]}, "'seeds'"),
@@ -119,15 +121,11 @@ def test_a_mistake_is_named_on_one_line(tmp_path, changes, named):
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
 
 
-def narrowed(config, only):
-    return config.restricted(selected(config.axis_values, only))
-
-
 def test_a_sweep_is_narrowed_to_what_is_named():
     whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"), shots=(1, 5, "N"))
-    part = narrowed(whole, ["shots=N,1", "task=reviews", "shots=5,N,1"])
+    part = narrowed(whole, "shots=N,1", "task=reviews", "shots=5,N,1")
     assert (part.shots, part.tasks) == ((1, "N"), ("reviews",))
-    assert narrowed(whole, []) == whole
+    assert narrowed(whole) == whole
 
 
 @pytest.mark.parametrize(
@@ -141,4 +139,4 @@ def test_a_sweep_is_narrowed_to_what_is_named():
 )
 def test_what_a_sweep_does_not_have_cannot_be_asked_for(asked, named):
     whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"))
-    refuses(ConfigError, narrowed, whole, asked, names=[named])
+    refuses(ConfigError, narrowed, whole, *asked, names=[named])
