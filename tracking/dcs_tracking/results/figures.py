@@ -74,9 +74,7 @@ def styled() -> Iterator[None]:
         yield
 
 
-def grid_of(
-    heights: Sequence[float], *, width: float, columns: int
-) -> tuple[Figure, list[Axes]]:
+def grid_of(heights: Sequence[float], *, width: float, columns: int) -> tuple[Figure, list[Axes]]:
     """Return a figure and its panels, of `width` inches each, at most `columns` side by side.
 
     Each row has the maximum of the heights of its panels.

@@ -118,8 +118,6 @@ class Recorder:
     ----------
     recorded : int
         Number of cells written to the store by this recorder so far.
-    idle : bool
-        Whether the store was already complete when the sweep ended.
     stage : {"cells", "tables", "figures"}
         What is being written.
 
@@ -144,11 +142,10 @@ class Recorder:
     ) -> None:
         self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
         self.archive = Archive(output)
-        self._store = store_name(self.tracking_uri, output)
-        values = {"tracking_uri": None if self._store == DEFAULT else self._store, **sweep}
+        store = store_name(self.tracking_uri, output)
+        values = {"tracking_uri": None if store == DEFAULT else store, **sweep}
         self._sweep = validated(Sweep, values, source="tracking", error=ConfigError)
         self.recorded = 0
-        self.idle = False
         self.stage = "cells"
         self._writers = writers or (1 if self.tracking_uri.startswith("sqlite") else _WRITERS)
         self._warn: Callable[[str], None] | None = warn
@@ -160,7 +157,6 @@ class Recorder:
         self._keys = set(self._unsent)
         self._count_lock = threading.Lock()
         self._recheck = recheck
-        self._noted = self.archive.runs(self._sweep.sweep_key, self._store)
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._failures: dict[str, str] = {}
         self._n_left_out = 0
@@ -364,7 +360,8 @@ class Recorder:
 
     def _open(self) -> SweepRuns:
         if self._runs is None:
-            self._runs = SweepRuns(open_client(self.tracking_uri), self._sweep, self.archive)
+            client = open_client(self.tracking_uri)
+            self._runs = SweepRuns(client, self._sweep, self.archive, recheck=self._recheck)
             self._error = None
         return self._runs
 
@@ -395,38 +392,22 @@ class Recorder:
             if key in self._failures:  # Skip a cell after its second failure.
                 runs.forget_cell(key)
                 self._mark_processed(key)
-            self._failures[key] = named(error)
+            self._failures[key] = str(error) if isinstance(error, DCSError) else named(error)
 
     def _send_one(self, runs: SweepRuns, key: str) -> None:
         """Write a cell to the store unless the store has its record already."""
         digest = self.archive.digest(key)
-        *run, noted = self._noted.get(key, ("", "", None))
-        if noted == digest is not None and not self._recheck and runs.has_noted(*run):
+        if digest is None:
             self._mark_processed(key)
             return
         # The file may be damaged, so an existing run is only replaced once the record was read.
-        run_id = None if digest is None else runs.reconcile(key, digest, overwrite=False)
-        written = digest is not None and run_id is None
-        if written:
-            try:
-                record = self.archive.read(key)
-            except TrackingError as error:
-                self._failures[key] = str(error)
-                self._mark_processed(key)
-                return
-            run_id = runs.write_cell(record)
-        if run_id is not None and digest is not None:
-            self._note(key, (run_id, runs.experiment_id, digest))
+        run_id = there = runs.reconcile(key, digest)
+        if run_id is None:
+            run_id = runs.write_cell(self.archive.read(key))
+        runs.note(key, run_id, digest)
         # An attempt that failed without a response may still have been successful.
-        written |= self._failures.pop(key, None) is not None
-        self._mark_processed(key, written=written)
-
-    def _note(self, key: str, run: tuple[str, str, str]) -> None:
-        """Note the run of a cell on disk, where commands that read results find it."""
-        with self._count_lock:
-            if self._noted.get(key) != run:
-                self.archive.add_run(self._sweep.sweep_key, key, *run, self._store)
-                self._noted[key] = run
+        failed = self._failures.pop(key, None)
+        self._mark_processed(key, written=there is None or failed is not None)
 
     def _mark_processed(self, key: str, *, written: bool = False) -> None:
         self._progress, self._away = time.monotonic(), None
@@ -438,11 +419,9 @@ class Recorder:
         runs = self._open()
         status, deadline = self._stop or ("KILLED", 0.0)
         self._save_status(status)
-        left_out = self.archive.left_out(self._sweep)
-        noted = {key: self._noted[key][:2] for key in left_out if key in self._noted}
-        removed = [runs.remove_cell(key) for key, run in noted.items() if runs.has_noted(*run)]
+        removed = [runs.remove_cell(key) for key in self.archive.left_out(self._sweep)]
         if runs.status == status and not any(removed):
-            self.idle = self._ended = True
+            self._ended = True
             return
         self.stage = "tables"
         self._progress = math.inf  # nothing is asked of the store
@@ -556,7 +535,7 @@ def sync(
     Returns
     -------
     tuple of RecorderReport
-        One for each sweep that was not already complete in its store.
+        One for each sweep of which cells were recorded or are pending.
 
     Raises
     ------
@@ -585,7 +564,7 @@ def sync(
             **sweep.model_dump(exclude={"tracking_uri"}),
         )
         report = recorder.finish(sweep.status or "KILLED")
-        if report.pending or not recorder.idle:
+        if report.recorded or not report.complete:
             reports.append(report)
     return tuple(reports)
 
