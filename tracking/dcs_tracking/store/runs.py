@@ -19,7 +19,7 @@ from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import user_name
 from dcs_tracking.records import CellRecord, ScoringRecord, now_ms, sealed, text_digest
-from dcs_tracking.results.cells import Cells, look_of
+from dcs_tracking.results.cells import MEASURES, Cells, look_of
 from dcs_tracking.results.sweep_tables import main_results, table_files
 from dcs_tracking.store import views
 from dcs_tracking.store.client import log_files, make_experiment, search_runs, store_name
@@ -347,9 +347,8 @@ class SweepRuns:
             for run in self._search(schema.tagged(own))
         }
         now = now_ms()
-        for name, value, cells in (
-            (name, *group) for name, own in groups.items() for group in own.items()
-        ):
+        by_group = [(name, *group) for name, own in groups.items() for group in own.items()]
+        for name, value, cells in by_group:
             values: defaultdict[str, list[float]] = defaultdict(list)
             for cell in cells:
                 for metric, figure in _shown_metrics(cell, self._varied).items():
@@ -372,12 +371,8 @@ class SweepRuns:
         """
         method = self._sweep.sweep_params.get("method")
         if method is not None:
-            cells = cells.where(
-                lambda cell: (
-                    cell.identity.get("method") == method
-                    and not cell.identity.get(schema.OPTIMIZATION_SIZE)
-                )
-            )
+            cells = cells.where(lambda cell: cell.identity.get("method") == method)
+            cells = cells.where(lambda cell: not cell.identity.get(schema.OPTIMIZATION_SIZE))
         for cell in cells.best_schemes:
             run_id = next((run.id for run in self._runs_of(cell.key) if run.complete), None)
             where = f"source_run_id = '{run_id}'"
@@ -451,11 +446,8 @@ def _trial_metrics(record: CellRecord) -> list[Measured]:
     step = max(1, math.ceil(len(record.trials) / _MAX_TRIAL_POINTS))
     for trial in record.trials[::step]:
         when = trial.started_ms + round(1000 * trial.seconds)
-        values = {
-            "accuracy": trial.metrics.get("dev/accuracy"),
-            "cobias": trial.metrics.get("dev/cobias"),
-            "value": trial.value,
-        }
+        values = {name: trial.metrics.get(f"dev/{name}") for name in MEASURES}
+        values["value"] = trial.value
         metrics += [
             (f"{schema.TRIAL_PREFIX}{name}", value, when, trial.number)
             for name, value in values.items()
