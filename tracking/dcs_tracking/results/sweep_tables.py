@@ -14,6 +14,7 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import chance, compare_over_splits, percent
 from dcs_tracking import schema
+from dcs_tracking.results import settings
 from dcs_tracking.results.cells import (
     MEASURE_COLUMNS,
     MEASURES,
@@ -204,15 +205,10 @@ def ablation_tables(cells: Cells) -> list[ResultTable]:
         own = cells.ablation(axis)
         if not own.records:
             continue  # The setting varies only together with another one.
-        fixed = [
-            other.words(value)
-            for other in cells.axes
-            if other.name != axis.name
-            for value in {other.value(record) for record in own.records if other.varies(record)}
-            if value != other.main
-        ]
+        others = [other for other in cells.axes if other.name != axis.name]
+        fixed = {settings.setting(record, others) for record in own.records} - {""}
         notes = [_TERMS_NOTE] if axis.name == schema.OBJECTIVE else []
-        notes += [f"With {', '.join(sorted(fixed))}."] if fixed else []
+        notes += [f"With {'; '.join(sorted(fixed))}."] if fixed else []
         table = _build_task_table(
             own,
             axis,

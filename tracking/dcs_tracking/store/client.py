@@ -98,8 +98,9 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 DEFAULT = "default"
 
 
-#: What SQLAlchemy adds to the error of a database: its class before, the statement after.
-_DRIVER_OR_SQL = re.compile(r"\(\w+\.\w*Error\) | ?(\[SQL: |\(Background on this error).*")
+#: What SQLAlchemy adds to the error of a driver: its class before, the statement after.
+_DRIVER = r"\((?:sqlite3|psycopg2?|MySQLdb|pymysql|pyodbc)\.[\w.]+\) "
+_DRIVER_OR_SQL = re.compile(rf"{_DRIVER}| ?(\[SQL: |\(Background on this error).*")
 
 
 def reason_of(error: BaseException) -> str:

@@ -17,27 +17,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from dcs.errors import ConfigError, DCSError, TrackingError, named, one_line
+from dcs.errors import ConfigError, DCSError, TrackingError, one_line
 from dcs.io import validated
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import import_folders
 from dcs_tracking.records import CellRecord, ScoringRecord, SweepStatus
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import figure_files, overview_figures
-from dcs_tracking.store.client import (
-    DEFAULT,
-    has_server,
-    load_client_class,
-    open_client,
-    open_store,
-    reason_of,
-    redact,
-    resolve_tracking_uri,
-    run_link,
-    sqlite_path,
-    store_name,
-    timeout,
-)
+from dcs_tracking.store import client
 from dcs_tracking.store.runs import SweepRuns
 
 _log = logging.getLogger("dcs_tracking")
@@ -140,10 +127,10 @@ class Recorder:
         recheck: bool = False,
         **sweep: Any,
     ) -> None:
-        self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
+        self.tracking_uri = client.resolve_tracking_uri(tracking_uri, output)
         self.archive = Archive(output)
-        store = store_name(self.tracking_uri, output)
-        values = {"tracking_uri": None if store == DEFAULT else store, **sweep}
+        store = client.store_name(self.tracking_uri, output)
+        values = {"tracking_uri": None if store == client.DEFAULT else store, **sweep}
         self._sweep = validated(Sweep, values, source="tracking", error=ConfigError)
         self.recorded = 0
         self.stage = "cells"
@@ -174,7 +161,7 @@ class Recorder:
 
     def _start(self) -> None:
         # An import in the writing thread would race with imports of other threads.
-        load_client_class()
+        client.load_client_class()
         self._thread.start()
 
     def record(self, record: CellRecord) -> None:
@@ -300,7 +287,8 @@ class Recorder:
             self._queue.put(None)
             # A pending request cannot be interrupted; do not wait for it longer than its timeout.
             until, self._progress = time.monotonic() + seconds + 10.0, time.monotonic()
-            patience = _PATIENCE * timeout() if has_server(self.tracking_uri) else math.inf
+            is_server = client.has_server(self.tracking_uri)
+            patience = _PATIENCE * client.timeout() if is_server else math.inf
             while self._thread.is_alive() and time.monotonic() < until:
                 self._thread.join(0.1)
                 if time.monotonic() > self._progress + patience:
@@ -360,8 +348,8 @@ class Recorder:
 
     def _open(self) -> SweepRuns:
         if self._runs is None:
-            client = open_client(self.tracking_uri)
-            self._runs = SweepRuns(client, self._sweep, self.archive, recheck=self._recheck)
+            store = client.open_client(self.tracking_uri)
+            self._runs = SweepRuns(store, self._sweep, self.archive, recheck=self._recheck)
             self._error = None
         return self._runs
 
@@ -392,7 +380,7 @@ class Recorder:
             if key in self._failures:  # Skip a cell after its second failure.
                 runs.forget_cell(key)
                 self._mark_processed(key)
-            self._failures[key] = str(error) if isinstance(error, DCSError) else named(error)
+            self._failures[key] = client.reason_of(error)
 
     def _send_one(self, runs: SweepRuns, key: str) -> None:
         """Write a cell to the store unless the store has its record already."""
@@ -445,7 +433,7 @@ class Recorder:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
             _log_failure("the tables of the sweep could not be written", error)
-            self._error = reason_of(error)
+            self._error = client.reason_of(error)
             runs.end("KILLED")
             return
         runs.end(status)
@@ -470,21 +458,20 @@ class Recorder:
         if self._runs is not None and self._away is None:
             self._away = time.monotonic()
         self._runs = None
-        self._error = reason_of(error)
+        self._error = client.reason_of(error)
         if self._warn is not None:
             warn, self._warn = self._warn, None
+            uri = client.redact(self.tracking_uri)
             warn(
-                f"tracking store {redact(self.tracking_uri)} cannot be used ({self._error}); "
+                f"tracking store {uri} cannot be used ({self._error}); "
                 f"results are saved in {self.archive.output} and recorded once it is available"
             )
 
     def _summarize(self) -> RecorderReport:
         """Return a summary of the recording so far."""
         pending = {*self._unsent, *self._failures}
-        uri, name = redact(self.tracking_uri), self._sweep.experiment
-        idle = not self.recorded and not pending
-        new = "nothing new to record" if idle else f"{self.recorded} cells recorded"
-        message = f"{new} in experiment {name!r} of {uri}"
+        uri, name = client.redact(self.tracking_uri), self._sweep.experiment
+        message = f"{self.recorded} cells recorded in experiment {name!r} of {uri}"
         if self._n_left_out:
             message += f"; {self._n_left_out} cells of its earlier tables are left out"
         if pending or not self._ended:
@@ -495,7 +482,7 @@ class Recorder:
             )
         runs = self._runs
         return RecorderReport(
-            address=run_link(self.tracking_uri, runs.info) if runs else None,
+            address=client.run_link(self.tracking_uri, runs.info) if runs else None,
             recorded=self.recorded,
             pending=len(pending),
             complete=self._ended and not pending,
@@ -548,15 +535,15 @@ def sync(
     if not sweeps:
         raise TrackingError(f"{archive.output}: contains no sweep; check --output")
     if tracking_uri is not None:
-        open_store(tracking_uri, create=True)  # Check the URI before it is saved.
+        client.open_store(tracking_uri, create=True)  # Check the URI before it is saved.
     reports = []
     for sweep in sweeps:
         uri = tracking_uri or _resolve_store(sweep)
         if restore:
-            client = open_store(resolve_tracking_uri(uri, output), create=True)
-            deleted = client.get_experiment_by_name(sweep.experiment)
+            store = client.open_store(client.resolve_tracking_uri(uri, output), create=True)
+            deleted = store.get_experiment_by_name(sweep.experiment)
             if deleted is not None and deleted.lifecycle_stage == "deleted":
-                client.restore_experiment(deleted.experiment_id)
+                store.restore_experiment(deleted.experiment_id)
         recorder = Recorder(
             uri,
             output=output,
@@ -572,7 +559,7 @@ def sync(
 def _resolve_store(sweep: Sweep) -> str | None:
     """Return the tracking URI of a sweep, with the password from the environment."""
     stored = sweep.tracking_uri
-    if stored is not None and (file := sqlite_path(stored)) and not file.parent.exists():
+    if stored is not None and (file := client.sqlite_path(stored)) and not file.parent.exists():
         # It would be created again, if the folder was moved.
         raise TrackingError(
             f"{stored}: the folder of this store does not exist any more; give another with "
@@ -581,7 +568,7 @@ def _resolve_store(sweep: Sweep) -> str | None:
     if stored is None or "***" not in stored:
         return stored
     secret = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
-    if redact(secret) == stored:
+    if client.redact(secret) == stored:
         return secret
     raise TrackingError(
         f"the password of {stored} is not saved on disk; give the full URI with --tracking-uri or "

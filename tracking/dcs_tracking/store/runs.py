@@ -11,7 +11,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dcs.schemes.scheme import CorrectionScheme
@@ -202,8 +202,6 @@ class SweepRuns:
             tags |= schema.logged_tables([schema.TRIALS_FILE])
         name = views.cell_name(record, self._varied)
         run_id = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
-        run = _KnownRun(run_id, "RUNNING", digest, self.parent_id)
-        self._found[record.key] = [run]
         if inputs := _dataset_inputs(record):
             # Of two requests at the same time that create a dataset, a server refuses one.
             with self._dataset_lock:
@@ -214,7 +212,7 @@ class SweepRuns:
         self._log(run_id, metrics, params=views.cell_params(record, self._varied))
         log_files(self._client, run_id, files)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
-        self._found[record.key] = [replace(run, status=record.status)]
+        self._found[record.key] = [_KnownRun(run_id, record.status, digest, self.parent_id)]
         return run_id
 
     def _log(
