@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json, to_jsonable_python
 
@@ -55,9 +54,9 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(_SEAL.sub("}", text).encode()).hexdigest()
 
 
-def plain(value: Any) -> Any:
-    """Return `value` converted to dict, list, str, int, float, bool and None."""
-    return to_jsonable_python(value, fallback=_numpy_to_python)
+def plain(value: Any, nan: Literal["constants", "null"] = "constants") -> Any:
+    """Return `value` converted to dict, list, str, int, float, bool and None, perhaps of NaN."""
+    return to_jsonable_python(value, fallback=_numpy_to_python, inf_nan_mode=nan)
 
 
 def _numpy_to_python(value: Any) -> Any:
@@ -68,6 +67,7 @@ def _numpy_to_python(value: Any) -> Any:
 
 
 _Plain = BeforeValidator(plain)
+_PlainNumbers = BeforeValidator(partial(plain, nan="null"))
 # JSON has no NaN and infinities; pydantic parses these strings as numbers.
 _STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
@@ -170,7 +170,9 @@ class CellRecord(_Record):
 
     sweep: str
     scheme: Annotated[Mapping[str, Any] | None, _Plain] = None
-    class_accuracies: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
+    class_accuracies: Annotated[Mapping[str, list[Any]], _PlainNumbers] = field(
+        default_factory=dict
+    )
     trials: tuple[TrialRecord, ...] = ()
     trace: tuple[tuple[float, float, float, float], ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
@@ -180,14 +182,6 @@ class CellRecord(_Record):
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
     provenance: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
-
-    @field_validator("class_accuracies")
-    @classmethod
-    def _without_nan(cls, table: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
-        return {
-            name: [None if isinstance(v, float) and math.isnan(v) else v for v in column]
-            for name, column in table.items()
-        }
 
     @property
     def who(self) -> dict[str, Any]:
@@ -293,7 +287,7 @@ class ScoringRecord(_Record):
         return text_digest(json.dumps(plain(self), sort_keys=True))
 
 
-@plain_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StoredCell:
     """A cell and its run.
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,27 +167,6 @@ def test_a_view_fits_in_a_tag(values: list[str]) -> None:
     assert max(map(len, tags.values())) <= 20_000
 
 
-def test_the_best_scheme_of_each_task_is_a_model_with_its_metrics(client: MlflowClient) -> None:
-    tasks = ("rte", "rte", "trec")
-    cells = [
-        make_cell(
-            number,
-            identity={"model": "m", "task": task, "method": "dcs"},
-        )
-        for number, task in enumerate(tasks)
-    ]
-    sweep = _sweep(client)
-    ids = [sweep.write_cell(cell) for cell in cells]
-    for _ in range(2):
-        sweep.write_models(Cells.of(cells))
-    models = client.search_logged_models([sweep.experiment_id])
-    assert {model.source_run_id for model in models} == {ids[1], ids[2]}
-    assert len(models) == 2
-    for model in models:
-        assert "test/cobias" in {metric.key for metric in model.metrics}
-        assert mlflow.pyfunc.load_model(f"models:/{model.model_id}")
-
-
 def test_the_tables_of_a_cell_are_datasets(client: MlflowClient) -> None:
     identity = {"model": "m", "task": "trec", "method": "dcs"}
     identity |= {"optimization_digest": "a" * 64, "test_digest": "b" * 64}
@@ -206,21 +183,30 @@ def test_the_tables_of_a_cell_are_datasets(client: MlflowClient) -> None:
         assert told.items() <= mlflow.data.get_source(dataset).to_dict()["tags"].items()
 
 
-def test_the_scheme_of_one_tuned_table_is_a_model(client: MlflowClient) -> None:
-    params = {"table": "t", "method": "dcs"}
-    sweep = _sweep(client, Sweep(experiment="tune", sweep_key="s1", sweep_params=params))
+def test_the_best_scheme_of_each_task_or_that_of_a_tuned_table_is_a_model(
+    client: MlflowClient,
+) -> None:
     who = make_cell().identity
     better = {"test/accuracy": 0.9, "test/cobias": 0.0}
-    cells = [
+    tuned = [
         make_cell(0),
         make_cell(1, identity=who | {"method": "dnip"}, metrics=better),
         make_cell(2, identity=who | {"optimization_size": 10}, metrics=better),
     ]
-    ids = [sweep.write_cell(cell) for cell in cells]
-    sweep.write_models(Cells.of(cells))
-    (model,) = client.search_logged_models([sweep.experiment_id])
-    assert model.source_run_id == ids[0]
-    assert {metric.key for metric in model.metrics} == {"test/accuracy", "test/cobias"}
+    tasks = ("rte", "rte", "trec")
+    swept = [make_cell(n, identity=who | {"task": task}) for n, task in enumerate(tasks)]
+    for params, cells, best in (({}, swept, {1, 2}), ({"method": "dcs"}, tuned, {0})):
+        info = SWEEP.model_copy(update={"experiment": f"{len(best)}", "sweep_params": params})
+        sweep = _sweep(client, info)
+        ids = [sweep.write_cell(cell) for cell in cells]
+        for _ in range(2):
+            sweep.write_models(Cells.of(cells))
+        models = client.search_logged_models([sweep.experiment_id])
+        assert {ids.index(model.source_run_id) for model in models} == best
+        assert len(models) == len(best)
+        for model in models:
+            assert {metric.key for metric in model.metrics} == {"test/accuracy", "test/cobias"}
+            assert mlflow.pyfunc.load_model(f"models:/{model.model_id}")
 
 
 def test_the_views_group_all_cells_by_method_and_by_what_varies(
@@ -300,25 +286,16 @@ def test_the_description_of_an_experiment_by_a_person_is_kept(client: MlflowClie
 
 def test_threads_do_not_create_a_dataset_at_the_same_time(client: MlflowClient) -> None:
     """The cells of a table share its datasets, and a server on PostgreSQL refuses the second."""
-    slow, active, lock = Meddled(client), Counter[str](), threading.Lock()
+    slow, active = Meddled(client), Counter[str]()
 
     def tell(when: str, name: str, *args: Any) -> None:
-        if name != "log_inputs":
-            return
-        digests = [each.dataset.digest for each in args[1]]
-        with lock:
-            active.update(digests) if when == "before" else active.subtract(digests)
-            assert all(active[each] <= 1 for each in {*digests} - created)
-            created.update(digests if when == "after" else ())
-        time.sleep(0.05)
+        if name == "log_inputs":
+            active[name] += 1 if when == "before" else -1
+            assert active[name] <= 1
+            time.sleep(0.05)
 
-    created: set[str] = set()
     sweep, slow.told = _sweep(slow), tell
-    cells = [make_cell(number) for number in range(8)]
-    cells = [
-        replace(cell, identity={**cell.identity, "test_digest": f"{number % 2}" * 32})
-        for number, cell in enumerate(cells)
-    ]
+    identity = {**make_cell().identity, "test_digest": "ab" * 32}
+    cells = [make_cell(number, identity=identity) for number in range(8)]
     with ThreadPoolExecutor(4) as threads:
         assert len({*threads.map(sweep.write_cell, cells)}) == len(cells)
-    assert len(created) == 2

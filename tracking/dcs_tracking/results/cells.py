@@ -237,12 +237,11 @@ class Cells:
 #: Changes with a p-value below this level are marked.
 _SIGNIFICANT: Final = 0.05
 
-#: The explanation of the notation of `marked`, by the statistic that it needs.
-_NOTES: Final = {
-    "std": "Mean ± standard deviation over seeds.",
-    "low": "One seed: value [95 % interval].",
-    "p": f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT}).",
-}
+NOTATION: Final = (
+    "Mean ± standard deviation over seeds. One seed: value [95 % interval]. "
+    f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT})."
+)
+"""The explanation of the notation of `marked`."""
 
 
 def marked(row: Mapping[Any, Any], measure: str) -> str:
@@ -258,14 +257,6 @@ def reach(row: Mapping[Any, Any], measure: str) -> tuple[float, float]:
     """
     mean, std, low, high, _ = (row[f"{measure}_{name}"] for name in _STATISTICS)
     return (std, std) if is_missing(low) else (mean - low, high - mean)
-
-
-def notes_of(estimates: pd.DataFrame) -> str:
-    """Return the explanation of the notation of rows of `Cells.estimates`."""
-    known = estimates.notna().any()
-    return " ".join(
-        note for name, note in _NOTES.items() if any(known[f"{m}_{name}"] for m in MEASURES)
-    )
 
 
 def grouped(

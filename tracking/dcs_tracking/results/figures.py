@@ -14,7 +14,7 @@ from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from dcs.errors import InvalidInputError, one_line
+from dcs.errors import one_line
 from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import percent
 from dcs.selection.preference import pareto_front
@@ -74,24 +74,21 @@ def styled() -> Iterator[None]:
         yield
 
 
-def grid_of(
-    count: int, *, width: float, height: float | Sequence[float], columns: int = 3
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its `count` panels of `width` by `height` inches each.
+def grid_of(heights: Sequence[float], *, width: float, columns: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its panels, of `width` inches each, at most `columns` side by side.
 
-    If `height` is a sequence, with one height per panel, each row has its maximum.
+    Each row has the maximum of the heights of its panels.
     """
     from matplotlib.figure import Figure
 
-    rows = math.ceil(count / columns)
-    columns = math.ceil(count / rows)
-    heights = height if isinstance(height, Sequence) else [height] * count
+    rows = math.ceil(len(heights) / columns)
+    columns = math.ceil(len(heights) / rows)
     by_row = [max(heights[columns * row : columns * (row + 1)]) for row in range(rows)]
     figure = Figure(figsize=(width * columns, sum(by_row)), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, height_ratios=by_row).flat)
-    for unused in panels[count:]:
+    for unused in panels[len(heights) :]:
         unused.set_axis_off()
-    return figure, panels[:count]
+    return figure, panels[: len(heights)]
 
 
 def add_legend(figure: Figure) -> None:
@@ -132,21 +129,17 @@ class _Point(NamedTuple):
 
 
 @styled()
-def class_accuracy_figure(cells: Cells, *, columns: int = 3) -> Figure:
+def class_accuracy_figure(cells: Cells, columns: int = 3) -> Figure | None:
     """Draw the class accuracies before and after DCS, one panel per model and task.
 
-    Averages are over the seeds of the largest number of shots.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if there is no finished cell of DCS.
+    Averages are over the seeds of the largest number of shots. None without a cell of DCS.
     """
     own = cells.main.where(lambda record: record.identity.get("method") == "dcs")
-    panels = _split(fullest(_require(own.classes, "class accuracies of DCS")))
-    frame = own.frame
+    if own.classes.empty:
+        return None
+    frame, panels = own.frame, _split(fullest(own.classes))
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
-    figure, axes = grid_of(len(panels), width=4.6, height=heights, columns=columns)
+    figure, axes = grid_of(heights, width=4.6, columns=columns)
     for panel, group in zip(axes, panels, strict=True):
         _draw_changes(panel, group, frame[frame["key"].isin(group["key"])])
     add_legend(figure)
@@ -182,23 +175,19 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
 
 
 @styled()
-def tradeoff_figure(cells: Cells, *, columns: int = 3) -> Figure:
+def tradeoff_figure(cells: Cells, columns: int = 3) -> Figure | None:
     """Draw every method in the plane of COBias and accuracy, with the Pareto front.
 
     A panel per model and task, a point per method and number of shots: the mean over seeds with
     its standard deviations, or the values of a single seed with their 95 % intervals. Better
     points are up and to the left; the line joins the points that no other point dominates, and
-    the area below and to the right of it is dominated.
-
-    Raises
-    ------
-    InvalidInputError
-        Raised if there is no cell with test metrics.
+    the area below and to the right of it is dominated. None without a cell with test metrics.
     """
     found = cells.main.estimates(("model", "task", "method", "shots"))
-    found = _require(found.dropna(subset="cobias_mean"), "accuracy and COBias")
-    panels = _split(found)
-    figure, axes = grid_of(len(panels), width=4.4, height=3.7, columns=columns)
+    panels = _split(found.dropna(subset="cobias_mean"))
+    if not panels:
+        return None
+    figure, axes = grid_of([3.7] * len(panels), width=4.4, columns=columns)
     for panel, group in zip(axes, panels, strict=True):
         _draw_plane(panel, group.to_dict("records"))
         panel.set_title(_panel_title(group, with_shots=False))
@@ -233,12 +222,6 @@ def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]]) -> None:
     axes.set(xlim=(None, right), ylim=(bottom, None))
 
 
-def _require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
-    if frame.empty:
-        raise InvalidInputError(f"no finished cell has {what} to draw")
-    return frame
-
-
 def _split(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the rows of each panel: those of a model and task."""
     return [group for _, group in groups_of(frame, ("model", "task"))]
@@ -259,7 +242,7 @@ def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     return fill(f"{task} ({about})" if task and about else task + about, _MAX_TITLE_WIDTH)
 
 
-_FIGURES: Final[dict[str, tuple[str, Callable[..., Figure]]]] = {
+_FIGURES: Final[dict[str, tuple[str, Callable[[Cells, int], Figure | None]]]] = {
     "class_accuracies": (
         "Class accuracies before and after correction by DCS, mean over seeds: predictions are "
         "fairer if the filled dots of a panel are closer to a vertical line",
@@ -284,9 +267,8 @@ def overview_figures(cells: Cells, *, columns: int = 3) -> dict[str, tuple[str, 
     found = {}
     for name, (caption, draw) in _FIGURES.items():
         try:
-            found[name] = caption, draw(cells, columns=columns)
-        except InvalidInputError:
-            continue
+            if figure := draw(cells, columns):
+                found[name] = caption, figure
         except Exception as error:
             _log.warning("figure %s could not be drawn (%s)", name, one_line(error))
     return found

@@ -14,16 +14,17 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import chance, compare_over_splits, percent
 from dcs_tracking import schema
+from dcs_tracking.results import settings
 from dcs_tracking.results.cells import (
     MEASURE_COLUMNS,
     MEASURES,
+    NOTATION,
     SOURCE,
     Cells,
     grouped,
     groups_of,
     marked,
     method_title,
-    notes_of,
     shots_rank,
     sorted_by,
     text_of,
@@ -42,13 +43,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 _AVERAGE: Final = "average"
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
-#: Formatters of the columns that distinguish rows.
-_TITLES: Final[dict[str, Callable[[Any], str]]] = {
-    "model": text_of,
-    "task": text_of,
-    "shots": text_of,
-    "method": method_title,
-}
+#: Formatters of the columns that distinguish rows, where these are no texts.
+_TITLES: Final[dict[str, Callable[[Any], str]]] = {"method": method_title}
 _TERMS_NOTE: Final = (
     "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi the "
     "negated pointwise mutual information of predictions and labels; full has all three."
@@ -209,15 +205,10 @@ def ablation_tables(cells: Cells) -> list[ResultTable]:
         own = cells.ablation(axis)
         if not own.records:
             continue  # The setting varies only together with another one.
-        fixed = [
-            other.words(value)
-            for other in cells.axes
-            if other.name != axis.name
-            for value in {other.value(record) for record in own.records if other.varies(record)}
-            if value != other.main
-        ]
+        others = [other for other in cells.axes if other.name != axis.name]
+        fixed = {settings.setting(record, others) for record in own.records} - {""}
         notes = [_TERMS_NOTE] if axis.name == schema.OBJECTIVE else []
-        notes += [f"With {', '.join(sorted(fixed))}."] if fixed else []
+        notes += [f"With {'; '.join(sorted(fixed))}."] if fixed else []
         table = _build_task_table(
             own,
             axis,
@@ -260,7 +251,7 @@ def _build_task_table(
     for key, group in groups_of(tidy, by):
         rows = {row["task"]: row for row in group.to_dict("records")}
         own = {text: marked(rows[task], m) for (m, task), text in columns.items() if task in rows}
-        head = {column.replace("_", " "): forms[column](value) for column, value in key.items()}
+        head = {name.replace("_", " "): forms.get(name, text_of)(key[name]) for name in by}
         lines.append(head | own)
     words = [column.replace("_", " ") for column in by]
     text = pd.DataFrame(lines, columns=[*words, *columns.values()], dtype=object).fillna("")
@@ -270,7 +261,7 @@ def _build_task_table(
         frame=tidy[[*by, "task", "seeds", *MEASURE_COLUMNS]],
         text=filled(text),
         words=tuple(words),
-        about=" ".join(filter(None, (notes_of(tidy), note))),
+        about=f"{NOTATION} {note}".strip(),
     )
 
 
@@ -295,7 +286,7 @@ def _texts(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return the columns that distinguish rows as they are shown."""
     import pandas as pd
 
-    return pd.DataFrame({name: frame[name].map(_TITLES.get(name, str)) for name in columns})
+    return pd.DataFrame({name: frame[name].map(_TITLES.get(name, text_of)) for name in columns})
 
 
 def class_accuracies(cells: Cells) -> ResultTable:

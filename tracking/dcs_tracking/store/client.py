@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -99,14 +98,14 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 DEFAULT = "default"
 
 
+#: What SQLAlchemy adds to the error of a driver: its class before, the statement after.
+_DRIVER = r"\((?:sqlite3|psycopg2?|MySQLdb|pymysql|pyodbc)\.[\w.]+\) "
+_DRIVER_OR_SQL = re.compile(rf"{_DRIVER}| ?(\[SQL: |\(Background on this error).*")
+
+
 def reason_of(error: BaseException) -> str:
     """Return why a store failed in one line: without the SQL of a statement that failed."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(origin := getattr(cause, "orig", None), BaseException):
-            return one_line(origin)
-        cause = cause.__cause__ or cause.__context__
-    return one_line(error)
+    return _DRIVER_OR_SQL.sub("", one_line(error))
 
 
 def default_tracking_uri(output: Path | str) -> str:
@@ -168,13 +167,8 @@ def store_name(uri: str, output: Path | str) -> str:
 
 def redact(uri: str) -> str:
     """Return `uri` without passwords and tokens, for files and messages."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    shown = uri
-    if not uri.startswith(("http://", "https://", "sqlite")):
-        with suppress(ArgumentError, ValueError):
-            shown = make_url(uri).render_as_string(hide_password=True)
+    # The password of a database may have characters that those of servers may not have.
+    shown = uri if has_server(uri) else re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", uri)
     return redact_text(shown, environment=False)
 
 

@@ -29,8 +29,11 @@ _PART: Final = 2**16
 _PARTS_OF_TIME: Final = 6
 
 
-class AnswerLimits(RequestAuthProvider):
-    """The plug-in of MLflow: adds no authentication, but limits to each request."""
+class AnswerLimits(RequestAuthProvider, AuthBase):  # type: ignore[misc]
+    """The plug-in of MLflow: adds no authentication, but limits the answer to each request.
+
+    Files that are read in parts have no limit of size.
+    """
 
     def get_name(self) -> str:
         """Return the name by which MLflow selects it."""
@@ -38,13 +41,10 @@ class AnswerLimits(RequestAuthProvider):
 
     def get_auth(self) -> AuthBase:
         """Return what `requests` calls for each request."""
-        return _Limits()
-
-
-class _Limits(AuthBase):  # type: ignore[misc]
-    """Limit the answer to a request; files that are read in parts have no limit of size."""
+        return self
 
     def __call__(self, r: PreparedRequest) -> PreparedRequest:
+        """Let an answer be limited, and log in as `requests` does."""
         if "Authorization" not in r.headers and (login := get_netrc_auth(r.url)):
             # Which `requests` does itself where there is no object like this one.
             r.prepare_auth(login)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcs.errors import TrackingError, one_line, unknown
 from dcs.evaluation.metrics import metric_of
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
+T = TypeVar("T")
 
 _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 
@@ -210,26 +212,27 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
     dcs.errors.TrackingError
         Raised if no cell or several cells match.
     """
-    found: dict[_Names, StoredCell] = {
+    on_disk: dict[_Names, StoredCell] = {
         (cell.record.key, cell.run_id, views.cell_name(cell.record, sweep.varied)): cell
         for sweep, cell in _on_disk(archive, tracking_uri)
     }
-    if archive is not None and (of_name := _named(found, name)):
-        # Several sweeps may have the same cell, with the same record.
-        cell = found[of_name[-1]]
+    if archive is not None and (cell := _named(on_disk, name)):
         return replace(cell, record=archive.read(cell.record.key))
-    client, recorded = _cell_runs(tracking_uri)
-    runs: dict[_Names, Run] = {
+    client, runs = _cell_runs(tracking_uri)
+    recorded: dict[_Names, Run] = {
         (run.data.tags.get(schema.CELL_KEY), str(run.info.run_id), run.info.run_name): run
-        for run in recorded
+        for run in runs
     }
-    if of_name := _named(runs, name):
-        return _download_cell(client, runs[of_name[-1]])
+    if run := _named(recorded, name):
+        return _download_cell(client, run)
     raise TrackingError(f"run {name!r}: no cell has this key, run id or name; see `dcs runs`")
 
 
-def _named(found: Iterable[_Names], name: str) -> list[_Names]:
-    """Return those of the keys, run ids and names of cells that a user means; all of one cell."""
+def _named(found: Mapping[_Names, T], name: str) -> T | None:
+    """Return which of the cells, by key, run id and name, a user means; None for none.
+
+    Several sweeps may have the same cell, with the same record.
+    """
     named = [
         each
         for each in found
@@ -241,7 +244,7 @@ def _named(found: Iterable[_Names], name: str) -> list[_Names]:
             f"run {name!r}: {len(named)} cells have this key, run id or name ({known}); "
             "`dcs runs` lists all of them"
         )
-    return named
+    return found[named[-1]] if named else None
 
 
 def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:

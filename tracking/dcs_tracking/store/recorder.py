@@ -17,27 +17,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from dcs.errors import ConfigError, DCSError, TrackingError, named, one_line
+from dcs.errors import ConfigError, DCSError, TrackingError, one_line
 from dcs.io import validated
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import import_folders
 from dcs_tracking.records import CellRecord, ScoringRecord, SweepStatus
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import figure_files, overview_figures
-from dcs_tracking.store.client import (
-    DEFAULT,
-    has_server,
-    load_client_class,
-    open_client,
-    open_store,
-    reason_of,
-    redact,
-    resolve_tracking_uri,
-    run_link,
-    sqlite_path,
-    store_name,
-    timeout,
-)
+from dcs_tracking.store import client
 from dcs_tracking.store.runs import SweepRuns
 
 _log = logging.getLogger("dcs_tracking")
@@ -118,8 +105,6 @@ class Recorder:
     ----------
     recorded : int
         Number of cells written to the store by this recorder so far.
-    idle : bool
-        Whether the store was already complete when the sweep ended.
     stage : {"cells", "tables", "figures"}
         What is being written.
 
@@ -142,13 +127,12 @@ class Recorder:
         recheck: bool = False,
         **sweep: Any,
     ) -> None:
-        self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
+        self.tracking_uri = client.resolve_tracking_uri(tracking_uri, output)
         self.archive = Archive(output)
-        self._store = store_name(self.tracking_uri, output)
-        values = {"tracking_uri": None if self._store == DEFAULT else self._store, **sweep}
+        store = client.store_name(self.tracking_uri, output)
+        values = {"tracking_uri": None if store == client.DEFAULT else store, **sweep}
         self._sweep = validated(Sweep, values, source="tracking", error=ConfigError)
         self.recorded = 0
-        self.idle = False
         self.stage = "cells"
         self._writers = writers or (1 if self.tracking_uri.startswith("sqlite") else _WRITERS)
         self._warn: Callable[[str], None] | None = warn
@@ -160,7 +144,6 @@ class Recorder:
         self._keys = set(self._unsent)
         self._count_lock = threading.Lock()
         self._recheck = recheck
-        self._noted = self.archive.runs(self._sweep.sweep_key, self._store)
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._failures: dict[str, str] = {}
         self._n_left_out = 0
@@ -178,7 +161,7 @@ class Recorder:
 
     def _start(self) -> None:
         # An import in the writing thread would race with imports of other threads.
-        load_client_class()
+        client.load_client_class()
         self._thread.start()
 
     def record(self, record: CellRecord) -> None:
@@ -304,7 +287,8 @@ class Recorder:
             self._queue.put(None)
             # A pending request cannot be interrupted; do not wait for it longer than its timeout.
             until, self._progress = time.monotonic() + seconds + 10.0, time.monotonic()
-            patience = _PATIENCE * timeout() if has_server(self.tracking_uri) else math.inf
+            is_server = client.has_server(self.tracking_uri)
+            patience = _PATIENCE * client.timeout() if is_server else math.inf
             while self._thread.is_alive() and time.monotonic() < until:
                 self._thread.join(0.1)
                 if time.monotonic() > self._progress + patience:
@@ -364,7 +348,8 @@ class Recorder:
 
     def _open(self) -> SweepRuns:
         if self._runs is None:
-            self._runs = SweepRuns(open_client(self.tracking_uri), self._sweep, self.archive)
+            store = client.open_client(self.tracking_uri)
+            self._runs = SweepRuns(store, self._sweep, self.archive, recheck=self._recheck)
             self._error = None
         return self._runs
 
@@ -395,38 +380,22 @@ class Recorder:
             if key in self._failures:  # Skip a cell after its second failure.
                 runs.forget_cell(key)
                 self._mark_processed(key)
-            self._failures[key] = named(error)
+            self._failures[key] = client.reason_of(error)
 
     def _send_one(self, runs: SweepRuns, key: str) -> None:
         """Write a cell to the store unless the store has its record already."""
         digest = self.archive.digest(key)
-        *run, noted = self._noted.get(key, ("", "", None))
-        if noted == digest is not None and not self._recheck and runs.has_noted(*run):
+        if digest is None:
             self._mark_processed(key)
             return
         # The file may be damaged, so an existing run is only replaced once the record was read.
-        run_id = None if digest is None else runs.reconcile(key, digest, overwrite=False)
-        written = digest is not None and run_id is None
-        if written:
-            try:
-                record = self.archive.read(key)
-            except TrackingError as error:
-                self._failures[key] = str(error)
-                self._mark_processed(key)
-                return
-            run_id = runs.write_cell(record)
-        if run_id is not None and digest is not None:
-            self._note(key, (run_id, runs.experiment_id, digest))
+        run_id = there = runs.reconcile(key, digest)
+        if run_id is None:
+            run_id = runs.write_cell(self.archive.read(key))
+        runs.note(key, run_id, digest)
         # An attempt that failed without a response may still have been successful.
-        written |= self._failures.pop(key, None) is not None
-        self._mark_processed(key, written=written)
-
-    def _note(self, key: str, run: tuple[str, str, str]) -> None:
-        """Note the run of a cell on disk, where commands that read results find it."""
-        with self._count_lock:
-            if self._noted.get(key) != run:
-                self.archive.add_run(self._sweep.sweep_key, key, *run, self._store)
-                self._noted[key] = run
+        failed = self._failures.pop(key, None)
+        self._mark_processed(key, written=there is None or failed is not None)
 
     def _mark_processed(self, key: str, *, written: bool = False) -> None:
         self._progress, self._away = time.monotonic(), None
@@ -438,11 +407,9 @@ class Recorder:
         runs = self._open()
         status, deadline = self._stop or ("KILLED", 0.0)
         self._save_status(status)
-        left_out = self.archive.left_out(self._sweep)
-        noted = {key: self._noted[key][:2] for key in left_out if key in self._noted}
-        removed = [runs.remove_cell(key) for key, run in noted.items() if runs.has_noted(*run)]
+        removed = [runs.remove_cell(key) for key in self.archive.left_out(self._sweep)]
         if runs.status == status and not any(removed):
-            self.idle = self._ended = True
+            self._ended = True
             return
         self.stage = "tables"
         self._progress = math.inf  # nothing is asked of the store
@@ -466,7 +433,7 @@ class Recorder:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
             _log_failure("the tables of the sweep could not be written", error)
-            self._error = reason_of(error)
+            self._error = client.reason_of(error)
             runs.end("KILLED")
             return
         runs.end(status)
@@ -491,21 +458,20 @@ class Recorder:
         if self._runs is not None and self._away is None:
             self._away = time.monotonic()
         self._runs = None
-        self._error = reason_of(error)
+        self._error = client.reason_of(error)
         if self._warn is not None:
             warn, self._warn = self._warn, None
+            uri = client.redact(self.tracking_uri)
             warn(
-                f"tracking store {redact(self.tracking_uri)} cannot be used ({self._error}); "
+                f"tracking store {uri} cannot be used ({self._error}); "
                 f"results are saved in {self.archive.output} and recorded once it is available"
             )
 
     def _summarize(self) -> RecorderReport:
         """Return a summary of the recording so far."""
         pending = {*self._unsent, *self._failures}
-        uri, name = redact(self.tracking_uri), self._sweep.experiment
-        idle = not self.recorded and not pending
-        new = "nothing new to record" if idle else f"{self.recorded} cells recorded"
-        message = f"{new} in experiment {name!r} of {uri}"
+        uri, name = client.redact(self.tracking_uri), self._sweep.experiment
+        message = f"{self.recorded} cells recorded in experiment {name!r} of {uri}"
         if self._n_left_out:
             message += f"; {self._n_left_out} cells of its earlier tables are left out"
         if pending or not self._ended:
@@ -516,7 +482,7 @@ class Recorder:
             )
         runs = self._runs
         return RecorderReport(
-            address=run_link(self.tracking_uri, runs.info) if runs else None,
+            address=client.run_link(self.tracking_uri, runs.info) if runs else None,
             recorded=self.recorded,
             pending=len(pending),
             complete=self._ended and not pending,
@@ -556,7 +522,7 @@ def sync(
     Returns
     -------
     tuple of RecorderReport
-        One for each sweep that was not already complete in its store.
+        One for each sweep of which cells were recorded or are pending.
 
     Raises
     ------
@@ -569,15 +535,15 @@ def sync(
     if not sweeps:
         raise TrackingError(f"{archive.output}: contains no sweep; check --output")
     if tracking_uri is not None:
-        open_store(tracking_uri, create=True)  # Check the URI before it is saved.
+        client.open_store(tracking_uri, create=True)  # Check the URI before it is saved.
     reports = []
     for sweep in sweeps:
         uri = tracking_uri or _resolve_store(sweep)
         if restore:
-            client = open_store(resolve_tracking_uri(uri, output), create=True)
-            deleted = client.get_experiment_by_name(sweep.experiment)
+            store = client.open_store(client.resolve_tracking_uri(uri, output), create=True)
+            deleted = store.get_experiment_by_name(sweep.experiment)
             if deleted is not None and deleted.lifecycle_stage == "deleted":
-                client.restore_experiment(deleted.experiment_id)
+                store.restore_experiment(deleted.experiment_id)
         recorder = Recorder(
             uri,
             output=output,
@@ -585,7 +551,7 @@ def sync(
             **sweep.model_dump(exclude={"tracking_uri"}),
         )
         report = recorder.finish(sweep.status or "KILLED")
-        if report.pending or not recorder.idle:
+        if report.recorded or not report.complete:
             reports.append(report)
     return tuple(reports)
 
@@ -593,7 +559,7 @@ def sync(
 def _resolve_store(sweep: Sweep) -> str | None:
     """Return the tracking URI of a sweep, with the password from the environment."""
     stored = sweep.tracking_uri
-    if stored is not None and (file := sqlite_path(stored)) and not file.parent.exists():
+    if stored is not None and (file := client.sqlite_path(stored)) and not file.parent.exists():
         # It would be created again, if the folder was moved.
         raise TrackingError(
             f"{stored}: the folder of this store does not exist any more; give another with "
@@ -602,7 +568,7 @@ def _resolve_store(sweep: Sweep) -> str | None:
     if stored is None or "***" not in stored:
         return stored
     secret = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
-    if redact(secret) == stored:
+    if client.redact(secret) == stored:
         return secret
     raise TrackingError(
         f"the password of {stored} is not saved on disk; give the full URI with --tracking-uri or "

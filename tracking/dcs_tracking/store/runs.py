@@ -11,8 +11,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dcs.schemes.scheme import CorrectionScheme
@@ -20,10 +19,10 @@ from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import user_name
 from dcs_tracking.records import CellRecord, ScoringRecord, now_ms, sealed, text_digest
-from dcs_tracking.results.cells import Cells, look_of
+from dcs_tracking.results.cells import MEASURES, Cells, look_of
 from dcs_tracking.results.sweep_tables import main_results, table_files
 from dcs_tracking.store import views
-from dcs_tracking.store.client import log_files, make_experiment, search_runs
+from dcs_tracking.store.client import log_files, make_experiment, search_runs, store_name
 from dcs_tracking.store.serving import log_model
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ _MAX_TRIAL_POINTS = 250
 #: Beginning of descriptions that are written here.
 _NOTE = "Compare: "
 
-_COMPLETE = ("FINISHED", "FAILED")
-
 #: Name, value, milliseconds since the epoch, step.
 Measured = tuple[str, float, int, int]
 
@@ -48,9 +45,14 @@ class _KnownRun:
     """A run of a cell or table that the store has."""
 
     id: str
-    complete: bool
+    status: str
     digest: str | None
     parent: str | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has ended with a result, or the error of its cell."""
+        return self.status in ("FINISHED", "FAILED")
 
 
 class SweepRuns:
@@ -64,86 +66,108 @@ class SweepRuns:
         The sweep.
     archive : Archive
         Archive of the records.
-
+    recheck : bool
+        Whether to list all runs of the store, also if every cell is noted as recorded.
     """
 
-    def __init__(self, client: MlflowClient, sweep: Sweep, archive: Archive) -> None:
+    def __init__(
+        self, client: MlflowClient, sweep: Sweep, archive: Archive, *, recheck: bool = False
+    ) -> None:
         self._client = client
         self._sweep = sweep
         self._archive = archive
         self._varied = sweep.varied
+        self._store = store_name(client.tracking_uri, archive.output)
         experiment = make_experiment(
             client, sweep.experiment, archive.output, views.EXPERIMENT_KIND
         )
         self.experiment_id = str(experiment.experiment_id)
         self._tag_experiment(experiment.tags, ())
-        self._deleted: set[str] | None = None
         self.info = self._open_parent()
         self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
-        self._found: defaultdict[str, list[_KnownRun]] = defaultdict(list)
-        self._datasets: set[tuple[str, str]] = set()
+        self._noted = self._read_noted()
+        self._recheck = recheck
+        self._found: dict[str, list[_KnownRun]] = {}
         self._dataset_lock = threading.Lock()
         self._listing_lock, self._listed = threading.Lock(), False
 
-    def has_noted(self, run_id: str, experiment_id: str) -> bool:
-        """Whether a run that was noted as complete is there, as far as deleted ones tell.
+    def _read_noted(self) -> dict[str, _KnownRun]:
+        """Return the runs of cells that were noted as complete, as far as deleted ones tell.
 
-        Not if the parent run is new: the store is then another one.
+        None of them if the parent run is new: the store is then another one.
         """
-        if self._deleted is None:
-            where = schema.tagged({schema.KIND: schema.KIND_CELL})
-            gone = search_runs(self._client, [self.experiment_id], where, deleted=True)
-            self._deleted = {str(run.info.run_id) for run in gone}
-        known = self._resumed and experiment_id == self.experiment_id
-        return known and run_id not in self._deleted
+        noted = self._archive.runs(self._sweep.sweep_key, self._store) if self._resumed else {}
+        if not noted:
+            return {}
+        where = schema.tagged({schema.KIND: schema.KIND_CELL})
+        deleted = search_runs(self._client, [self.experiment_id], where, deleted=True)
+        gone = {run.info.run_id for run in deleted}
+        return {
+            key: _KnownRun(run_id, "FINISHED", digest, self.parent_id)
+            for key, (run_id, experiment_id, digest) in noted.items()
+            if experiment_id == self.experiment_id and run_id not in gone
+        }
+
+    def note(self, key: str, run_id: str, digest: str) -> None:
+        """Note the run of a cell on disk, where commands that read results find it."""
+        run = _KnownRun(run_id, "FINISHED", digest, self.parent_id)
+        if self._noted.get(key) != run:
+            about = (run_id, self.experiment_id, digest, self._store)
+            self._archive.add_run(self._sweep.sweep_key, key, *about)
+            self._noted[key] = run
 
     def _runs_of(self, key: str) -> list[_KnownRun]:
-        """Return the runs of a cell, of which all are listed at first."""
+        """Return the runs of a cell or table; those of all cells are listed at the first."""
         with self._listing_lock:
             # One listing instead of a search per cell, which slows down as runs are added.
-            if not self._listed:
-                self._list_runs({schema.KIND: schema.KIND_CELL})
+            if key not in self._found and not self._listed:
+                for each, runs in self._list_runs({schema.KIND: schema.KIND_CELL}).items():
+                    self._found.setdefault(each, runs)
                 self._listed = True
-        return self._found[key]
+        return self._found.get(key, [])
 
-    def _list_runs(self, wanted: Mapping[str, str]) -> None:
-        """Note the runs that have these tags."""
+    def _list_runs(self, wanted: Mapping[str, str]) -> dict[str, list[_KnownRun]]:
+        """Return the runs that have these tags, by the key of their cell or table."""
+        found: defaultdict[str, list[_KnownRun]] = defaultdict(list)
         for run in self._search(schema.tagged(wanted)):
             tags = run.data.tags
             known = _KnownRun(
                 id=str(run.info.run_id),
-                complete=run.info.status in _COMPLETE,
+                status=run.info.status,
                 digest=tags.get(schema.RECORD_DIGEST),
                 parent=tags.get(schema.PARENT),
             )
-            key = tags.get(schema.CELL_KEY) or tags.get(schema.TABLE_KEY, "")
-            self._found[key].append(known)
+            found[tags.get(schema.CELL_KEY) or tags.get(schema.TABLE_KEY, known.id)].append(known)
+        return found
 
     def look_up(self, key: str) -> None:
         """Search for the runs of a cell again, after a request that failed."""
-        self._runs_of(key)
-        self._found[key] = []
-        self._list_runs({schema.KIND: schema.KIND_CELL, schema.CELL_KEY: key})
+        own = {schema.KIND: schema.KIND_CELL, schema.CELL_KEY: key}
+        self._found[key] = self._list_runs(own).get(key, [])
 
-    def reconcile(self, key: str, digest: str, *, overwrite: bool = True) -> str | None:
-        """Return the id of the complete run of a record, and delete other runs with its key.
+    def reconcile(self, key: str, digest: str) -> str | None:
+        """Return the id of the complete run of a record, and delete the others of its key then.
 
         These are incomplete after a crash, of an older record, or doubles of another driver.
-        Without `overwrite`, runs are only deleted if a complete one exists.
         """
+        noted = self._noted.get(key)
+        if noted is not None and noted.digest == digest and not self._recheck:
+            return noted.id
         runs = self._runs_of(key)
         kept = next((run for run in runs if run.complete and run.digest == digest), None)
-        if kept is None and not overwrite:
-            return None
-        for run in runs:
-            if run is not kept:
-                self._delete_cell(run.id)
-        self._found[key] = [] if kept is None else [kept]
         if kept is None:
             return None
+        self._delete_runs(key, kept)
         if kept.parent != self.parent_id:
             self._adopt(key, kept.id)
         return kept.id
+
+    def _delete_runs(self, key: str, *kept: _KnownRun) -> None:
+        """Delete the runs of a cell, except for those to be kept."""
+        for run in self._runs_of(key):
+            if run not in kept:
+                self._delete_cell(run.id)
+        self._found[key] = [*kept]
 
     def _adopt(self, key: str, run_id: str) -> None:
         """Move a run of an earlier sweep, which may vary less, to this one."""
@@ -160,6 +184,7 @@ class SweepRuns:
         digest = text_digest(text)
         if (there := self.reconcile(record.key, digest)) is not None:
             return there
+        self._delete_runs(record.key)
         if self.status != "RUNNING":
             self._client.update_run(self.parent_id, status="RUNNING")
             self.status = "RUNNING"
@@ -177,27 +202,18 @@ class SweepRuns:
             tags |= schema.logged_tables([schema.TRIALS_FILE])
         name = views.cell_name(record, self._varied)
         run_id = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
-        run = _KnownRun(run_id, complete=False, digest=digest, parent=self.parent_id)
-        self._found[record.key] = [run]
-        self._log_inputs(run_id, _dataset_inputs(record))
+        if inputs := _dataset_inputs(record):
+            # Of two requests at the same time that create a dataset, a server refuses one.
+            with self._dataset_lock:
+                self._client.log_inputs(run_id, inputs)
         metrics = _metrics(_shown_metrics(record, self._varied), record.finished_ms)
         if self._sweep.trials != "none":
             metrics += _trial_metrics(record)
         self._log(run_id, metrics, params=views.cell_params(record, self._varied))
         log_files(self._client, run_id, files)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
-        self._found[record.key] = [replace(run, complete=True)]
+        self._found[record.key] = [_KnownRun(run_id, record.status, digest, self.parent_id)]
         return run_id
-
-    def _log_inputs(self, run_id: str, inputs: list[DatasetInput]) -> None:
-        """Log the datasets of a run; those that are new to this object in one thread at a time."""
-        if not inputs:
-            return
-        own = {(each.dataset.name, each.dataset.digest) for each in inputs}
-        # Of two requests at the same time that create a dataset, a server refuses one.
-        with nullcontext() if own <= self._datasets else self._dataset_lock:
-            self._client.log_inputs(run_id, inputs)
-        self._datasets.update(own)
 
     def _log(
         self,
@@ -219,28 +235,23 @@ class SweepRuns:
 
     def remove_doubles(self) -> None:
         """Delete all but one of the complete runs of a cell, written by several drivers."""
-        # By id, so that drivers that end at the same time keep the same run. Without the runs
-        # themselves, whose metrics would fill the memory.
-        found: defaultdict[str, list[tuple[bool, str]]] = defaultdict(list)
-        for run in self._search(schema.tagged({schema.KIND: schema.KIND_CELL})):
-            if run.info.status in _COMPLETE:
-                order = (run.info.status != "FINISHED", str(run.info.run_id))
-                found[run.data.tags[schema.CELL_KEY]].append(order)
-        for runs in found.values():
-            for _, run_id in sorted(runs)[1:]:
+        for runs in self._list_runs({schema.KIND: schema.KIND_CELL}).values():
+            # By id, so that drivers that end at the same time keep the same run.
+            complete = sorted((run.status != "FINISHED", run.id) for run in runs if run.complete)
+            for _, run_id in complete[1:]:
                 self._delete_cell(run_id)
 
     def forget_cell(self, key: str) -> None:
         """Delete the incomplete runs of a cell that could not be recorded."""
-        for run in self._found[key]:
-            if not run.complete:
-                self._delete_cell(run.id)
+        self._delete_runs(key, *(run for run in self._runs_of(key) if run.complete))
 
     def remove_cell(self, key: str) -> bool:
-        """Delete the runs of a cell that the sweep has no longer; return whether it had some.
+        """Delete the noted run of a cell that the sweep has no longer; return whether it had one.
 
         Models stay, since they may be registered.
         """
+        if key not in self._noted:
+            return False
         where = schema.tagged({schema.CELL_KEY: key, schema.PARENT: self.parent_id})
         found = [str(run.info.run_id) for run in self._search(where)]
         for run_id in found:
@@ -250,9 +261,11 @@ class SweepRuns:
     def write_scorings(self, scorings: Iterable[ScoringRecord]) -> None:
         """Write one run per scored table, replacing runs of older records."""
         # Listed as late as possible: another driver of the sweep may have written some.
-        self._list_runs({schema.KIND: schema.KIND_SCORING})
+        there = self._list_runs({schema.KIND: schema.KIND_SCORING})
         for scoring in scorings:
+            self._found[scoring.key] = there.get(scoring.key, [])
             if self.reconcile(scoring.key, scoring.digest) is None:
+                self._delete_runs(scoring.key)
                 self._write_scoring(scoring)
 
     def _write_scoring(self, scoring: ScoringRecord) -> None:
@@ -308,7 +321,7 @@ class SweepRuns:
         # Of more groups MLflow would load some only, and their list would not fit in a tag.
         for name in [name for name, own in groups.items() if len(own) > views.MAX_RUNS]:
             del groups[name]
-            if (tag := views.view_tag(name)) in tags:
+            if (tag := f"{views.VIEW}{name}") in tags:
                 self._client.delete_experiment_tag(self.experiment_id, tag)
         tasks = list(dict.fromkeys(cell.who["task"] for cell in cells))
         columns = dict.fromkeys([*self._varied, *schema.IDENTITY_TAGS])
@@ -332,9 +345,8 @@ class SweepRuns:
             for run in self._search(schema.tagged(own))
         }
         now = now_ms()
-        for name, value, cells in (
-            (name, *group) for name, own in groups.items() for group in own.items()
-        ):
+        by_group = [(name, *group) for name, own in groups.items() for group in own.items()]
+        for name, value, cells in by_group:
             values: defaultdict[str, list[float]] = defaultdict(list)
             for cell in cells:
                 for metric, figure in _shown_metrics(cell, self._varied).items():
@@ -357,12 +369,8 @@ class SweepRuns:
         """
         method = self._sweep.sweep_params.get("method")
         if method is not None:
-            cells = cells.where(
-                lambda cell: (
-                    cell.identity.get("method") == method
-                    and not cell.identity.get(schema.OPTIMIZATION_SIZE)
-                )
-            )
+            cells = cells.where(lambda cell: cell.identity.get("method") == method)
+            cells = cells.where(lambda cell: not cell.identity.get(schema.OPTIMIZATION_SIZE))
         for cell in cells.best_schemes:
             run_id = next((run.id for run in self._runs_of(cell.key) if run.complete), None)
             where = f"source_run_id = '{run_id}'"
@@ -436,11 +444,8 @@ def _trial_metrics(record: CellRecord) -> list[Measured]:
     step = max(1, math.ceil(len(record.trials) / _MAX_TRIAL_POINTS))
     for trial in record.trials[::step]:
         when = trial.started_ms + round(1000 * trial.seconds)
-        values = {
-            "accuracy": trial.metrics.get("dev/accuracy"),
-            "cobias": trial.metrics.get("dev/cobias"),
-            "value": trial.value,
-        }
+        values = {name: trial.metrics.get(f"dev/{name}") for name in MEASURES}
+        values["value"] = trial.value
         metrics += [
             (f"{schema.TRIAL_PREFIX}{name}", value, when, trial.number)
             for name, value in values.items()

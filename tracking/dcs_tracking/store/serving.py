@@ -237,7 +237,8 @@ def register_model(
     model_id : str
         Id of the logged model.
     name : str
-        Name of the registered model, which is created if it does not exist.
+        Name of the registered model, which is created if it does not exist; see
+        `check_registered_names`.
     alias : str, optional
         Alias of this version, such as ``champion``; moved from an earlier version.
 
@@ -248,14 +249,11 @@ def register_model(
 
     Raises
     ------
-    dcs.errors.ConfigError
-        Raised if the name or the alias is not allowed.
     dcs.errors.TrackingError
         Raised if the store has no registry, or does not accept the name.
     """
     from mlflow.exceptions import MlflowException
 
-    check_registered_names(name, alias)
     client = open_store(tracking_uri)
     try:
         if not client.search_registered_models(f"name = '{name}'"):

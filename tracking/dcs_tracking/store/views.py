@@ -24,7 +24,7 @@ EXPERIMENT_KIND: Final = {"mlflow.experimentKind": "custom_model_development"}
 CLASSICAL: Final = "workflowType=machine_learning"
 
 #: Tag of a view, which ends with its key: that of a group, or `_CELLS`.
-_VIEW: Final = "mlflow.sharedViewState.dcs."
+VIEW: Final = "mlflow.sharedViewState.dcs."
 _CELLS: Final = "cells"
 _NAMES: Final = {"method": "methods", _CELLS: "all cells"}
 
@@ -136,11 +136,6 @@ def group_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
     }
 
 
-def view_tag(key: str) -> str:
-    """Return the tag of an experiment with the view of a group."""
-    return f"{_VIEW}{key}"
-
-
 def view_tags(
     columns: Iterable[str],
     groups: Mapping[str, Iterable[str]],
@@ -174,8 +169,8 @@ def view_tags(
         # Where names are too long, groups are shown open, and then without charts of tasks.
         for shown, values in ((tasks, own), (tasks, ()), ((), ())):
             state = _state(columns, shown, where.get(key, cells), tag, values)
-            found[view_tag(key)] = json.dumps({**about, "state": state})
-            if len(found[view_tag(key)]) <= _LONGEST:
+            found[f"{VIEW}{key}"] = view = json.dumps({**about, "state": state})
+            if len(view) <= _LONGEST:
                 break
     return found
 
@@ -249,9 +244,9 @@ def view_links(experiment_id: str, tags: Mapping[str, str], base: str = "#") -> 
         Address of the UI, as of `dcs_tracking.store.client.pages`; by default links work within
         the UI.
     """
-    views = {tag: json.loads(tags[tag]) for tag in tags if tag.startswith(_VIEW)}
+    views = {tag: json.loads(tags[tag]) for tag in tags if tag.startswith(VIEW)}
     query = f"runs?{CLASSICAL}&compareRunsMode=CHART&viewStateShareKey=dcs."
     return {
-        view["name"]: f"{base}/experiments/{experiment_id}/{query}{tag.removeprefix(_VIEW)}"
+        view["name"]: f"{base}/experiments/{experiment_id}/{query}{tag.removeprefix(VIEW)}"
         for tag, view in sorted(views.items(), key=lambda item: -item[1]["createdAt"])
     }
