@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from dcs.errors import DCSError, escaped, one_line, reason, show, suggest
+from dcs.errors import DCSError, check_choice, escaped, one_line, reason, show
 
 #: Size limit of configuration files: a mistaken path fails at once, not after minutes of parsing.
 YAML_BYTES: Final = 2**20
@@ -326,10 +326,7 @@ class Strict(BaseModel):
     @classmethod
     def _refuse_unknown_keys(cls, values: Any) -> Any:
         for key in values if isinstance(values, dict) else ():
-            if key not in cls.model_fields:
-                known = ", ".join(sorted(cls.model_fields))
-                hint = suggest(key, cls.model_fields)
-                raise ValueError(f"unknown key {show(key)}{hint}; must be one of {known}")
+            check_choice("unknown key", key, sorted(cls.model_fields))
         return values
 
 

@@ -168,14 +168,10 @@ def checked_rows(
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
     texts = given.dtype.kind in "OU" and any(isinstance(each, str) for each in given.flat)
-    if texts and classes is None:
-        raise TableError(
-            f"labels are names such as {show(given.flat[0])}; name the columns with classes="
-        )
     names = checked_classes(classes, n_classes=n_classes)
     # Whole numbers can only be names if they are no positions.
     positions = given.dtype.kind in "iu" and (not given.size or given.max() < n_classes)
-    read = columns is not None or doubt or (classes is not None and not positions)
+    read = texts or columns is not None or doubt or (classes is not None and not positions)
     if read and given.shape == (n_rows,) and given.dtype.kind in "biufOSU":
         named = Named("labels", names)
         documented = columns is None

@@ -154,7 +154,7 @@ def has_class_columns(frame: pd.DataFrame, given: Reading) -> bool:
 #: Marks of a decimal, or "?" where commas may be decimal marks or separate thousands.
 Mark: TypeAlias = Literal["", ".", ",", "?"]
 
-_GROUPED: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?%?")
+_GROUPED: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,8 @@ class Number:
 def to_number(column: pd.Series[Any], decimal: Mark = "") -> Number:
     """Read a column as numbers; a per cent sign divides by 100.
 
-    A comma is a decimal mark, or separates thousands if all cells with one allow it: then those
-    of ``"?"`` are both, and are read as thousands unless `decimal` is a comma.
+    A comma is a decimal mark unless all cells with one can be thousands (``"?"``): these are read
+    as thousands if `decimal` is not a comma.
     """
     import pandas as pd
 
@@ -192,26 +192,17 @@ def to_number(column: pd.Series[Any], decimal: Mark = "") -> Number:
     mark: Mark = ""
     if (np.isnan(values) & ~empty).any():
         commas, dots = (text.str.contains(each, regex=False) for each in ",.")
-        mark = decimal or (_mark_of(text[commas], text[~commas]) if commas.any() else "")
         plain = text.str.rstrip("%").str.strip()
+        grouped = plain.str.fullmatch(_GROUPED)
+        mark = decimal or ("" if not commas.any() else "?" if grouped[commas].all() else ",")
         if mark == ",":
             # A dot beside decimal commas separates thousands, and is not read.
             plain = plain.where(~dots, "").str.replace(",", ".", regex=False)
         elif mark:
-            grouped = plain.str.fullmatch(_GROUPED)
             plain = plain.where(~grouped, plain.str.replace(",", "", regex=False))
         found = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64)
         values = np.where(text.str.endswith("%"), found / 100.0, found)
     return Number(values, np.isnan(values) & ~empty, mark)
-
-
-def _mark_of(commas: pd.Series[Any], others: pd.Series[Any]) -> Mark:
-    """Return the decimal mark of cells with commas, given other cells of the column."""
-    grouped = commas.str.fullmatch(_GROUPED)
-    if not grouped.all():
-        return ","
-    sure = commas.str.contains(".", regex=False) | (commas.str.count(",") > 1)
-    return "." if sure.any() or others.str.contains(".", regex=False).any() else "?"
 
 
 class _Finder:
@@ -492,17 +483,13 @@ class _Finder:
         return [tuple(n for _, n in own) for own in groups if [k for k, _ in own] in ways]
 
     def _settle_commas(self, columns: tuple[str, ...]) -> None:
-        """Read commas that may separate thousands as the other columns show, or ask."""
-        marks = {self.number(name).mark for name in columns}
-        if "?" not in marks:
-            return
-        mark: Mark = "," if "," in marks else "."
-        if marks & {",", "."} == {",", "."} or ("," not in marks and self.given.separator == ";"):
+        """Read commas that may separate thousands as decimal marks if another column has these."""
+        unclear = [name for name in columns if self.number(name).mark == "?"]
+        if unclear and not any(self.number(name).mark == "," for name in columns):
             question = "commas can be decimal marks, or separate thousands; which are they"
             raise self._ask(question, "decimal=, or --read decimal=.", columns)
-        for name in columns:
-            if self.number(name).mark == "?":
-                self._numbers[name] = to_number(self.frame[name], mark)
+        for name in unclear:
+            self._numbers[name] = to_number(self.frame[name], ",")
 
     def _fits(self, columns: tuple[str, ...], *, named: bool = True) -> bool:
         """Whether most rows of columns are a distribution under a reading that shows it.
@@ -580,8 +567,20 @@ def fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
     return found
 
 
+#: Votes that are added to each row of counts, spread evenly over the classes.
+SMOOTHING: Final = 1.0
+
+
+def smoothed(votes: NDArray[np.float64], prior: float = SMOOTHING) -> NDArray[np.float64]:
+    """Return probabilities [M, N] of numbers of votes, `prior` of which are spread evenly."""
+    total = votes.sum(axis=1, keepdims=True) + prior
+    return np.asarray((votes + prior / votes.shape[1]) / total)
+
+
 def to_shares(numbers: NDArray[np.float64], kind: Values) -> NDArray[np.float64]:
     """Return probabilities [M, N] of numbers of a kind that every row fits."""
+    if kind == "votes":
+        return smoothed(np.nan_to_num(numbers))
     if kind not in (*_BASES, "logits"):
         filled = np.nan_to_num(numbers, nan=0.0)
         # Scale by the maximum first: sums of very large values overflow.

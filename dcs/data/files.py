@@ -25,6 +25,7 @@ from dcs.data.checks import (
     refuse_too_large,
 )
 from dcs.data.columns import PREFIX, Reading
+from dcs.data.labels import in_own_order
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_text, readable
@@ -52,7 +53,7 @@ class Records:
     frame : DataFrame
         A row per record; cells can be lists or objects.
     told : mapping of str to object
-        Fields of :class:`dcs.data.columns.Reading` that the file determines.
+        Fields of :class:`dcs.data.columns.Reading` that the file and the user determine.
     origin : Provenance
         What the file and its name say of its origin.
     documented : bool
@@ -98,7 +99,10 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
         if suffix in _BINARY:
             return _BINARY[suffix](path, given, source)
         if suffix in (".gz", ".zip"):
-            text = _unpacked(path, source)
+            texts = _unpacked(path, source)
+            if len(texts) != 1:
+                raise TableError(f"{source}: contains {quoted([*texts], 4)}; unpack one of them")
+            (text,) = texts.values()
         else:
             text = read_text(path, error=TableError, limit=TEXT_BYTES)
     suffix, head = suffix_of(path), text.split("\n", 1)[0]
@@ -112,35 +116,30 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
     return Records(frame, told, Provenance(source=path.name))
 
 
-def _unpacked(path: Path, source: str) -> str:
-    """Return the text of a compressed file, or of the only file of an archive."""
+def _unpacked(path: Path, source: str, ending: str = "") -> dict[str, str]:
+    """Return the text of a compressed file, or of the files of an archive, by name."""
     with readable(source, "unpack it, and give its file", error=TableError):
         if path.suffix.lower() == ".gz":
             with gzip.open(path) as packed:
-                content = packed.read(TEXT_BYTES + 1)
+                found = {path.stem: packed.read(TEXT_BYTES + 1)}
+            size = len(found[path.stem])
         else:
             with zipfile.ZipFile(path) as archive:
-                names = [each for each in archive.namelist() if not each.endswith("/")]
-                if len(names) != 1:
-                    raise TableError(f"{source}: contains {quoted(names, 4)}; unpack one of them")
-                with archive.open(names[0]) as member:
-                    content = member.read(TEXT_BYTES + 1)
-        if len(content) > TEXT_BYTES:
+                files = [each for each in archive.infolist() if not each.is_dir()]
+                files = [each for each in files if each.filename.endswith(ending)]
+                size = sum(each.file_size for each in files)
+                found = {e.filename: archive.read(e) for e in files if size <= TEXT_BYTES}
+        if size > TEXT_BYTES:
             raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
-        return content.decode("utf-8-sig")
+        return {name: content.decode("utf-8-sig") for name, content in found.items()}
 
 
 def _from_inspect(path: Path, given: Reading, source: str) -> Records:
     """Read the samples and the header of an Inspect log."""
-    advice = "give a log of Inspect"
-    with readable(source, advice, error=TableError), zipfile.ZipFile(path) as archive:
-        files = [each for each in archive.infolist() if each.filename.endswith(".json")]
-        if sum(each.file_size for each in files) > TEXT_BYTES:
-            raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
-        parse = partial(parse_json, error=TableError, finite=False)
+    with readable(source, "give a log of Inspect", error=TableError):
         contents = {
-            each.filename: parse(archive.read(each).decode(), source=f"{source}: {each.filename}")
-            for each in files
+            name: parse_json(text, source=f"{source}: {name}", error=TableError, finite=False)
+            for name, text in _unpacked(path, source, ".json").items()
         }
         about = _About.model_validate(contents.get("header.json", {}).get("eval", {}))
     rows = [row for name, row in contents.items() if name.startswith("samples/")]
@@ -381,16 +380,18 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
         values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
         entry = _index_entry(path)
         own = arrays["classes"].tolist() if "classes" in arrays else entry.classes
-        classes = checked_classes(given.classes or own, n_classes=values.shape[1], source=source)
+        names = in_own_order(own or (), given.classes) or None
+        classes = checked_classes(names, n_classes=values.shape[1], source=source)
         frame = pd.DataFrame(values, columns=[PREFIX + each for each in classes])
         for key, name in [*((key, "label") for key in labels), ("ids", "id")]:
             if key in arrays:
                 frame.insert(0, name, arrays[key].ravel())
     kind = _VALUES[found[0]]
     # Labels are positions in the order of the file, whatever that of earlier rows is.
-    told: dict[str, Any] = {} if own is None else {"classes": classes}
+    told: dict[str, Any] = {} if names is None else {"classes": classes}
+    if kind != "probabilities" and given.values is None:
+        told["values"] = kind
     origin = Provenance(model=entry.model, task=entry.task, source=path.name)
-    told |= {} if kind == "probabilities" else {"values": kind}
     return Records(frame, told, origin, True)
 
 

@@ -77,6 +77,15 @@ def plain_of(classes: Sequence[str]) -> Callable[[Any], str]:
     return fold if len({*map(fold, classes)}) == len(classes) else as_text
 
 
+def in_own_order(own: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """Return wanted classes, in the order in which a file names the same ones."""
+    plain = plain_of(wanted or own)
+    known, names = {plain(name): name for name in wanted or ()}, [*map(plain, own)]
+    if len({*names}) == len(names) and known.keys() == {*names}:
+        return tuple(known[name] for name in names)
+    return tuple(wanted or own)
+
+
 def comparable(cell: Any) -> Hashable:
     """Return numerals and truth values as numbers, so that 1.0 equals 1; other cells folded.
 
@@ -176,8 +185,9 @@ def read_labels(
         allowed = f"one of {quoted(names.classes)}"
         allowed += f", or all in {within[0]}..{within[-1]}" if within else ""
         rule = f"must be {allowed}; empty if unlabelled"
-        if option and not named:
-            rule += "; name the classes in the order of the columns with --read classes=A,B,..."
+        if not named:
+            rule += "; name the classes in the order of the columns with "
+            rule += "--read classes=A,B,..." if option else "classes="
         names.refuse(wrong, [*cells], rule, what="label")
     start = fitting[0]
     found = np.array([positions[text] - start if text in distinct else -1 for text in texts])

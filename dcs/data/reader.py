@@ -160,8 +160,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     frame = _plain(_without_index(records.frame, source), source)
     if not len(frame):
         raise TableError(f"{source}: cannot be read: no rows")
-    told = {key: value for key, value in records.told.items() if getattr(given, key) is None}
-    given = given.model_copy(update=told)
+    given = given.model_copy(update=records.told)
     frame, given, about = _in_columns(frame, given, known, source)
     frame = _plain(frame, source)
     reading, numbers = infer(frame, given, source=source, known=known)
@@ -216,11 +215,8 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     origin = replace(
         records.origin, reading=reading, corrected_by="a scheme" if corrected else None
     )
-    parts: dict[str, Any] = {"classes": classes, "ids": names.ids, "provenance": origin}
-    parts["groups"] = _groups(frame, reading)
-    voted = kind == "votes"
-    build = ProbabilityTable.from_counts if voted else ProbabilityTable.from_arrays
-    table = build(np.nan_to_num(numbers) if voted else probs, labels, source=source, **parts)
+    groups = _groups(frame, reading, cells)
+    table = ProbabilityTable(probs, labels, classes, names.ids, origin, groups, source=source)
     if table.repeated:
         remarks.append(
             f"{table.repeated:,} rows repeat the text or id of another, and stay with it when "
@@ -254,9 +250,7 @@ def _in_columns(
     earlier = {} if known is None else known.model_dump(include={"classes", "label", "filter"})
     if earlier.get("label") not in frame:
         earlier.pop("label", None)
-    hint = given.model_copy(
-        update={key: value for key, value in earlier.items() if getattr(given, key) is None}
-    )
+    hint = Reading(**{**earlier, **given.model_dump(exclude_none=True)})
     # The labels of earlier rows do not say what is one here, nor can their order without names.
     hints = {CLASSIFY: hint.model_copy(update={"label": given.label})}
     if known is not None and given.classes is None and not is_usual_order(known):
@@ -268,10 +262,9 @@ def _in_columns(
                 rows = form.rows(frame, own, found)
             except TableError as fault:
                 raise TableError(f"{source}: {form.name}: {fault}") from None
-            kept = [key for key in ("label", "id", "values") if getattr(given, key)]
-            told = {key: value for key, value in rows.told.items() if key not in kept}
+            kept = given.model_dump(include={"label", "id", "values"}, exclude_none=True)
             about = f"{form.name}: " + (f"{rows.remark}; " if rows.remark else "")
-            return rows.frame, given.model_copy(update=told), about
+            return rows.frame, given.model_copy(update={**rows.told, **kept}), about
     return frame, given, ""
 
 
@@ -467,7 +460,7 @@ def _is_text(frame: pd.DataFrame, reading: Reading, name: str, copies: int = 2) 
     return 3 * sum(map(str.isalpha, some)) > len(some)
 
 
-def _groups(frame: pd.DataFrame, reading: Reading) -> NDArray[np.int64]:
+def _groups(frame: pd.DataFrame, reading: Reading, labels: Sequence[Any]) -> NDArray[np.int64]:
     """Return numbers that are equal in rows of the same text or id.
 
     Ids that are mostly repeated are not those of rows, numbers that count the rows of several
@@ -475,7 +468,6 @@ def _groups(frame: pd.DataFrame, reading: Reading) -> NDArray[np.int64]:
     that has as many rows, with one label, is that of a text under several prompts, for example.
     """
     found = [np.arange(len(frame))]
-    labels = [None] * len(frame) if reading.label is None else cells_of(frame[reading.label])
     for name in frame.columns:
         if is_id(name) or _is_text(frame, reading, name, _COPIES):
             cells = cells_of(frame[name])

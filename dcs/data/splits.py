@@ -244,7 +244,7 @@ def _is_coarse(probs: NDArray[np.float64], rows: NDArray[np.float64]) -> bool:
 
 
 def stratified_folds(
-    labels: ArrayLike, folds: int, *, seed: int, groups: ArrayLike | None = None
+    labels: ArrayLike, folds: int, *, seed: int, groups: ArrayLike
 ) -> NDArray[np.int64]:
     """Return the fold of every row, with similar class proportions in every fold.
 
@@ -256,14 +256,13 @@ def stratified_folds(
         Number of folds.
     seed : int
         Random seed.
-    groups : array of int, shape [M], optional
+    groups : array of int, shape [M]
         Group of every row; the rows of a group are in one fold. A group belongs to the class of
         its first row.
     """
     values = np.asarray(labels, dtype=np.int64)
-    members = np.arange(values.size) if groups is None else groups
     _, first, of_row, sizes = np.unique(
-        members, return_index=True, return_inverse=True, return_counts=True
+        groups, return_index=True, return_inverse=True, return_counts=True
     )
     generator = derive_generator(seed, "folds")
     shuffled = generator.permutation(first.size)

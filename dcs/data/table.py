@@ -29,14 +29,11 @@ from dcs.data.checks import (
     refuse_other_order,
     refuse_too_large,
 )
-from dcs.data.columns import PREFIX, Reading
+from dcs.data.columns import PREFIX, SMOOTHING, Reading, smoothed
 from dcs.data.labels import as_text
 from dcs.data.splits import copied_rows
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, readable, validated
-
-SMOOTHING: Final = 1.0
-"""Votes that are added to each row of counts, spread evenly over the classes."""
 
 #: Minimum size of the sample of rows with which overlap between tables is detected.
 _SAMPLE: Final = 64
@@ -247,7 +244,7 @@ class ProbabilityTable:
         whole = (votes >= 0.0) & (votes <= 2.0**53) & (votes == np.floor(votes))
         Named(name).refuse(~whole, votes, "must be a whole number of votes")
         prior = finite_number(smoothing, "smoothing", positive=True)
-        probs = (votes + prior / votes.shape[1]) / (votes.sum(axis=1, keepdims=True) + prior)
+        probs = smoothed(votes, prior)
         given: Any = pd.DataFrame(probs, index, parts["classes"]) if named else probs
         return cls.from_arrays(given, labels, source=source, **parts)
 

@@ -29,7 +29,7 @@ from dcs.data.forms.plain import (
     parsed_cells,
     with_scores,
 )
-from dcs.data.labels import as_text, plain_of
+from dcs.data.labels import as_text, in_own_order, plain_of
 from dcs.errors import TableError, quoted, show
 
 if TYPE_CHECKING:
@@ -270,15 +270,6 @@ class Question:
         return next((names.index(text) for names in known if names.count(text) == 1), None)
 
 
-def _in_own_order(own: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return wanted classes, in the order in which a log names the same ones."""
-    plain = plain_of(wanted or own)
-    known, names = {plain(name): name for name in wanted or ()}, [*map(plain, own)]
-    if len({*names}) == len(names) and known.keys() == {*names}:
-        return tuple(known[name] for name in names)
-    return tuple(wanted or own)
-
-
 def question_rows(questions: Sequence[Question], given: Reading) -> Rows:
     """Return rows with a column of logits per class.
 
@@ -293,7 +284,7 @@ def question_rows(questions: Sequence[Question], given: Reading) -> Rows:
     texts = [*questions[0].choices]
     shared = len({*texts}) == size and all([*each.choices] == texts for each in questions)
     own = texts if shared else [f"choice_{k}" for k in range(size)]
-    classes = _in_own_order(own, given.classes)
+    classes = in_own_order(own, given.classes)
     if len(classes) != size:
         raise TableError(f"{size} choices, but the classes are {quoted(classes)}")
     labels = _targets(questions, classes, given.labels)
@@ -418,7 +409,7 @@ def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
         raise TableError("samples have different choices, or several targets; one of each is read")
     names = [*map(as_text, choices[0] or given.classes or ())]
     letters = [*ascii_uppercase[: len(names)]] if choices[0] else names
-    classes = _in_own_order(names, given.classes)
+    classes = in_own_order(names, given.classes)
     if len(classes) != len(letters):
         most = f"choices have letters up to {letters[-1]}"
         raise TableError(f"{len(names)} choices for the classes {quoted(classes)}; {most}")

@@ -133,22 +133,28 @@ def _unordered(given: Reading) -> dict[str, Any]:
 
 
 def with_scores(
-    frame: pd.DataFrame, scores: Sequence[Mapping[str, Any]], classes: Sequence[str] = ()
+    frame: pd.DataFrame,
+    scores: Sequence[Mapping[str, Any]],
+    classes: Sequence[str] = (),
+    *,
+    prefix: str = PREFIX,
+    all_classes: bool = True,
 ) -> pd.DataFrame:
     """Return a frame with a column per class; by default, of all that have a score.
 
     Raises
     ------
     TableError
-        If a row has scores of some classes only.
+        If a row has scores of some classes only, and must have all.
     """
     import pandas as pd
 
     names = classes or sorted(dict.fromkeys(name for row in scores for name in row), key=natural)
-    if short := [row for row, each in enumerate(scores) if each and len(each) < len(names)]:
+    short = [row for row, each in enumerate(scores) if each and len(each) < len(names)]
+    if short and all_classes:
         found = f"text {short[0]} has {len(scores[short[0]])} of {len(names)} classes"
         raise TableError(f"{found}; give a value for each, such as by top_k=None of a pipeline")
-    columns = {PREFIX + name: [row.get(name) for row in scores] for name in names}
+    columns = {prefix + name: [row.get(name) for row in scores] for name in names}
     added = pd.DataFrame(columns, index=frame.index, dtype=object)
     return pd.concat([frame, added], axis=1)
 
@@ -307,23 +313,14 @@ def _are_shares(rows: Sequence[Mapping[str, Any]]) -> bool:
 def _number_rows(
     frame: pd.DataFrame, given: Reading, found: dict[str, list[dict[str, Any]]]
 ) -> Rows:
-    import pandas as pd
-
-    parts = {name: frame[[name]] for name in frame.columns}
-    told: Mapping[str, Any] = {}
+    columns, told = frame.drop(columns=[*found]), {}
     for name, rows in found.items():
         keys = list(dict.fromkeys(key for row in rows for key in row))
         if any([*row] != [key for key in keys if key in row] for row in rows):
             told = _unordered(given)
-        short = [k for k, row in enumerate(rows) if row and len(row) < len(keys)]
-        if short and keys == [str(k) for k in range(len(keys))]:
-            place, number = f"row {short[0]}, column {show(name)}", len(rows[short[0]])
-            raise TableError(
-                f"{place}: {number} numbers; give one for each of {len(keys)} classes"
-            )
-        added = {f"{name}.{key}": [row.get(key) for row in rows] for key in keys}
-        parts[name] = pd.DataFrame(added, index=frame.index, dtype=object)
-    return Rows(pd.concat([*parts.values()], axis=1), told)
+        listed = keys == [str(k) for k in range(len(keys))]
+        columns = with_scores(columns, rows, keys, prefix=f"{name}.", all_classes=listed)
+    return Rows(columns, told)
 
 
 NUMBERS = Form("lists or objects of numbers", _number_columns, _number_rows)

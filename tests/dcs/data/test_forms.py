@@ -15,7 +15,7 @@ from dcs.data.columns import Reading
 from dcs.data.files import read_records
 from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
 from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE, Form
-from dcs.data.reader import FORMS, open_source, read_table
+from dcs.data.reader import FORMS, Source, open_source, read_table
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
 from dcs.testing import check_form
@@ -42,20 +42,20 @@ WRITTEN: dict[str, Form] = {
 }
 
 
-def truth(size: int) -> Truth:
+def truth(size: int) -> tuple[Truth, ProbabilityTable]:
     probs = RNG.dirichlet(np.ones(size), 9)
     labels: Any = [*range(size), None, *RNG.integers(0, size, 8 - size).tolist()]
     probs[:size] = np.roll(np.eye(size), 1, axis=0) * 0.6 + 0.4 / size  # all are predicted
-    return Truth(CLASSES[-size:], probs, labels, [f"text {k}" for k in range(9)])
+    meant = Truth(CLASSES[-size:], probs, labels, [f"text {k}" for k in range(9)])
+    return meant, ProbabilityTable.from_arrays(probs, labels, classes=meant.classes)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_contract(name: str, tmp_path: Path) -> None:
-    meant = truth(2 if WRITTEN[name] is SINGLE else 3)
+    meant, table = truth(2 if WRITTEN[name] is SINGLE else 3)
     OTHERS[name](meant, tmp_path / name)
     given = Reading(classes=tuple(meant.classes)) if name == "batch.jsonl" else None
     frame = read_records(tmp_path / name, Reading()).frame
-    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
     check_form(WRITTEN[name], frame, table, given)
 
 
@@ -68,8 +68,7 @@ def test_a_pipeline_that_was_given_lists_of_one_text(tmp_path: Path) -> None:
 
 
 def test_a_probability_of_either_class_alone_or_beside_a_prediction() -> None:
-    meant = truth(2)
-    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
+    meant, table = truth(2)
     top = [meant.classes[k] for k in meant.probs.argmax(axis=1)]
     check_form(SINGLE, pd.DataFrame({"prob_no": meant.probs[:, 0], "label": meant.names}), table)
     for k in (0, 1):
@@ -82,7 +81,7 @@ def test_a_probability_of_either_class_alone_or_beside_a_prediction() -> None:
     [("chat", ""), ("chat", "\u2581"), ("responses", " "), ("completions", "\u0120")],
 )
 def test_an_answer_of_any_api(api: str, mark: str) -> None:
-    meant = truth(3)
+    meant, table = truth(3)
     rows = []
     for row in np.log(meant.probs).tolist():
         top = [{"token": mark + n, "logprob": v} for n, v in zip(CLASSES, row, strict=True)]
@@ -101,31 +100,22 @@ def test_an_answer_of_any_api(api: str, mark: str) -> None:
             answer = {"choices": [{"logprobs": {"tokens": tokens, "top_logprobs": pairs}}]}
         rows.append(answer)
     frame = pd.DataFrame({"response": [{"body": each} for each in rows], "gold": meant.names})
-    table = ProbabilityTable.from_arrays(meant.probs, meant.labels, classes=meant.classes)
     check_form(CHAT, frame, table, Reading(classes=tuple(CLASSES)))
 
 
-@pytest.mark.parametrize("tokens", [("ma", "no", "yes"), ("The", "maybe", "no", "yes")])
-def test_tokens_that_are_not_the_classes(tokens: tuple[str, ...]) -> None:
-    logs = [0.0, *[-9.0] * (len(tokens) - 1)]
-    top = [{"token": t, "logprob": v} for t, v in zip(tokens, logs, strict=True)]
-    place = {"token": tokens[0], "top_logprobs": top}
-    frame = pd.DataFrame({"choices": [[{"logprobs": {"content": [place]}}]] * 3})
-    refuses(
-        TableError, open_source, frame, Reading(classes=tuple(CLASSES)), names=[tokens[0].lower()]
-    )
+def test_tokens_that_are_not_the_classes() -> None:
+    def read(*masses: dict[str, float]) -> Source:
+        tops = [[{"token": t, "logprob": np.log(p)} for t, p in each.items()] for each in masses]
+        places = [{"token": top[0]["token"], "top_logprobs": top} for top in tops]
+        answers = [[{"logprobs": {"content": [place]}}] for place in places]
+        return open_source(pd.DataFrame({"choices": answers}), Reading(classes=tuple(CLASSES)))
 
-
-def test_a_class_that_is_a_token_of_no_answer_has_a_share_of_the_rest() -> None:
-    tops = [{"no": 0.5, "yes": 0.4}, {"no": 0.2, "yes": 0.7}]
-    places = [
-        [{"token": token, "logprob": np.log(mass)} for token, mass in top.items()] for top in tops
-    ]
-    answers = [[{"logprobs": {"content": [{"token": "no", "top_logprobs": p}]}}] for p in places]
-    read = open_source(pd.DataFrame({"choices": answers}), Reading(classes=tuple(CLASSES)))
-    maybe = CLASSES.index("maybe")
-    np.testing.assert_allclose(read.table.probs[:, maybe], [0.1, 0.1])
-    assert "2 of 2 answers" in read.remark and "warning: 'maybe'" in read.remark
+    for odd in ({"ma": 1.0}, {"The": 1.0, "maybe": 1e-4}):
+        refuses(TableError, read, odd | {"no": 1e-4, "yes": 1e-4}, names=[min(odd).lower()])
+    # A class that is a token of no answer has a share of the rest.
+    found = read({"no": 0.5, "yes": 0.4}, {"no": 0.2, "yes": 0.7})
+    np.testing.assert_allclose(found.table.probs[:, CLASSES.index("maybe")], [0.1, 0.1])
+    assert "2 of 2 answers" in found.remark and "warning: 'maybe'" in found.remark
 
 
 def test_the_contract_of_votes() -> None:
@@ -157,7 +147,7 @@ HALF = [0.25, 0.75] * 15
         ({"run_0": [*"aab"], "run_1": [*"aba"], "label": ["a", "b", "NA"]}, ["'NA'", "classes="]),
         ({"s": [[{"label": k, "score": 0.5}] for k in "aba"]}, ["1 of 2 classes", "top_k=None"]),
         ({"id": [0, 0, 1], "class": [*"aba"], "prob": HALF[:3], "label": [*"aab"]}, ["1 of 2"]),
-        ({"p": [[0.5, 0.5], [1.0]], "label": [0, 1]}, ["row 1", "column 'p'"]),
+        ({"p": [[0.5, 0.5], [1.0]], "label": [0, 1]}, ["text 1", "1 of 2 classes"]),
         ({"s": [[{"label": "a", "score": 1}] * 2], "label": ["a"]}, ["row 0", "two scores"]),
         (
             {"s": [[{"label": k, "score": 0.5} for k in "ab"]] * 2, "y": [1, 0]},
@@ -183,8 +173,6 @@ HALF = [0.25, 0.75] * 15
     ],
 )
 def test_what_is_refused(columns: Any, names: list[str]) -> None:
-    from dcs import read_table
-
     refuses(TableError, read_table, pd.DataFrame(columns), names=names)
 
 
@@ -204,6 +192,6 @@ def test_a_damaged_header_of_a_log(header: Any, tmp_path: Path) -> None:
 
 
 def test_other_classes_than_the_choices_of_a_log(tmp_path: Path) -> None:
-    OTHERS["log.eval"](truth(3), tmp_path / "log.eval")
+    OTHERS["log.eval"](truth(3)[0], tmp_path / "log.eval")
     given, names = Reading(classes=("no", "yes")), ["3 choices", "'no', 'yes'"]
     refuses(TableError, open_source, tmp_path / "log.eval", given, names=names)

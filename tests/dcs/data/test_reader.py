@@ -143,7 +143,6 @@ def spoilt(**changes: Any) -> pd.DataFrame:
             columns(classes=list("abcde")).assign(label=[str(k + 2) for k in LABELS]),
             "label is '5'",
         ),
-        (columns().assign(gold=GOLD, truth=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(label=GOLD, truth=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(first=GOLD, second=GOLD[::-1]), "label=COLUMN"),
         (columns().assign(label=GOLD, human=GOLD[::-1]), "label=COLUMN"),
