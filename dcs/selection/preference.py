@@ -120,8 +120,6 @@ class FrontPoint:
         Confusion matrix of the cross-validated predictions; row = true class.
     scheme : CorrectionScheme
         The scheme for new rows.
-    beta : float
-        Weight of COBias at which the settings were the best.
     noise : float
         Expected COBias of an unbiased scheme on as many rows.
     change : Change
@@ -132,8 +130,6 @@ class FrontPoint:
     path : float, optional
         Share of the reference, for a point on the straight way to it from the uncorrected
         probabilities.
-    unlabelled : int
-        Number of unlabelled rows in the fit.
     """
 
     settings: tuple[dict[str, Any], ...]
@@ -145,12 +141,10 @@ class FrontPoint:
         PlainValidator(_read_scheme),
         PlainSerializer(CorrectionScheme.to_dict),
     ]
-    beta: float
     noise: float
     change: Change
     doubt: float
     path: float | None = None
-    unlabelled: int = 0
 
     def __post_init__(self) -> None:
         # Raises if the confusion matrix is invalid.
