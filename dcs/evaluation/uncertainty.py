@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -70,12 +70,15 @@ class Interval:
         Metric and the ends of its interval; NaN for a class without rows.
     standard_error : float
         Standard deviation of the metric over the resamples; NaN if a class lacks rows in some.
+    p : float
+        Two-sided p-value of a difference of zero; NaN if it is not tested.
     """
 
     estimate: float
     low: float
     high: float
     standard_error: float
+    p: float = math.nan
 
     def widened(self, effect: float) -> Interval:
         """Return the interval of a metric whose variance is `effect` times as large."""
@@ -108,28 +111,6 @@ class MetricIntervals:
     metrics: Mapping[str, Interval]
     class_accuracies: tuple[Interval, ...]
     corrected_cobias: float
-
-
-@dataclass(frozen=True, slots=True)
-class PairedComparison:
-    """Comparison of two sets of predictions on the same rows; differences are "after - before".
-
-    Attributes
-    ----------
-    accuracy, cobias : Interval
-        Differences of accuracy and COBias. That of COBias is the plain difference, and its
-        interval is for the true values.
-    accuracy_p : float
-        p-value of the exact McNemar test of equal accuracy.
-    cobias_p : float
-        p-value of equal true COBias: one minus the largest confidence at which the interval
-        excludes 0.
-    """
-
-    accuracy: Interval
-    cobias: Interval
-    accuracy_p: float
-    cobias_p: float
 
 
 def metric_intervals(
@@ -195,7 +176,7 @@ def compare_predictions(
     n_classes: int,
     *,
     groups: ArrayLike | None = None,
-) -> PairedComparison:
+) -> dict[str, Interval]:
     """Compare two sets of predictions on the same rows, e.g. uncorrected and corrected.
 
     COBias is overestimated by an amount that depends on the noise of the predictions, so that the
@@ -210,6 +191,13 @@ def compare_predictions(
         Number of classes N.
     groups : array of int, shape [M], optional
         Group of copies of every row, which counts once in variances; by default no row is a copy.
+
+    Returns
+    -------
+    dict of str to Interval
+        The differences "after - before" of ``accuracy``, with the exact McNemar test of equal
+        accuracy, and of ``cobias``: the plain difference, with an interval for the true values,
+        and one minus the largest confidence at which it excludes 0.
 
     Raises
     ------
@@ -237,12 +225,11 @@ def compare_predictions(
     gain = (gained - lost) / n_rows
     error = math.sqrt(effect * max(0.0, gained + lost - n_rows * gain**2)) / n_rows
     reached = accuracy_difference(gained / effect, lost / effect, n_rows / effect)
-    return PairedComparison(
-        accuracy=Interval(gain, *reached, error),
-        cobias=around(change, ends(_LEVEL), spread * (bias2 - bias1)),
-        accuracy_p=mcnemar_p(gained, lost, effect=effect),
-        cobias_p=_inverted_p(ends) if change else 1.0,
-    )
+    cobias = around(change, ends(_LEVEL), spread * (bias2 - bias1))
+    return {
+        "accuracy": Interval(gain, *reached, error, mcnemar_p(gained, lost, effect=effect)),
+        "cobias": replace(cobias, p=_inverted_p(ends) if change else 1.0),
+    }
 
 
 def paired_errors(
@@ -610,30 +597,7 @@ def accuracy_difference(
     return lower(gained, lost), -lower(lost, gained)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitComparison:
-    """Mean difference of two methods over splits.
-
-    Attributes
-    ----------
-    mean : float
-        Mean of the differences, in their units.
-    low, high : float
-        95 % confidence interval; NaN for fewer than three splits.
-    p : float
-        Two-sided p-value of a mean of zero; NaN for fewer than three splits, or without spread.
-    n_splits : int
-        Number of splits.
-    """
-
-    mean: float
-    low: float
-    high: float
-    p: float
-    n_splits: int
-
-
-def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> SplitComparison:
+def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> Interval:
     """Compare two methods by the corrected resampled t-test.
 
     Splits of the same rows overlap, so that their results are correlated and the standard error
@@ -649,8 +613,9 @@ def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> SplitCo
 
     Returns
     -------
-    SplitComparison
-        Mean, corrected standard error, interval and p-value.
+    Interval
+        Mean, corrected standard error, and of three splits or more the interval and p-value; of
+        equal differences other than zero there is no p-value.
 
     Raises
     ------
@@ -667,12 +632,12 @@ def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> SplitCo
     ratio = finite_number(test_ratio, "test_ratio", positive=True)
     mean, n = float(values.mean()), values.size
     if n < _FEWEST_SPLITS:
-        return SplitComparison(mean, math.nan, math.nan, math.nan, n)
+        return Interval(mean, math.nan, math.nan, math.nan)
     error = math.sqrt((1.0 / n + ratio) * float(values.var(ddof=1)))
     reach = float(stdtrit(n - 1, 0.975)) * error
     without_spread = 1.0 if mean == 0.0 else math.nan
     p = 2.0 * float(stdtr(n - 1, -abs(mean) / error)) if error > 0.0 else without_spread
-    return SplitComparison(mean, mean - reach, mean + reach, p, n)
+    return Interval(mean, mean - reach, mean + reach, error, p)
 
 
 def percent(
