@@ -150,18 +150,14 @@ def metric_intervals(
     errors = shares.std(axis=0).tolist()
     by_class = map(Interval, estimate.class_accuracies, lows, highs, errors)
     curve = _CobiasCurve.of(right, rows)
-    lowest = np.nanmin(shares, axis=1)
-    bootstrapped = {
-        "accuracy": accuracies,
-        "balanced_accuracy": np.nanmean(shares, axis=1),
-        "macro_f1": _resample_f1(counts, resamples),
-    }
+    lowest, ends = np.nanmin(shares, axis=1), _weakest(right, rows)
     metrics = {
+        "accuracy": _bootstrap(estimate.accuracy, accuracies),
         "cobias": around(estimate.cobias, curve.ends(_LEVEL), biases),
-        "weakest_class": around(estimate.weakest_class, _weakest(right, rows), lowest),
+        "balanced_accuracy": _bootstrap(estimate.balanced_accuracy, np.nanmean(shares, axis=1)),
+        "macro_f1": _bootstrap(estimate.macro_f1, _resample_f1(counts, resamples)),
+        "weakest_class": around(estimate.weakest_class, ends, lowest),
     }
-    for name, values in bootstrapped.items():
-        metrics[name] = _bootstrap(getattr(estimate, name), values)
     return MetricIntervals(
         {name: each.widened(effect) for name, each in metrics.items()},
         tuple(each.widened(effect) for each in by_class),
@@ -204,7 +200,7 @@ def compare_predictions(
     InvalidInputError
         If an argument is invalid.
     """
-    cells = _paired_counts(labels, before, after, n_classes)
+    cells = paired_counts(labels, before, after, n_classes)
     n_rows, rows = int(cells.sum()), cells.sum(axis=0)
     drawn = _resample(cells, _RESAMPLES)
     _, (bias1, bias2) = _both_metrics(drawn)
@@ -232,21 +228,17 @@ def compare_predictions(
     }
 
 
-def paired_errors(
-    labels: ArrayLike, before: ArrayLike, after: ArrayLike, n_classes: int
-) -> tuple[float, float]:
+def paired_errors(cells: NDArray[np.int64]) -> tuple[float, float]:
     """Return bootstrap standard errors of the differences between two sets of predictions.
 
     They are those of accuracy, and of accuracy minus COBias.
 
     Parameters
     ----------
-    labels, before, after : array of int, shape [M]
-        True classes and the two predictions.
-    n_classes : int
-        Number of classes N.
+    cells : array of int, shape [4, N]
+        What :func:`paired_counts` returns.
     """
-    drawn = _resample(_paired_counts(labels, before, after, n_classes), _FEW_RESAMPLES)
+    drawn = _resample(cells, _FEW_RESAMPLES)
     accuracy, bias = (after - before for before, after in _both_metrics(drawn))
     return float(accuracy.std()), float((accuracy - bias).std())
 
@@ -269,10 +261,23 @@ def design_effect(groups: ArrayLike, changed: ArrayLike | None = None) -> float:
     return float((sizes**2).sum() / sizes.sum()) if sizes.size else 1.0
 
 
-def _paired_counts(
+def paired_counts(
     labels: ArrayLike, before: ArrayLike, after: ArrayLike, n_classes: int
 ) -> NDArray[np.int64]:
-    """Count rows by correctness (neither, only after, only before, both) and class."""
+    """Count rows by class, and by which of two sets of predictions have them right.
+
+    Parameters
+    ----------
+    labels, before, after : array of int, shape [M]
+        True classes and the two predictions.
+    n_classes : int
+        Number of classes N.
+
+    Returns
+    -------
+    array of int64, shape [4, N]
+        Rows that neither has right, only the second, only the first, and both.
+    """
     for values in (before, after):
         # Validates labels and predictions.
         confusion_matrix(labels, values, n_classes)

@@ -26,7 +26,7 @@ from dcs.data.checks import whole_number
 from dcs.data.splits import copied_rows, stratified_folds, stratified_split
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.uncertainty import design_effect, paired_errors
+from dcs.evaluation.uncertainty import design_effect, paired_counts, paired_errors
 from dcs.methods.calibrations import CALIBRATIONS, MOST_PRODUCT_CLASSES
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.methods.search import logarithms, search, to_weights
@@ -632,10 +632,9 @@ class Fitting:
         """Compare two sets of predictions of the held-out rows; copies count once in errors."""
         changed = before != after
         effect = design_effect(self._group, changed)
-        errors = paired_errors(self.truth, before, after, self.n_classes)
-        accuracy_error, score_error = (math.sqrt(effect) * each for each in errors)
-        right, wrong = after == self.truth, before != self.truth
-        gained, lost = int((right & wrong).sum()), int((~right & ~wrong).sum())
+        cells = paired_counts(self.truth, before, after, self.n_classes)
+        accuracy_error, score_error = (math.sqrt(effect) * each for each in paired_errors(cells))
+        _, gained, lost, _ = cells.sum(axis=1).tolist()
         return Change(
             accuracy=(gained - lost) / self.truth.size,
             accuracy_error=accuracy_error,

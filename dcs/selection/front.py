@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
@@ -171,22 +171,19 @@ class FittedScheme:
             }
         )
 
-    def _command(self, point: FrontPoint, name: str, named: Mapping[str, FrontPoint]) -> str:
+    def _command(self, point: FrontPoint, name: str, named: dict[str, FrontPoint]) -> str:
         """Return the command that picks a point, or an empty text if no option does."""
-        for text, chosen in named.items():
-            if chosen is point:
-                return f"dcs pick {name} {text}"
         best = max(each.accuracy for each in self.points)
         bias = math.ceil(1000 * point.lasting_cobias) / 10
         loss = math.ceil(1000 * (best - point.accuracy)) / 10
-        options = {
+        limits = {
             f"--max-cobias {bias:g}": Preference(max_cobias=bias),
             f"--max-accuracy-loss {loss:g}": Preference(max_accuracy_loss=loss),
             f"--prefer accuracy --max-cobias {bias:g}": Preference("accuracy", max_cobias=bias),
         }
-        found = (text for text, each in options.items() if self.pick(each).chosen is point)
-        text = next(found, "")
-        return text and f"dcs pick {name} {text}"
+        chosen = named | {text: self.pick(rule).chosen for text, rule in limits.items()}
+        found = [f"dcs pick {name} {text}" for text, each in chosen.items() if each is point]
+        return next(iter(found), "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the front as JSON-serialisable values, as written by :meth:`save`."""

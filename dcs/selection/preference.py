@@ -241,13 +241,12 @@ class Preference:
                 least, most = (0.5, 0.9999) if name == "confidence" else (0.0, 100.0)
                 number = finite_number(value, name, least=least, most=most)
                 object.__setattr__(self, name, number)
-        if self.margin is not None:
-            rule = None if self.prefer == "no-harm" else f"prefer {self.prefer}"
-            if rule := "max_accuracy_loss" if self.max_accuracy_loss is not None else rule:
-                raise InvalidInputError(
-                    f"margin {self.margin:g}: is tested by prefer no-harm, not by {rule}; remove "
-                    "one of them"
-                )
+        tested = self.prefer == "no-harm" and self.max_accuracy_loss is None
+        if self.margin is not None and not tested:
+            raise InvalidInputError(
+                f"margin {self.margin:g}: is tested by prefer no-harm without max_accuracy_loss; "
+                "remove the margin, or the other rule"
+            )
 
     @property
     def limited(self) -> bool:

@@ -18,6 +18,7 @@ from dcs.evaluation.uncertainty import (
     compare_predictions,
     design_effect,
     metric_intervals,
+    paired_counts,
     paired_errors,
 )
 from tests.dcs.refusals import refuses
@@ -127,7 +128,7 @@ def test_errors_of_differences_are_those_of_new_samples() -> None:
         metrics = [ClassificationMetrics.from_predictions(labels, each, 2) for each in both]
         gain = metrics[1].accuracy - metrics[0].accuracy
         found.append((gain, gain - (metrics[1].cobias - metrics[0].cobias)))
-    expected = paired_errors(labels, *both, 2)
+    expected = paired_errors(paired_counts(labels, *both, 2))
     np.testing.assert_allclose(np.std(found, axis=0), expected, rtol=0.2)
 
 
