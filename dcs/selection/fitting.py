@@ -27,7 +27,7 @@ from dcs.data.splits import copied_rows, stratified_folds, stratified_split
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import design_effect, paired_counts, paired_errors
-from dcs.methods.calibrations import CALIBRATIONS, MOST_PRODUCT_CLASSES
+from dcs.methods.calibrations import CALIBRATIONS, MOST_PRODUCT_CLASSES, Labels
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.methods.search import logarithms, search, to_weights
 from dcs.schemes.apply import softmax
@@ -37,7 +37,6 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.preference import Change
 
-Labels: TypeAlias = NDArray[np.int64]
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -7,9 +7,9 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field
 
 from dcs.errors import SchemeError, escaped
 from dcs.io import atomic_write_text, read_json, validated
@@ -187,13 +187,9 @@ class FittedScheme:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the front as JSON-serialisable values, as written by :meth:`save`."""
-        return {
-            "format": "dcs-front",
-            "version": 2,
-            "preference": asdict(self.preference),
-            "mixture": self.mixture,
-            "points": _POINTS.dump_python(self.points, mode="json"),
-        }
+        about: Any = {"preference": self.preference, "mixture": self.mixture}
+        file = _File(format="dcs-front", version=2, points=self.points, **about)
+        return file.model_dump(mode="json")
 
     def to_json(self) -> str:
         """Return the text of a file of the front; see :meth:`load`."""
@@ -245,14 +241,11 @@ class FittedScheme:
         return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))
 
 
-_POINTS: Final = TypeAdapter(tuple[FrontPoint, ...])
-
-
 class _File(BaseModel):
     """Schema of a stored front; other keys are ignored."""
 
     format: Literal["dcs-front"]
     version: Literal[2]
     preference: Preference
-    points: tuple[FrontPoint, ...] = Field(min_length=2)
     mixture: dict[str, float] = {}
+    points: tuple[FrontPoint, ...] = Field(min_length=2)
