@@ -210,8 +210,8 @@ def draw_intervals(number: int) -> list[dict[str, Any]]:
         luck = rng.random(n_rows)
         predicted = [np.where(luck < p[labels], labels, (labels + 1) % n_classes) for p in truth]
         compared = compare_predictions(labels, *predicted, n_classes)
-        counts["rejected"] += compared.cobias_p < 0.05
-        counts["difference"] += _contains(compared.cobias, 0.0)
+        counts["rejected"] += compared["cobias"].p < 0.05
+        counts["difference"] += _contains(compared["cobias"], 0.0)
         for p, one in zip(truth, predicted, strict=True):
             found = metric_intervals(confusion_matrix(labels, one, n_classes), resamples=400)
             counts["cobias"] += _contains(found.metrics["cobias"], cobias)
@@ -269,7 +269,7 @@ def draw_copies(number: int) -> list[dict[str, Any]]:
             )
             compared = compare_predictions(true, one, two, n_classes, groups=own)
             intervals = [found.metrics[name] for name in ("accuracy", "cobias", "weakest_class")]
-            intervals += [compared.accuracy, compared.cobias]
+            intervals += [*compared.values()]
             for (name, value), interval in zip(truth.items(), intervals, strict=True):
                 counts[name] += _contains(interval, float(value))
     about = {"number": number, "classes": n_classes, "rows": n_rows, "draws": BLOCK}

@@ -72,7 +72,7 @@ def _describe(records: list[CellRecord], tables: Any) -> Iterator[dict[str, Any]
         )
         prefer = (record.identity["tuner"] or {}).get("prefer", "no-harm")
         title = method_title(record.identity["method"])
-        paired = compare_predictions(test.labels, before, after, test.n_classes)
+        paired = compare_predictions(test.labels, before, after, test.n_classes)["accuracy"]
         yield {
             "table": f"{record.identity['model']}, {record.identity['task']}",
             "texts": record.identity["task"].partition("_")[0].rstrip("0123456789"),
@@ -80,8 +80,8 @@ def _describe(records: list[CellRecord], tables: Any) -> Iterator[dict[str, Any]
             "method": title if prefer == "no-harm" else f"{title}, prefer {prefer}",
             "ratio": test.n_rows / fitted.n_rows,
             "share_apart": apart.mean(),
-            "p": paired.accuracy_p,
-            "lost": paired.accuracy.estimate < 0.0 and paired.accuracy_p < 0.05,
+            "p": paired.p,
+            "lost": paired.estimate < 0.0 and paired.p < 0.05,
             "unchanged": bool((before == after).all()),
             "accuracy": 100.0 * found.accuracy,
             "cobias": 100.0 * found.cobias,
@@ -106,10 +106,12 @@ def differences(cells: pd.DataFrame, figure: str, method: str, other: str) -> pd
             change = (wide[method] - wide[other]).dropna()
             found = compare_over_splits(change, test_ratio=float(own["ratio"].mean()))
             p = found.p
-            if found.n_splits == 1 and figure == "accuracy" and other == UNCORRECTED:
+            if len(change) == 1 and figure == "accuracy" and other == UNCORRECTED:
                 p = float(own.loc[own["method"] == method, "p"].iloc[0])
-            about = {"table": table, "texts": own["texts"].iloc[0], "splits": found.n_splits}
-            rows.append(about | {"mean": found.mean, "low": found.low, "high": found.high, "p": p})
+            about = {"table": table, "texts": own["texts"].iloc[0], "splits": len(change)}
+            rows.append(
+                about | {"mean": found.estimate, "low": found.low, "high": found.high, "p": p}
+            )
     return pd.DataFrame(rows)
 
 

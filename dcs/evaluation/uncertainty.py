@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -70,12 +70,15 @@ class Interval:
         Metric and the ends of its interval; NaN for a class without rows.
     standard_error : float
         Standard deviation of the metric over the resamples; NaN if a class lacks rows in some.
+    p : float
+        Two-sided p-value of a difference of zero; NaN if it is not tested.
     """
 
     estimate: float
     low: float
     high: float
     standard_error: float
+    p: float = math.nan
 
     def widened(self, effect: float) -> Interval:
         """Return the interval of a metric whose variance is `effect` times as large."""
@@ -108,28 +111,6 @@ class MetricIntervals:
     metrics: Mapping[str, Interval]
     class_accuracies: tuple[Interval, ...]
     corrected_cobias: float
-
-
-@dataclass(frozen=True, slots=True)
-class PairedComparison:
-    """Comparison of two sets of predictions on the same rows; differences are "after - before".
-
-    Attributes
-    ----------
-    accuracy, cobias : Interval
-        Differences of accuracy and COBias. That of COBias is the plain difference, and its
-        interval is for the true values.
-    accuracy_p : float
-        p-value of the exact McNemar test of equal accuracy.
-    cobias_p : float
-        p-value of equal true COBias: one minus the largest confidence at which the interval
-        excludes 0.
-    """
-
-    accuracy: Interval
-    cobias: Interval
-    accuracy_p: float
-    cobias_p: float
 
 
 def metric_intervals(
@@ -169,18 +150,14 @@ def metric_intervals(
     errors = shares.std(axis=0).tolist()
     by_class = map(Interval, estimate.class_accuracies, lows, highs, errors)
     curve = _CobiasCurve.of(right, rows)
-    lowest = np.nanmin(shares, axis=1)
-    bootstrapped = {
-        "accuracy": accuracies,
-        "balanced_accuracy": np.nanmean(shares, axis=1),
-        "macro_f1": _resample_f1(counts, resamples),
-    }
+    lowest, ends = np.nanmin(shares, axis=1), _weakest(right, rows)
     metrics = {
+        "accuracy": _bootstrap(estimate.accuracy, accuracies),
         "cobias": around(estimate.cobias, curve.ends(_LEVEL), biases),
-        "weakest_class": around(estimate.weakest_class, _weakest(right, rows), lowest),
+        "balanced_accuracy": _bootstrap(estimate.balanced_accuracy, np.nanmean(shares, axis=1)),
+        "macro_f1": _bootstrap(estimate.macro_f1, _resample_f1(counts, resamples)),
+        "weakest_class": around(estimate.weakest_class, ends, lowest),
     }
-    for name, values in bootstrapped.items():
-        metrics[name] = _bootstrap(getattr(estimate, name), values)
     return MetricIntervals(
         {name: each.widened(effect) for name, each in metrics.items()},
         tuple(each.widened(effect) for each in by_class),
@@ -195,7 +172,7 @@ def compare_predictions(
     n_classes: int,
     *,
     groups: ArrayLike | None = None,
-) -> PairedComparison:
+) -> dict[str, Interval]:
     """Compare two sets of predictions on the same rows, e.g. uncorrected and corrected.
 
     COBias is overestimated by an amount that depends on the noise of the predictions, so that the
@@ -211,12 +188,19 @@ def compare_predictions(
     groups : array of int, shape [M], optional
         Group of copies of every row, which counts once in variances; by default no row is a copy.
 
+    Returns
+    -------
+    dict of str to Interval
+        The differences "after - before" of ``accuracy``, with the exact McNemar test of equal
+        accuracy, and of ``cobias``: the plain difference, with an interval for the true values,
+        and one minus the largest confidence at which it excludes 0.
+
     Raises
     ------
     InvalidInputError
         If an argument is invalid.
     """
-    cells = _paired_counts(labels, before, after, n_classes)
+    cells = paired_counts(labels, before, after, n_classes)
     n_rows, rows = int(cells.sum()), cells.sum(axis=0)
     drawn = _resample(cells, _RESAMPLES)
     _, (bias1, bias2) = _both_metrics(drawn)
@@ -237,29 +221,24 @@ def compare_predictions(
     gain = (gained - lost) / n_rows
     error = math.sqrt(effect * max(0.0, gained + lost - n_rows * gain**2)) / n_rows
     reached = accuracy_difference(gained / effect, lost / effect, n_rows / effect)
-    return PairedComparison(
-        accuracy=Interval(gain, *reached, error),
-        cobias=around(change, ends(_LEVEL), spread * (bias2 - bias1)),
-        accuracy_p=mcnemar_p(gained, lost, effect=effect),
-        cobias_p=_inverted_p(ends) if change else 1.0,
-    )
+    cobias = around(change, ends(_LEVEL), spread * (bias2 - bias1))
+    return {
+        "accuracy": Interval(gain, *reached, error, mcnemar_p(gained, lost, effect=effect)),
+        "cobias": replace(cobias, p=_inverted_p(ends) if change else 1.0),
+    }
 
 
-def paired_errors(
-    labels: ArrayLike, before: ArrayLike, after: ArrayLike, n_classes: int
-) -> tuple[float, float]:
+def paired_errors(cells: NDArray[np.int64]) -> tuple[float, float]:
     """Return bootstrap standard errors of the differences between two sets of predictions.
 
     They are those of accuracy, and of accuracy minus COBias.
 
     Parameters
     ----------
-    labels, before, after : array of int, shape [M]
-        True classes and the two predictions.
-    n_classes : int
-        Number of classes N.
+    cells : array of int, shape [4, N]
+        What :func:`paired_counts` returns.
     """
-    drawn = _resample(_paired_counts(labels, before, after, n_classes), _FEW_RESAMPLES)
+    drawn = _resample(cells, _FEW_RESAMPLES)
     accuracy, bias = (after - before for before, after in _both_metrics(drawn))
     return float(accuracy.std()), float((accuracy - bias).std())
 
@@ -282,10 +261,23 @@ def design_effect(groups: ArrayLike, changed: ArrayLike | None = None) -> float:
     return float((sizes**2).sum() / sizes.sum()) if sizes.size else 1.0
 
 
-def _paired_counts(
+def paired_counts(
     labels: ArrayLike, before: ArrayLike, after: ArrayLike, n_classes: int
 ) -> NDArray[np.int64]:
-    """Count rows by correctness (neither, only after, only before, both) and class."""
+    """Count rows by class, and by which of two sets of predictions have them right.
+
+    Parameters
+    ----------
+    labels, before, after : array of int, shape [M]
+        True classes and the two predictions.
+    n_classes : int
+        Number of classes N.
+
+    Returns
+    -------
+    array of int64, shape [4, N]
+        Rows that neither has right, only the second, only the first, and both.
+    """
     for values in (before, after):
         # Validates labels and predictions.
         confusion_matrix(labels, values, n_classes)
@@ -610,30 +602,7 @@ def accuracy_difference(
     return lower(gained, lost), -lower(lost, gained)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitComparison:
-    """Mean difference of two methods over splits.
-
-    Attributes
-    ----------
-    mean : float
-        Mean of the differences, in their units.
-    low, high : float
-        95 % confidence interval; NaN for fewer than three splits.
-    p : float
-        Two-sided p-value of a mean of zero; NaN for fewer than three splits, or without spread.
-    n_splits : int
-        Number of splits.
-    """
-
-    mean: float
-    low: float
-    high: float
-    p: float
-    n_splits: int
-
-
-def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> SplitComparison:
+def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> Interval:
     """Compare two methods by the corrected resampled t-test.
 
     Splits of the same rows overlap, so that their results are correlated and the standard error
@@ -649,8 +618,9 @@ def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> SplitCo
 
     Returns
     -------
-    SplitComparison
-        Mean, corrected standard error, interval and p-value.
+    Interval
+        Mean, corrected standard error, and of three splits or more the interval and p-value; of
+        equal differences other than zero there is no p-value.
 
     Raises
     ------
@@ -667,12 +637,12 @@ def compare_over_splits(differences: ArrayLike, *, test_ratio: float) -> SplitCo
     ratio = finite_number(test_ratio, "test_ratio", positive=True)
     mean, n = float(values.mean()), values.size
     if n < _FEWEST_SPLITS:
-        return SplitComparison(mean, math.nan, math.nan, math.nan, n)
+        return Interval(mean, math.nan, math.nan, math.nan)
     error = math.sqrt((1.0 / n + ratio) * float(values.var(ddof=1)))
     reach = float(stdtrit(n - 1, 0.975)) * error
     without_spread = 1.0 if mean == 0.0 else math.nan
     p = 2.0 * float(stdtr(n - 1, -abs(mean) / error)) if error > 0.0 else without_spread
-    return SplitComparison(mean, mean - reach, mean + reach, p, n)
+    return Interval(mean, mean - reach, mean + reach, error, p)
 
 
 def percent(

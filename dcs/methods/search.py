@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,75 +19,67 @@ _MOST_LABELS: Final = 64
 _BALANCED_BETA: Final = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class CalibratedRows:
-    """Rows from which corrections are found.
+def search(
+    probs: Array, labels: Labels, setting: Hyperparameters, *, seed: int
+) -> tuple[tuple[Correction, ...], int]:
+    """Return the corrections of a setting and the number of evaluated solutions.
 
-    Attributes
+    A search on the labels alone fits their noise. Its labels are therefore mixed with some that
+    are drawn from the calibrated probabilities, and the weights that it finds are shrunk towards
+    those that need no search; see :attr:`Hyperparameters.prior_rows`.
+
+    Parameters
     ----------
     probs : array of float, shape [M, N]
-        Calibrated probabilities of rows, by calibrations that were not fitted on their labels.
+        Probabilities of rows, by calibrations of the setting that were not fitted on their labels:
+        posteriors under equal class shares, if there are any.
     labels : array of int, shape [M]
         True class indices.
-    balanced : bool
-        Whether the probabilities are posteriors under equal class shares.
+    setting : Hyperparameters
+        The setting.
+    seed : int
+        Seed of the search.
     """
+    # Import lazily: compiling the search should not delay reading a front or listing settings.
+    from dcs.search.annealing import Problem, cooled
 
-    probs: Array
-    labels: Labels
-    balanced: bool
+    n_rows, n = probs.shape
+    if setting.corrections == "none":
+        return (DONT_CHANGE,) * n, 0
+    share = setting.smoothing(n_rows, n)
+    balanced = setting.calibration != "none"
+    shares = smooth_shares(labels, n)
+    drawn = _smoothed_labels(probs * shares if balanced else probs, labels, share, seed=seed)
+    names = tuple(map(str, range(n)))
+    corrections = correction_set(probs, setting)
+    problem = Problem(probs, drawn, names, corrections, setting.objective)
+    choice, moves = cooled(problem, setting.schedule, seed=seed)
+    chosen = problem.scheme(choice).corrections
+    if setting.corrections == "weights" and share > 0.0:
+        # From highest accuracy (fairness 0) to equal class shares (1).
+        fairness = min(1.0, setting.beta / _BALANCED_BETA)
+        even = -fairness * log_means(probs)
+        target = (1.0 - fairness) * np.log(shares) if balanced else even
+        target = target - target.mean()
+        chosen = to_weights((1.0 - share) * logarithms(chosen) + share * target)
+    return chosen, moves
 
-    def search(self, setting: Hyperparameters, seed: int) -> tuple[tuple[Correction, ...], int]:
-        """Return the corrections of a setting and the number of evaluated solutions.
 
-        A search on the labels alone fits their noise. Its labels are therefore mixed with some
-        that are drawn from the calibrated probabilities, and the weights that it finds are shrunk
-        towards those that need no search; see :attr:`Hyperparameters.prior_rows`.
-        """
-        # Import lazily: compiling the search should not delay reading a front or listing settings.
-        from dcs.search.annealing import Problem, cooled
-
-        n_rows, n = self.probs.shape
-        if setting.corrections == "none":
-            return (DONT_CHANGE,) * n, 0
-        share = setting.smoothing(n_rows, n)
-        labels = self._smoothed_labels(share, seed)
-        corrections = correction_set(self.probs, setting)
-        names = tuple(map(str, range(n)))
-        problem = Problem(self.probs, labels, names, corrections, setting.objective)
-        choice, moves = cooled(problem, setting.schedule, seed=seed)
-        chosen = problem.scheme(choice).corrections
-        if setting.corrections == "weights" and share > 0.0:
-            target = self._without_search(min(1.0, setting.beta / _BALANCED_BETA))
-            chosen = to_weights((1.0 - share) * logarithms(chosen) + share * target)
-        return chosen, moves
-
-    def _smoothed_labels(self, share: float, seed: int) -> Labels:
-        """Return several labels of every row [C, M], a share of them drawn."""
-        n_rows, n = self.probs.shape
-        copies = min(_MOST_LABELS, max(4, round(_LABELLED_ROWS / n_rows)))
-        drawn = round(share * copies)
-        if drawn == 0:
-            return self.labels
-        posterior = self.probs
-        if self.balanced:
-            posterior = posterior * smooth_shares(self.labels, n)
-        below = (posterior / posterior.sum(axis=1, keepdims=True)).cumsum(axis=1)
-        # Spread evenly over the distribution of each row.
-        first = np.random.default_rng(seed).random(n_rows)
-        targets = [
-            np.minimum((((i + first) / drawn)[:, None] > below).sum(axis=1), n - 1)
-            for i in range(drawn)
-        ]
-        return np.stack([*targets, *[self.labels] * (copies - drawn)])
-
-    def _without_search(self, fairness: float) -> Array:
-        """Return log-weights from highest accuracy (fairness 0) to equal class shares (1)."""
-        if not self.balanced:
-            target = -fairness * log_means(self.probs)
-        else:
-            target = (1.0 - fairness) * np.log(smooth_shares(self.labels, self.probs.shape[1]))
-        return np.asarray(target - target.mean())
+def _smoothed_labels(posterior: Array, labels: Labels, share: float, *, seed: int) -> Labels:
+    """Return several labels of every row [C, M], a share of them drawn."""
+    n_rows, n = posterior.shape
+    copies = min(_MOST_LABELS, max(4, round(_LABELLED_ROWS / n_rows)))
+    drawn = round(share * copies)
+    if drawn == 0:
+        return labels
+    below = (posterior / posterior.sum(axis=1, keepdims=True)).cumsum(axis=1)
+    # Spread evenly over the distribution of each row.
+    first = np.random.default_rng(seed).random(n_rows)
+    targets = [
+        np.minimum((((i + first) / drawn)[:, None] > below).sum(axis=1), n - 1)
+        for i in range(drawn)
+    ]
+    return np.stack([*targets, *[labels] * (copies - drawn)])
 
 
 def correction_set(probs: Array, setting: Hyperparameters) -> CorrectionSet:

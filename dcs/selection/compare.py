@@ -263,8 +263,7 @@ def front_of(
     plain = fitting.uncorrected(classes)
     before = plain.predictions
     if reference is not None:
-        everywhere = np.asarray(reference)
-        before = everywhere[fitting.known][fitting.place >= 0]
+        before = np.asarray(reference)[fitting.rows.place >= 0]
     best = _best(fitting, fits, settings)
     builder = _Front(
         fitting=fitting,
@@ -295,13 +294,9 @@ def _best(
     linear = [fit for fit in fits if fit.setting is not None and fit.is_linear]
     best: list[tuple[Fit, float]] = []
     for beta in settings.betas:
-        if linear:
-            parts = _best_few(linear, beta, fitting.truth.size)
-            known = [(fitting.complete(fit), share) for fit, share in parts]
-            best.append((fitting.averaged(known), beta))
-        else:
-            one = min(fits, key=lambda fit: (fit.z(beta), fit.moves))
-            best.append((fitting.complete(one), beta))
+        parts = _best_few(linear or fits, beta, fitting.truth.size)
+        known = [(fitting.complete(fit), share) for fit, share in parts]
+        best.append((fitting.averaged(known), beta))
     averaged = {fit for fit in linear if fit.setting and fit.setting.corrections != "none"}
     alone = [fit for fit in fits if not settings.betas or fit not in averaged]
     tried = best or [(fits[0], _REFERENCE_BETA)]
@@ -320,9 +315,10 @@ def _best_few(fits: Sequence[Fit], beta: float, n_rows: int) -> list[tuple[Fit, 
     """Return the best settings at a beta and their shares in the mean.
 
     On few rows they share equally; as rows increase, those that are worse fade. They count by the
-    difference in Z to the best one, relative to the standard error of its accuracy.
+    difference in Z to the best one, relative to the standard error of its accuracy. Of those that
+    have no mean it is the best one alone.
     """
-    number = min(len(fits), round(math.sqrt(len(fits))) + 1)
+    number = min(len(fits), round(math.sqrt(len(fits))) + 1) if fits[0].is_linear else 1
     few = sorted(fits, key=lambda fit: (fit.z(beta), fit.moves))[:number]
     least = few[0].z(beta)
     # One right and one wrong row more: the accuracy of the best one may be 1.
@@ -346,8 +342,8 @@ class _Front:
 
     def points(self, best: Sequence[tuple[Fit, float]]) -> tuple[FrontPoint, ...]:
         """Return the points of fits, those between them, and those on the way to the reference."""
-        ends = [(self.point(fit, beta), fit) for fit, beta in best]
-        plain = self.point(self.plain, 0.0)
+        ends = [(self.point(fit), fit) for fit, _ in best]
+        plain = self.point(self.plain)
         linear = [each for each in ends if each[1].is_linear]
         front = {id(point) for point in pareto_front([point for point, _ in linear])}
         line = sorted(
@@ -364,7 +360,7 @@ class _Front:
         way = [self._on_the_way(share) for share in _WAY] if self.middle.is_linear else []
         return (*points, *(point for point in found if id(point) in kept), *way, plain)
 
-    def point(self, fit: Fit, beta: float, path: float | None = None) -> FrontPoint:
+    def point(self, fit: Fit, path: float | None = None) -> FrontPoint:
         fitting = self.fitting
         scheme, judged = fitting.whole(fit), fit.predictions
         estimate = fitting.metrics(judged, fit.shares)
@@ -372,7 +368,7 @@ class _Front:
             # The scheme for new rows is another one than those of the folds, and differs from
             # them in many rows at once where many are alike. Its metrics on the rows that it was
             # fitted on are optimistic, and therefore bound the estimate.
-            again = scheme.predict(fitting.rows.probs[fitting.known])
+            again = scheme.predict(fitting.rows.probs[fitting.rows.labels >= 0])
             own = ClassificationMetrics.from_predictions(fitting.labels, again, fitting.n_classes)
             judged = again if own.accuracy < estimate.accuracy else judged
             estimate = replace(
@@ -400,17 +396,15 @@ class _Front:
             cobias=estimate.cobias,
             confusion=tuple(map(tuple, confusion.tolist())),
             scheme=replace(scheme, classes=self.plain.schemes[0].classes, provenance=provenance),
-            beta=beta,
             noise=cobias_noise(estimate, fitting.counts),
             change=fitting.change(self.before, judged),
             doubt=fitting.change(self.middle.predictions, fit.predictions).score_error,
             path=path,
-            unlabelled=fitting.known.size - fitting.labels.size,
         )
 
     def _on_the_way(self, share: float) -> FrontPoint:
         fit = self.fitting.averaged([(self.plain, 1.0 - share), (self.middle, share)])
-        return self.point(fit, 0.0, share)
+        return self.point(fit, share)
 
     def _between(
         self,
@@ -429,8 +423,7 @@ class _Front:
         if small or step <= _SHORTEST:
             return
         fit = self.fitting.averaged([(low_fit, 0.5), (high_fit, 0.5)])
-        beta = (low_point.beta + high_point.beta) / 2.0
-        point = self.point(fit, beta)
+        point = self.point(fit)
         yield from self._between(first, (point, fit), step / 2.0)
         yield point
         yield from self._between((point, fit), second, step / 2.0)

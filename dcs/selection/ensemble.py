@@ -210,10 +210,6 @@ class TableEnsemble:
         """Hashes of sampled rows of every table; see :attr:`ProbabilityTable.sample`."""
         return [row for table in self.tables for row in table.sample]
 
-    def row_hashes(self) -> list[str]:
-        """Return a hash of every row of every table."""
-        return [row for table in self.tables for row in table.row_hashes()]
-
     def subset(self, rows: ArrayLike, *, split: str | None = None) -> TableEnsemble:
         """Return the selected rows of every table; see :meth:`ProbabilityTable.subset`."""
         tables = tuple(table.subset(rows, split=split) for table in self.tables)

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 
 from dcs.data.checks import (
     checked_rows,
-    classes_of,
     column_names,
     column_order,
     refuse_other_columns,
@@ -133,9 +132,6 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         values = targets.tolist()
         # If y contains only -1 and 1, both are classes: a single class could not be fitted.
         marked = -1 not in labels if labels is not None else len(set(values)) > 2
-        if names is not None and labels is None:
-            # A column that is named -1 makes it a class.
-            marked = marked and "-1" not in classes_of(names, values)
         known = np.array([not (marked and label == -1) for label in values])
         self._classes = np.unique(targets[known]) if labels is None else np.asarray(labels)
         # Scorers of scikit-learn take the columns of `predict_proba` to be sorted.

@@ -26,10 +26,10 @@ from dcs.data.checks import whole_number
 from dcs.data.splits import copied_rows, stratified_folds, stratified_split
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.uncertainty import design_effect, paired_errors
-from dcs.methods.calibrations import CALIBRATIONS, MOST_PRODUCT_CLASSES
+from dcs.evaluation.uncertainty import design_effect, paired_counts, paired_errors
+from dcs.methods.calibrations import CALIBRATIONS, MOST_PRODUCT_CLASSES, Labels
 from dcs.methods.parameters import MIXTURE, Hyperparameters
-from dcs.methods.search import CalibratedRows, logarithms, to_weights
+from dcs.methods.search import logarithms, search, to_weights
 from dcs.schemes.apply import softmax
 from dcs.schemes.calibration import DEFAULT_FLOOR, Array, Calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE
@@ -37,7 +37,6 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.preference import Change
 
-Labels: TypeAlias = NDArray[np.int64]
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -241,7 +240,7 @@ class FoldedRows:
     labels : array of int, shape [M]
         True class indices, -1 for unlabelled rows.
     place : array of int, shape [M]
-        The fold of every row; -1 for rows that are in every fit.
+        The fold of every row, copies are in one; -1 for rows that are in every fit.
     n_folds : int
         Number of folds. With a single one its rows are development rows.
     seed : int
@@ -297,14 +296,13 @@ class FoldedRows:
     def fit(self, setting: Hyperparameters) -> tuple[CorrectionScheme, ...]:
         """Fit a setting without each fold."""
         calibrations = self.calibrations(setting.calibrated)
-        rows, place = self._calibrated(setting, calibrations)
+        probs, labels, place = self._calibrated(calibrations)
         names = tuple(f"class_{j}" for j in range(self.probs.shape[1]))
         schemes = []
         for fold, calibration in enumerate(calibrations):
             inside = place != fold
             seed = derive_seed(self.seed, "anneal", setting.stream + fold)
-            own = replace(rows, probs=rows.probs[inside], labels=rows.labels[inside])
-            corrections, moves = own.search(setting, seed)
+            corrections, moves = search(probs[inside], labels[inside], setting, seed=seed)
             origin = {"rows": int(inside.sum()), "moves": moves}
             schemes.append(CorrectionScheme(names, corrections, origin, calibration))
         return tuple(schemes)
@@ -321,15 +319,16 @@ class FoldedRows:
         if fit.setting is None or fit.is_linear:
             return mean_scheme([(scheme, share) for scheme in fit.schemes])
         calibrations = tuple(scheme.calibration for scheme in fit.schemes)
-        rows, _ = self._calibrated(fit.setting, calibrations)
-        corrections, moves = rows.search(fit.setting, derive_seed(self.seed, "anneal"))
-        origin = {"rows": rows.labels.size, "moves": moves}
+        probs, labels, _ = self._calibrated(calibrations)
+        seed = derive_seed(self.seed, "anneal")
+        corrections, moves = search(probs, labels, fit.setting, seed=seed)
+        origin = {"rows": labels.size, "moves": moves}
         calibration = mean_calibration([(each, share) for each in calibrations])
         return CorrectionScheme(fit.schemes[0].classes, corrections, origin, calibration)
 
     def _calibrated(
-        self, setting: Hyperparameters, calibrations: tuple[Calibration | None, ...]
-    ) -> tuple[CalibratedRows, Labels]:
+        self, calibrations: Sequence[Calibration | None]
+    ) -> tuple[Array, Labels, Labels]:
         """Return the labelled rows, calibrated without the labels of their fold, and the folds.
 
         With development rows, the fitted rows have the calibration that was fitted on them.
@@ -341,8 +340,7 @@ class FoldedRows:
             rows = np.maximum(place, 0) == fold
             if calibration is not None:
                 calibrated[rows] = calibration.apply(probs[rows])
-        balanced = setting.calibration != "none"
-        return CalibratedRows(calibrated, self.labels[known], balanced), place
+        return calibrated, self.labels[known], place
 
 
 def _losses(logits: Array, truth: Labels) -> Array:
@@ -377,10 +375,6 @@ class Fitting:
         All rows with their folds.
     labels : array
         Labels of the labelled rows.
-    known : array of bool
-        Whether each of all rows is labelled.
-    place : array of int
-        The fold of every labelled row, -1 for rows that are in every fit; copies are in one fold.
     held_out, truth : array
         Probabilities and labels of the rows that settings are judged on.
     counts : array of int, shape [N]
@@ -414,7 +408,7 @@ class Fitting:
         groups: Labels | None = None,
     ) -> None:
         seed = whole_number(seed, "seed", least=0)
-        self.known = known = labels >= 0
+        known = labels >= 0
         self.labels = labels[known]
         whole_number(self.labels.size, "number of labelled rows", least=FEWEST_LABELS)
         group = copied_rows(probs[known], None if groups is None else groups[known])
@@ -426,7 +420,7 @@ class Fitting:
                     "groups, so that none can be held out; check the prompts and the file"
                 )
             self.n_folds = min(folds, different)
-            self.place = stratified_folds(self.labels, self.n_folds, seed=seed, groups=group)
+            place = stratified_folds(self.labels, self.n_folds, seed=seed, groups=group)
         else:
             self.n_folds = 1
             if stratified:
@@ -437,14 +431,13 @@ class Fitting:
             else:
                 shuffled = derive_generator(seed, "split").permutation(self.labels.size)
                 outside = shuffled[: max(1, round(development * self.labels.size))]
-            self.place = np.full(self.labels.size, -1)
-            self.place[outside] = 0
-        places = np.full(labels.size, -1)
-        places[known] = self.place
-        self.rows = FoldedRows(probs, labels, places, self.n_folds, seed)
-        judged = self.place >= 0
-        self.held_out, self.truth = probs[known][judged], self.labels[judged]
-        self._fold, self._group = self.place[judged], group[judged]
+            place = np.full(self.labels.size, -1)
+            place[outside] = 0
+        everywhere = np.full(labels.size, -1)
+        everywhere[known] = place
+        self.rows = FoldedRows(probs, labels, everywhere, self.n_folds, seed)
+        judged, self._group = everywhere >= 0, group[place >= 0]
+        self.held_out, self.truth, self._fold = probs[judged], labels[judged], everywhere[judged]
         self.counts = np.bincount(self.truth, minlength=probs.shape[1])
         self.pool: dict[str, float] = {}
         self._whole: dict[Fit, CorrectionScheme] = {}
@@ -638,10 +631,9 @@ class Fitting:
         """Compare two sets of predictions of the held-out rows; copies count once in errors."""
         changed = before != after
         effect = design_effect(self._group, changed)
-        errors = paired_errors(self.truth, before, after, self.n_classes)
-        accuracy_error, score_error = (math.sqrt(effect) * each for each in errors)
-        right, wrong = after == self.truth, before != self.truth
-        gained, lost = int((right & wrong).sum()), int((~right & ~wrong).sum())
+        cells = paired_counts(self.truth, before, after, self.n_classes)
+        accuracy_error, score_error = (math.sqrt(effect) * each for each in paired_errors(cells))
+        _, gained, lost, _ = cells.sum(axis=1).tolist()
         return Change(
             accuracy=(gained - lost) / self.truth.size,
             accuracy_error=accuracy_error,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field
 
 from dcs.errors import SchemeError, escaped
 from dcs.io import atomic_write_text, read_json, validated
@@ -171,32 +171,25 @@ class FittedScheme:
             }
         )
 
-    def _command(self, point: FrontPoint, name: str, named: Mapping[str, FrontPoint]) -> str:
+    def _command(self, point: FrontPoint, name: str, named: dict[str, FrontPoint]) -> str:
         """Return the command that picks a point, or an empty text if no option does."""
-        for text, chosen in named.items():
-            if chosen is point:
-                return f"dcs pick {name} {text}"
         best = max(each.accuracy for each in self.points)
         bias = math.ceil(1000 * point.lasting_cobias) / 10
         loss = math.ceil(1000 * (best - point.accuracy)) / 10
-        options = {
+        limits = {
             f"--max-cobias {bias:g}": Preference(max_cobias=bias),
             f"--max-accuracy-loss {loss:g}": Preference(max_accuracy_loss=loss),
             f"--prefer accuracy --max-cobias {bias:g}": Preference("accuracy", max_cobias=bias),
         }
-        found = (text for text, each in options.items() if self.pick(each).chosen is point)
-        text = next(found, "")
-        return text and f"dcs pick {name} {text}"
+        chosen = named | {text: self.pick(rule).chosen for text, rule in limits.items()}
+        found = [f"dcs pick {name} {text}" for text, each in chosen.items() if each is point]
+        return next(iter(found), "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the front as JSON-serialisable values, as written by :meth:`save`."""
-        return {
-            "format": "dcs-front",
-            "version": 2,
-            "preference": asdict(self.preference),
-            "mixture": self.mixture,
-            "points": _POINTS.dump_python(self.points, mode="json"),
-        }
+        about: Any = {"preference": self.preference, "mixture": self.mixture}
+        file = _File(format="dcs-front", version=2, points=self.points, **about)
+        return file.model_dump(mode="json")
 
     def to_json(self) -> str:
         """Return the text of a file of the front; see :meth:`load`."""
@@ -248,14 +241,11 @@ class FittedScheme:
         return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))
 
 
-_POINTS: Final = TypeAdapter(tuple[FrontPoint, ...])
-
-
 class _File(BaseModel):
     """Schema of a stored front; other keys are ignored."""
 
     format: Literal["dcs-front"]
     version: Literal[2]
     preference: Preference
-    points: tuple[FrontPoint, ...] = Field(min_length=2)
     mixture: dict[str, float] = {}
+    points: tuple[FrontPoint, ...] = Field(min_length=2)

@@ -51,11 +51,10 @@ class Method:
     title : str
         Name in tables and figures.
     fitter : callable, optional
-        Fits a scheme at once; required for methods of installed packages.
-    calibration : callable, optional
-        Instead: fits a calibration to probabilities and labels; None if it changes nothing.
+        Fits a scheme at once, where nothing is compared; required for methods of installed
+        packages.
     settings : callable, optional
-        Instead: returns what a selection compares, given the number of labelled rows.
+        Returns what a selection compares, given the number of labelled rows; None for too few.
     needs : {"labels", "rows", "nothing"}
         What the fit uses at least: labelled rows, or rows without labels. Settings that need rows
         only are batch calibration without labels, which equalises the mean probabilities of all
@@ -73,8 +72,7 @@ class Method:
     name: str
     title: str
     fitter: Fitter | None = None
-    calibration: Callable[[Array, Labels], Calibration | None] | None = None
-    settings: Callable[[int], SelectionSettings] | None = None
+    settings: Callable[[int], SelectionSettings | None] | None = None
     needs: Literal["labels", "rows", "nothing"] = "labels"
     fixed: Mapping[str, Any] | None = field(default=None, hash=False)
     shares: str | None = None
@@ -83,8 +81,7 @@ class Method:
 
     def compared(self, n_labelled: int) -> SelectionSettings | None:
         """Return what is compared on so many labelled rows; None if nothing is."""
-        few = self.needs == "rows" and n_labelled < FEWEST_LABELS
-        return None if self.settings is None or few else self.settings(n_labelled)
+        return None if self.settings is None else self.settings(n_labelled)
 
     def fit(
         self,
@@ -126,25 +123,32 @@ class Method:
             )
         if (compared := self.compared(int(labelled.sum()))) is not None:
             return fit_front(values, indices, names, compared, seed=seed).scheme
-        if self.settings is not None:
-            return get_method("batch").fit(values, indices, classes=names)
+        if self.fitter is None:
+            raise InvalidInputError(f"method {self.name!r} has no fitter; specify one")
         if self.needs == "labels":
             values, indices = values[labelled], indices[labelled]
         # The matrices are small, so that multi-threaded linear algebra would only add overhead.
         with threadpool_limits(limits=1):
-            if self.calibration is not None:
-                parts = {"calibration": self.calibration(values, indices)}
-                return CorrectionScheme.identity(names, provenance={"method": self.name}, **parts)
-            if self.fitter is not None:
-                scheme = self.fitter(values, indices, classes=names, seed=seed)
-                if not isinstance(scheme, CorrectionScheme) or scheme.classes != names:
-                    found = getattr(scheme, "classes", type(scheme).__name__)
-                    raise InvalidInputError(
-                        f"method {self.name!r} returned {show(found)}; must be a CorrectionScheme "
-                        f"of {quoted(names)}, in this order"
-                    )
-                return scheme
-        raise InvalidInputError(f"method {self.name!r} has no fitter; specify one")
+            scheme = self.fitter(values, indices, classes=names, seed=seed)
+        if not isinstance(scheme, CorrectionScheme) or scheme.classes != names:
+            found = getattr(scheme, "classes", type(scheme).__name__)
+            raise InvalidInputError(
+                f"method {self.name!r} returned {show(found)}; must be a CorrectionScheme "
+                f"of {quoted(names)}, in this order"
+            )
+        return scheme
+
+
+def _calibrating(
+    name: str, title: str, fit: Callable[[Array, Labels], Calibration | None], **options: Any
+) -> Method:
+    """Return a method that is a calibration alone; None changes nothing."""
+
+    def fitter(probs: Array, labels: Labels, *, classes: Any, seed: int) -> CorrectionScheme:
+        fitted = fit(probs, labels)
+        return CorrectionScheme.identity(classes, provenance={"method": name}, calibration=fitted)
+
+    return Method(name, title, fitter, **options)
 
 
 def _paper(name: str, title: str, corrections: CorrectionFamily) -> Method:
@@ -244,44 +248,39 @@ _PEER_DROPS: Final = replace(DROPS, steps=100, most_rows=None)
 _PEER_SURROGATE: Final = replace(SURROGATE, steps=30, most_rows=None)
 
 
+_BATCH: Final = _calibrating(
+    "batch", "Batch calibration", lambda p, y: batch_calibration(p), needs="rows"
+)
+
 #: All methods, in the order of tables.
 METHODS: Final = (
-    Method("icl", "uncorrected", calibration=lambda p, y: None, needs="nothing", peer=False),
+    _calibrating("icl", "uncorrected", lambda p, y: None, needs="nothing", peer=False),
     _paper("dnip", "DNIP", "weights"),
     _paper("furud", "FuRud", "memberships"),
     Method(
         "dcs",
         "DCS",
-        settings=lambda n_labelled: SelectionSettings(),
+        fitter=_BATCH.fitter,
+        settings=lambda n_labelled: SelectionSettings() if n_labelled >= FEWEST_LABELS else None,
         needs="rows",
         fixed={},
         peer=False,
         version=2,
     ),
-    Method(
-        "batch",
-        "Batch calibration",
-        calibration=lambda p, y: batch_calibration(p),
-        needs="rows",
-    ),
-    Method("prior", "Prior reweighting", calibration=prior_reweighting, needs="rows"),
-    Method("logistic", "Logistic regression", calibration=_regression, version=2),
-    Method(
+    _BATCH,
+    _calibrating("prior", "Prior reweighting", prior_reweighting, needs="rows"),
+    _calibrating("logistic", "Logistic regression", _regression, version=2),
+    _calibrating(
         "logistic-balanced",
         "Balanced logistic regression",
-        calibration=partial(_regression, balanced=True),
+        partial(_regression, balanced=True),
         version=2,
     ),
-    Method(
-        "drops",
-        "DROPS",
-        calibration=partial(_PEER_DROPS.fit, ridge=1.0, anchor=0.0),
-        version=2,
-    ),
-    Method(
+    _calibrating("drops", "DROPS", partial(_PEER_DROPS.fit, ridge=1.0, anchor=0.0), version=2),
+    _calibrating(
         "surrogate",
         "Smooth surrogate",
-        calibration=partial(_PEER_SURROGATE.fit, ridge=10.0, anchor=0.0),
+        partial(_PEER_SURROGATE.fit, ridge=10.0, anchor=0.0),
         version=2,
     ),
     _published("published", "Published DCS"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.evaluation.metrics import METRICS, ClassificationMetrics
 from dcs.evaluation.uncertainty import (
     compare_predictions,
     mcnemar_p,
@@ -65,14 +65,14 @@ def verdict(
         return f"No prediction changes on {rows}: {kept}."
     comparison = compare_predictions(labels, before, after, len(classes), groups=groups)
     shown, unknown = [], []
-    for name, title, up in (("accuracy", "accuracy", True), ("cobias", "COBias", False)):
-        first, last = getattr(old, name), getattr(new, name)
-        p = getattr(comparison, f"{name}_p")
-        change = f"from {percent(first)} to {percent(last)} ({sentence_of_chance(p)})"
-        if p < _SIGNIFICANT:
-            shown.append(f"{title} {'improves' if (last > first) == up else 'worsens'} {change}")
+    for name, found in comparison.items():
+        about, first, last = METRICS[name], getattr(old, name), getattr(new, name)
+        change = f"from {percent(first)} to {percent(last)} ({sentence_of_chance(found.p)})"
+        if found.p < _SIGNIFICANT:
+            better = (last > first) == about.maximize
+            shown.append(f"{about.title} {'improves' if better else 'worsens'} {change}")
         else:
-            unknown.append(f"the change of {title} {change}")
+            unknown.append(f"the change of {about.title} {change}")
     chance = f"{' and '.join(unknown)} may be chance"
     worse = worse_classes(labels, before, after, classes)
     if not shown and not worse:

@@ -120,8 +120,6 @@ class FrontPoint:
         Confusion matrix of the cross-validated predictions; row = true class.
     scheme : CorrectionScheme
         The scheme for new rows.
-    beta : float
-        Weight of COBias at which the settings were the best.
     noise : float
         Expected COBias of an unbiased scheme on as many rows.
     change : Change
@@ -132,8 +130,6 @@ class FrontPoint:
     path : float, optional
         Share of the reference, for a point on the straight way to it from the uncorrected
         probabilities.
-    unlabelled : int
-        Number of unlabelled rows in the fit.
     """
 
     settings: tuple[dict[str, Any], ...]
@@ -145,12 +141,10 @@ class FrontPoint:
         PlainValidator(_read_scheme),
         PlainSerializer(CorrectionScheme.to_dict),
     ]
-    beta: float
     noise: float
     change: Change
     doubt: float
     path: float | None = None
-    unlabelled: int = 0
 
     def __post_init__(self) -> None:
         # Raises if the confusion matrix is invalid.
@@ -247,13 +241,12 @@ class Preference:
                 least, most = (0.5, 0.9999) if name == "confidence" else (0.0, 100.0)
                 number = finite_number(value, name, least=least, most=most)
                 object.__setattr__(self, name, number)
-        if self.margin is not None:
-            rule = None if self.prefer == "no-harm" else f"prefer {self.prefer}"
-            if rule := "max_accuracy_loss" if self.max_accuracy_loss is not None else rule:
-                raise InvalidInputError(
-                    f"margin {self.margin:g}: is tested by prefer no-harm, not by {rule}; remove "
-                    "one of them"
-                )
+        tested = self.prefer == "no-harm" and self.max_accuracy_loss is None
+        if self.margin is not None and not tested:
+            raise InvalidInputError(
+                f"margin {self.margin:g}: is tested by prefer no-harm without max_accuracy_loss; "
+                "remove the margin, or the other rule"
+            )
 
     @property
     def limited(self) -> bool:

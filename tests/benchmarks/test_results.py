@@ -33,7 +33,7 @@ def test_differences_are_tested_over_the_splits_of_a_table() -> None:
     cells = _cells(DCS=[50.0, 52.0, 53.0], uncorrected=[51.0, 51.0, 51.0])
     row = results.differences(cells, "accuracy", "DCS", "uncorrected").iloc[0]
     expected = compare_over_splits([-1.0, 1.0, 2.0], test_ratio=3 / 7)
-    assert (row["mean"], row["p"]) == pytest.approx((expected.mean, expected.p))
+    assert (row["mean"], row["p"]) == pytest.approx((expected.estimate, expected.p))
 
 
 def test_a_single_split_is_tested_on_its_rows() -> None:

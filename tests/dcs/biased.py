@@ -38,13 +38,8 @@ def gain(
 
 
 def fit_setting(
-    probs: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    setting: Hyperparameters,
-    *,
-    folds: int = 5,
-    seed: int = 0,
+    probs: NDArray[np.float64], labels: NDArray[np.int64], setting: Hyperparameters
 ) -> CorrectionScheme:
     """Return the scheme of one setting for new rows."""
-    fitting = Fitting(probs, labels, folds, seed=seed)
+    fitting = Fitting(probs, labels, 5, seed=0)
     return fitting.whole(fitting.judge([setting])[0])

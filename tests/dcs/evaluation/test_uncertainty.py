@@ -18,6 +18,7 @@ from dcs.evaluation.uncertainty import (
     compare_predictions,
     design_effect,
     metric_intervals,
+    paired_counts,
     paired_errors,
 )
 from tests.dcs.refusals import refuses
@@ -101,13 +102,13 @@ def test_rows_that_are_there_twice_count_once() -> None:
     same = (labels, before, after)
     single = compare_predictions(*same, 3)
     double = compare_predictions(*(np.tile(each, 2) for each in same), 3, groups=groups)
-    pairs += [(single.accuracy, double.accuracy), (single.cobias, double.cobias)]
+    pairs += zip(single.values(), double.values(), strict=True)
     for one, other in pairs:
         assert other.estimate == pytest.approx(one.estimate)
         assert (other.low, other.high) == pytest.approx((one.low, one.high), abs=0.02)
         assert other.standard_error == pytest.approx(one.standard_error, rel=0.1)
-    assert double.accuracy_p == pytest.approx(single.accuracy_p)
-    assert double.cobias_p == pytest.approx(single.cobias_p, abs=0.2)
+    assert double["accuracy"].p == pytest.approx(single["accuracy"].p)
+    assert double["cobias"].p == pytest.approx(single["cobias"].p, abs=0.2)
 
 
 def test_the_design_effect_is_the_size_of_the_group_of_a_changed_row() -> None:
@@ -127,7 +128,7 @@ def test_errors_of_differences_are_those_of_new_samples() -> None:
         metrics = [ClassificationMetrics.from_predictions(labels, each, 2) for each in both]
         gain = metrics[1].accuracy - metrics[0].accuracy
         found.append((gain, gain - (metrics[1].cobias - metrics[0].cobias)))
-    expected = paired_errors(labels, *both, 2)
+    expected = paired_errors(paired_counts(labels, *both, 2))
     np.testing.assert_allclose(np.std(found, axis=0), expected, rtol=0.2)
 
 
@@ -145,17 +146,16 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     wrong = np.flatnonzero((before != labels) & (labels == 1))
     after[wrong[:25]] = 1
     pair = compare_predictions(labels, before, after, 3)
-    assert pair.accuracy.estimate == pytest.approx(25 / 300)
-    assert pair.accuracy.low > 0.0
-    assert pair.accuracy_p == pytest.approx(2 * 0.5**25)
+    assert pair["accuracy"].estimate == pytest.approx(25 / 300)
+    assert pair["accuracy"].low > 0.0
+    assert pair["accuracy"].p == pytest.approx(2 * 0.5**25)
     back = compare_predictions(labels, after, before, 3)
-    assert back.accuracy.estimate == -pair.accuracy.estimate
-    assert back.cobias.estimate == -pair.cobias.estimate
+    assert [each.estimate for each in back.values()] == [-each.estimate for each in pair.values()]
     refuses(InvalidInputError, compare_predictions, labels, before[1:], after, 3)
     same = compare_predictions(labels, after, after, 3)
-    assert same.accuracy.low == -same.accuracy.high < 0.0  # None differs, of few rows.
-    assert same.accuracy_p == same.cobias_p == 1.0
-    assert same.cobias.standard_error == 0.0, "the two vary together"
+    assert same["accuracy"].low == -same["accuracy"].high < 0.0  # None differs, of few rows.
+    assert same["accuracy"].p == same["cobias"].p == 1.0
+    assert same["cobias"].standard_error == 0.0, "the two vary together"
 
 
 @pytest.mark.parametrize("n_rows", [200, 1000, 5000])
@@ -220,7 +220,7 @@ def test_it_is_student_s_test_with_an_error_that_grows_by_the_rows_shared(ratio:
 def test_extremes_of_splits() -> None:
     for few in ([1.0], [0.9, 1.1]):
         found = compare_over_splits(few, test_ratio=0.5)
-        assert found.mean == 1.0 and math.isnan(found.p) and math.isnan(found.low)
+        assert found.estimate == 1.0 and math.isnan(found.p) and math.isnan(found.low)
     assert compare_over_splits([0.0] * 3, test_ratio=0.5).p == 1.0
     assert math.isnan(compare_over_splits([1.0] * 3, test_ratio=0.5).p)
     for values, ratio in (([], 0.5), ([math.nan], 0.5), ([1.0], 0.0)):

@@ -10,7 +10,7 @@ import pytest
 
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
 from dcs.methods.parameters import Hyperparameters
-from dcs.methods.search import CalibratedRows
+from dcs.methods.search import search
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
@@ -49,7 +49,7 @@ def test_without_guards_it_is_the_plain_search() -> None:
     )
     corrections, objective = CorrectionSet.dcs(weight_scale=20), Objective(beta=0.5, tau=0.1)
     best = least(probs, labels, corrections, objective)
-    chosen, moves = CalibratedRows(probs, labels, balanced=False).search(setting, 0)
+    chosen, moves = search(probs, labels, setting, seed=0)
     found = CorrectionScheme(("a", "b"), chosen).predict(probs)
     assert objective.value(confusion_matrix(labels, found, 2)) == pytest.approx(best, abs=1e-12)
     assert moves > 0
@@ -57,8 +57,7 @@ def test_without_guards_it_is_the_plain_search() -> None:
 
 def test_without_evidence_weights_equalise_the_mean_probabilities() -> None:
     probs, labels = biased_table(300, 3)
-    rows = CalibratedRows(probs, labels, balanced=False)
-    chosen, _ = rows.search(replace(_FREE, prior_rows=1e12), 0)
+    chosen, _ = search(probs, labels, replace(_FREE, prior_rows=1e12), seed=0)
     expected = -np.log(probs.mean(axis=0))
     found = CorrectionScheme(tuple("abc"), chosen).offsets
     np.testing.assert_allclose(found, expected - expected.mean(), atol=1e-6)

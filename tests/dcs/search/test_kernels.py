@@ -47,22 +47,21 @@ def test_kernels_agree_with_numpy_move_by_move(
 ) -> None:
     probs, labels = coarse_problem(n_rows, n_classes, seed=n_rows)
     rng = np.random.default_rng(n_classes)
-    objective = _OBJECTIVE
-    table = make_table(probs, labels, corrections, objective)
+    table = make_table(probs, labels, corrections, _OBJECTIVE)
     state = make_state(table)
     set_choice(table, state, rng.integers(0, len(corrections), n_classes))
     for step in range(60):
         j, k = int(rng.integers(n_classes)), int(rng.integers(len(corrections)))
         changed = state.choice.copy()
         changed[j] = k
-        expected = judge(probs, labels, corrections, objective, changed)
+        expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
         assert eval_move(table, state, j, k) == pytest.approx(expected, rel=0, abs=1e-12)
         eval_class(table, state, j)
         values = state.values.copy()
         if step % 10 == 0:
             for other in range(len(corrections)):
                 changed[j] = other
-                expected = judge(probs, labels, corrections, objective, changed)
+                expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
                 assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
         assert eval_move(table, state, j, k) == pytest.approx(values[k], rel=0, abs=1e-12)
         _take(table, state, j, k)

@@ -83,8 +83,7 @@ def test_fit_scheme_finds_a_front_and_repeats_itself() -> None:
     assert provenance["estimate"]["cobias"] == found.chosen.cobias
     assert sum(each["share"] for each in provenance["settings"]) == pytest.approx(1.0)
     again = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names, mapper=Threads(2))
-    assert again.points == found.points
-    assert again.scheme == found.scheme
+    assert again == found
 
 
 def test_numpy_scalars_are_saved_as_numbers(tmp_path: Path) -> None:
@@ -134,15 +133,14 @@ def test_rows_that_are_mostly_alike_give_no_better_estimate_than_the_shipped_sch
 def test_the_front_has_small_steps_from_the_uncorrected_probabilities_on() -> None:
     probs, labels = biased_table(1500, 4)
     found = fit_scheme(probs, labels, settings=_QUICK)
-    rows = 1500
     way = sorted((p for p in found.points if p.path is not None), key=lambda p: p.path or 0.0)
     changed = [0, *(p.change.changed for p in way)]
     assert len(way) > 10
     assert changed == sorted(changed)
-    assert max(np.diff(changed)) < 0.1 * rows
+    assert max(np.diff(changed)) < 150
     front = [p for p in found.points if p.path is None and p is not found.plain]
-    (first,) = (p for p in pareto_front(front)[-1:])
-    between = [p for p in front if p.change.changed < first.change.changed]
+    most = pareto_front(front)[-1].change.changed
+    between = [p for p in front if p.change.changed < most]
     assert all(p.score > found.plain.score for p in between)
 
 

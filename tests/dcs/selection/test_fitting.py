@@ -58,7 +58,7 @@ def test_a_mean_of_settings_is_judged_and_shipped_as_such() -> None:
     fits = fitting.judge([Hyperparameters(calibration=name, beta=0.2) for name in names])
     mean = fitting.averaged([(fits[0], 0.25), (fits[1], 0.75)])
     for fold in range(4):
-        rows = fitting.place == fold
+        rows = fitting.rows.place == fold
         logs = sum(
             share * np.log(fit.schemes[fold].correct(probs[rows]))
             for fit, share in zip(fits, (0.25, 0.75), strict=True)
@@ -87,7 +87,7 @@ def test_the_search_of_a_fold_does_not_use_its_labels() -> None:
     probs, labels = biased_table(150, 3)
     fitting = Fitting(probs, labels, 3, seed=0)
     other = labels.copy()
-    inside = fitting.place == 0
+    inside = fitting.rows.place == 0
     # Turned within the class structure, so that the folds stay the same.
     other[inside] = np.random.default_rng(0).permutation(labels[inside])
     changed = Fitting(probs, other, 3, seed=0)
@@ -154,7 +154,7 @@ def test_copies_stay_in_one_fold_and_count_once() -> None:
     probs, labels = biased_table(200, 3)
     twice = [np.concatenate([each, each]) for each in (probs, labels)]
     fitting = Fitting(*twice, 5, seed=0)
-    assert np.array_equal(fitting.place[:200], fitting.place[200:])
+    assert np.array_equal(fitting.rows.place[:200], fitting.rows.place[200:])
     single = Fitting(probs, labels, 5, seed=0)
     before, after = probs.argmax(axis=1), np.roll(probs.argmax(axis=1), 1)
     one = single.change(before, after)
@@ -166,10 +166,10 @@ def test_copies_stay_in_one_fold_and_count_once() -> None:
 def test_rows_of_a_group_are_in_one_fold() -> None:
     probs, labels = biased_table(200, 3)
     fitting = Fitting(probs, labels, 5, seed=0, groups=np.arange(200) // 2)
-    assert np.array_equal(fitting.place[::2], fitting.place[1::2])
+    assert np.array_equal(fitting.rows.place[::2], fitting.rows.place[1::2])
     part = Fitting(probs, labels, 5, seed=0, development=0.3, groups=np.arange(200) // 2)
-    assert np.array_equal(part.place[::2], part.place[1::2])
-    assert (part.place == 0).sum() == pytest.approx(60, abs=2)
+    assert np.array_equal(part.rows.place[::2], part.rows.place[1::2])
+    assert (part.rows.place == 0).sum() == pytest.approx(60, abs=2)
     with pytest.raises(TableError):
         fit_scheme(probs, labels, groups=np.arange(199))
 

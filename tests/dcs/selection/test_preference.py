@@ -44,7 +44,6 @@ def _point(
         # The other metrics differ from those above, as if they were of other rows.
         confusion=((first, 1000 - first), (1000 - second, second)),
         scheme=CorrectionScheme.identity(("a", "b")),
-        beta=0.0,
         noise=0.0,
         change=Change((gained - lost) / _ROWS, 0.01, 0.0, gained, lost, gained + lost),
         doubt=doubt,

@@ -398,7 +398,7 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
             old, new = group[f"test/{measure}"], group[f"test/{measure}_second"]
             found = compare_over_splits(new - old, test_ratio=ratio if ratio > 0.0 else 1.0)
             row |= {f"{measure}_first": old.mean(), f"{measure}_second": new.mean()}
-            row |= {f"{measure}_change": found.mean, f"{measure}_p": found.p}
+            row |= {f"{measure}_change": found.estimate, f"{measure}_p": found.p}
         rows.append(row)
     frame = pd.DataFrame(rows)
     text = _texts(frame, [*by, "cells"])

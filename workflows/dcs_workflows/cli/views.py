@@ -18,7 +18,6 @@ from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import METRICS, confusion_matrix
 from dcs.evaluation.uncertainty import (
     Interval,
-    PairedComparison,
     compare_predictions,
     design_effect,
     metric_intervals,
@@ -247,7 +246,7 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
             table.add_row("  without sampling noise", *without)
         for name, own in pairs.items() if about.tested else ():
             # Each pair is shown once, in the column of the later scheme.
-            changes = [""] * (len(schemes) - len(own)) + [_change(each, metric) for each in own]
+            changes = [""] * (len(schemes) - len(own)) + [_change(each[metric]) for each in own]
             table.add_row(f"  against {name}", *changes)
     table.add_section()
     for k, name in enumerate(rows.classes):
@@ -256,9 +255,8 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
     console.print(table)
 
 
-def _change(pair: PairedComparison, metric: str) -> str:
-    by, p = getattr(pair, metric).estimate, getattr(pair, f"{metric}_p")
-    return f"{100 * by:+.1f}, {sentence_of_chance(p)}"
+def _change(found: Interval) -> str:
+    return f"{100 * found.estimate:+.1f}, {sentence_of_chance(found.p)}"
 
 
 def _figure(interval: Interval) -> str:

@@ -193,7 +193,7 @@ def _score(
         confusion_matrix(labels, second, n_classes), effect=design_effect(copies)
     )
     change = compare_predictions(labels, first, second, n_classes, groups=copies)
-    metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
+    metrics = {f"test/{name}_p": found.p for name, found in change.items()}
     for name in METRICS:
         interval = figures.metrics[name]
         metrics |= {
