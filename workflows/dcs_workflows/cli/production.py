@@ -188,7 +188,8 @@ def shares(
     scheme: tables.Scheme,
     file: Rows,
     method: Annotated[
-        str, option("NAME", "adjusted (counts), or sample (shares are unchanged).")
+        str,
+        option("NAME", "adjusted (counts), likelihood (by EM), or sample (shares are unchanged)."),
     ] = "adjusted",
     read: options.Read = None,
 ) -> None:
