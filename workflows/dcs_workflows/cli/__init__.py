@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import signal
 import sys
 from typing import Any
@@ -39,6 +40,13 @@ _PANELS = {
         *(results.rm, results.register, sweeps.sync),
     ),
 }
+#: A password in the address of a server or database, and what is said of it.
+_PASSWORD = re.compile(r"\w://[^/@:\s]*:[^/@\s]+@")
+_VISIBLE = (
+    "others on this machine can see the password in the command; set MLFLOW_TRACKING_URI or "
+    "DCS_OPTUNA_STORAGE, or give it in a file"
+)
+
 for panel, commands in _PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
@@ -80,6 +88,8 @@ def main() -> None:
     console.STOP.listen()
     try:
         console.prepare_output()
+        if any(map(_PASSWORD.search, arguments)):
+            typer.echo(f"dcs: warning: {_VISIBLE}", err=True)
         # Typer's standalone mode would print usage errors in a box of several lines.
         sys.exit(_command()(arguments, prog_name="dcs", standalone_mode=False))
     except console.USER_ERRORS as error:

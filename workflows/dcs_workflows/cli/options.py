@@ -61,44 +61,21 @@ Output = Annotated[Path, option("FOLDER", "Output folder.", "--output", "-o", ca
 Runs = Annotated[Path, option("FOLDER", "Output folder of the runs.", "--runs", "--output", "-o")]
 
 
-def _tracking_uri(
-    context: typer.Context, parameter: typer.CallbackParam, value: str | None
-) -> Any:
-    """Read a URI from the file of ``@FILE``, and warn of a password in the command."""
+def _tracking_uri(value: str | None) -> str | None:
+    """Read a URI from the file of ``@FILE``."""
     from dcs.io import read_text
 
-    if value is None or context.resilient_parsing:
+    if value is None or not value.startswith("@"):
         return value
-    if value.startswith("@"):
-        return read_text(Path(value[1:]), error=ConfigError).strip()
-    source = context.get_parameter_source(str(parameter.name))
-    if source is not None and source.name == "COMMANDLINE":
-        _warn_of_password(value, "--tracking-uri; set MLFLOW_TRACKING_URI, or give it in @FILE")
-    return value
+    return read_text(Path(value[1:]), error=ConfigError).strip()
 
 
-def _settings(values: list[str] | None) -> list[str] | None:
-    for value in values or ():
-        key, _, address = value.partition("=")
-        _warn_of_password(address, f"--set {key}; give it in the file, or set DCS_OPTUNA_STORAGE")
-    return values
-
-
-def _warn_of_password(address: str, place: str) -> None:
-    if _PASSWORD.match(address):
-        console.print(
-            f"warning: others on this machine can see the password in {place}", style="yellow"
-        )
-
-
-_PASSWORD = re.compile(r"[^/]+://[^/@:]*:[^/@]+@")
 Settings = Annotated[
     list[str] | None,
     option(
         "KEY=VALUE",
         "Set a configuration key: tuner.trials=10, or of the engine: scoring.dtype=float32",
         "--set",
-        callback=_settings,
     ),
 ]
 
