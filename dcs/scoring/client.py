@@ -91,10 +91,9 @@ class ServedEngine(Engine):
         """Return a client, to be closed at the end of a block."""
         import openai
 
-        if self._asked.base_url != self.base_url:
-            # They log the URL of every request, with a path that may contain a key.
-            for name in ("httpx2", "openai._base_client"):
-                logging.getLogger(name).setLevel(logging.WARNING)
+        # They log the URL of every request, with a path that may contain a key.
+        for name in ("httpx2", "openai._base_client"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         return openai.AsyncOpenAI(
             base_url=self._asked.base_url,
             api_key=self._key or "none",
