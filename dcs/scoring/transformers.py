@@ -45,12 +45,6 @@ class _Prefix:
         layers = () if self.cache is None else self.cache.layers
         return all(type(layer).__name__ == "DynamicLayer" for layer in layers)
 
-    def repeated(self, times: int) -> Any:
-        """Return a copy of the cache for several rows, which the model may modify."""
-        repeated = copy.deepcopy(self.cache)
-        repeated.batch_repeat_interleave(times)
-        return repeated
-
 
 class TransformersOptions(LocalOptions):
     """Options of the engine ``transformers``.
@@ -191,7 +185,9 @@ class TransformersScorer(TokenEngine):
                 positions = (columns - pads)[:, prefix.length :]
                 inputs["position_ids"] = positions.clamp(min=0)
         if prefix.cache is not None:
-            inputs["past_key_values"] = prefix.repeated(len(rows))
+            # A copy, which the model may modify.
+            inputs["past_key_values"] = repeated = copy.deepcopy(prefix.cache)
+            repeated.batch_repeat_interleave(len(rows))
         if "logits_to_keep" in self._accepted:
             inputs["logits_to_keep"] = 1
         return self._model(**inputs, use_cache=keep_cache or prefix.cache is not None)

@@ -235,11 +235,11 @@ class ScoringPool:
 
     def _fail(self, call: _Call, error: Exception) -> None:
         """Give up the table of a call, or all tables of a model that cannot be loaded twice."""
-        if call.table is not None:
-            lost = [call.table] if call.table in self._open else []
-            requests = [table.request for table in lost]
-        else:
-            model = call.actor.model
+        model, table = call.actor.model, call.table
+        own = [each for each in self._open if each.request.model == model]
+        lost = own if table is None else [each for each in own if each is table]
+        requests = [each.request for each in lost]
+        if table is None:
             if call.actor in self.actors:
                 self.actors.remove(call.actor)
             raised = isinstance(error, RayTaskError)
@@ -247,11 +247,9 @@ class ScoringPool:
                 # Once more, by a new process: the GPU may not have been free yet.
                 self._deaths[model, -2] += 1
                 return
-            lost = [table for table in self._open if table.request.model == model]
-            requests = [table.request for table in lost]
             requests += [request for _, request in self._waiting if request.model == model]
             self._waiting = deque(item for item in self._waiting if item[1].model != model)
-        self._open = [table for table in self._open if table not in lost]
+        self._open = [each for each in self._open if each not in lost]
         for request in requests:
             self._skip(request, error)
 
