@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.recording import finished_cell
-from dcs.data.columns import to_shares
 from dcs.data.reader import read_table
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
+from dcs.data.values import to_shares
 from dcs.evaluation.metrics import ClassificationMetrics, Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import anneal

@@ -7,9 +7,7 @@ by the classes.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
@@ -18,8 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, softmax, spellings
-from dcs.data.labels import EMPTY, TELLING, Counting, are_positions, as_text, comparable, hashable
+from dcs.data.checks import (
+    SEPARATORS,
+    Named,
+    affixes,
+    classes_of,
+    spellings,
+)
+from dcs.data.labels import TELLING, Counting, are_positions, as_text, comparable, hashable
 from dcs.data.names import (
     is_id,
     is_label,
@@ -28,24 +32,18 @@ from dcs.data.names import (
     names_truth,
     numbered,
 )
+from dcs.data.values import ROUNDING, Mark, Number, Values, fitting, likeliest, to_number
 from dcs.errors import TableError, quoted, show, suggest
 from dcs.io import Strict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Values: TypeAlias = Literal[
-    "probabilities", "percent", "scores", "votes", "log-probabilities", "log2", "log10", "logits"
-]
-
 PREFIX: Final = "p:"
 """Prefix of the columns that hold class probabilities."""
 
 CORRECTED: Final = "corrected:"
 """Prefix of the columns that hold corrected probabilities."""
-
-#: Largest distance between the sum of a row and 1, per class, that rounding explains.
-_ROUNDING: Final = 0.005
 
 #: Names of columns and classes, spelled in Unicode NFC.
 _Name: TypeAlias = Annotated[str, AfterValidator(as_text)]
@@ -149,60 +147,6 @@ def has_class_columns(frame: pd.DataFrame, given: Reading) -> bool:
     except TableError as error:
         return not isinstance(error, NoClassColumnsError)
     return True
-
-
-#: Marks of a decimal, or "?" where commas may be decimal marks or separate thousands.
-Mark: TypeAlias = Literal["", ".", ",", "?"]
-
-_GROUPED: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A column as numbers: NaN for empty cells, which cells are not numbers, its decimal mark."""
-
-    values: NDArray[np.float64]
-    wrong: NDArray[np.bool_]
-    mark: Mark = ""
-
-    @property
-    def plausible(self) -> bool:
-        """Whether at least half of the cells that are not empty are numbers."""
-        filled = int((~np.isnan(self.values)).sum())
-        return filled > 0 and filled >= int(self.wrong.sum())
-
-
-def to_number(column: pd.Series[Any], decimal: Mark = "") -> Number:
-    """Read a column as numbers; a per cent sign divides by 100.
-
-    A comma is a decimal mark unless all cells with one can be thousands (``"?"``): these are read
-    as thousands if `decimal` is not a comma.
-    """
-    import pandas as pd
-
-    none = np.zeros(len(column), dtype=np.bool_)
-    if pd.api.types.is_bool_dtype(column.dtype) or column.dtype.kind == "c":
-        return Number(np.full(len(column), np.nan), ~none)
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        return Number(column.to_numpy(dtype=np.float64, na_value=np.nan), none)
-    text = column.astype(object).where(column.notna(), "").map(str).str.strip()
-    empty = text.isin(EMPTY).to_numpy()
-    text = text.where(~empty, "nan")
-    values = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64)
-    mark: Mark = ""
-    if (np.isnan(values) & ~empty).any():
-        commas, dots = (text.str.contains(each, regex=False) for each in ",.")
-        plain = text.str.rstrip("%").str.strip()
-        grouped = plain.str.fullmatch(_GROUPED)
-        mark = decimal or ("" if not commas.any() else "?" if grouped[commas].all() else ",")
-        if mark == ",":
-            # A dot beside decimal commas separates thousands, and is not read.
-            plain = plain.where(~dots, "").str.replace(",", ".", regex=False)
-        elif mark:
-            plain = plain.where(~grouped, plain.str.replace(",", "", regex=False))
-        found = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64)
-        values = np.where(text.str.endswith("%"), found / 100.0, found)
-    return Number(values, np.isnan(values) & ~empty, mark)
 
 
 class _Finder:
@@ -435,7 +379,7 @@ class _Finder:
 
     def _refuse_additional(self, columns: tuple[str, ...]) -> None:
         """Refuse columns without which the others are a distribution at least as exactly."""
-        most = min(self._error(columns), _ROUNDING)
+        most = min(self._error(columns), ROUNDING)
         added = [n for n in columns if self._error([c for c in columns if c != n]) <= most]
         if added and len(columns) - len(added) > 1:
             question = f"the others are a distribution without {quoted(added, 4)}; is it a class"
@@ -483,13 +427,17 @@ class _Finder:
         return [tuple(n for _, n in own) for own in groups if [k for k, _ in own] in ways]
 
     def _settle_commas(self, columns: tuple[str, ...]) -> None:
-        """Read commas that may separate thousands as decimal marks if another column has these."""
-        unclear = [name for name in columns if self.number(name).mark == "?"]
-        if unclear and not any(self.number(name).mark == "," for name in columns):
+        """Read commas that may separate thousands as the other columns show, or ask."""
+        marks = {self.number(name).mark for name in columns}
+        if "?" not in marks:
+            return
+        mark: Mark = "," if "," in marks else "."
+        if marks & {",", "."} == {",", "."} or ("," not in marks and self.given.separator == ";"):
             question = "commas can be decimal marks, or separate thousands; which are they"
             raise self._ask(question, "decimal=, or --read decimal=.", columns)
-        for name in unclear:
-            self._numbers[name] = to_number(self.frame[name], ",")
+        for name in columns:
+            if self.number(name).mark == "?":
+                self._numbers[name] = to_number(self.frame[name], mark)
 
     def _fits(self, columns: tuple[str, ...], *, named: bool = True) -> bool:
         """Whether most rows of columns are a distribution under a reading that shows it.
@@ -537,58 +485,6 @@ class _Finder:
         )
         names.refuse(~fits[kind], sums, rule, what="the sum of the row")
         return kind
-
-
-def likeliest(fits: Mapping[Values, NDArray[np.bool_]]) -> tuple[Values, float]:
-    """Return the kind of values that most rows are, and their share."""
-    kind = max(fits, key=lambda each: fits[each].mean())
-    return kind, float(fits[kind].mean())
-
-
-_BASES: Final[dict[Values, float]] = {"log-probabilities": np.e, "log2": 2.0, "log10": 10.0}
-
-
-def fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
-    """Return which rows are a distribution, by kind of values; empty cells are zeros."""
-    tolerance = _ROUNDING * numbers.shape[1]
-    filled = np.nan_to_num(numbers, nan=0.0, posinf=np.inf, neginf=-np.inf)
-    logs = np.nan_to_num(numbers, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-    with np.errstate(over="ignore", invalid="ignore"):
-        positive, sums = (filled >= 0.0).all(axis=1), filled.sum(axis=1)
-        found: dict[Values, NDArray[np.bool_]] = {
-            "probabilities": positive & (np.abs(sums - 1.0) <= tolerance),
-            "percent": positive & (np.abs(sums - 100.0) <= 100.0 * tolerance),
-        }
-        negative = (logs <= 1e-6).all(axis=1)
-        for kind, base in _BASES.items():
-            total = (base**logs).sum(axis=1)
-            found[kind] = negative & (np.abs(total - 1.0) <= tolerance)
-        found["votes"] = positive & (filled == np.floor(filled)).all(axis=1) & (sums >= 1.0)
-    return found
-
-
-#: Votes that are added to each row of counts, spread evenly over the classes.
-SMOOTHING: Final = 1.0
-
-
-def smoothed(votes: NDArray[np.float64], prior: float = SMOOTHING) -> NDArray[np.float64]:
-    """Return probabilities [M, N] of numbers of votes, `prior` of which are spread evenly."""
-    total = votes.sum(axis=1, keepdims=True) + prior
-    return np.asarray((votes + prior / votes.shape[1]) / total)
-
-
-def to_shares(numbers: NDArray[np.float64], kind: Values) -> NDArray[np.float64]:
-    """Return probabilities [M, N] of numbers of a kind that every row fits."""
-    if kind == "votes":
-        return smoothed(np.nan_to_num(numbers))
-    if kind not in (*_BASES, "logits"):
-        filled = np.nan_to_num(numbers, nan=0.0)
-        # Scale by the maximum first: sums of very large values overflow.
-        filled = filled / (1.0 if kind == "probabilities" else filled.max(axis=1, keepdims=True))
-        total = filled.sum(axis=1, keepdims=True)
-        return np.asarray(np.where(np.abs(total - 1.0) > 1e-12, filled / total, filled))
-    logits = numbers * np.log(_BASES.get(kind, np.e))
-    return softmax(np.nan_to_num(logits, nan=-np.inf, neginf=-np.inf))
 
 
 def cells_of(column: pd.Series[Any]) -> list[Any]:

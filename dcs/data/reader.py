@@ -29,7 +29,6 @@ from dcs.data.columns import (
     cells_of,
     infer,
     is_usual_order,
-    to_shares,
 )
 from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import CLASSIFY, LOGS
@@ -38,6 +37,7 @@ from dcs.data.labels import TELLING, as_text, fold, hashable, in_other_order, re
 from dcs.data.names import is_id
 from dcs.data.splits import are_common, copied_rows, joined
 from dcs.data.table import ProbabilityTable
+from dcs.data.values import to_shares
 from dcs.errors import ConfigError, TableError, escaped, quoted, show
 from dcs.io import validated
 

@@ -29,9 +29,10 @@ from dcs.data.checks import (
     refuse_other_order,
     refuse_too_large,
 )
-from dcs.data.columns import PREFIX, SMOOTHING, Reading, smoothed
+from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
 from dcs.data.splits import copied_rows
+from dcs.data.values import SMOOTHING, smoothed
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, readable, validated
 

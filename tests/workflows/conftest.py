@@ -15,8 +15,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dcs.data.columns import to_shares
 from dcs.data.table import ProbabilityTable, Provenance
+from dcs.data.values import to_shares
 from dcs_workflows.cli import main
 from dcs_workflows.cluster.connect import CELLS
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dcs.data.columns import to_shares
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable, Provenance
+from dcs.data.values import to_shares
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, inputs_of
 from dcs_tracking import Recorder

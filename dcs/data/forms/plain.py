@@ -27,14 +27,13 @@ from dcs.data.columns import (
     PREFIX,
     Reading,
     cells_of,
-    fitting,
     has_class_columns,
     marks_one,
     name_classes,
-    to_number,
 )
 from dcs.data.labels import EMPTY, TELLING, as_text, comparable, hashable
 from dcs.data.names import is_id, is_label, names_predictions, numbered
+from dcs.data.values import fitting, to_number
 from dcs.errors import TableError, quoted, show
 
 if TYPE_CHECKING:

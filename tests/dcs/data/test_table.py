@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dcs.data.columns import to_shares
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable, Provenance
+from dcs.data.values import to_shares
 from dcs.errors import TableError
 from tests.dcs.data.test_formats import save
 from tests.dcs.refusals import refuses

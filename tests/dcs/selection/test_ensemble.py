@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from numpy.typing import ArrayLike
 
-from dcs.data.columns import to_shares
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
+from dcs.data.values import to_shares
 from dcs.errors import InvalidInputError, TableError
 from dcs.methods.calibrations import CALIBRATIONS, fit_stack
 from dcs.methods.parameters import Hyperparameters
