@@ -404,7 +404,9 @@ def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
     advice = f"files.encoding in the task file is {show(place.encoding)}"
     with readable(escaped(path), advice, error=ConfigError):
         content = existing_file(path, error=ConfigError).read_bytes()
-        text = content.decode(place.encoding).removeprefix("\ufeff")
+        # Line breaks as everywhere else, also within a text.
+        text = io.StringIO(content.decode(place.encoding), newline=None).getvalue()
+        text = text.removeprefix("\ufeff")
     return _parse_rows(text, place.format, escaped(path))
 
 

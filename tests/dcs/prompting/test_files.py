@@ -231,6 +231,13 @@ class TestOwnTask:
         kept = get_task(write_own(tmp_path, disjoint=True)).examples("optimization")
         assert [e.text for e in kept] == [f"text {k}" for k in range(4, 20)]
 
+    def test_line_breaks_are_those_of_other_texts(self, tmp_path: Path) -> None:
+        place = OWN["files"] | {"format": "csv", "test": "b.csv"}
+        task = get_task(write_own(tmp_path, files=place))
+        (tmp_path / "b.csv").write_bytes(b'text,mood\r\n"a\r\nb",Sad\r\n')
+        (row,) = read_texts(tmp_path / "b.csv")
+        assert task.examples("test")[0].text == row["text"] == "a\nb"
+
     def test_one_file_is_enough(self, tmp_path: Path) -> None:
         place = {k: v for k, v in OWN["files"].items() if k not in SPLITS} | {"train": "a.jsonl"}
         drawn = []

@@ -117,6 +117,20 @@ def test_new_texts_are_labelled_as_the_tables_were(
     assert len(server.requests) == asked
 
 
+def test_an_option_of_the_fit_is_set_to_its_default(scheme: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.jsonl").write_text('{"text": "It broke."}')
+    loaded = dcs.CorrectionScheme.load(scheme)
+    table = loaded.provenance["table"]
+    prompt = table["prompt"] | {"scoring": table["prompt"]["scoring"] | {"votes": 3}}
+    provenance = {**loaded.provenance, "table": table | {"prompt": prompt}}
+    dataclasses.replace(loaded, provenance=provenance).save(tmp_path / "votes.json")
+    probs = []
+    for path, *options in ((scheme,), (tmp_path / "votes.json", "--set", "scoring.votes=null")):
+        done("predict", path, tmp_path / "new.jsonl", "-o", tmp_path / "out.csv", *options)
+        probs.append(pd.read_csv(tmp_path / "out.csv").filter(like="p:"))
+    pd.testing.assert_frame_equal(*probs)
+
+
 def test_another_model_or_no_prompt_is_refused(scheme: Path, tmp_path: Path) -> None:
     (tmp_path / "new.jsonl").write_text('{"text": "It broke."}')
     loaded = dcs.CorrectionScheme.load(scheme)

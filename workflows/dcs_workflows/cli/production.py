@@ -70,8 +70,10 @@ def predict(
     known = ScoredBy.of(correction, source=str(scheme)).scoring
     content = {"scoring": dict(known)}
     scoring = configured(ScoringConfig, content, source=f"{scheme}: prompt", sets=settings).scoring
-    values = {"engine": scoring.engine, **scoring.options}
-    replaced = {name: value for name, value in values.items() if value != known.get(name)}
+    # Also what is set to its default, which is not that of the fit.
+    usual = ScoringConfig().scoring.model_dump() | known
+    values = scoring.model_dump(exclude={"store"})
+    replaced = {name: value for name, value in values.items() if value != usual.get(name)}
     target = tables.target_of(texts, output, "predicted")
     rows = read_texts(texts, text=sys.stdin.read() if str(texts) == "-" else None)
     added = [start + name for start in (PREFIX, CORRECTED) for name in correction.classes]
