@@ -203,6 +203,9 @@ def tune(
         console.print()
         show_tuned(name, rows, schemes)
         applied = _finish(path, scheme, front, rows)
+        console.print(f"scheme written to {path}")
+        if front is not None:
+            console.print(f"result on one page: {path.with_name(RESULT)}")
         # Last, since opening the store takes longer than most results.
         with console.status("recording in MLflow"):
             report = recorder.finish()
@@ -263,9 +266,6 @@ def _finish(
     for file, split in ((FITTED, "optimization"), (HELD_OUT, "test")):
         files[path.with_name(file)] = getattr(rows[split], "write", None)
     write_together(files)
-    console.print(f"scheme written to {path}")
-    if page is not None:
-        console.print(f"result on one page: {path.with_name(RESULT)}")
     return command
 
 
@@ -312,6 +312,10 @@ def pick(
         provenance["picked"] = True
     new = replace(new, provenance=provenance)
     _finish(scheme, new, picked, {"optimization": fitted, "test": held_out})
+    same = picked.chosen == before.chosen
+    console.print(
+        f"{scheme}: {'unchanged, the same' if same else 'now another'} point of the front"
+    )
 
 
 def evaluate(
