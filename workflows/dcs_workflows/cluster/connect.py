@@ -182,7 +182,7 @@ def connected(address: str | None = None, *, shared: Path | None = None) -> Iter
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         if len(gettempdir()) > _LONGEST_PATH:
             # Where Ray has its sockets if no other folder is given.
-            os.environ.setdefault("RAY_TMPDIR", "/tmp")  # nosec B108
+            os.environ.setdefault("RAY_TMPDIR", "/tmp")  # nosec
     import ray
 
     if address is None and ray.is_initialized():
