@@ -185,7 +185,7 @@ def test_what_cannot_be_registered_is_not_logged(tuned):
 def test_a_password_in_a_setting_is_warned_of():
     secret = "optuna_storage=postgresql://me:hunter22@db/x"
     outcome = run_dcs("sweep", "quickstart", "--dry-run", "--set", secret)
-    assert "DCS_OPTUNA_STORAGE" in outcome.out and "hunter22" not in outcome.out + outcome.err
+    assert "DCS_OPTUNA_STORAGE" in outcome.err and "hunter22" not in outcome.out + outcome.err
 
 
 def test_a_baseline_is_judged_on_a_table_of_its_own(table, tmp_path, output):
