@@ -218,8 +218,8 @@ def refuse_other_columns(values: Any, names: Sequence[str], what: str) -> None:
         As columns could be matched by place or by name; `what` says whose names these are.
     """
     columns = flat_names(_columns_of(values))
-    found = spellings(columns, names)
-    if found and len(columns) == len(names) and [*found[0]] != columns:
+    found = spellings(columns, names) if len(columns) == len(names) else []
+    if found and [*found[0]] != columns:
         raise TableError(
             f"columns {quoted(columns)} are in another order than {what}, {quoted(names)}; put "
             "them in this order, or give an array without names if they are"

@@ -141,3 +141,9 @@ def test_searches_refuse_what_would_take_for_ever() -> None:
     refuses(InvalidInputError, exact_search, *coarse_problem(300, 250), names=["250 classes"])
     probs, labels = coarse_problem(30, 8)
     refuses(InvalidInputError, exact_search, probs, labels, names=["8 classes"])
+
+
+@pytest.mark.parametrize("classes", [[0, 1], [3, 5]])
+def test_names_of_classes_are_texts(classes: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        anneal([[0.5, 0.5]] * 4, [0, 1, 0, 1], classes=classes)
