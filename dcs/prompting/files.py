@@ -445,12 +445,14 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
         raise ConfigError(_missing_texts(file, None)) from None
     name, revision = getattr(place, part), place.revision or None
     where = f"task {file.name!r}: dataset {place.dataset!r} ({name})"
+    if os.path.lexists(place.dataset):
+        # datasets would open it instead of the dataset on the hub.
+        raise ConfigError(f"{where} is also a local path; run the command in another folder")
     with readable(where, f"{HUB_ADVICE}, or use --data DIR", error=ConfigError):
         builder = datasets.load_dataset_builder(
             place.dataset, place.config or None, revision=revision
         )
-        # A dataset may refer to files anywhere, also on this machine, and a folder of its name
-        # would be opened instead of it.
+        # A dataset may refer to files anywhere, also on this machine.
         files = [str(each) for part in (builder.config.data_files or {}).values() for each in part]
         home = re.compile(rf"(.*::)?hf://datasets/{re.escape(place.dataset)}[@/].*")
         if outside := [each for each in files if not home.fullmatch(each)]:
