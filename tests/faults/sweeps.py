@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from dcs_tracking import Archive, CellRecord, Recorder, RecorderReport
-from dcs_tracking.store import queries
 from dcs_workflows.cluster.sweep import run_here, run_sweep
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings
 from dcs_workflows.plan import Budget, Progress, plan_sweep, sweep_key
+from tests.tracking.cells import runs_of
 from tests.workflows.conftest import QUICK
 
 CONFIG = SweepConfig(
@@ -142,6 +142,7 @@ def check_complete(output: Path, undisturbed: list[dict], tracking_uri: str | No
     records = kept(output)
     assert {record.status for record in records} == {"FINISHED"}
     assert results(records) == undisturbed
-    cells = queries.cells(tracking_uri or f"sqlite:///{output / 'mlflow.db'}", CONFIG.name)
-    assert Counter(cells["cell_key"]) == Counter(record.key for record in records)
-    assert set(cells["status"]) == {"FINISHED"}
+    runs = runs_of(tracking_uri or f"sqlite:///{output / 'mlflow.db'}", CONFIG.name)
+    keys = Counter(run.data.tags["dcs.cell_key"] for run in runs)
+    assert keys == Counter(record.key for record in records)
+    assert {run.info.status for run in runs} == {"FINISHED"}

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from dcs_tracking.store import queries
 from dcs_workflows.cluster.connect import ClusterError, check_nodes
+from tests.tracking.cells import runs_of
 from tests.workflows.conftest import done
 
 from .processes import descendants, end, find_worker, start_dcs, title, wait_for
@@ -32,9 +32,9 @@ def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored):
             assert err.strip().splitlines() == [
                 "dcs: stopped; finished work is saved, run the same command to continue"
             ]
-            parents = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
             # None at all where the first cell was not sent yet.
-            assert "RUNNING" not in set(parents.get("status", ()))
+            runs = runs_of(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
+            assert "RUNNING" not in {run.info.status for run in runs}
         assert 1 <= len(kept(scored)) < 6
         wait_for(lambda: find_worker(os.getpid(), "run_cell") is None, "the tasks to be dropped")
 

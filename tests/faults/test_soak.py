@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from dcs_tracking import Recorder, sync
-from dcs_tracking.store import queries
 from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.plan import plan_sweep
 from tests.servers import free_port, mlflow_server
+from tests.tracking.cells import runs_of
 from tests.workflows.conftest import biased_table, swept
 
 from .processes import add_node, end, find_workers, kill_worker, remove_node, start_dcs
@@ -110,7 +110,7 @@ def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, t
         while any(report.pending for report in sync(output)):
             time.sleep(5.0)
         recorded = time.monotonic() - started
-        stored = Counter(queries.cells(address, sweep.name)["cell_key"])
+        stored = Counter(run.data.tags["dcs.cell_key"] for run in runs_of(address, sweep.name))
     quiet, nowhere = tmp_path / "quiet", f"http://127.0.0.1:{free_port()}"
     with Recorder(nowhere, output=quiet, experiment="quiet", sweep_key="k") as recorder:
         run_here(plan_sweep(sweep, quiet), recorder, lambda share: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from dcs_tracking.store import queries
+from tests.tracking.cells import runs_of
 
 from .processes import kill_worker
 from .sweeps import (
@@ -44,5 +44,5 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monk
     monkeypatch.undo()
     records, _ = sweep(scored, config, retry=True)
     assert results(records) == same_cells(records, undisturbed[1])
-    cells = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
-    assert cells["status"].tolist() == ["FINISHED"] * 2
+    runs = runs_of(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
+    assert [run.info.status for run in runs] == ["FINISHED"] * 2

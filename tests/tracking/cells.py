@@ -7,6 +7,7 @@ from typing import Any
 
 import mlflow
 import pandas as pd
+from mlflow.entities import Run
 
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -91,6 +92,14 @@ def runs(experiment: str = "demo", kind: str | None = None) -> pd.DataFrame:
     found = mlflow.search_runs(experiment_names=[experiment], filter_string=where)
     assert isinstance(found, pd.DataFrame)
     return found
+
+
+def runs_of(uri: str, experiment: str, kind: str = "cell") -> list[Run]:
+    """The runs of a kind in any store."""
+    client, where = mlflow.MlflowClient(uri), f"tags.`dcs.kind` = '{kind}'"
+    found = client.get_experiment_by_name(experiment)
+    ids = [] if found is None else [found.experiment_id]
+    return list(client.search_runs(ids, where, max_results=50_000)) if ids else []
 
 
 def table(name: str, run_id: str) -> pd.DataFrame:

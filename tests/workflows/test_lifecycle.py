@@ -29,11 +29,11 @@ from sqlalchemy.engine import Engine
 
 from dcs import fit_scheme
 from dcs_tracking import Archive, sync
-from dcs_tracking.store import queries
-from dcs_tracking.store.client import open_client, open_experiments, search_runs
+from dcs_tracking.store.client import open_client
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.study.storage import StoredStudy
 from tests.faults.sweeps import kept, results, sweep
+from tests.tracking.cells import runs_of
 from tests.workflows.conftest import biased_table, swept
 
 pytestmark = pytest.mark.slow
@@ -101,12 +101,14 @@ def run(config: SweepConfig, output: Path, uri: str, death: Death | None = None)
 
 
 def stored(uri: str) -> tuple[Counter[str], dict[str, float]]:
-    """Return how many runs a store has of each cell, and the accuracies that queries give."""
-    runs = search_runs(*open_experiments(uri, "siege"), "tags.`dcs.kind` = 'cell'")
+    """Return how many runs a store has of each cell, and the accuracies of finished ones."""
+    runs = runs_of(uri, "siege")
     number = Counter(str(each.data.tags["dcs.cell_key"]) for each in runs)
-    frame = queries.cells(uri, "siege")
-    finished = frame[frame["status"] == "FINISHED"]
-    return number, dict(zip(finished["cell_key"], finished["test/accuracy"], strict=True))
+    return number, {
+        each.data.tags["dcs.cell_key"]: each.data.metrics["test/accuracy"]
+        for each in runs
+        if each.info.status == "FINISHED"
+    }
 
 
 def trials_of(output: Path) -> dict[str, list[Any]]:

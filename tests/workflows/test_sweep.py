@@ -10,13 +10,12 @@ import pytest
 
 from dcs.evaluation.metrics import METRICS
 from dcs_tracking import CellRecord
-from dcs_tracking.store import queries
-from dcs_tracking.store.client import open_experiments, search_runs
 from dcs_workflows.cluster.connect import place
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep
 from dcs_workflows.study.cell import failed_record
 from tests.faults.sweeps import poison, results, sweep
+from tests.tracking.cells import runs_of
 from tests.workflows.conftest import QUICK, biased_table, swept
 
 CONFIG = SweepConfig(
@@ -63,10 +62,10 @@ def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
             assert dcs.metrics[f"test/{name}_low"] <= dcs.metrics[f"test/{name}"]
             assert icl.metrics[f"test/{name}"] == dcs.metrics[f"uncorrected/test/{name}"]
     uri = f"sqlite:///{output / 'mlflow.db'}"
-    cells = queries.cells(uri, CONFIG.name)
-    assert sorted(cells["cell_key"]) == sorted(record.key for record in records)
-    assert set(cells["status"]) == {"FINISHED"} == {record.status for record in records}
-    scored = search_runs(*open_experiments(uri, CONFIG.name), "tags.`dcs.kind` = 'scoring'")
+    cells, scored = (runs_of(uri, CONFIG.name, kind) for kind in ("cell", "scoring"))
+    keys = sorted(run.data.tags["dcs.cell_key"] for run in cells)
+    assert keys == sorted(record.key for record in records)
+    assert {run.info.status for run in cells} == {"FINISHED"} == {r.status for r in records}
     assert len({run.data.tags["dcs.table_key"] for run in scored}) == 4
 
 

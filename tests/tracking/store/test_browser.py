@@ -44,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cells(runs: Path) -> list[StoredCell]:
-    return stored_cells(default_tracking_uri(runs), EXPERIMENT, archive=Archive(runs))
+    return stored_cells(runs, EXPERIMENT)
 
 
 @pytest.fixture(scope="module")

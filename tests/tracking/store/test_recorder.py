@@ -190,7 +190,7 @@ def test_a_deleted_experiment_is_named_and_restored(output: Path, uri: str) -> N
     (report,) = sync(output)
     assert "deleted in MLflow" in report.message and "--restore" in report.message
     assert sync(output, restore=True) == ()
-    assert len(stored_cells(uri, "demo")) == 2
+    assert len(content()[1]) == 2
 
 
 def test_a_moved_folder_is_not_made_again(output: Path, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_moved_folder_is_not_made_again(output: Path, tmp_path: Path) -> None:
         assert "was moved or copied" in report.message
         assert str(moved / "mlflow.db") in report.message
         store = f"sqlite:///{moved}/mlflow.db"
-        cell = stored_cells(store, "demo", archive=Archive(moved))[0]
+        cell = stored_cells(moved, "demo")[0]
         cell = replace(cell, record=make_cell(2))
         for write in (
             partial(log_report, store, "demo", "page"),
@@ -388,8 +388,9 @@ def test_runs_that_cannot_be_noted_are_pending_and_noted_by_sync(
     assert (report.pending, report.complete) == (2, False)
     assert os.strerror(errno.ENOSPC) in report.message
     assert not any(each.pending for each in sync(output))
-    found = stored_cells(uri, "demo", archive=Archive(output))
-    assert [cell.run_id for cell in found] == [c.run_id for c in stored_cells(uri, "demo")]
+    found = {cell.record.key: cell.run_id for cell in stored_cells(output, "demo")}
+    told = runs("demo", "cell")
+    assert found == dict(zip(told["tags.dcs.cell_key"], told["run_id"], strict=True))
 
 
 def test_a_noted_run_that_was_deleted_is_recorded_again(output: Path, uri: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from dcs.schemes import apply
-from dcs_tracking.store.queries import stored_cells
+from dcs_tracking.store.queries import find_cell
 from dcs_tracking.store.serving import log_cell_scheme, save_model
 from tests.tracking.cells import SCHEME, recorded
 
@@ -44,7 +44,7 @@ def test_what_is_no_probability_is_refused(folder: Path) -> None:
 
 def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:
     recorded(output, 1)
-    (cell,) = stored_cells(uri, "demo")
+    cell = find_cell(output, "cell0001")
     client = mlflow.MlflowClient()
     (model,) = client.search_logged_models([cell.experiment_id])
     for copy in output.rglob("scheme.json"):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -37,26 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GREY, LIGHT, ACCENT = "#8a96a3", "#d9dee3", "#b0204f"
-_STYLE: Final[dict[Any, Any]] = {
-    "figure.dpi": 150,
-    "font.size": 9,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": "medium",
-    "grid.color": "whitesmoke",
-    "legend.frameon": False,
-    "lines.markeredgecolor": "white",
-    "lines.markersize": 7,
-    # Names of classes are literal, also $5 - $10.
-    "text.parse_math": False,
-    # Keep text as text: it can be searched, and the file is a third of the size.
-    "svg.fonttype": "none",
-    "svg.hashsalt": "dcs",
-}
+_STYLE: Final = Path(__file__).parents[1] / "templates" / "figures.mplstyle"
 
 #: Maximum number of characters per line of a panel title.
 _MAX_TITLE_WIDTH = 56
@@ -70,7 +52,7 @@ def styled() -> Iterator[None]:
     """Draw in the common style; also a decorator, ``@styled()``."""
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(fname=_STYLE):
         yield
 
 

@@ -21,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass, url2pathname
 
 from filelock import FileLock
 
-from dcs.errors import ConfigError, TrackingError, one_line, unknown
+from dcs.errors import ConfigError, TrackingError, one_line
 from dcs.errors import redact as redact_text
 from dcs.io import atomic_path
 from dcs_tracking.store.views import CLASSICAL
@@ -338,18 +338,7 @@ def open_store(tracking_uri: str, *, create: bool = False) -> MlflowClient:
         raise TrackingError(f"tracking store {redact(uri)} cannot be used: {error}") from error
 
 
-def open_experiments(tracking_uri: str, name: str | None = None) -> tuple[MlflowClient, list[str]]:
-    """Open a store and return it with the ids of its experiments, or that of one of them."""
-    client = open_store(tracking_uri)
-    found = list(client.search_experiments())
-    if name is not None:
-        if (named := _usable_experiment(client, name)) is None:
-            raise unknown("experiment", name, [each.name for each in found])
-        found = [named]
-    return client, [str(each.experiment_id) for each in found]
-
-
-def _usable_experiment(client: MlflowClient, name: str) -> Experiment | None:
+def usable_experiment(client: MlflowClient, name: str) -> Experiment | None:
     """Return an experiment of a store, or None.
 
     Raises
@@ -393,7 +382,7 @@ def make_experiment(
     """
     from mlflow.exceptions import MlflowException
 
-    experiment = _usable_experiment(client, name)
+    experiment = usable_experiment(client, name)
     place = _artifact_location(client.tracking_uri, output, name)
     if experiment is None:
         try:

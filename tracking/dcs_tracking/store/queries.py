@@ -1,36 +1,36 @@
-"""Cells read back from a store, with their runs."""
+"""Cells of an output folder, with their runs; and what commands ask of a store besides."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from dcs.errors import TrackingError, one_line, unknown
+from dcs.errors import TrackingError, unknown
 from dcs.evaluation.metrics import metric_of
 from dcs_tracking import schema
 from dcs_tracking.archive import Archive, Sweep
-from dcs_tracking.records import CellRecord, StoredCell
+from dcs_tracking.records import StoredCell
 from dcs_tracking.results.cells import MEASURES
 from dcs_tracking.store import views
-from dcs_tracking.store.client import open_experiments, open_store, search_runs, store_name
+from dcs_tracking.store.client import (
+    open_store,
+    resolve_tracking_uri,
+    search_runs,
+    store_name,
+    usable_experiment,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-T = TypeVar("T")
-
 _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 
 # These metrics are columns even if no cell has finished: notebooks access them by name.
 FIGURES = tuple(f"test/{name}" for name in MEASURES)
-
-#: Key, run id and name of a cell.
-_Names = tuple[str | None, str | None, str | None]
 
 _RUN = ("run_id", "cell_key", "status", "name", "sweep", "experiment_id")
 
@@ -38,22 +38,21 @@ CELL_COLUMNS = (*_RUN, *_IDENTITY, "started", "seconds", *FIGURES)
 
 _TYPES = {"started": "datetime64[ms, UTC]"} | dict.fromkeys(("seconds", *FIGURES), "float64")
 
-_CELLS = schema.tagged({schema.KIND: schema.KIND_CELL})
-
 
 def cells(
-    tracking_uri: str, experiment: str | None = None, *, archive: Archive | None = None
+    output: Path | str, sweep: str | None = None, *, tracking_uri: str | None = None
 ) -> pd.DataFrame:
-    """Return the cells of an experiment, one row each, oldest first.
+    """Return the cells of an output folder, one row each, oldest first.
 
     Parameters
     ----------
-    tracking_uri : str
-        Tracking URI of the store.
-    experiment : str, optional
-        Name of the experiment (the sweep); by default all experiments.
-    archive : Archive, optional
-        Output folder, whose sweeps are read from disk; only others are read from the store.
+    output : path or str
+        Output folder of the sweeps.
+    sweep : str, optional
+        Name of a sweep; by default all of the folder.
+    tracking_uri : str, optional
+        Store whose runs are meant; see `store_of`. It is not asked: the folder knows which cells
+        are recorded where.
 
     Returns
     -------
@@ -61,38 +60,54 @@ def cells(
         ``run_id``, ``cell_key``, ``status``, ``name``, ``sweep``, ``experiment_id``, ``model``,
         ``task``, ``shots``, ``seed``, ``method``, ``objective``, ``optimization_size``,
         ``started``, ``seconds``, ``test/accuracy``, ``test/cobias``, even without any cell; then
-        the other metrics of the cells, from disk all of their records, such as the bounds
-        of the 95 % interval ``test/accuracy_low`` and ``test/accuracy_high`` and the p-value
-        ``test/accuracy_p`` of no difference to uncorrected; and their parameters as
-        ``params.<name>``. Without a ``run_id`` is a cell of the folder that is not known to be
-        recorded in the store.
+        the other metrics of the cells, such as the bounds of the 95 % interval
+        ``test/accuracy_low`` and ``test/accuracy_high`` and the p-value ``test/accuracy_p`` of no
+        difference to uncorrected; and their parameters as ``params.<name>``. A cell that is not
+        known to be recorded in the store has no ``run_id``.
 
     Raises
     ------
+    dcs.errors.ConfigError
+        Raised if the folder has no sweep of this name.
     dcs.errors.TrackingError
-        Raised if the experiment does not exist or was deleted, or the store cannot be opened.
+        Raised if the folder has no sweep at all.
     """
     import pandas as pd
 
-    found = _on_disk(archive, tracking_uri, experiment)
-    rows = [_row_of_record(*each) for each in found]
-    if not rows:
-        rows = [_row_of_run(run) for run in _cell_runs(tracking_uri, experiment)[1]]
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame([_row(*each) for each in _stored(output, sweep, tracking_uri)])
     others = [name for name in frame if name not in CELL_COLUMNS]
     # The types must not depend on the number of rows.
     return frame.reindex(columns=[*CELL_COLUMNS, *others]).astype(_TYPES)
 
 
-def _on_disk(
-    archive: Archive | None, tracking_uri: str, experiment: str | None = None
+def _stored(
+    output: Path | str, name: str | None, tracking_uri: str | None
 ) -> list[tuple[Sweep, StoredCell]]:
-    if archive is None:
-        return []
-    return archive.stored(experiment, store_name(tracking_uri, archive.output))
+    """Return the cells of the sweeps of a name, and the sweep of each."""
+    archive = Archive(output)
+    names = list(dict.fromkeys(sweep.experiment for sweep in archive.sweeps()))
+    if not names:
+        raise TrackingError(
+            f"{archive.output}: contains no sweep; check --runs, or run dcs quickstart, dcs tune "
+            "or dcs sweep first"
+        )
+    if name not in (None, *names):
+        raise unknown(f"sweep in {archive.output}:", name, names)
+    return archive.stored(name, store_name(store_of(output, tracking_uri), output))
 
 
-def _row_of_record(sweep: Sweep, cell: StoredCell) -> dict[str, Any]:
+def store_of(output: Path | str, tracking_uri: str | None = None) -> str:
+    """Return the URI of the store of an output folder; a password in it is not known.
+
+    By default it is the one that all sweeps of the folder were recorded in.
+    """
+    if tracking_uri is None:
+        stores = {sweep.tracking_uri for sweep in Archive(output).sweeps()}
+        tracking_uri = stores.pop() if len(stores) == 1 else None
+    return resolve_tracking_uri(tracking_uri, output)
+
+
+def _row(sweep: Sweep, cell: StoredCell) -> dict[str, Any]:
     record = cell.record
     params = schema.as_params(views.cell_params(record, sweep.varied))
     identity = views.identity_of(record)
@@ -109,37 +124,6 @@ def _row_of_record(sweep: Sweep, cell: StoredCell) -> dict[str, Any]:
         "started": record.started_ms,
         "seconds": (record.finished_ms - record.started_ms) / 1000,
     }
-
-
-def _row_of_run(run: Run) -> dict[str, Any]:
-    tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
-    return {
-        **run.data.metrics,
-        **{f"params.{name}": value for name, value in run.data.params.items()},
-        "run_id": run.info.run_id,
-        "cell_key": tags.get(schema.CELL_KEY),
-        "status": run.info.status,
-        "name": run.info.run_name,
-        "sweep": tags.get(schema.SWEEP),
-        "experiment_id": str(run.info.experiment_id),
-        **{name: tags.get(f"dcs.{name}") for name in _IDENTITY},
-        "started": start,
-        "seconds": None if end is None else (end - start) / 1000,
-    }
-
-
-def _cell_runs(tracking_uri: str, experiment: str | None = None) -> tuple[MlflowClient, list[Run]]:
-    """Return a store and its runs of cells, oldest first, by default of all experiments.
-
-    Of a cell that several drivers wrote it is one run, a finished one if there is one.
-    """
-    client, ids = open_experiments(tracking_uri, experiment)
-    rank = {"FINISHED": 0, "FAILED": 1}
-    kept: dict[tuple[str, str], Run] = {}
-    for run in sorted(search_runs(client, ids, _CELLS), key=lambda r: rank.get(r.info.status, 2)):
-        key = run.data.tags.get(schema.CELL_KEY, run.info.run_id)
-        kept.setdefault((run.info.experiment_id, key), run)
-    return client, sorted(kept.values(), key=lambda run: run.info.start_time)
 
 
 def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -164,93 +148,58 @@ def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def stored_cells(
-    tracking_uri: str, experiment: str, *, archive: Archive | None = None
+    output: Path | str, sweep: str, *, tracking_uri: str | None = None
 ) -> list[StoredCell]:
-    """Return the finished and failed cells of an experiment, oldest first.
+    """Return the finished and failed cells of a sweep, oldest first, without search and scheme.
 
-    Parameters
-    ----------
-    tracking_uri : str
-        Tracking URI of the store.
-    experiment : str
-        Name of the experiment (the sweep).
-    archive : Archive, optional
-        Output folder, whose sweeps are read from disk, without search and scheme of each cell.
-
-    Raises
-    ------
-    dcs.errors.TrackingError
-        Raised if the experiment does not exist or has no cells, or the store cannot be opened.
+    Parameters and errors are those of `cells`; a sweep without cells is a `TrackingError`, too.
     """
-    cells = [cell for _, cell in _on_disk(archive, tracking_uri, experiment)]
-    if not cells:
-        client, runs = _cell_runs(tracking_uri, experiment)
-        ended = (run for run in runs if run.info.status in ("FINISHED", "FAILED"))
-        cells = [_download_cell(client, run) for run in ended]
-    if not cells:
-        raise TrackingError(
-            f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are not "
-            "recorded yet"
-        )
-    return cells
+    found = [cell for _, cell in _stored(output, sweep, tracking_uri)]
+    if not found:
+        raise TrackingError(f"sweep {sweep!r} has no finished cells; run it again")
+    return found
 
 
-def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -> StoredCell:
+def find_cell(output: Path | str, name: str, *, tracking_uri: str | None = None) -> StoredCell:
     """Return the cell with a user-specified name.
 
     Parameters
     ----------
-    tracking_uri : str
-        Tracking URI of the store.
+    output, tracking_uri
+        As in `cells`.
     name : str
         A cell key or run id, or a prefix of one; or the name of a run.
-    archive : Archive, optional
-        Output folder, which is searched first.
 
     Raises
     ------
     dcs.errors.TrackingError
         Raised if no cell or several cells match.
     """
-    on_disk: dict[_Names, StoredCell] = {
-        (cell.record.key, cell.run_id, views.cell_name(cell.record, sweep.varied)): cell
-        for sweep, cell in _on_disk(archive, tracking_uri)
-    }
-    if archive is not None and (cell := _named(on_disk, name)):
-        return replace(cell, record=archive.read(cell.record.key))
-    client, runs = _cell_runs(tracking_uri)
-    recorded: dict[_Names, Run] = {
-        (run.data.tags.get(schema.CELL_KEY), str(run.info.run_id), run.info.run_name): run
-        for run in runs
-    }
-    if run := _named(recorded, name):
-        return _download_cell(client, run)
-    raise TrackingError(f"run {name!r}: no cell has this key, run id or name; see `dcs runs`")
-
-
-def _named(found: Mapping[_Names, T], name: str) -> T | None:
-    """Return which of the cells, by key, run id and name, a user means; None for none.
-
-    Several sweeps may have the same cell, with the same record.
-    """
-    named = [
-        each
-        for each in found
-        if name and (each[2] == name or any(own and own.startswith(name) for own in each[:2]))
-    ]
-    if len({key for key, _, _ in named}) > 1:
-        known = ", ".join(f"{key} ({run})" for key, _, run in named[:5])
+    # Several sweeps may have the same cell, with the same record.
+    named: dict[str, StoredCell] = {}
+    for sweep, cell in _stored(output, None, tracking_uri):
+        begins = any(own and own.startswith(name) for own in (cell.record.key, cell.run_id))
+        if name and (begins or views.cell_name(cell.record, sweep.varied) == name):
+            named[cell.record.key] = cell
+    if not named:
+        raise TrackingError(f"run {name!r}: no cell has this key, run id or name; see `dcs runs`")
+    if len(named) > 1:
+        known = ", ".join(f"{key} ({cell.run_id})" for key, cell in [*named.items()][:5])
         raise TrackingError(
             f"run {name!r}: {len(named)} cells have this key, run id or name ({known}); "
             "`dcs runs` lists all of them"
         )
-    return found[named[-1]] if named else None
+    (cell,) = named.values()
+    return replace(cell, record=Archive(output).read(cell.record.key))
 
 
 def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
     """Log a report to the newest parent run of its sweep and return that run, or None."""
-    client, ids = open_experiments(tracking_uri, experiment)
-    runs = list(search_runs(client, ids, schema.tagged({schema.KIND: schema.KIND_SWEEP})))
+    client = open_store(tracking_uri)
+    if (found := usable_experiment(client, experiment)) is None:
+        raise unknown("experiment", experiment, [e.name for e in client.search_experiments()])
+    where = schema.tagged({schema.KIND: schema.KIND_SWEEP})
+    runs = list(search_runs(client, [found.experiment_id], where))
     if runs:
         client.log_text(runs[-1].info.run_id, page, schema.REPORT_FILE)
     return runs[-1] if runs else None
@@ -277,18 +226,3 @@ def newest_links(tracking_uri: str, ui: str) -> dict[str, str]:
         if links := views.view_links(experiment.experiment_id, experiment.tags, f"{ui}/#"):
             return links
     return {}
-
-
-def _download_cell(client: MlflowClient, run: Run) -> StoredCell:
-    run_id = str(run.info.run_id)
-    source = f"{schema.CELL_FILE} of run {run_id}"
-    try:
-        with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
-            path = client.download_artifacts(run_id, schema.CELL_FILE, folder)
-            record = CellRecord.from_json(Path(path).read_text(encoding="utf-8"), source=source)
-    except Exception as error:  # MLflow, requests, the disk and records have no common class.
-        raise TrackingError(
-            f"{source} cannot be read ({one_line(error)}); give the output folder of the sweep "
-            "with --runs, or delete the run in MLflow"
-        ) from error
-    return StoredCell(record, run_id, str(run.info.experiment_id))

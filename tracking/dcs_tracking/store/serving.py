@@ -15,7 +15,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import schema
 from dcs_tracking.records import StoredCell, now_ms
 from dcs_tracking.results.cells import has_chosen
-from dcs_tracking.store.client import make_experiment, open_experiments, open_store
+from dcs_tracking.store.client import make_experiment, open_store, usable_experiment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -194,12 +194,12 @@ def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
             f"run {cell.run_id} has no scheme to serve; give a run of a method that searches for "
             "a scheme"
         )
-    experiment = open_store(tracking_uri).get_experiment(cell.experiment_id)
-    client, (experiment_id,) = open_experiments(tracking_uri, experiment.name)
+    client = open_store(tracking_uri)
+    usable_experiment(client, client.get_experiment(cell.experiment_id).name)
     return log_model(
         client,
         CorrectionScheme.from_dict(record.scheme),
-        experiment_id=experiment_id,
+        experiment_id=cell.experiment_id,
         name=record.key,
         run_id=cell.run_id,
     )

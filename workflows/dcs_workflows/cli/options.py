@@ -181,32 +181,17 @@ def place(output: Path, tracking_uri: str | None) -> str:
 
 def ui_command(output: Path, tracking_uri: str | None) -> str:
     """Return the command that opens MLflow, or ``MLflow's server`` if the store is a server."""
+    from dcs_tracking import queries
     from dcs_tracking.store.client import has_server
 
-    if has_server(store_of(output, tracking_uri)):
+    if has_server(queries.store_of(output, tracking_uri)):
         return "MLflow's server"
     return f"dcs ui {place(output, tracking_uri)}"
-
-
-def store_of(folder: Path, tracking_uri: str | None) -> str:
-    """Return the URI of the store of an output folder; a password in it is not known.
-
-    By default it is the one that all sweeps of the folder were recorded in.
-    """
-    from dcs_tracking import Archive
-    from dcs_tracking.store.client import resolve_tracking_uri
-
-    if tracking_uri is None:
-        stores = {sweep.tracking_uri for sweep in Archive(folder).sweeps()}
-        tracking_uri = stores.pop() if len(stores) == 1 else None
-    return resolve_tracking_uri(tracking_uri, folder)
 
 
 def recorded(
     find: Callable[..., _Found], name: str | None, folder: Path, tracking_uri: str | None
 ) -> _Found:
-    """Return what a function of `dcs_tracking.queries` finds in an output folder and its store."""
-    from dcs_tracking import Archive
-
+    """Return what a function of `dcs_tracking.queries` finds in an output folder."""
     with console.status("reading the runs"):
-        return find(store_of(folder, tracking_uri), name, archive=Archive(folder))
+        return find(folder, name, tracking_uri=tracking_uri)

@@ -59,7 +59,7 @@ def report(
     from dcs_tracking.results.sweep_tables import table_files
     from dcs_tracking.store import client, queries
 
-    uri = options.store_of(runs, tracking_uri)
+    uri = queries.store_of(runs, tracking_uri)
     stored, title = _pooled(experiments[::-1], runs, tracking_uri), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
     unlogged: DCSError | None = None
@@ -112,13 +112,13 @@ def ui(
 
     Example: `dcs ui --output dcs-runs --port 5001`
     """
+    from dcs_tracking.store import queries
     from dcs_tracking.store.client import ui_arguments
-    from dcs_tracking.store.queries import newest_links
 
-    uri, here = options.store_of(runs, tracking_uri), f"http://127.0.0.1:{port}"
+    uri, here = queries.store_of(runs, tracking_uri), f"http://127.0.0.1:{port}"
     command = ui_arguments(uri, port=port)
     with console.status("reading the runs"):
-        links = newest_links(uri, here)
+        links = queries.newest_links(uri, here)
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise ConfigError(f"--port {port}: in use, perhaps by another dcs ui; choose another")
@@ -156,7 +156,7 @@ def runs(
     from dcs_tracking.store import queries
     from dcs_tracking.store.client import run_link
 
-    uri = options.store_of(output, tracking_uri)
+    uri = queries.store_of(output, tracking_uri)
     found = options.recorded(queries.cells, sweep, output, tracking_uri)
     if sort is not None:
         found = queries.best_first(found, sort)
@@ -261,7 +261,7 @@ def rm(
                 locks.callback(archive.lock(sweep).release)
         keys = archive.own_keys(sweeps) if record is None else [record.key]
         studies = _stored_studies(runs, keys)
-        store = client.open_store(options.store_of(runs, tracking_uri))
+        store = client.open_store(queries.store_of(runs, tracking_uri))
         experiments = [str(each.experiment_id) for each in store.search_experiments()]
         tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps] or [{CELL_KEY: keys[0]}]
         count = sum(queries.delete_runs(store, experiments, tagged(each)) for each in tags)
@@ -306,7 +306,7 @@ def register(
     from dcs_tracking.store import client, queries, serving
 
     serving.check_registered_names(name, alias)
-    uri = options.store_of(runs, tracking_uri)
+    uri = queries.store_of(runs, tracking_uri)
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
         folder = Path(run).absolute().parent
