@@ -8,11 +8,11 @@ import os
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -301,25 +301,28 @@ class Recorder:
         return self._report
 
     def _run(self) -> None:
-        while True:
-            try:
-                self._open()
-                while self._wait_for_work():
-                    self._send()
-                self._end_sweep()
-                return
-            except Exception as error:
-                # A failure of the recording must not stop the sweep.
-                _log_failure("recording failed", error)
-                self._report_unavailable(error)
-            if self._stop is None:
-                self._drain_queue(_RETRY_SECONDS)
-            elif self._may_return and not self._is_time_up:
-                time.sleep(_RETRY_SECONDS_AT_END)
-            else:
-                self._drain_queue(0.0)
-                self._save_status(self._stop[0])
-                return
+        # Its threads are daemons: a request that is never answered must not keep the process. They
+        # stay, because each keeps the memory of the largest answer that it has read.
+        with ThreadPool(self._writers) as pool:
+            while True:
+                try:
+                    self._open()
+                    while self._wait_for_work():
+                        self._send(pool)
+                    self._end_sweep()
+                    return
+                except Exception as error:
+                    # A failure of the recording must not stop the sweep.
+                    _log_failure("recording failed", error)
+                    self._report_unavailable(error)
+                if self._stop is None:
+                    self._drain_queue(_RETRY_SECONDS)
+                elif self._may_return and not self._is_time_up:
+                    time.sleep(_RETRY_SECONDS_AT_END)
+                else:
+                    self._drain_queue(0.0)
+                    self._save_status(self._stop[0])
+                    return
 
     def _drain_queue(self, seconds: float) -> None:
         """Move keys out of the queue for some seconds, or until the sweep ends."""
@@ -353,26 +356,20 @@ class Recorder:
             self._error = None
         return self._runs
 
-    def _send(self) -> None:
+    def _send(self, pool: ThreadPool) -> None:
         """Write the pending cells to the store, up to the first failure."""
-        runs, left = self._open(), deque(self._unsent)
+        runs = self._open()
         failed: dict[str, Exception] = {}
 
-        def write() -> None:
-            while left and not failed and not self._is_time_up:
-                with suppress(IndexError):  # Another thread took the last key.
-                    key = left.popleft()
-                    try:
-                        self._send_one(runs, key)
-                    except Exception as error:
-                        failed[key] = error
+        def write(key: str) -> None:
+            if failed or self._is_time_up:
+                return
+            try:
+                self._send_one(runs, key)
+            except Exception as error:
+                failed[key] = error
 
-        # Daemons: a request that is never answered must not keep the process.
-        threads = [threading.Thread(target=write, daemon=True) for _ in range(self._writers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        pool.map(write, [*self._unsent], chunksize=1)
         for key, error in failed.items():
             _log_failure(f"cell {key} could not be recorded", error)
             # Raises if the store is unavailable; otherwise the record failed.
