@@ -6,7 +6,6 @@ A journal is kept as long as the record of its cell.
 from __future__ import annotations
 
 import fcntl
-import json
 import threading
 import time
 import warnings
@@ -19,14 +18,14 @@ from typing import Any, Final, Literal
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from dcs.errors import DCSError, reason, redact
-from dcs.io import atomic_write_text, naming
+from dcs.io import atomic_path, naming
 from dcs_tracking.environment import source_digest
 from dcs_workflows.plan import MEMORY
 
@@ -203,26 +202,15 @@ def _open_database(address: str) -> BaseStorage:
 def collect_studies(studies: Iterable[StoredStudy], path: Path) -> int:
     """Write the studies that exist to one journal, for optuna-dashboard; return their number."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    lines = _Lines()
-    storage = JournalStorage(lines)
     found = [stored for stored in studies if stored.exists]
-    for stored in found:
-        with stored.storage_errors():
-            optuna.copy_study(
-                from_study_name=stored.name, from_storage=stored.storage, to_storage=storage
-            )
-    atomic_write_text(path, "".join(json.dumps(log) + "\n" for log in lines.logs))
+    with atomic_path(path) as file:
+        storage = StoredStudy("", file).storage
+        for stored in found:
+            name, read = stored.name, InMemoryStorage()
+            with stored.storage_errors():
+                optuna.copy_study(
+                    from_study_name=name, from_storage=stored.storage, to_storage=read
+                )
+            # Not in the same step: a full disk is no failure of the study's storage.
+            optuna.copy_study(from_study_name=name, from_storage=read, to_storage=storage)
     return len(found)
-
-
-class _Lines(BaseJournalBackend):
-    """The lines of a journal in memory: on disk each of them would be flushed."""
-
-    def __init__(self) -> None:
-        self.logs: list[dict[str, Any]] = []
-
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # noqa: D102
-        return iter(self.logs[log_number_from:])
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:  # noqa: D102
-        self.logs += logs
