@@ -88,9 +88,9 @@ _AXES: Final = _axes_model()
 
 
 def _check_axes(value: Any) -> dict[str, tuple[Any, ...]]:
+    given = _AXES.model_validate(value)
     # In the order of the settings, not in that of the file.
-    given: dict[str, Any] = _AXES.model_validate(value).model_dump(exclude_unset=True)
-    return given
+    return {name: getattr(given, name) for name in ABLATED if name in given.model_fields_set}
 
 
 #: Values of tuner settings by name.
