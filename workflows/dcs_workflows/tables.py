@@ -194,10 +194,13 @@ def _read_members(
 ) -> tuple[dict[str, Rows], list[str]]:
     """Return tables of the same rows by split, and what is to be said about them."""
     read = {name: _opened(each, reading) for name, each in members.items()}
-    own = {name: {p: each.table for p, each in parts.items()} for name, parts in read.items()}
+    own = {
+        name: {split: each.table for split, each in parts.items()} for name, parts in read.items()
+    }
     tables = matched_tables(own)
-    for part in tables if len(read) > 1 else ():
-        refuse_other_texts({name: texts_by_id(parts[part]) for name, parts in read.items()})
+    if len(read) > 1:
+        for split in tables:
+            refuse_other_texts({name: texts_by_id(parts[split]) for name, parts in read.items()})
     remarks = [each.remark for parts in read.values() for each in parts.values() if each.remark]
     for name, whole in own.items():
         total, kept = (sum(each.n_rows for each in rows.values()) for rows in (whole, tables))
