@@ -316,7 +316,7 @@ class SweepPlan:
         list of Cell
             The cells of all its sources.
         """
-        return cells_of(self.sources[key], self.variants, self.tables[key].digests or {})
+        return cells_of(self.sources[key], self.variants, self.tables[key].digests)
 
     def cells_after(self, key: str, ready: Container[str]) -> dict[str, list[Cell]]:
         """Return the cells that can be computed once a table exists, by key.
@@ -543,14 +543,11 @@ def plan_sweep(
 def _plan_requests(plan: SweepPlan) -> None:
     """Add the tables to be scored to a plan, and the ensembles of them."""
     known = dict[Any, Any]()
-    # Without demonstrations, all seeds share one table.
-    firsts: dict[str, TableRequest] = {}
-    stored: dict[TableRequest, StoredTables] = {}
     for request in table_requests(plan.config):
         key = request_key(request, known=known)
-        first = firsts.setdefault(key, request)
-        stored[first] = StoredTables(plan.output, key)
-        plan.add(key, request, stored[first])
+        plan.add(key, request, StoredTables(plan.output, key))
+    # Without demonstrations, all seeds share one table.
+    stored: dict[Any, Any] = {same[0]: plan.tables[key] for key, same in plan.sources.items()}
     for over in plan.config.ensemble:
         for group, drawn in grouped_over([*stored], over):
             members = {request.label: stored[request] for request in group}

@@ -23,6 +23,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from dcs.data import reader
 from dcs.data.columns import Reading
 from dcs.data.reader import open_sources, refuse_other_texts, source_files, texts_by_id
 from dcs.data.splits import stratified_split
@@ -192,39 +193,37 @@ def _read_members(
     members: Mapping[str, Paths], reading: Reading
 ) -> tuple[dict[str, Rows], list[str]]:
     """Return tables of the same rows by split, and what is to be said about them."""
-    read = {name: _read_member(each, reading) for name, each in members.items()}
-    tables = matched_tables({name: own for name, (own, _, _) in read.items()})
-    for part in tables:
-        refuse_other_texts({name: texts[part] for name, (_, _, texts) in read.items()})
-    remarks = [line for _, lines, _ in read.values() for line in lines]
-    for name, (own, _, _) in read.items():
-        total, kept = (sum(each.n_rows for each in rows.values()) for rows in (own, tables))
+    read = {name: _opened(each, reading) for name, each in members.items()}
+    own = {
+        name: {split: each.table for split, each in parts.items()} for name, parts in read.items()
+    }
+    tables = matched_tables(own)
+    if len(read) > 1:
+        for split in tables:
+            refuse_other_texts({name: texts_by_id(parts[split]) for name, parts in read.items()})
+    remarks = [each.remark for parts in read.values() for each in parts.values() if each.remark]
+    for name, whole in own.items():
+        total, kept = (sum(each.n_rows for each in rows.values()) for rows in (whole, tables))
         if kept < total:
             remarks.append(f"{name}: {total - kept} of {total} rows left out: not in all tables")
     return tables, remarks
 
 
-def _read_member(
-    paths: Sequence[Path], reading: Reading
-) -> tuple[dict[str, ProbabilityTable], tuple[str, ...], dict[str, Any]]:
-    """Return the tables of a source by split, what is to be said about them, and their texts."""
+def _opened(paths: Paths, reading: Reading) -> dict[str, reader.Source]:
+    """Return the uncorrected rows of a source by split, as they are now."""
     files = [each for path in paths for each in (path.iterdir() if path.is_dir() else [path])]
     stamps = [(file, file.stat()) for file in sorted(files) if file.is_file()]
     state = tuple((file, stat.st_mtime_ns, stat.st_size) for file, stat in stamps)
-    return _read_once(tuple(paths), reading, state)
+    return _opened_once(paths, reading, state)
 
 
 # Read for the plan, for the cells and for what is shown, but parsed once unless it changes.
 @lru_cache(maxsize=4)
-def _read_once(
-    paths: Paths, reading: Reading, state: object
-) -> tuple[dict[str, ProbabilityTable], tuple[str, ...], dict[str, Any]]:
+def _opened_once(paths: Paths, reading: Reading, state: object) -> dict[str, reader.Source]:
     sources = open_sources(paths[0], reading, test=paths[1] if paths[1:] else None)
-    tables = {part: source.table for part, source in sources.items()}
-    for table in tables.values():
-        refuse_corrected(table, paths[0])
-    texts = {part: texts_by_id(source) for part, source in sources.items()}
-    return tables, tuple(each.remark for each in sources.values() if each.remark), texts
+    for source in sources.values():
+        refuse_corrected(source.table, paths[0])
+    return sources
 
 
 def refuse_corrected(table: ProbabilityTable, file: Path) -> None:
@@ -701,9 +700,9 @@ class StoredTables:
         return (scoring := self.scoring) is not None and not scoring.missing
 
     @property
-    def digests(self) -> Mapping[str, str] | None:
-        """Content hash of the rows of each split; None until the tables exist."""
-        return None if (scoring := self.scoring) is None else scoring.digests
+    def digests(self) -> Mapping[str, str]:
+        """Content hash of the rows of each split; none until the tables exist."""
+        return {} if (scoring := self.scoring) is None else scoring.digests
 
     def read(self) -> dict[str, ProbabilityTable]:
         """Return the optimization and the test rows.
@@ -714,7 +713,7 @@ class StoredTables:
             If a file does not exist, is damaged or has changed since it was scored; names it.
         """
         tables = {split: ProbabilityTable.read(file) for split, file in self.files.items()}
-        for split, digest in (self.digests or {}).items():
+        for split, digest in self.digests.items():
             if tables[split].digest != digest:
                 # Cells are keyed by the record, so their keys would not match the changed numbers.
                 raise TableError(
@@ -752,11 +751,9 @@ class JointTables:
         return all(each.complete for each in self.members.values())
 
     @property
-    def digests(self) -> Mapping[str, str] | None:
-        """Content hash of the rows of each split; None until all tables exist."""
-        parts = [*filter(None, (each.digests for each in self.members.values()))]
-        if len(parts) < len(self.members):
-            return None
+    def digests(self) -> Mapping[str, str]:
+        """Content hash of the rows of each split, of tables that all exist."""
+        parts = [each.digests for each in self.members.values()]
         return {str(split): joint_digest(part[split] for part in parts) for split in SPLITS}
 
     def read(self) -> dict[str, Rows]:

@@ -79,8 +79,6 @@ def compute_cell(cell: Cell, tables: Mapping[str, Rows], *, setup: Setup) -> Cel
         class_accuracies=class_accuracies,
         trials=fitted.trials,
         front=None if fitted.front is None else fitted.front.to_dict(),
-        status="FINISHED",
-        error=None,
         started_ms=started_ms,
         finished_ms=now_ms(),
         provenance=collect_provenance(tables=_describe(optimization, test), seeds=_seeds(cell)),

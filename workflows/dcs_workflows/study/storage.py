@@ -5,10 +5,7 @@ A journal is kept as long as the record of its cell.
 
 from __future__ import annotations
 
-import fcntl
-import json
 import threading
-import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,15 +15,16 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import optuna
+from filelock import FileLock, Timeout
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from dcs.errors import DCSError, reason, redact
-from dcs.io import atomic_write_text, naming
+from dcs.io import atomic_path, naming
 from dcs_tracking.environment import source_digest
 from dcs_workflows.plan import MEMORY
 
@@ -103,22 +101,19 @@ class StoredStudy:
     def _locked(self) -> Iterator[None]:
         """Hold the lock of the study, which the system releases when the process ends."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        until = time.monotonic() + _WAIT_SECONDS
-        with naming(self.file), self.file.open("ab+") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise StudyStorageError(
-                            f"study {self.name!r}: in use by another process, which holds a lock "
-                            f"on {self.file}; run the command again when that has ended"
-                        ) from None
-                    time.sleep(0.1)
-            # A full disk or a kill may have cut the last line, which nobody could read then.
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
+        # On the journal itself, which a lock by the mere existence of a file could not be.
+        lock = FileLock(self.file, timeout=_WAIT_SECONDS, fallback_to_soft=False)
+        with naming(self.file), ExitStack() as held:
+            try:
+                held.enter_context(lock)
+            except Timeout:
+                raise StudyStorageError(
+                    f"study {self.name!r}: in use by another process, which holds a lock "
+                    f"on {self.file}; run the command again when that has ended"
+                ) from None
+            with self.file.open("rb+") as file:
+                # A full disk or a kill may have cut the last line, which nobody could read then.
+                file.truncate(file.read().rfind(b"\n") + 1)
             yield
 
     def remove(self) -> None:
@@ -203,26 +198,15 @@ def _open_database(address: str) -> BaseStorage:
 def collect_studies(studies: Iterable[StoredStudy], path: Path) -> int:
     """Write the studies that exist to one journal, for optuna-dashboard; return their number."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    lines = _Lines()
-    storage = JournalStorage(lines)
     found = [stored for stored in studies if stored.exists]
-    for stored in found:
-        with stored.storage_errors():
-            optuna.copy_study(
-                from_study_name=stored.name, from_storage=stored.storage, to_storage=storage
-            )
-    atomic_write_text(path, "".join(json.dumps(log) + "\n" for log in lines.logs))
+    with atomic_path(path) as file:
+        storage = StoredStudy("", file).storage
+        for stored in found:
+            name, read = stored.name, InMemoryStorage()
+            with stored.storage_errors():
+                optuna.copy_study(
+                    from_study_name=name, from_storage=stored.storage, to_storage=read
+                )
+            # Not in the same step: a full disk is no failure of the study's storage.
+            optuna.copy_study(from_study_name=name, from_storage=read, to_storage=storage)
     return len(found)
-
-
-class _Lines(BaseJournalBackend):
-    """The lines of a journal in memory: on disk each of them would be flushed."""
-
-    def __init__(self) -> None:
-        self.logs: list[dict[str, Any]] = []
-
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # noqa: D102
-        return iter(self.logs[log_number_from:])
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:  # noqa: D102
-        self.logs += logs
