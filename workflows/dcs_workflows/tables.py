@@ -23,7 +23,6 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from dcs.data import reader
 from dcs.data.columns import Reading
 from dcs.data.reader import open_sources, refuse_other_texts, source_files, texts_by_id
 from dcs.data.splits import stratified_split
@@ -193,37 +192,39 @@ def _read_members(
     members: Mapping[str, Paths], reading: Reading
 ) -> tuple[dict[str, Rows], list[str]]:
     """Return tables of the same rows by split, and what is to be said about them."""
-    read = {name: _opened(each, reading) for name, each in members.items()}
-    own = {
-        name: {split: each.table for split, each in parts.items()} for name, parts in read.items()
-    }
-    tables = matched_tables(own)
-    if len(read) > 1:
-        for split in tables:
-            refuse_other_texts({name: texts_by_id(parts[split]) for name, parts in read.items()})
-    remarks = [each.remark for parts in read.values() for each in parts.values() if each.remark]
-    for name, whole in own.items():
-        total, kept = (sum(each.n_rows for each in rows.values()) for rows in (whole, tables))
+    read = {name: _read_member(each, reading) for name, each in members.items()}
+    tables = matched_tables({name: own for name, (own, _, _) in read.items()})
+    for part in tables:
+        refuse_other_texts({name: texts[part] for name, (_, _, texts) in read.items()})
+    remarks = [line for _, lines, _ in read.values() for line in lines]
+    for name, (own, _, _) in read.items():
+        total, kept = (sum(each.n_rows for each in rows.values()) for rows in (own, tables))
         if kept < total:
             remarks.append(f"{name}: {total - kept} of {total} rows left out: not in all tables")
     return tables, remarks
 
 
-def _opened(paths: Paths, reading: Reading) -> dict[str, reader.Source]:
-    """Return the uncorrected rows of a source by split, as they are now."""
+def _read_member(
+    paths: Sequence[Path], reading: Reading
+) -> tuple[dict[str, ProbabilityTable], tuple[str, ...], dict[str, Any]]:
+    """Return the tables of a source by split, what is to be said about them, and their texts."""
     files = [each for path in paths for each in (path.iterdir() if path.is_dir() else [path])]
     stamps = [(file, file.stat()) for file in sorted(files) if file.is_file()]
     state = tuple((file, stat.st_mtime_ns, stat.st_size) for file, stat in stamps)
-    return _opened_once(paths, reading, state)
+    return _read_once(tuple(paths), reading, state)
 
 
 # Read for the plan, for the cells and for what is shown, but parsed once unless it changes.
 @lru_cache(maxsize=4)
-def _opened_once(paths: Paths, reading: Reading, state: object) -> dict[str, reader.Source]:
+def _read_once(
+    paths: Paths, reading: Reading, state: object
+) -> tuple[dict[str, ProbabilityTable], tuple[str, ...], dict[str, Any]]:
     sources = open_sources(paths[0], reading, test=paths[1] if paths[1:] else None)
-    for source in sources.values():
-        refuse_corrected(source.table, paths[0])
-    return sources
+    tables = {part: source.table for part, source in sources.items()}
+    for table in tables.values():
+        refuse_corrected(table, paths[0])
+    texts = {part: texts_by_id(source) for part, source in sources.items()}
+    return tables, tuple(each.remark for each in sources.values() if each.remark), texts
 
 
 def refuse_corrected(table: ProbabilityTable, file: Path) -> None:

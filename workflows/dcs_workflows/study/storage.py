@@ -5,7 +5,9 @@ A journal is kept as long as the record of its cell.
 
 from __future__ import annotations
 
+import fcntl
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import optuna
-from filelock import FileLock, Timeout
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -101,19 +102,22 @@ class StoredStudy:
     def _locked(self) -> Iterator[None]:
         """Hold the lock of the study, which the system releases when the process ends."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        # On the journal itself, which a lock by the mere existence of a file could not be.
-        lock = FileLock(self.file, timeout=_WAIT_SECONDS, fallback_to_soft=False)
-        with naming(self.file), ExitStack() as held:
-            try:
-                held.enter_context(lock)
-            except Timeout:
-                raise StudyStorageError(
-                    f"study {self.name!r}: in use by another process, which holds a lock "
-                    f"on {self.file}; run the command again when that has ended"
-                ) from None
-            with self.file.open("rb+") as file:
-                # A full disk or a kill may have cut the last line, which nobody could read then.
-                file.truncate(file.read().rfind(b"\n") + 1)
+        until = time.monotonic() + _WAIT_SECONDS
+        with naming(self.file), self.file.open("ab+") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise StudyStorageError(
+                            f"study {self.name!r}: in use by another process, which holds a lock "
+                            f"on {self.file}; run the command again when that has ended"
+                        ) from None
+                    time.sleep(0.1)
+            # A full disk or a kill may have cut the last line, which nobody could read then.
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
             yield
 
     def remove(self) -> None:
