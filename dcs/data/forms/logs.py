@@ -3,7 +3,7 @@
 lm-evaluation-harness and lighteval log the log-likelihoods of the choices of a question given the
 prompt, which a softmax converts to class probabilities. Classes are the texts of the choices if
 all questions share them, otherwise their positions; a position that a question does not have
-(ARC, MMLU-Pro) has probability 0 there. Inspect logs the tokens of an answer.
+(ARC, MMLU-Pro) has probability 0 there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from string import ascii_uppercase
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from dcs.data.columns import PREFIX, Reading, cells_of
 from dcs.data.forms.plain import (
-    LONG,
     Form,
     Rows,
     natural,
@@ -142,22 +140,6 @@ def fill_missing(masses: NDArray[np.float64], returned: Collection[float]) -> ND
     return np.asarray(masses / masses.sum(), dtype=np.float64)
 
 
-def _token_rows(
-    frame: pd.DataFrame,
-    answers: Sequence[Mapping[str, float]],
-    tokens: Sequence[str],
-    told: Mapping[str, Any],
-) -> Rows:
-    """Return the rows in which a class is a token, with its share, and a remark on the others."""
-    masses = np.array([class_masses(each, tokens) for each in answers])
-    kept, lost = (np.flatnonzero(own) for own in (masses.any(axis=1), ~masses.any(axis=1)))
-    remark = f"{lost.size:,} failed rows are left out, the first is {lost[0]}" if lost.size else ""
-    shares = [fill_missing(masses[row], answers[row].values()) for row in kept.tolist()]
-    scores = [dict(zip(told["classes"], row.tolist(), strict=True)) for row in shares]
-    rows = with_scores(frame.iloc[kept].reset_index(drop=True), scores, told["classes"])
-    return Rows(rows, {**told, "values": "scores", "columns": None}, remark)
-
-
 _KEYS: Final = ("response", "body", "choices", "output")
 
 
@@ -193,16 +175,26 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
         likely = ",".join(sorted((text for text, _ in top.most_common(12)), key=natural))
         about = f"the classes have {np.median(shares):.2%} of the probability; " if shares else ""
         raise TableError(f"{about}name those among the likely tokens with --read classes={likely}")
+    answered = np.array([masses.any() for masses in found])
+    kept, failed = np.flatnonzero(answered).tolist(), np.flatnonzero(~answered)
+    scores = [
+        dict(zip(classes, fill_missing(found[row], first[row].values()).tolist(), strict=True))
+        for row in kept
+    ]
     rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
-    told = {"classes": classes} | ({"id": "custom_id"} if "custom_id" in frame else {})
-    rows = _token_rows(rest, first, classes, told)
-    remarks = [rows.remark, f"the classes have {np.mean(shares):.1%} of the probability"]
+    rows = with_scores(rest.iloc[kept].reset_index(drop=True), scores, classes)
+    told = {"classes": classes, "values": "scores", "columns": None}
+    told |= {"id": "custom_id"} if "custom_id" in frame else {}
+    remarks = [f"the classes have {np.mean(shares):.1%} of the probability"]
+    if failed.size:
+        lost = f"{failed.size:,} failed rows are left out, the first is {failed[0]}"
+        remarks.insert(0, lost)
     if guessed := sum(masses.any() and not masses.all() for masses in found):
         share = "likely tokens lack a class, which has a share of the rest"
         remarks.append(f"in {guessed:,} of {len(shares):,} answers the {share}")
     if absent:
         remarks.append(f"warning: {quoted(absent)} is among the likely tokens of no answer")
-    return replace(rows, remark="; ".join(filter(None, remarks)))
+    return Rows(rows, told, "; ".join(remarks))
 
 
 #: Share of the probability below which classes are tokens that the model was not about to write.
@@ -394,45 +386,5 @@ def _lighteval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
 LIGHTEVAL = Form("details of lighteval", _having("doc", "model_response"), _lighteval_rows)
 
 
-def _answer(scores: Any) -> str:
-    """Return the answer that a scorer parsed."""
-    found = [*scores.values()] if isinstance(scores, dict) else []
-    return next((as_text(s["answer"]) for s in found if isinstance(s, dict) and "answer" in s), "")
-
-
-def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
-    import pandas as pd
-
-    choices = [parsed(c) for c in cells_of(frame["choices"])] if "choices" in frame else [None]
-    targets = [t[0] if isinstance(t, list) and len(t) == 1 else t for t in frame["target"]]
-    if any(each != choices[0] for each in choices) or any(isinstance(t, list) for t in targets):
-        raise TableError("samples have different choices, or several targets; one of each is read")
-    names = [*map(as_text, choices[0] or given.classes or ())]
-    letters = [*ascii_uppercase[: len(names)]] if choices[0] else names
-    classes = in_own_order(names, given.classes)
-    if len(classes) != len(letters):
-        most = f"choices have letters up to {letters[-1]}"
-        raise TableError(f"{len(names)} choices for the classes {quoted(classes)}; {most}")
-    spelled = dict(zip(letters, classes, strict=True))
-    rows = pd.DataFrame({"id": [*map(as_text, frame["id"])]})
-    rows["label"] = [spelled.get(text, text) for text in map(as_text, targets)]
-    told = {"label": "label", "id": "id", "classes": tuple(spelled.values()) or None}
-    plain = plain_of(letters)
-    places = [likely_tokens(output, letters) for output in frame["output"]]
-    known = {*map(plain, letters)}
-    # The answer is at the end: "ANSWER: B".
-    masses = [next((m for t, m in reversed(each) if t in known), {}) for each in places]
-    if rows["id"].is_unique and any(masses):
-        return _token_rows(rows, masses, letters, told)
-    rows["answer"] = [spelled.get(text, text) for text in map(_answer, frame["scores"])]
-    hint = given.model_copy(update={"classes": told["classes"]})
-    voted = LONG.rows(rows, hint, ("id", "answer", None))
-    return replace(voted, told={**told, **voted.told})
-
-
-INSPECT = Form(
-    "samples of an Inspect log", _having("target", "output", "scores", "epoch"), _inspect_rows
-)
-
 #: Forms that no other program writes, in the order in which they are tried.
-LOGS: Final = (LM_EVAL, LIGHTEVAL, INSPECT, CHAT, CLASSIFY)
+LOGS: Final = (LM_EVAL, LIGHTEVAL, CHAT, CLASSIFY)
