@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,24 +80,25 @@ def _from_pieces(text: str) -> str:
         return text
 
 
-def likely_tokens(response: Any, classes: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
-    """Return each token of an answer with the probabilities of those that were likely there.
+def first_word(response: Any, classes: Sequence[str]) -> dict[str, float]:
+    """Return the probabilities of the tokens that were likely as the first word of an answer.
 
-    Probabilities of tokens that are the same text are summed. An answer that failed, or
-    without log-probabilities, has no tokens.
+    Those of tokens that are the same text are summed. An answer that failed, or without
+    log-probabilities, has none.
     """
-    found, plain = [], plain_of(classes)
-    try:
+    plain = plain_of(classes)
+    with suppress(LookupError, TypeError, ValueError, OverflowError, AttributeError):
         for place in _places(response):
             top = place["top_logprobs"]
             texts = texts_of([place["token"], *(each["token"] for each in top)], classes)
-            masses: dict[str, float] = {}
-            for text, each in zip(map(plain, texts[1:]), top, strict=True):
-                masses[text] = masses.get(text, 0.0) + math.exp(each["logprob"])
-            found.append((plain(texts[0]), masses))
-    except (LookupError, TypeError, ValueError, OverflowError):
-        return []
-    return found
+            word, *likely = map(plain, texts)
+            # Some servers answer with a blank or a quotation mark first.
+            if re.search(r"\w", word):
+                masses: dict[str, float] = {}
+                for text, each in zip(likely, top, strict=True):
+                    masses[text] = masses.get(text, 0.0) + math.exp(each["logprob"])
+                return masses
+    return {}
 
 
 def _places(response: Any) -> list[Any]:
@@ -111,11 +113,6 @@ def _places(response: Any) -> list[Any]:
     elif inner and all(isinstance(each, Mapping) and "top_logprobs" in each for each in inner):
         return inner
     return next(filter(None, map(_places, inner)), [])
-
-
-def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> NDArray[np.float64]:
-    """Return the probability of each class as a token [N], 0 if it is not among them."""
-    return np.array([masses.get(each, 0.0) for each in map(plain_of(classes), classes)])
 
 
 def fill_missing(masses: NDArray[np.float64], returned: Collection[float]) -> NDArray[np.float64]:
@@ -152,12 +149,7 @@ def _logged(frame: pd.DataFrame, given: Reading) -> str | None:
 
 def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
     classes = given.classes or ()
-    answers = [likely_tokens(parsed(cell), classes) for cell in cells_of(frame[name])]
-    # Some servers answer with a blank or a quotation mark first.
-    first = [
-        next((masses for token, masses in answer if re.search(r"\w", token)), {})
-        for answer in answers
-    ]
+    first = [first_word(parsed(cell), classes) for cell in cells_of(frame[name])]
     if not any(first):
         raise TableError("no log-probabilities; request logprobs=true and top_logprobs=20")
     tokens, plain = {token for each in first for token in each}, plain_of(classes)
@@ -168,14 +160,16 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
                 f"no token is the class {show(name)}, but {quoted(begun, 3)} may begin it; "
                 "request labels that are single tokens, such as letters"
             )
-    found = [class_masses(each, classes) for each in first]
-    shares = [masses.sum() for masses in found if masses.any()]
-    if not shares or np.median(shares) < _LEAST_SHARE:
+    keys = [*map(plain, classes)]
+    found = np.array([[masses.get(key, 0.0) for key in keys] for masses in first])
+    answered = found.any(axis=1)
+    shares = found[answered].sum(axis=1)
+    share = np.median(shares) if shares.size else 0.0
+    if share < _LEAST_SHARE:
         top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
         likely = ",".join(sorted((text for text, _ in top.most_common(12)), key=natural))
-        about = f"the classes have {np.median(shares):.2%} of the probability; " if shares else ""
+        about = f"the classes have {share:.2%} of the probability; " if share else ""
         raise TableError(f"{about}name those among the likely tokens with --read classes={likely}")
-    answered = np.array([masses.any() for masses in found])
     kept, failed = np.flatnonzero(answered).tolist(), np.flatnonzero(~answered)
     scores = [
         dict(zip(classes, fill_missing(found[row], first[row].values()).tolist(), strict=True))
@@ -185,13 +179,13 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
     rows = with_scores(rest.iloc[kept].reset_index(drop=True), scores, classes)
     told = {"classes": classes, "values": "scores", "columns": None}
     told |= {"id": "custom_id"} if "custom_id" in frame else {}
-    remarks = [f"the classes have {np.mean(shares):.1%} of the probability"]
+    remarks = []
     if failed.size:
-        lost = f"{failed.size:,} failed rows are left out, the first is {failed[0]}"
-        remarks.insert(0, lost)
-    if guessed := sum(masses.any() and not masses.all() for masses in found):
-        share = "likely tokens lack a class, which has a share of the rest"
-        remarks.append(f"in {guessed:,} of {len(shares):,} answers the {share}")
+        remarks.append(f"{failed.size:,} failed rows are left out, the first is {failed[0]}")
+    remarks.append(f"the classes have {np.mean(shares):.1%} of the probability")
+    if guessed := int((answered & ~found.all(axis=1)).sum()):
+        lacking = "likely tokens lack a class, which has a share of the rest"
+        remarks.append(f"in {guessed:,} of {len(shares):,} answers the {lacking}")
     if absent:
         remarks.append(f"warning: {quoted(absent)} is among the likely tokens of no answer")
     return Rows(rows, told, "; ".join(remarks))
