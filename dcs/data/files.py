@@ -7,7 +7,7 @@ import gzip
 import io
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -90,8 +90,10 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
     source, suffix = escaped(path), path.suffix.lower()
     if text is None:
         existing_file(path, error=TableError)
-        if suffix in _BINARY:
-            return _BINARY[suffix](path, given, source)
+        if suffix in (".parquet", ".feather"):
+            return _from_arrow(path, source)
+        if suffix in (".npz", ".npy"):
+            return _from_numpy(path, given, source)
         if suffix == ".eval":
             raise TableError(f"{source}: is a log of Inspect; {OF_INSPECT}")
         if suffix in (".gz", ".zip"):
@@ -127,7 +129,7 @@ def _unpacked(path: Path, source: str) -> str:
         return content.decode("utf-8-sig")
 
 
-def _from_arrow(path: Path, given: Reading, source: str) -> Records:
+def _from_arrow(path: Path, source: str) -> Records:
     """Read a Parquet or a Feather file."""
     from pyarrow import feather
 
@@ -414,9 +416,3 @@ def _log_origin(path: Path) -> Provenance:
             model, shots = str(results["model_name"]), int(results["n-shot"][task])
             origin = replace(origin, model=model, shots=shots)
     return origin
-
-
-_BINARY: Final[Mapping[str, Callable[[Path, Reading, str], Records]]] = {
-    **dict.fromkeys((".parquet", ".feather"), _from_arrow),
-    **dict.fromkeys((".npz", ".npy"), _from_numpy),
-}

@@ -107,8 +107,8 @@ def _places(response: Any) -> list[Any]:
     if isinstance(response, Mapping):
         inner, top = [*response.values()], response.get("top_logprobs")
         if isinstance(top, list) and isinstance(response.get("tokens"), list):  # completions
-            likely = ([{"token": t, "logprob": v} for t, v in each.items()] for each in top)
-            pairs = zip(response["tokens"], likely, strict=True)
+            tops = ([{"token": t, "logprob": v} for t, v in (each or {}).items()] for each in top)
+            pairs = zip(response["tokens"], tops, strict=True)
             return [{"token": token, "top_logprobs": each} for token, each in pairs]
     elif inner and all(isinstance(each, Mapping) and "top_logprobs" in each for each in inner):
         return inner

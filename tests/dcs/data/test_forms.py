@@ -92,7 +92,8 @@ def test_an_answer_of_any_api(api: str, mark: str) -> None:
             answer = {"output": [{"content": [{"logprobs": places}]}]}
         elif api == "completions":
             pairs = [
-                {each["token"]: each["logprob"] for each in p["top_logprobs"]} for p in places
+                {each["token"]: each["logprob"] for each in p["top_logprobs"]} or None
+                for p in places
             ]
             tokens = [each["token"] for each in places]
             answer = {"choices": [{"logprobs": {"tokens": tokens, "top_logprobs": pairs}}]}
