@@ -205,7 +205,7 @@ def refuse_other_order(probs: Any, labels: Any) -> None:
 
 def column_names(values: Any) -> list[str] | None:
     """Return the column names of a data frame; None for an array, or for columns 0, 1, ..."""
-    columns = _columns_of(values)
+    columns = columns_of(values)
     return None if [*columns] == [*range(len(columns))] else flat_names(columns)
 
 
@@ -217,7 +217,7 @@ def refuse_other_columns(values: Any, names: Sequence[str], what: str) -> None:
     TableError
         As columns could be matched by place or by name; `what` says whose names these are.
     """
-    columns = flat_names(_columns_of(values))
+    columns = flat_names(columns_of(values))
     found = spellings(columns, names) if len(columns) == len(names) else []
     if found and [*found[0]] != columns:
         raise TableError(
@@ -226,7 +226,8 @@ def refuse_other_columns(values: Any, names: Sequence[str], what: str) -> None:
         )
 
 
-def _columns_of(values: Any) -> Any:
+def columns_of(values: Any) -> Any:
+    """Return the columns of a data frame, which may be numbers; none of an array."""
     return getattr(values, "column_names", getattr(values, "columns", ()))
 
 

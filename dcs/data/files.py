@@ -7,7 +7,7 @@ import gzip
 import io
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from pydantic import BaseModel
 
 from dcs.data.checks import (
     MOST_VALUES,
@@ -32,6 +31,9 @@ from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: What to do about a log of Inspect, whose own function writes rows.
+OF_INSPECT: Final = "give the rows of inspect_ai.analysis.samples_df as .csv or .parquet"
 
 #: Maximum size of a text file: its parsed content takes several times that much memory.
 TEXT_BYTES: Final = 2**32
@@ -69,14 +71,6 @@ class Records:
     table: ProbabilityTable | None = None
 
 
-class _About(BaseModel):
-    """What other programs say of the origin of rows."""
-
-    model: str | None = None
-    task: str | None = None
-    classes: list[str] | None = None
-
-
 def suffix_of(path: Path) -> str:
     """Return the suffix of a file in lower case, or of what is compressed in it."""
     suffixes = [each.lower() for each in path.suffixes]
@@ -96,13 +90,14 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
     source, suffix = escaped(path), path.suffix.lower()
     if text is None:
         existing_file(path, error=TableError)
-        if suffix in _BINARY:
-            return _BINARY[suffix](path, given, source)
+        if suffix in (".parquet", ".feather"):
+            return _from_arrow(path, source)
+        if suffix in (".npz", ".npy"):
+            return _from_numpy(path, given, source)
+        if suffix == ".eval":
+            raise TableError(f"{source}: is a log of Inspect; {OF_INSPECT}")
         if suffix in (".gz", ".zip"):
-            texts = _unpacked(path, source)
-            if len(texts) != 1:
-                raise TableError(f"{source}: contains {quoted([*texts], 4)}; unpack one of them")
-            (text,) = texts.values()
+            text = _unpacked(path, source)
         else:
             text = read_text(path, error=TableError, limit=TEXT_BYTES)
     suffix, head = suffix_of(path), text.split("\n", 1)[0]
@@ -116,38 +111,25 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
     return Records(frame, told, Provenance(source=path.name))
 
 
-def _unpacked(path: Path, source: str, ending: str = "") -> dict[str, str]:
-    """Return the text of a compressed file, or of the files of an archive, by name."""
+def _unpacked(path: Path, source: str) -> str:
+    """Return the text of a compressed file, or of the only file of an archive."""
     with readable(source, "unpack it, and give its file", error=TableError):
         if path.suffix.lower() == ".gz":
             with gzip.open(path) as packed:
-                found = {path.stem: packed.read(TEXT_BYTES + 1)}
-            size = len(found[path.stem])
+                content = packed.read(TEXT_BYTES + 1)
         else:
             with zipfile.ZipFile(path) as archive:
-                files = [each for each in archive.infolist() if not each.is_dir()]
-                files = [each for each in files if each.filename.endswith(ending)]
-                size = sum(each.file_size for each in files)
-                found = {e.filename: archive.read(e) for e in files if size <= TEXT_BYTES}
-        if size > TEXT_BYTES:
+                names = [each.filename for each in archive.infolist() if not each.is_dir()]
+                if len(names) != 1:
+                    raise TableError(f"{source}: contains {quoted(names, 4)}; unpack one of them")
+                with archive.open(names[0]) as member:
+                    content = member.read(TEXT_BYTES + 1)
+        if len(content) > TEXT_BYTES:
             raise TableError(f"{source}: is larger than {TEXT_BYTES >> 20} MiB when unpacked")
-        return {name: content.decode("utf-8-sig") for name, content in found.items()}
+        return content.decode("utf-8-sig")
 
 
-def _from_inspect(path: Path, given: Reading, source: str) -> Records:
-    """Read the samples and the header of an Inspect log."""
-    with readable(source, "give a log of Inspect", error=TableError):
-        contents = {
-            name: parse_json(text, source=f"{source}: {name}", error=TableError, finite=False)
-            for name, text in _unpacked(path, source, ".json").items()
-        }
-        about = _About.model_validate(contents.get("header.json", {}).get("eval", {}))
-    rows = [row for name, row in contents.items() if name.startswith("samples/")]
-    origin = Provenance(model=about.model, task=about.task, scorer="inspect", source=path.name)
-    return Records(_records_frame(rows, source), {}, origin)
-
-
-def _from_arrow(path: Path, given: Reading, source: str) -> Records:
+def _from_arrow(path: Path, source: str) -> Records:
     """Read a Parquet or a Feather file."""
     from pyarrow import feather
 
@@ -363,8 +345,7 @@ _TARGETS: Final = ("labels", "label", "y", "y_true", "target", "targets", "gold"
 def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     """Read an archive of arrays ``probs`` (or ``logits`` ...), ``labels``, ``classes``, ``ids``.
 
-    An ``index.json`` in the same folder, a list of entries with a key ``file``, specifies class
-    names, model and task of the files it lists. Pickled objects are never loaded.
+    Pickled objects are never loaded.
     """
     import pandas as pd
 
@@ -378,9 +359,8 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
                 "and optionally 'labels' (or 'y'), 'classes' and 'ids'"
             )
         values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
-        entry = _index_entry(path)
-        own = arrays["classes"].tolist() if "classes" in arrays else entry.classes
-        names = in_own_order(own or (), given.classes) or None
+        own = arrays["classes"].tolist() if "classes" in arrays else ()
+        names = in_own_order(own, given.classes) or None
         classes = checked_classes(names, n_classes=values.shape[1], source=source)
         frame = pd.DataFrame(values, columns=[PREFIX + each for each in classes])
         for key, name in [*((key, "label") for key in labels), ("ids", "id")]:
@@ -391,8 +371,7 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
     told: dict[str, Any] = {} if names is None else {"classes": classes}
     if kind != "probabilities" and given.values is None:
         told["values"] = kind
-    origin = Provenance(model=entry.model, task=entry.task, source=path.name)
-    return Records(frame, told, origin, True)
+    return Records(frame, told, Provenance(source=path.name), True)
 
 
 def _arrays(path: Path, source: str) -> dict[str, Any]:
@@ -408,16 +387,6 @@ def _arrays(path: Path, source: str) -> dict[str, Any]:
         if sum(member.file_size for member in members) > 8 * MOST_VALUES:
             raise TableError(f"{source}: the arrays are too large for one table")
         return {key: np.atleast_1d(archive[key]) for key in archive.files if key in known}
-
-
-def _index_entry(path: Path) -> _About:
-    """Return the entry of the file in ``index.json``, if it exists and lists the file."""
-    # Many programs write an index.json; ignore one that is not a list of files.
-    with suppress(TableError, LookupError, TypeError, ValueError, StopIteration):
-        entries = read_json(path.parent / "index.json", error=TableError)
-        entry = next(entry for entry in entries if entry["file"] == path.name)
-        return _About.model_validate(entry)
-    return _About()
 
 
 def _from_vectors(path: Path, text: str) -> Records:
@@ -447,10 +416,3 @@ def _log_origin(path: Path) -> Provenance:
             model, shots = str(results["model_name"]), int(results["n-shot"][task])
             origin = replace(origin, model=model, shots=shots)
     return origin
-
-
-_BINARY: Final[Mapping[str, Callable[[Path, Reading, str], Records]]] = {
-    **dict.fromkeys((".parquet", ".feather"), _from_arrow),
-    **dict.fromkeys((".npz", ".npy"), _from_numpy),
-    ".eval": _from_inspect,
-}

@@ -30,7 +30,7 @@ from dcs.data.columns import (
     infer,
     is_usual_order,
 )
-from dcs.data.files import PARTS, SUFFIXES, Records, read_records, suffix_of
+from dcs.data.files import OF_INSPECT, PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import CLASSIFY, LOGS
 from dcs.data.forms.plain import PLAIN, SINGLE, Form
 from dcs.data.labels import TELLING, as_text, fold, hashable, in_other_order, read_labels
@@ -160,6 +160,8 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     frame = _plain(_without_index(records.frame, source), source)
     if not len(frame):
         raise TableError(f"{source}: cannot be read: no rows")
+    if {"target", "output", "scores", "epoch"} <= {*frame.columns}:
+        raise TableError(f"{source}: are samples of Inspect; {OF_INSPECT}")
     given = given.model_copy(update=records.told)
     frame, given, about = _in_columns(frame, given, known, source)
     frame = _plain(frame, source)

@@ -23,6 +23,7 @@ from dcs.data.checks import (
     checked_rows,
     checked_shape,
     column_names,
+    columns_of,
     finite_number,
     named_columns,
     normalised_rows,
@@ -239,14 +240,12 @@ class ProbabilityTable:
 
         refuse_other_order(counts, labels)
         name = escaped(os.fspath(source))
-        named, index = column_names(counts) is not None, getattr(counts, "index", None)
-        counts, parts["classes"] = named_columns(counts, parts.get("classes"))
         votes = checked_shape(counts, source=name)
         whole = (votes >= 0.0) & (votes <= 2.0**53) & (votes == np.floor(votes))
         Named(name).refuse(~whole, votes, "must be a whole number of votes")
-        prior = finite_number(smoothing, "smoothing", positive=True)
-        probs = smoothed(votes, prior)
-        given: Any = pd.DataFrame(probs, index, parts["classes"]) if named else probs
+        given: Any = smoothed(votes, finite_number(smoothing, "smoothing", positive=True))
+        if len(columns := columns_of(counts)):
+            given = pd.DataFrame(given, getattr(counts, "index", None), columns)
         return cls.from_arrays(given, labels, source=source, **parts)
 
     @classmethod

@@ -3,7 +3,7 @@
 lm-evaluation-harness and lighteval log the log-likelihoods of the choices of a question given the
 prompt, which a softmax converts to class probabilities. Classes are the texts of the choices if
 all questions share them, otherwise their positions; a position that a question does not have
-(ARC, MMLU-Pro) has probability 0 there. Inspect logs the tokens of an answer.
+(ARC, MMLU-Pro) has probability 0 there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from string import ascii_uppercase
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from dcs.data.columns import PREFIX, Reading, cells_of
 from dcs.data.forms.plain import (
-    LONG,
     Form,
     Rows,
     natural,
@@ -81,24 +80,25 @@ def _from_pieces(text: str) -> str:
         return text
 
 
-def likely_tokens(response: Any, classes: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
-    """Return each token of an answer with the probabilities of those that were likely there.
+def first_word(response: Any, classes: Sequence[str]) -> dict[str, float]:
+    """Return the probabilities of the tokens that were likely as the first word of an answer.
 
-    Probabilities of tokens that are the same text are summed. An answer that failed, or
-    without log-probabilities, has no tokens.
+    Those of tokens that are the same text are summed. An answer that failed, or without
+    log-probabilities, has none.
     """
-    found, plain = [], plain_of(classes)
-    try:
+    plain = plain_of(classes)
+    with suppress(LookupError, TypeError, ValueError, OverflowError, AttributeError):
         for place in _places(response):
             top = place["top_logprobs"]
             texts = texts_of([place["token"], *(each["token"] for each in top)], classes)
-            masses: dict[str, float] = {}
-            for text, each in zip(map(plain, texts[1:]), top, strict=True):
-                masses[text] = masses.get(text, 0.0) + math.exp(each["logprob"])
-            found.append((plain(texts[0]), masses))
-    except (LookupError, TypeError, ValueError, OverflowError):
-        return []
-    return found
+            word, *likely = map(plain, texts)
+            # Some servers answer with a blank or a quotation mark first.
+            if re.search(r"\w", word):
+                masses: dict[str, float] = {}
+                for text, each in zip(likely, top, strict=True):
+                    masses[text] = masses.get(text, 0.0) + math.exp(each["logprob"])
+                return masses
+    return {}
 
 
 def _places(response: Any) -> list[Any]:
@@ -107,17 +107,12 @@ def _places(response: Any) -> list[Any]:
     if isinstance(response, Mapping):
         inner, top = [*response.values()], response.get("top_logprobs")
         if isinstance(top, list) and isinstance(response.get("tokens"), list):  # completions
-            likely = ([{"token": t, "logprob": v} for t, v in each.items()] for each in top)
-            pairs = zip(response["tokens"], likely, strict=True)
+            tops = ([{"token": t, "logprob": v} for t, v in (each or {}).items()] for each in top)
+            pairs = zip(response["tokens"], tops, strict=True)
             return [{"token": token, "top_logprobs": each} for token, each in pairs]
     elif inner and all(isinstance(each, Mapping) and "top_logprobs" in each for each in inner):
         return inner
     return next(filter(None, map(_places, inner)), [])
-
-
-def class_masses(masses: Mapping[str, float], classes: Sequence[str]) -> NDArray[np.float64]:
-    """Return the probability of each class as a token [N], 0 if it is not among them."""
-    return np.array([masses.get(each, 0.0) for each in map(plain_of(classes), classes)])
 
 
 def fill_missing(masses: NDArray[np.float64], returned: Collection[float]) -> NDArray[np.float64]:
@@ -142,22 +137,6 @@ def fill_missing(masses: NDArray[np.float64], returned: Collection[float]) -> ND
     return np.asarray(masses / masses.sum(), dtype=np.float64)
 
 
-def _token_rows(
-    frame: pd.DataFrame,
-    answers: Sequence[Mapping[str, float]],
-    tokens: Sequence[str],
-    told: Mapping[str, Any],
-) -> Rows:
-    """Return the rows in which a class is a token, with its share, and a remark on the others."""
-    masses = np.array([class_masses(each, tokens) for each in answers])
-    kept, lost = (np.flatnonzero(own) for own in (masses.any(axis=1), ~masses.any(axis=1)))
-    remark = f"{lost.size:,} failed rows are left out, the first is {lost[0]}" if lost.size else ""
-    shares = [fill_missing(masses[row], answers[row].values()) for row in kept.tolist()]
-    scores = [dict(zip(told["classes"], row.tolist(), strict=True)) for row in shares]
-    rows = with_scores(frame.iloc[kept].reset_index(drop=True), scores, told["classes"])
-    return Rows(rows, {**told, "values": "scores", "columns": None}, remark)
-
-
 _KEYS: Final = ("response", "body", "choices", "output")
 
 
@@ -170,12 +149,7 @@ def _logged(frame: pd.DataFrame, given: Reading) -> str | None:
 
 def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
     classes = given.classes or ()
-    answers = [likely_tokens(parsed(cell), classes) for cell in cells_of(frame[name])]
-    # Some servers answer with a blank or a quotation mark first.
-    first = [
-        next((masses for token, masses in answer if re.search(r"\w", token)), {})
-        for answer in answers
-    ]
+    first = [first_word(parsed(cell), classes) for cell in cells_of(frame[name])]
     if not any(first):
         raise TableError("no log-probabilities; request logprobs=true and top_logprobs=20")
     tokens, plain = {token for each in first for token in each}, plain_of(classes)
@@ -186,23 +160,35 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
                 f"no token is the class {show(name)}, but {quoted(begun, 3)} may begin it; "
                 "request labels that are single tokens, such as letters"
             )
-    found = [class_masses(each, classes) for each in first]
-    shares = [masses.sum() for masses in found if masses.any()]
-    if not shares or np.median(shares) < _LEAST_SHARE:
+    keys = [*map(plain, classes)]
+    found = np.array([[masses.get(key, 0.0) for key in keys] for masses in first])
+    answered = found.any(axis=1)
+    shares = found[answered].sum(axis=1)
+    share = np.median(shares) if shares.size else 0.0
+    if share < _LEAST_SHARE:
         top = Counter(max(each, key=lambda token: each[token]) for each in first if each)
         likely = ",".join(sorted((text for text, _ in top.most_common(12)), key=natural))
-        about = f"the classes have {np.median(shares):.2%} of the probability; " if shares else ""
+        about = f"the classes have {share:.2%} of the probability; " if share else ""
         raise TableError(f"{about}name those among the likely tokens with --read classes={likely}")
+    kept, failed = np.flatnonzero(answered).tolist(), np.flatnonzero(~answered)
+    scores = [
+        dict(zip(classes, fill_missing(found[row], first[row].values()).tolist(), strict=True))
+        for row in kept
+    ]
     rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
-    told = {"classes": classes} | ({"id": "custom_id"} if "custom_id" in frame else {})
-    rows = _token_rows(rest, first, classes, told)
-    remarks = [rows.remark, f"the classes have {np.mean(shares):.1%} of the probability"]
-    if guessed := sum(masses.any() and not masses.all() for masses in found):
-        share = "likely tokens lack a class, which has a share of the rest"
-        remarks.append(f"in {guessed:,} of {len(shares):,} answers the {share}")
+    rows = with_scores(rest.iloc[kept].reset_index(drop=True), scores, classes)
+    told = {"classes": classes, "values": "scores", "columns": None}
+    told |= {"id": "custom_id"} if "custom_id" in frame else {}
+    remarks = []
+    if failed.size:
+        remarks.append(f"{failed.size:,} failed rows are left out, the first is {failed[0]}")
+    remarks.append(f"the classes have {np.mean(shares):.1%} of the probability")
+    if guessed := int((answered & ~found.all(axis=1)).sum()):
+        lacking = "likely tokens lack a class, which has a share of the rest"
+        remarks.append(f"in {guessed:,} of {len(shares):,} answers the {lacking}")
     if absent:
         remarks.append(f"warning: {quoted(absent)} is among the likely tokens of no answer")
-    return replace(rows, remark="; ".join(filter(None, remarks)))
+    return Rows(rows, told, "; ".join(remarks))
 
 
 #: Share of the probability below which classes are tokens that the model was not about to write.
@@ -394,45 +380,5 @@ def _lighteval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
 LIGHTEVAL = Form("details of lighteval", _having("doc", "model_response"), _lighteval_rows)
 
 
-def _answer(scores: Any) -> str:
-    """Return the answer that a scorer parsed."""
-    found = [*scores.values()] if isinstance(scores, dict) else []
-    return next((as_text(s["answer"]) for s in found if isinstance(s, dict) and "answer" in s), "")
-
-
-def _inspect_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
-    import pandas as pd
-
-    choices = [parsed(c) for c in cells_of(frame["choices"])] if "choices" in frame else [None]
-    targets = [t[0] if isinstance(t, list) and len(t) == 1 else t for t in frame["target"]]
-    if any(each != choices[0] for each in choices) or any(isinstance(t, list) for t in targets):
-        raise TableError("samples have different choices, or several targets; one of each is read")
-    names = [*map(as_text, choices[0] or given.classes or ())]
-    letters = [*ascii_uppercase[: len(names)]] if choices[0] else names
-    classes = in_own_order(names, given.classes)
-    if len(classes) != len(letters):
-        most = f"choices have letters up to {letters[-1]}"
-        raise TableError(f"{len(names)} choices for the classes {quoted(classes)}; {most}")
-    spelled = dict(zip(letters, classes, strict=True))
-    rows = pd.DataFrame({"id": [*map(as_text, frame["id"])]})
-    rows["label"] = [spelled.get(text, text) for text in map(as_text, targets)]
-    told = {"label": "label", "id": "id", "classes": tuple(spelled.values()) or None}
-    plain = plain_of(letters)
-    places = [likely_tokens(output, letters) for output in frame["output"]]
-    known = {*map(plain, letters)}
-    # The answer is at the end: "ANSWER: B".
-    masses = [next((m for t, m in reversed(each) if t in known), {}) for each in places]
-    if rows["id"].is_unique and any(masses):
-        return _token_rows(rows, masses, letters, told)
-    rows["answer"] = [spelled.get(text, text) for text in map(_answer, frame["scores"])]
-    hint = given.model_copy(update={"classes": told["classes"]})
-    voted = LONG.rows(rows, hint, ("id", "answer", None))
-    return replace(voted, told={**told, **voted.told})
-
-
-INSPECT = Form(
-    "samples of an Inspect log", _having("target", "output", "scores", "epoch"), _inspect_rows
-)
-
 #: Forms that no other program writes, in the order in which they are tried.
-LOGS: Final = (LM_EVAL, LIGHTEVAL, INSPECT, CHAT, CLASSIFY)
+LOGS: Final = (LM_EVAL, LIGHTEVAL, CHAT, CLASSIFY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import zipfile
 from dataclasses import replace
@@ -183,13 +182,6 @@ class TestNpz:
         for path in (saved(tmp_path, labels=objects[0]), tmp_path / "t.npy"):
             with pytest.raises(TableError):
                 read_table(path)
-
-    @pytest.mark.parametrize("told", [["no", "yes"], 5, "ab", {"a": 1}, None])
-    def test_an_index_of_the_folder_names_classes(self, told: Any, tmp_path: Path) -> None:
-        entry = {"file": "t.npz", "model": "m", "classes": told, "M": 2}
-        (tmp_path / "index.json").write_text(json.dumps([entry]))
-        classes = told if isinstance(told, list) else ["class_0", "class_1"]
-        assert [*read_table(saved(tmp_path)).classes] == classes
 
     def test_the_option_goes_before_the_file(self, tmp_path: Path) -> None:
         assert read_table(saved(tmp_path, classes=["a", "b"])).classes == ("a", "b")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from dcs.data.columns import Reading
 from dcs.data.files import read_records
-from dcs.data.forms.logs import CHAT, CLASSIFY, INSPECT, LIGHTEVAL, LM_EVAL
+from dcs.data.forms.logs import CHAT, CLASSIFY, LIGHTEVAL, LM_EVAL
 from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE, Form
 from dcs.data.reader import FORMS, Source, open_source, read_table
 from dcs.data.table import ProbabilityTable
@@ -34,7 +33,6 @@ WRITTEN: dict[str, Form] = {
     "long.csv": LONG,
     "classify.jsonl": CLASSIFY,
     "batch.jsonl": CHAT,
-    "log.eval": INSPECT,
     "samples.jsonl": LM_EVAL,
     "details.parquet": LIGHTEVAL,
     "one.csv": SINGLE,
@@ -94,7 +92,8 @@ def test_an_answer_of_any_api(api: str, mark: str) -> None:
             answer = {"output": [{"content": [{"logprobs": places}]}]}
         elif api == "completions":
             pairs = [
-                {each["token"]: each["logprob"] for each in p["top_logprobs"]} for p in places
+                {each["token"]: each["logprob"] for each in p["top_logprobs"]} or None
+                for p in places
             ]
             tokens = [each["token"] for each in places]
             answer = {"choices": [{"logprobs": {"tokens": tokens, "top_logprobs": pairs}}]}
@@ -184,14 +183,21 @@ def test_a_confidence_without_its_prediction_is_no_probability_of_a_class() -> N
     refuses(TableError, open_source, alone, known=known, names=["confidence", "p_b"])
 
 
-@pytest.mark.parametrize("header", [[], {"eval": []}, {"eval": {"model": 5}}])
-def test_a_damaged_header_of_a_log(header: Any, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
-        log.writestr("header.json", json.dumps(header))
-    refuses(TableError, open_source, tmp_path / "log.eval", names=["log.eval: "])
+@pytest.mark.parametrize("name", ["log.eval", "log.json"])
+def test_a_log_of_inspect_is_refused(name: str, tmp_path: Path) -> None:
+    sample = {"id": 1, "epoch": 1, "target": "A", "output": {}, "scores": {}}
+    (tmp_path / name).write_text(json.dumps({"eval": {}, "samples": [sample, sample]}))
+    advice = "give the rows of inspect_ai.analysis.samples_df as .csv or .parquet"
+    refuses(TableError, open_source, tmp_path / name, names=[f"{name}: ", advice])
 
 
-def test_other_classes_than_the_choices_of_a_log(tmp_path: Path) -> None:
-    OTHERS["log.eval"](truth(3)[0], tmp_path / "log.eval")
-    given, names = Reading(classes=("no", "yes")), ["3 choices", "'no', 'yes'"]
-    refuses(TableError, open_source, tmp_path / "log.eval", given, names=names)
+def test_the_rows_of_a_log_of_inspect() -> None:
+    """They have the columns of its own function, of which one holds the answers of a scorer."""
+    answers = [*"ABBBAA", *"BBABAB"]
+    ids = {"sample_id": [f"s{k}" for k in range(12)], "eval_id": ["e"] * 12, "id": [*range(6)] * 2}
+    rows = ids | {"epoch": [1] * 6 + [2] * 6, "choices": ['["no", "yes"]'] * 12}
+    rows |= {"target": [*"ABBABA"] * 2, "score_choice": [*"CICI"] * 3}
+    found = read_table(pd.DataFrame(rows | {"score_choice_answer": answers}))
+    counts = [[1, 1], [0, 2], [1, 1], [0, 2], [2, 0], [1, 1]]
+    table = ProbabilityTable.from_counts(counts, [0, 1, 1, 0, 1, 0], classes=["A", "B"])
+    assert found.digest == table.digest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import tempfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from os.path import commonprefix
@@ -173,48 +172,33 @@ def classified(truth: Truth, path: Path) -> None:
     lines([row | {"gold": gold} for row, gold in zip(rows, truth.names, strict=True)], path)
 
 
-def logged(truth: Truth, label: Any) -> list[dict[str, Any]]:
+def logged(truth: Truth) -> list[dict[str, Any]]:
     """Return the log-probabilities of an answer, as chat models give them."""
+    tokens = [f" {name}" for name in truth.classes]
+    tops = [
+        [
+            {"token": token, "logprob": float(np.log(max(p, 1e-12)))}
+            for token, p in zip(tokens, row, strict=True)
+        ]
+        for row in truth.probs
+    ]
     return [
         {
             "index": k,
             "message": {"role": "assistant", "content": ""},
-            "logprobs": {"content": [{"token": label(0), "logprob": -1.0, "top_logprobs": top}]},
+            "logprobs": {"content": [{"token": tokens[0], "logprob": -1.0, "top_logprobs": top}]},
         }
-        for k, top in enumerate(
-            [
-                {"token": label(j), "logprob": float(np.log(max(p, 1e-12)))}
-                for j, p in enumerate(row)
-            ]
-            for row in truth.probs
-        )
+        for k, top in enumerate(tops)
     ]
 
 
 def batch(truth: Truth, path: Path) -> None:
-    answers = logged(truth, lambda k: f" {truth.classes[k]}")
-    zipped = enumerate(zip(answers, truth.names, strict=True))
+    zipped = enumerate(zip(logged(truth), truth.names, strict=True))
     body = [
         {"response": {"body": {"choices": [a]}}, "custom_id": f"r{k}", "gold": g}
         for k, (a, g) in zipped
     ]
     lines(body, path)
-
-
-def inspected(truth: Truth, path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as log:
-        log.writestr("header.json", json.dumps({"eval": {"task": "t", "model": "m"}}))
-        for k, answer in enumerate(logged(truth, "ABCDE".__getitem__)):
-            label = truth.labels[k]
-            sample = {
-                "id": k,
-                "epoch": 1,
-                "choices": truth.classes,
-                "target": "" if label is None else "ABCDE"[label],
-                "output": {"choices": [answer]},
-                "scores": {},
-            }
-            log.writestr(f"samples/{k}_epoch_1.json", json.dumps(sample))
 
 
 def logs_of(truth: Truth) -> list[list[float]]:
@@ -271,7 +255,6 @@ OTHERS: dict[str, Callable[[Truth, Path], None]] = {
     "long.csv": long,
     "classify.jsonl": classified,
     "batch.jsonl": batch,
-    "log.eval": inspected,
     "samples.jsonl": harness,
     "details.parquet": lighteval,
     "one.csv": one_column,
