@@ -338,11 +338,8 @@ def front_of(
         (each for each in linear if id(each[0]) in front),
         key=lambda each: each[0].change.changed,
     )
-    found = [
-        point
-        for first, second in pairwise([(unchanged, plain), *line])
-        for point in between(first, second)
-    ]
+    steps = pairwise([(unchanged, plain), *line])
+    found = [point for first, second in steps for point in between(first, second)]
     points = [point for point, _ in ends]
     kept = {id(point) for point in pareto_front([*points, unchanged, *found])}
     points += [point for point in found if id(point) in kept]
