@@ -176,7 +176,14 @@ class ClassificationMetrics:
         InvalidInputError
             If the confusion matrix is not square or has no rows.
         """
-        counts = _check_confusion(confusion)
+        counts = np.asarray(confusion)
+        if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or counts.shape[0] == 0:
+            raise InvalidInputError(
+                f"confusion has shape {counts.shape}; expected a square matrix of counts"
+            )
+        if counts.sum() <= 0:
+            raise InvalidInputError("confusion has no rows; at least one is required")
+        counts = counts.astype(np.int64)
         right, rows = counts.diagonal(), counts.sum(axis=1)
         shares = rates(right, rows)
         scores = rates(2 * right, np.where(rows > 0, counts.sum(axis=0) + rows, 0))
@@ -223,17 +230,6 @@ def cobias_score(y_true: ArrayLike, y_pred: ArrayLike) -> float:
     classes, codes = np.unique(both, return_inverse=True)
     labels, predicted = np.split(codes, [np.size(y_true)])
     return ClassificationMetrics.from_predictions(labels, predicted, classes.size).cobias
-
-
-def _check_confusion(confusion: NDArray[Any]) -> NDArray[np.int64]:
-    counts = np.asarray(confusion)
-    if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or counts.shape[0] == 0:
-        raise InvalidInputError(
-            f"confusion has shape {counts.shape}; expected a square matrix of counts"
-        )
-    if counts.sum() <= 0:
-        raise InvalidInputError("confusion has no rows; at least one is required")
-    return counts.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,17 +296,14 @@ class Objective:
             If the matrix is not square or has no rows.
         """
         metrics = ClassificationMetrics.from_confusion(confusion)
-        pmi = self._negative_pmi(np.asarray(confusion, np.float64))
-        error = 1.0 - metrics.accuracy
-        return self.error_weight * error + self.beta * metrics.cobias + self.tau * pmi
-
-    def _negative_pmi(self, counts: NDArray[np.float64]) -> float:
-        """Return minus the sum of PMI_j: lower is better, like the other terms."""
-        k = self.pseudo_count
+        counts, k = np.asarray(confusion, np.float64), self.pseudo_count
         n_rows, n_classes = counts.sum(), counts.shape[0]
         labelled = counts.sum(axis=1)
         present = labelled > 0
         joint = (counts.diagonal() + k) / (n_rows + k * n_classes**2)
         predicted = (counts.sum(axis=0) + k) / (n_rows + k * n_classes)
         true = (labelled + k) / (n_rows + k * n_classes)
-        return -float(np.log(joint / (predicted * true))[present].sum())
+        # Minus the sum of PMI_j: lower is better, like the other terms.
+        pmi = -float(np.log(joint / (predicted * true))[present].sum())
+        error = 1.0 - metrics.accuracy
+        return self.error_weight * error + self.beta * metrics.cobias + self.tau * pmi

@@ -149,7 +149,7 @@ def metric_intervals(
     lows, highs = (each.tolist() for each in _exact_ends(right, rows, _LEVEL))
     errors = shares.std(axis=0).tolist()
     by_class = map(Interval, estimate.class_accuracies, lows, highs, errors)
-    curve = _CobiasCurve.of(right, rows)
+    curve = _CobiasCurve(right, rows)
     lowest, ends = np.nanmin(shares, axis=1), _weakest(right, rows)
     metrics = {
         "accuracy": _bootstrap(estimate.accuracy, accuracies),
@@ -204,7 +204,7 @@ def compare_predictions(
     n_rows, rows = int(cells.sum()), cells.sum(axis=0)
     drawn = _resample(cells, _RESAMPLES)
     _, (bias1, bias2) = _both_metrics(drawn)
-    curves = [_CobiasCurve.of(cells[first] + cells[3], rows) for first in (2, 1)]
+    curves = [_CobiasCurve(cells[first] + cells[3], rows) for first in (2, 1)]
     correlation = _correlation(bias1, bias2)
     changed = np.asarray(before) != np.asarray(after)
     effect = 1.0 if groups is None else design_effect(groups, changed)
@@ -320,7 +320,6 @@ def _metrics(right: NDArray[Any], rows: NDArray[Any]) -> tuple[Array, Array, Arr
     return shares, right.sum(axis=-1) / rows.sum(axis=-1), mean_distance(shares)
 
 
-@dataclass(frozen=True, slots=True)
 class _CobiasCurve:
     """How likely an observed COBias is for each true one.
 
@@ -329,21 +328,13 @@ class _CobiasCurve:
     the observed ones, shifted towards each other, or apart, in proportion to their variances.
     """
 
-    observed: float
-    #: True values, ascending.
-    values: Array
-    #: Normal quantiles of the probabilities of a COBias at least, and at most, as large as the
-    #: observed one: smoother than the probabilities themselves, between which they interpolate.
-    above: Array
-    below: Array
-
-    @classmethod
-    def of(cls, right: NDArray[np.int64], rows: NDArray[np.int64]) -> _CobiasCurve:
+    def __init__(self, right: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         known = rows > 0
         right, rows = right[known], rows[known]
-        observed = float(mean_distance(right / rows))
+        self.observed = float(mean_distance(right / rows))
         if rows.size < 2:
-            return cls(observed, np.zeros(1), np.ones(1), np.ones(1))
+            self.values, self.above, self.below = np.zeros(1), np.ones(1), np.ones(1)
+            return
         end = 1.0
         while mean_distance(_shifted(right, rows, end)) > _ROUNDING:
             end *= 2.0
@@ -351,19 +342,23 @@ class _CobiasCurve:
         # An observed COBias below that of chance alone is luck or the result of tuning on the
         # rows; it is no evidence against larger values than chance allows.
         luck = _sample(rows, _shifted(right, rows, end))
-        least = max(observed, float(np.median(luck)))
+        least = max(self.observed, float(np.median(luck)))
         # COBias is largest if half of the classes are always correct and half never.
         for position in (*(end * (1.0 - _INWARD)), *(-each for each in _OUTWARD)):
             accuracies = _shifted(right, rows, position)
-            above, below = _tails(_sample(rows, accuracies), observed, least)
+            above, below = _tails(_sample(rows, accuracies), self.observed, least)
             found.append((float(mean_distance(accuracies)), position, above, below))
             if position < 0.0 and below < _ROUNDING:
                 break
-        values, _, above, below = np.array(sorted(found)).T
+        # True values, ascending.
+        self.values, _, above, below = np.array(sorted(found)).T
         # The moments are simulated; the probabilities are monotone.
         rising, falling = np.maximum.accumulate(above), np.minimum.accumulate(below)
-        quantiles = (ndtri(np.clip(each, _LEAST_P, 1.0 - _LEAST_P)) for each in (rising, falling))
-        return cls(observed, values, *quantiles)
+        # Normal quantiles of the probabilities of a COBias at least, and at most, as large as the
+        # observed one: smoother than the probabilities themselves, between which they interpolate.
+        self.above, self.below = (
+            ndtri(np.clip(each, _LEAST_P, 1.0 - _LEAST_P)) for each in (rising, falling)
+        )
 
     @property
     def centre(self) -> float:

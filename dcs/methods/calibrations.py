@@ -28,7 +28,6 @@ from dcs.schemes.calibration import (
     Array,
     Calibration,
     from_arrays,
-    from_offset,
     mean_combination,
 )
 
@@ -113,7 +112,7 @@ def batch_calibration(probs: Array) -> Calibration:
 
     Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
     """
-    return from_offset("batch", -log_means(probs))
+    return from_arrays("batch", np.eye(probs.shape[1]), -log_means(probs))
 
 
 def prior_reweighting(probs: Array, labels: Labels) -> Calibration:
@@ -124,7 +123,7 @@ def prior_reweighting(probs: Array, labels: Labels) -> Calibration:
     includes unlabelled rows (-1).
     """
     shares = smooth_shares(labels[labels >= 0], probs.shape[1])
-    return from_offset("prior", np.log(shares) - log_means(probs))
+    return from_arrays("prior", np.eye(shares.size), np.log(shares) - log_means(probs))
 
 
 def smooth_shares(labels: Labels, n_classes: int) -> Array:
@@ -195,28 +194,26 @@ class LinearMap(FittedCalibration):
         if self.terms == "offsets":
             centre, anchor = np.eye(n), 1.0
             terms, centring = terms[:, :0], centring[:0]
-        basis = _Basis.of(terms)
+        basis = _Basis(terms)
         start = np.vstack([anchor * centre, -anchor * log_means(probs) @ centre])
         rows = np.flatnonzero(labels >= 0)
         strength = ridge / rows.size
-        most = rows.size
         if self.most_rows is not None:
             most = min(self.most_rows, max(self.most_rows // 2, _MOST_PRODUCTS // n**2))
-        if rows.size > most:
-            rows = rows[np.linspace(0, rows.size - 1, most).astype(np.int64)]
+            if rows.size > most:
+                rows = rows[np.linspace(0, rows.size - 1, most).astype(np.int64)]
         features = basis.features(terms[rows])
         first = logs[rows] @ start[:-1] + start[-1]
         balanced = self.loss != "worst-class"
-        problem = _Problem.of(features, first, labels[rows], strength, balanced=balanced)
+        problem = _Problem(features, first, labels[rows], strength, balanced=balanced)
         found = problem.minimise(problem.likelihood, problem.zero, self.steps)
         if self.loss == "surrogate":
             for temperature in _TEMPERATURES:
                 found = problem.minimise(problem.surrogate(temperature), found, self.steps)
         coefficients = problem.turn @ found
         if self.loss == "worst-class":
-            coefficients[-1] += _worst_class_offset(
-                first + features @ coefficients, problem.labels
-            )
+            logits = first + features @ coefficients
+            coefficients[-1] += _worst_class_offset(logits, problem.labels)
         own, added = basis.unscaled(coefficients)
         matrix = centring.T @ own
         matrix[:n] += start[:-1]
@@ -261,18 +258,13 @@ def _centring(n: int, *, products: bool) -> Array:
     return np.asarray(block_diag(centring, pairs[:, first, second]))
 
 
-@dataclass(frozen=True, slots=True)
 class _Basis:
     """How terms [M, P] are standardised."""
 
-    means: Array
-    scales: Array
-
-    @classmethod
-    def of(cls, terms: Array) -> _Basis:
+    def __init__(self, terms: Array) -> None:
         spreads = terms.std(axis=0)
-        scales = np.where(spreads > _LEAST_SPREAD, spreads, np.inf)
-        return cls(terms.mean(axis=0), scales)
+        self.means = terms.mean(axis=0)
+        self.scales = np.where(spreads > _LEAST_SPREAD, spreads, np.inf)
 
     def features(self, terms: Array) -> Array:
         """Return the features [M, P + 1], the last of which is constant."""
@@ -284,22 +276,12 @@ class _Basis:
         return own, self.means @ own
 
 
-@dataclass(frozen=True, slots=True)
 class _Problem:
     """Losses of coefficients in coordinates of similar curvature, of which few steps suffice."""
 
-    design: Array
-    start: Array
-    labels: Labels
-    weights: Array
-    #: From coordinates to coefficients, [P + 1, P + 1], and the penalty in the coordinates.
-    turn: Array
-    penalty: Array
-
-    @classmethod
-    def of(
-        cls, features: Array, start: Array, labels: Labels, strength: float, *, balanced: bool
-    ) -> _Problem:
+    def __init__(
+        self, features: Array, start: Array, labels: Labels, strength: float, *, balanced: bool
+    ) -> None:
         n_rows, width = features.shape
         weights = np.ones(n_rows)
         if balanced:
@@ -309,14 +291,13 @@ class _Problem:
         ridges[-1] *= _OFFSET_RIDGE
         curvature = (features * weights[:, None]).T @ features / (4.0 * n_rows) + np.diag(ridges)
         curvature += 1e-9 * np.trace(curvature) * np.eye(width)
-        turn = np.linalg.inv(np.linalg.cholesky(curvature)).T
-        penalty = turn.T @ (ridges[:, None] * turn)
-        return cls(features @ turn, start, labels, weights, turn, penalty)
-
-    @property
-    def zero(self) -> Array:
-        """No change, [P + 1, N]."""
-        return np.zeros((self.design.shape[1], self.start.shape[1]))
+        # From coordinates to coefficients, [P + 1, P + 1], and the penalty in the coordinates.
+        self.turn = np.linalg.inv(np.linalg.cholesky(curvature)).T
+        self.penalty = self.turn.T @ (ridges[:, None] * self.turn)
+        self.design = features @ self.turn
+        self.start, self.labels, self.weights = start, labels, weights
+        #: No change, [P + 1, N].
+        self.zero = np.zeros((width, start.shape[1]))
 
     def minimise(self, loss: _Loss, start: Array, steps: int) -> Array:
         """Return the coordinates after at most some steps of L-BFGS."""
@@ -402,10 +383,10 @@ def fit_stack(probs: Array, labels: Labels, *, ridge: float = 20.0) -> Calibrati
     """
     n_tables, _, n = probs.shape
     logs = np.log(np.maximum(np.hstack([*probs]), DEFAULT_FLOOR))
-    basis = _Basis.of(logs)
+    basis = _Basis(logs)
     features = basis.features(logs)
     mean: Array = np.array(mean_combination(n_tables, n).matrix).T
-    problem = _Problem.of(features, logs @ mean, labels, ridge / labels.size, balanced=True)
+    problem = _Problem(features, logs @ mean, labels, ridge / labels.size, balanced=True)
     coefficients = problem.turn @ problem.minimise(problem.likelihood, problem.zero, _STACK_STEPS)
     own, added = basis.unscaled(coefficients)
     offset = coefficients[-1] - added + np.log(smooth_shares(labels, n))

@@ -206,8 +206,7 @@ class Hyperparameters:
     @property
     def objective(self) -> Objective:
         """The objective of every search."""
-        names = ("beta", "tau", "error_weight", "pseudo_count")
-        return Objective(**{name: getattr(self, name) for name in names})
+        return Objective(self.beta, self.tau, self.error_weight, self.pseudo_count)
 
     def to_params(self) -> dict[str, Any]:
         """Return all values by name, those of the schedule among them, as trials record them."""

@@ -138,11 +138,6 @@ class Calibration:
         return {"name": self.name, **lists, "floor": self.floor, **own}
 
 
-def from_offset(name: str, offset: Array) -> Calibration:
-    """Return the calibration that only adds `offset` [N] to the logarithms."""
-    return from_arrays(name, np.eye(offset.size), offset)
-
-
 def from_arrays(name: str, matrix: Array, offset: Array, *, products: bool = False) -> Calibration:
     """Return the calibration with a matrix [N, N] or wider and an offset [N]."""
     rows, offsets = tuple(map(tuple, matrix.tolist())), tuple(offset.tolist())

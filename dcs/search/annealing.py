@@ -28,7 +28,7 @@ from dcs.search.kernels import (
     make_table,
     randomise,
 )
-from dcs.search.schedule import Schedule, Start
+from dcs.search.schedule import Schedule
 
 #: Defaults of `anneal`.
 DEFAULT_CORRECTIONS: Final = CorrectionSet.dcs()
@@ -187,7 +187,11 @@ def cooled(problem: Problem, schedule: Schedule, *, seed: int) -> tuple[NDArray[
     streams = seeds.generate_state(schedule.restarts, np.uint64).astype(np.uint64)
     temperatures = schedule.temperatures()
     limits = schedule.limits(problem.n_classes)
-    choice = _identity_choice(schedule.start, problem)
+    # Unchanged probabilities, by weights if requested and possible.
+    start, one = problem.corrections.identity, Weight(1.0)
+    if schedule.start == "weight-one" and one in problem.corrections:
+        start = problem.corrections.corrections.index(one)
+    choice = np.full(problem.n_classes, start)
     best_choice, found = choice.copy(), choice.copy()
     best = np.inf
     evaluations = 0
@@ -233,12 +237,3 @@ def _compiled_once() -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "search.lock"):
         yield
-
-
-def _identity_choice(start: Start, problem: Problem) -> NDArray[np.int64]:
-    """Return the choice that changes nothing, with weights if requested and possible."""
-    corrections = problem.corrections
-    one = Weight(1.0)
-    weighted = start == "weight-one" and one in corrections.corrections
-    index = corrections.corrections.index(one) if weighted else corrections.identity
-    return np.full(problem.n_classes, index)

@@ -26,7 +26,7 @@ from dcs.errors import InvalidInputError, quoted, show
 from dcs.selection.compare import SelectionSettings, fit_front
 from dcs.selection.fitting import FEWEST_LABELS, Threads
 from dcs.selection.methods import get_method
-from dcs.selection.preference import Preference
+from dcs.selection.preference import Prefer, Preference
 
 
 class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -78,7 +78,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        prefer: str = "no-harm",
+        prefer: Prefer = "no-harm",
         max_accuracy_loss: float | None = None,
         max_cobias: float | None = None,
         settings: SelectionSettings | None = None,
@@ -117,11 +117,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If there are too few rows or classes, X is not class probabilities, or y has a class
             that is not in `labels`.
         """
-        preference = Preference(
-            self.prefer,  # type: ignore[arg-type]
-            self.max_accuracy_loss,
-            self.max_cobias,
-        )
+        preference = Preference(self.prefer, self.max_accuracy_loss, self.max_cobias)
         refuse_other_order(X, y)
         names, given = column_names(X), X
         X, targets = validate_data(  # noqa: N806

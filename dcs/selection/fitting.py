@@ -269,15 +269,8 @@ class FoldedRows:
         if item in self.made:
             return self.made[item]
         kind = CALIBRATIONS[name]
-        found = tuple(
-            kind.fit(
-                self.probs,
-                np.where(self.place != fold, self.labels, -1),
-                ridge=ridge,
-                anchor=anchor,
-            )
-            for fold in range(self.n_folds)
-        )
+        known = (np.where(self.place != fold, self.labels, -1) for fold in range(self.n_folds))
+        found = tuple(kind.fit(self.probs, own, ridge=ridge, anchor=anchor) for own in known)
         return self.level(found) if kind.needs_labels else found
 
     def level(self, found: Sequence[Calibration | None]) -> tuple[Calibration | None, ...]:

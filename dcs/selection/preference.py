@@ -101,10 +101,6 @@ class Change:
     effect: float = 1.0
 
 
-def _read_scheme(data: Any) -> CorrectionScheme:
-    return data if isinstance(data, CorrectionScheme) else CorrectionScheme.from_dict(data)
-
-
 @dataclass(frozen=True)
 class FrontPoint:
     """One point of the trade-off between accuracy and COBias.
@@ -138,7 +134,7 @@ class FrontPoint:
     confusion: tuple[tuple[int, ...], ...]
     scheme: Annotated[
         CorrectionScheme,
-        PlainValidator(_read_scheme),
+        PlainValidator(CorrectionScheme.from_dict),
         PlainSerializer(CorrectionScheme.to_dict),
     ]
     noise: float
@@ -176,14 +172,9 @@ class FrontPoint:
         confidence : float
             One minus the level of the test.
         """
-        effect = self.change.effect
-        return NonInferiority(
-            gained=self.change.gained / effect,
-            lost=self.change.lost / effect,
-            n_rows=self.estimate.n_rows / effect,
-            margin=margin,
-            confidence=confidence,
-        )
+        rows = self.change.gained, self.change.lost, self.estimate.n_rows
+        gained, lost, n_rows = (number / self.change.effect for number in rows)
+        return NonInferiority(gained, lost, n_rows, margin, confidence)
 
 
 @dataclass(frozen=True, slots=True)

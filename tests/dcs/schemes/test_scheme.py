@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import SchemeError
-from dcs.schemes.calibration import Calibration, from_offset
+from dcs.schemes.calibration import Calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE, CorrectionSet, Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.dcs.refusals import refuses
@@ -59,13 +59,13 @@ def test_nothing_changed_is_said_and_true(correction: Weight | Membership) -> No
 
 
 def test_words_say_what_changes_and_of_many_classes_the_most() -> None:
-    calibration = from_offset("batch", np.log([0.5, 0.25, 0.25]))
+    calibration = from_arrays("batch", np.eye(3), np.log([0.5, 0.25, 0.25]))
     words = CorrectionScheme.identity("abc", calibration=calibration).explain()
     assert "33.3 % each, it makes a 50.0 %, b 25.0 %, c 25.0 %." in words[0]
     names = tuple(f"class {k}" for k in range(40))
     weights = tuple(Weight(1.0 - k / 50) for k in range(40))
-    many = CorrectionScheme(names, weights, calibration=from_offset("batch", np.arange(40.0)))
-    words = many.explain()
+    batch = from_arrays("batch", np.eye(40), np.arange(40.0))
+    words = CorrectionScheme(names, weights, calibration=batch).explain()
     assert words[1].startswith("class 30: ") and words[-2].startswith("class 39: ")
     assert len(words) == 12 and "30 classes change less" in words[-1]
     assert "class 39 " in words[0] and len(words[0]) < 400
