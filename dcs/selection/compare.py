@@ -265,88 +265,14 @@ def front_of(
     if reference is not None:
         before = np.asarray(reference)[fitting.rows.place >= 0]
     best = _best(fitting, fits, settings)
-    middle = min(best, key=lambda each: abs(each[1] - _REFERENCE_BETA))[0]
-
-    def point_of(fit: Fit, path: float | None = None) -> FrontPoint:
-        """Return the point of a fit, perhaps one on the way to the reference."""
-        scheme, judged = fitting.whole(fit), fit.predictions
-        estimate = fitting.metrics(judged, fit.shares)
-        if fitting.n_folds > 1:
-            # The scheme for new rows is another one than those of the folds, and differs from
-            # them in many rows at once where many are alike. Its metrics on the rows that it was
-            # fitted on are optimistic, and therefore bound the estimate.
-            again = scheme.predict(fitting.rows.probs[fitting.rows.labels >= 0])
-            own = ClassificationMetrics.from_predictions(fitting.labels, again, fitting.n_classes)
-            judged = again if own.accuracy < estimate.accuracy else judged
-            estimate = replace(
-                estimate,
-                accuracy=min(estimate.accuracy, own.accuracy),
-                cobias=max(estimate.cobias, own.cobias),
-            )
-        parts = () if fit is plain else fit.shares.items()
-        made_of = tuple(
-            {"share": share, **(each.to_params() if each else {})} for each, share in parts
-        )
-        provenance = {
-            "method": settings.method,
-            "seed": fitting.rows.seed,
-            "estimate": {
-                "accuracy": estimate.accuracy,
-                "cobias": estimate.cobias,
-                "rows": estimate.n_rows,
-                "folds": fitting.n_folds,
-            },
-            **({"settings": list(made_of)} if made_of else {}),
-        }
-        confusion = confusion_matrix(fitting.truth, judged, fitting.n_classes)
-        return FrontPoint(
-            settings=made_of,
-            accuracy=estimate.accuracy,
-            cobias=estimate.cobias,
-            confusion=tuple(map(tuple, confusion.tolist())),
-            scheme=replace(scheme, classes=tuple(classes), provenance=provenance),
-            noise=cobias_noise(estimate, fitting.counts),
-            change=fitting.change(before, judged),
-            doubt=fitting.change(middle.predictions, fit.predictions).score_error,
-            path=path,
-        )
-
-    def between(
-        first: tuple[FrontPoint, Fit], second: tuple[FrontPoint, Fit], step: float = 1.0
-    ) -> Iterator[FrontPoint]:
-        """Yield points interpolated between two, by bisection until the steps are small."""
-        (low, low_fit), (high, high_fit) = first, second
-        changed = abs(high.change.changed - low.change.changed)
-        small = (
-            abs(high.accuracy - low.accuracy) <= _ACCURACY_STEP
-            and abs(high.cobias - low.cobias) <= _COBIAS_STEP
-            and changed <= _CHANGED_STEP * high.estimate.n_rows
-        )
-        if small or step <= _SHORTEST:
-            return
-        fit = fitting.averaged([(low_fit, 0.5), (high_fit, 0.5)])
-        centre = point_of(fit), fit
-        yield from between(first, centre, step / 2.0)
-        yield centre[0]
-        yield from between(centre, second, step / 2.0)
-
-    ends = [(point_of(fit), fit) for fit, _ in best]
-    unchanged = point_of(plain)
-    linear = [each for each in ends if each[1].is_linear]
-    front = {id(point) for point in pareto_front([point for point, _ in linear])}
-    line = sorted(
-        (each for each in linear if id(each[0]) in front),
-        key=lambda each: each[0].change.changed,
+    builder = _Front(
+        fitting=fitting,
+        plain=plain,
+        before=before,
+        middle=min(best, key=lambda each: abs(each[1] - _REFERENCE_BETA))[0],
+        origin={"method": settings.method, "seed": fitting.rows.seed},
     )
-    steps = pairwise([(unchanged, plain), *line])
-    found = [point for first, second in steps for point in between(first, second)]
-    points = [point for point, _ in ends]
-    kept = {id(point) for point in pareto_front([*points, unchanged, *found])}
-    points += [point for point in found if id(point) in kept]
-    for share in _WAY if middle.is_linear else ():
-        part = fitting.averaged([(plain, 1.0 - share), (middle, share)])
-        points.append(point_of(part, share))
-    return FittedScheme((*points, unchanged), settings.preference, fitting.pool)
+    return FittedScheme(builder.points(best), settings.preference, fitting.pool)
 
 
 def reference_of(fitting: Fitting, fits: Sequence[Fit], settings: SelectionSettings) -> Fit:
@@ -402,3 +328,102 @@ def _best_few(fits: Sequence[Fit], beta: float, n_rows: int) -> list[tuple[Fit, 
     kept = [(fit, weight) for fit, weight in zip(few, weights, strict=True) if weight > _FADED]
     total = sum(weight for _, weight in kept)
     return [(fit, weight / total) for fit, weight in kept]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Front:
+    """Builds the points of a front."""
+
+    fitting: Fitting
+    plain: Fit
+    before: NDArray[np.int64]
+    middle: Fit
+    origin: dict[str, Any]
+
+    def points(self, best: Sequence[tuple[Fit, float]]) -> tuple[FrontPoint, ...]:
+        """Return the points of fits, those between them, and those on the way to the reference."""
+        ends = [(self.point(fit), fit) for fit, _ in best]
+        plain = self.point(self.plain)
+        linear = [each for each in ends if each[1].is_linear]
+        front = {id(point) for point in pareto_front([point for point, _ in linear])}
+        line = sorted(
+            (each for each in linear if id(each[0]) in front),
+            key=lambda each: each[0].change.changed,
+        )
+        found = [
+            point
+            for first, second in pairwise([(plain, self.plain), *line])
+            for point in self._between(first, second)
+        ]
+        points = [point for point, _ in ends]
+        kept = {id(point) for point in pareto_front([*points, plain, *found])}
+        way = [self._on_the_way(share) for share in _WAY] if self.middle.is_linear else []
+        return (*points, *(point for point in found if id(point) in kept), *way, plain)
+
+    def point(self, fit: Fit, path: float | None = None) -> FrontPoint:
+        fitting = self.fitting
+        scheme, judged = fitting.whole(fit), fit.predictions
+        estimate = fitting.metrics(judged, fit.shares)
+        if fitting.n_folds > 1:
+            # The scheme for new rows is another one than those of the folds, and differs from
+            # them in many rows at once where many are alike. Its metrics on the rows that it was
+            # fitted on are optimistic, and therefore bound the estimate.
+            again = scheme.predict(fitting.rows.probs[fitting.rows.labels >= 0])
+            own = ClassificationMetrics.from_predictions(fitting.labels, again, fitting.n_classes)
+            judged = again if own.accuracy < estimate.accuracy else judged
+            estimate = replace(
+                estimate,
+                accuracy=min(estimate.accuracy, own.accuracy),
+                cobias=max(estimate.cobias, own.cobias),
+            )
+        parts = () if fit is self.plain else fit.shares.items()
+        settings = tuple(
+            {"share": share, **(each.to_params() if each else {})} for each, share in parts
+        )
+        provenance = self.origin | {
+            "estimate": {
+                "accuracy": estimate.accuracy,
+                "cobias": estimate.cobias,
+                "rows": estimate.n_rows,
+                "folds": fitting.n_folds,
+            },
+            **({"settings": list(settings)} if settings else {}),
+        }
+        confusion = confusion_matrix(fitting.truth, judged, fitting.n_classes)
+        return FrontPoint(
+            settings=settings,
+            accuracy=estimate.accuracy,
+            cobias=estimate.cobias,
+            confusion=tuple(map(tuple, confusion.tolist())),
+            scheme=replace(scheme, classes=self.plain.schemes[0].classes, provenance=provenance),
+            noise=cobias_noise(estimate, fitting.counts),
+            change=fitting.change(self.before, judged),
+            doubt=fitting.change(self.middle.predictions, fit.predictions).score_error,
+            path=path,
+        )
+
+    def _on_the_way(self, share: float) -> FrontPoint:
+        fit = self.fitting.averaged([(self.plain, 1.0 - share), (self.middle, share)])
+        return self.point(fit, share)
+
+    def _between(
+        self,
+        first: tuple[FrontPoint, Fit],
+        second: tuple[FrontPoint, Fit],
+        step: float = 1.0,
+    ) -> Iterator[FrontPoint]:
+        """Yield points interpolated between two, by bisection until the steps are small."""
+        (low_point, low_fit), (high_point, high_fit) = first, second
+        rows = high_point.estimate.n_rows
+        small = (
+            abs(high_point.accuracy - low_point.accuracy) <= _ACCURACY_STEP
+            and abs(high_point.cobias - low_point.cobias) <= _COBIAS_STEP
+            and abs(high_point.change.changed - low_point.change.changed) <= _CHANGED_STEP * rows
+        )
+        if small or step <= _SHORTEST:
+            return
+        fit = self.fitting.averaged([(low_fit, 0.5), (high_fit, 0.5)])
+        point = self.point(fit)
+        yield from self._between(first, (point, fit), step / 2.0)
+        yield point
+        yield from self._between((point, fit), second, step / 2.0)
