@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.pool import ScoringPool
-from dcs_workflows.cluster.scoring import ScoredShard, ScoringActor, TableScoring, Work, score_here
+from dcs_workflows.cluster.scoring import ScoredShard, ScoringActor, TableScoring, score_here
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.parallel import one_thread
@@ -34,7 +34,7 @@ def score(folder: Path, request: TableRequest, **settings: Any) -> Scoring:
     actor = ScoringActor("tiny_lm", folder / "shards", ScoringSettings(device="cpu", **settings))
     with closing(actor):
         table, store = TableScoring("k", request), StoredTables(folder, "k")
-        return score_here(table, actor, Work(), store)
+        return score_here(table, actor, actor.load(), store)
 
 
 def test_the_record_says_what_the_numbers_are(tmp_path):
@@ -61,13 +61,13 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
     info = ScorerInfo("clerk", "1", "abacus", "r7", {})
     digests = set()
     for order in (1, -1):
-        table, works = TableScoring("k", WHOLE), (Work(gpus=1), Work(gpus=1))
+        table = TableScoring("k", WHOLE)
         assert len(table.left) == 3
         for number, shard in enumerate([*table.left][::order]):
             assert not table.complete
             prefix, queries, words = table.prompts.prompts(shard)
             probs = Clerk.probs(prefix, queries, len(words))
-            table.add(shard, ScoredShard(probs, 10, 20, ["a line"]), works[number % 2])
+            table.add(shard, ScoredShard(probs, 10, 20, ["a line"]), number % 2, 1)
         assert table.complete
         note = table.store(StoredTables(tmp_path, str(order)), info)
         assert (note.scored, note.tokens, note.gpus, note.remarks) == (30, 60, 2, ["a line"] * 2)
@@ -123,8 +123,7 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
     actor = ScoringActor("tiny_lm", tmp_path / "shards", request.scoring)
     store = StoredTables(tmp_path, "k")
     with closing(actor):
-        score_here(
-            TableScoring("k", request), actor, Work(), store, lambda count: seen.append(_threads())
-        )
+        table, info = TableScoring("k", request), actor.load()
+        score_here(table, actor, info, store, lambda count: seen.append(_threads()))
     assert len(seen) >= 2
     assert set.union(*seen) == {1}

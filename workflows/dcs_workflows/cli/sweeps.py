@@ -109,19 +109,19 @@ def table_name(request: TableRequest) -> str:
 
 def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
     """Score requests, by key, with one model; return the number of prompts not in the cache."""
-    from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, Work, score_here
+    from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, score_here
     from dcs_workflows.tables import StoredTables
 
     tables = [TableScoring(key, request) for key, request in missing.items()]
     actor = ScoringActor(model, output / "shards", tables[0].request.scoring)
-    work, total, scored = Work(), sum(table.n_prompts for table in tables), 0
+    total, scored = sum(table.n_prompts for table in tables), 0
     with closing(actor):
         with console.status("loading the model"):
-            work.info = actor.load()
+            info = actor.load()
         with progress_bar("scoring prompts", total) as progress:
             for table in tables:
                 stored = StoredTables(output, table.key)
-                done = score_here(table, actor, work, stored, lambda n: progress(advance=n))
+                done = score_here(table, actor, info, stored, lambda n: progress(advance=n))
                 scored += done.scored
     return scored
 

@@ -13,7 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 from dcs.errors import DCSError, ScoringError, last_line
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.connect import check_alive
-from dcs_workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring, Work
+from dcs_workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
 from dcs_workflows.plan import SweepPlan
 from dcs_workflows.tables import StoredTables, TableRequest, request_key
 
@@ -22,11 +22,16 @@ _DEATHS = 3
 
 
 @dataclass(slots=True, eq=False)
-class _Actor(Work):
-    """An actor of the pool, the table that it worked on last, and its calls in flight."""
+class _Actor:
+    """An actor of the pool: what its model is once it is loaded, and its last table.
 
-    handle: Any = None
-    model: str = ""
+    `calls` are the shards that it has been given and not returned.
+    """
+
+    handle: Any
+    model: str
+    gpus: float
+    info: ScorerInfo | None = None
     table: TableScoring | None = None
     calls: int = 0
 
@@ -114,7 +119,7 @@ class ScoringPool:
         while len(self.actors) < slots and (model := self._wanted()) is not None:
             folder = self._plan.output / "shards"
             handle = self._class.options(**options).remote(model, folder, self._settings)
-            actor = _Actor(gpus=options["num_gpus"], handle=handle, model=model)
+            actor = _Actor(handle, model, options["num_gpus"])
             self.actors.append(actor)
             self.running[handle.load.remote()] = _Call(actor)
 
@@ -180,22 +185,21 @@ class ScoringPool:
         """
         call = self.running.pop(reference)
         actor, table = call.actor, call.table
+        actor.calls -= table is not None
         try:
             result = ray.get(reference)
+        except RayTaskError as error:
+            # The actor is still usable.
+            self._fail(call, error)
+            return 0, None
         except RayError as error:
-            if isinstance(error, RayTaskError):
-                # The actor is still usable.
-                actor.calls -= table is not None
-                self._fail(call, error)
-            else:
-                check_alive()
-                self._lose(call, error)
+            check_alive()
+            self._lose(call, error)
             return 0, None
         if table is None:
             self._admit(actor, result)
             return 0, None
-        actor.calls -= 1
-        table.add(call.shard, result, actor)
+        table.add(call.shard, result, actor, actor.gpus)
         self.used.update(requests=result.scored, tokens=result.tokens)
         complete = None
         if table.complete and table in self._open:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,22 +106,6 @@ class ScoringActor:
         self.close()
 
 
-@dataclass(slots=True, eq=False)
-class Work:
-    """An actor, as it is known to the tables that it works on.
-
-    Attributes
-    ----------
-    gpus : float
-        Number of its GPUs.
-    info : ScorerInfo or None
-        Its model; None until it is loaded.
-    """
-
-    gpus: float = 0.0
-    info: ScorerInfo | None = None
-
-
 class TableScoring:
     """A pair of tables that is scored in shards, by any number of actors in any order.
 
@@ -156,7 +140,8 @@ class TableScoring:
         self._unscored = self.n_prompts
         self._clock = time.perf_counter()
         self._scored = self._tokens = 0
-        self._remarks: dict[Work, list[str]] = {}
+        # The GPUs of each actor, and what its engine reports.
+        self._actors: dict[Hashable, tuple[float, list[str]]] = {}
         self._reasons: dict[int, str] = {}
 
     @property
@@ -164,21 +149,21 @@ class TableScoring:
         """Whether all shards are scored."""
         return not self._unscored
 
-    def add(self, shard: slice, result: ScoredShard, work: Work) -> None:
-        """Add a scored shard of an actor."""
+    def add(self, shard: slice, result: ScoredShard, actor: Hashable, gpus: float = 0.0) -> None:
+        """Add a shard that an actor has scored, which holds some GPUs."""
         self._probs[shard] = result.probs
         self._reasons |= {shard.start + row: reason for row, reason in result.reasons.items()}
         self._unscored -= shard.stop - shard.start
         self._scored += result.scored
         self._tokens += result.tokens
-        self._remarks[work] = result.remarks
+        self._actors[actor] = gpus, result.remarks
 
     def store(self, stored: StoredTables, info: ScorerInfo) -> Scoring:
         """Write both tables of a complete scoring, and return its record."""
         return stored.write(
             self.prompts.tables(self._probs, info, self._reasons),
             seconds=time.perf_counter() - self._clock,
-            gpus=sum(work.gpus for work in self._remarks),
+            gpus=sum(gpus for gpus, _ in self._actors.values()),
             scorer={
                 "scorer": info.name,
                 "version": info.version,
@@ -187,7 +172,7 @@ class TableScoring:
             },
             remarks=[
                 *([self.prompts.unlabelled] if self.prompts.unlabelled else []),
-                *(line for lines in self._remarks.values() for line in lines),
+                *(line for _, lines in self._actors.values() for line in lines),
             ],
             missing=self.prompts.missing(self._reasons),
             scored=self._scored,
@@ -198,14 +183,11 @@ class TableScoring:
 def score_here(
     table: TableScoring,
     actor: ScoringActor,
-    work: Work,
+    info: ScorerInfo,
     stored: StoredTables,
     progress: Progress | None = None,
 ) -> Scoring:
-    """Score a table with an actor of this process, write it and return its record."""
-    if work.info is None:
-        work.info = actor.load()
-
+    """Score a table with a loaded actor of this process, write it and return its record."""
     for shard in table.left:
-        table.add(shard, actor.score(table.prompts.prompts(shard), progress), work)
-    return table.store(stored, work.info)
+        table.add(shard, actor.score(table.prompts.prompts(shard), progress), actor)
+    return table.store(stored, info)
