@@ -64,7 +64,7 @@ class ModelReference:
     version: str | None = None
 
 
-def resolve_model(model: ModelReference | str | os.PathLike[str]) -> ModelReference:
+def resolve_model(model: str | os.PathLike[str]) -> ModelReference:
     """Resolve a model name without loading or downloading anything.
 
     Parameters
@@ -72,7 +72,7 @@ def resolve_model(model: ModelReference | str | os.PathLike[str]) -> ModelRefere
     model : str or path-like
         ``"tiny_lm"`` (the packaged demonstration model), a folder in the Transformers format,
         or a hub id ``owner/name`` with an optional branch, tag or commit: ``owner/name@v1.0``. A
-        folder takes precedence over a hub id. A :class:`ModelReference` is returned unchanged.
+        folder takes precedence over a hub id.
 
     Returns
     -------
@@ -84,8 +84,6 @@ def resolve_model(model: ModelReference | str | os.PathLike[str]) -> ModelRefere
     ScoringError
         If the name matches none of these.
     """
-    if isinstance(model, ModelReference):
-        return model
     name = os.fspath(model)
     folder = _ASSETS / name if name in PACKAGED_MODELS else Path(os.path.expanduser(name))
     if folder.exists():

@@ -20,7 +20,6 @@ from dcs.scoring.models import (
     is_out_of_memory,
     load_model,
     require,
-    resolve_model,
 )
 
 _log = logging.getLogger(__name__)
@@ -66,9 +65,9 @@ class TransformersScorer(TokenEngine):
 
     Parameters
     ----------
-    model : ModelReference, LoadedModel, str or path-like
-        The model; see :func:`dcs.scoring.resolve_model`. A loaded model keeps its device and
-        precision; a store assumes that equal names have equal weights.
+    model : ModelReference or LoadedModel
+        The model; :func:`dcs.scoring.load_scorer` takes its name. A loaded model keeps its device
+        and precision; a store assumes that equal names have equal weights.
     **options
         See :class:`TransformersOptions`.
 
@@ -85,13 +84,11 @@ class TransformersScorer(TokenEngine):
     options = TransformersOptions
     indecisive = frozenset({"device"})
 
-    def __init__(
-        self, model: ModelReference | LoadedModel | str | os.PathLike[str], **options: Any
-    ) -> None:
+    def __init__(self, model: ModelReference | LoadedModel, **options: Any) -> None:
         super().__init__(**options)
         asked = self._asked
         if not isinstance(model, LoadedModel):
-            model = load_model(resolve_model(model), device=asked.device, dtype=asked.dtype)
+            model = load_model(model, device=asked.device, dtype=asked.dtype)
         self._torch, transformers = require("torch"), require("transformers")
         self._model = model.weights.eval()
         self._device = self._model.device

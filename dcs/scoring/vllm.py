@@ -17,7 +17,7 @@ from pydantic import Field
 
 from dcs.errors import ScoringError, named
 from dcs.scoring.base import LocalOptions, TokenEngine
-from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
+from dcs.scoring.models import ModelReference, loaded_revision, require
 
 _MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
 
@@ -50,8 +50,8 @@ class VLLMScorer(TokenEngine):
 
     Parameters
     ----------
-    model : ModelReference, str or path-like
-        The model; see :func:`dcs.scoring.resolve_model`.
+    model : ModelReference
+        The model; :func:`dcs.scoring.load_scorer` takes its name.
     **options
         See :class:`VLLMOptions`.
 
@@ -71,7 +71,7 @@ class VLLMScorer(TokenEngine):
     indecisive = frozenset({"tensor_parallel", "memory", "max_length"})
     gpu_option = "tensor_parallel"
 
-    def __init__(self, model: ModelReference | str | os.PathLike[str], **options: Any) -> None:
+    def __init__(self, model: ModelReference, **options: Any) -> None:
         super().__init__(**options)
         asked = self._asked
         tensor_parallel = asked.tensor_parallel
@@ -81,7 +81,6 @@ class VLLMScorer(TokenEngine):
         if tensor_parallel == 1:
             # A process of the engine core would outlive a killed actor, and keep the GPU.
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        reference = resolve_model(model)
         self._vllm = require("vllm", "'dcs-debias[vllm]', or use the engine transformers")
         torch = importlib.import_module("torch")
         # Query vLLM instead of torch, which would initialise the GPU in this process too early.
@@ -99,10 +98,10 @@ class VLLMScorer(TokenEngine):
         }
         try:
             self._engine: Any = self._vllm.LLM(
-                model=reference.location,
+                model=model.location,
                 dtype=precision,
-                revision=reference.version,
-                tokenizer_revision=reference.version,
+                revision=model.version,
+                tokenizer_revision=model.version,
                 tensor_parallel_size=tensor_parallel,
                 enable_prefix_caching=True,
                 max_logprobs=_MAX_TOKEN_IDS,
@@ -113,14 +112,14 @@ class VLLMScorer(TokenEngine):
         except Exception as error:
             # vLLM and its dependencies raise errors of many unrelated classes.
             raise ScoringError(
-                f"model {reference.name!r} cannot be loaded by vllm "
+                f"model {model.name!r} cannot be loaded by vllm "
                 f"({named(error)}); check its memory (tensor_parallel, memory, "
                 "max_length) and whether vllm supports its architecture"
             ) from error
         config = self._engine.llm_engine.model_config
         self._limit = int(config.max_model_len) - 1  # one more token is generated
-        self.model = reference.name
-        self.revision = loaded_revision(reference)
+        self.model = model.name
+        self.revision = loaded_revision(model)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
         same = {"batch_invariant": "true"} if asked.batch_invariant else {}
         self._use_tokenizer(self._engine.get_tokenizer(), dtype=precision, **same)

@@ -77,7 +77,7 @@ def check(folder: str, prefix: str | PromptPrefix, words: Sequence[str], rule: L
     expected = plain_forward(folder, [f"{prefix}{q}" for q in queries], words, rule)
     for budget in (1536, 100, 1):
         with mock.patch.dict("dcs.scoring.transformers._TOKEN_BUDGET", cpu=budget):
-            scorer = TransformersScorer(folder, device="cpu", label_rule=rule)
+            scorer = load_scorer(folder, device="cpu", label_rule=rule)
         probs = scorer.score(prefix, queries, words)
         np.testing.assert_allclose(probs, expected, atol=1e-5, err_msg=str(budget))
 
@@ -100,7 +100,7 @@ def test_of_other_architectures(other_model: Path, rule: LabelRule, words: Seque
 
 
 def test_prefix_and_query_may_share_a_token() -> None:
-    scorer = TransformersScorer("tiny_lm", device="cpu")
+    scorer = load_scorer("tiny_lm", device="cpu")
     whole = scorer.score("", [f"A network cable. {q}" for q in QUERIES], TASK.label_words)
     split = scorer.score("A netw", [f"ork cable. {q}" for q in QUERIES], TASK.label_words)
     np.testing.assert_allclose(split, whole, atol=1e-6)
@@ -115,7 +115,7 @@ def in_memory(name: str) -> LoadedModel:
 
 def test_a_model_in_memory() -> None:
     scorer = TransformersScorer(in_memory("mine"))
-    loaded = TransformersScorer("tiny_lm", device="cpu")
+    loaded = load_scorer("tiny_lm", device="cpu")
     assert (scorer.model, scorer.revision) == ("mine", "unknown")
     assert scorer.settings == loaded.settings
     np.testing.assert_array_equal(
@@ -124,7 +124,7 @@ def test_a_model_in_memory() -> None:
 
 
 def test_closed_scorer() -> None:
-    scorer = TransformersScorer("tiny_lm", device="cpu")
+    scorer = load_scorer("tiny_lm", device="cpu")
     scorer.close()
     with pytest.raises(ScoringError, match="closed"):
         scorer.score("", QUERIES, TASK.label_words)

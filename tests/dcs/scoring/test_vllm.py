@@ -18,7 +18,6 @@ from dcs.prompting.tasks import PromptPrefix, render_prefix, render_query, selec
 from dcs.scoring import Scorer, load_scorer, resolve_model
 from dcs.scoring.models import load_tokenizer
 from dcs.scoring.openai import OpenAIScorer
-from dcs.scoring.vllm import VLLMScorer
 from tests.dcs.scoring.test_chat import TEMPLATES
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
 from tests.servers import free_port, running
@@ -39,12 +38,12 @@ def agrees(
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[VLLMScorer]:
+def engine() -> Iterator[Scorer]:
     pytest.importorskip("vllm")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     # What is compared is computed in float32.
-    scorer = VLLMScorer("tiny_lm", dtype="float32", memory=MEMORY)
+    scorer = load_scorer("tiny_lm", engine="vllm", dtype="float32", memory=MEMORY)
     yield scorer
     scorer.close()
     with pytest.raises(ScoringError, match="closed"):
@@ -55,14 +54,14 @@ def engine() -> Iterator[VLLMScorer]:
 class TestContract(ScorerContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def scorer(cls, engine: VLLMScorer) -> Scorer:
+    def scorer(cls, engine: Scorer) -> Scorer:
         return engine
 
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("name", ["helpdesk", "reviews"])
 @pytest.mark.parametrize("shots", [0, 1, "N"])
-def test_agrees_with_transformers(engine: VLLMScorer, name: str, shots: Any) -> None:
+def test_agrees_with_transformers(engine: Scorer, name: str, shots: Any) -> None:
     task = get_task(name)
     prefix = render_prefix(task, select_demonstrations(task, shots, seed=0))
     queries = [render_query(task, e.text) for e in task.examples("test")[:64]]
@@ -74,14 +73,14 @@ WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("words", [("quixotry", "abbreviation", "zebra crossing"), WORDS])
-def test_label_words_of_several_tokens(engine: VLLMScorer, words: tuple[str, ...]) -> None:
+def test_label_words_of_several_tokens(engine: Scorer, words: tuple[str, ...]) -> None:
     # Some of the latter begin alike: `auto` reads them whole.
     agrees(engine, PREFIX, QUERIES, words)
 
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("head", ["", "zebra "])  # the latter begin alike: read whole
-def test_more_label_tokens_than_vllm_returns_at_once(engine: VLLMScorer, head: str) -> None:
+def test_more_label_tokens_than_vllm_returns_at_once(engine: Scorer, head: str) -> None:
     tokenizer = load_tokenizer("tiny_lm")
     # Words of one token each.
     tokens = map(tokenizer.describe, range(3, 999))
@@ -96,7 +95,7 @@ def test_chat(tmp_path: Path) -> None:
     shutil.copytree(resolve_model("tiny_lm").location, tmp_path, dirs_exist_ok=True)
     (tmp_path / "chat_template.jinja").write_text(TEMPLATES["no system"])
     options: dict[str, Any] = {"label_rule": "joint"}
-    scorer = VLLMScorer(tmp_path, dtype="float32", memory=MEMORY, **options)
+    scorer = load_scorer(tmp_path, engine="vllm", dtype="float32", memory=MEMORY, **options)
     expected = load_scorer(tmp_path, device="cpu", **options)
     probs = scorer.score(PREFIX, QUERIES, WORDS)
     scorer.close()
