@@ -331,11 +331,6 @@ class Demonstrations:
     shots: Shots
     seed: int
 
-    @property
-    def texts(self) -> frozenset[str]:
-        """The texts of the demonstrations, which must not be scored as queries."""
-        return frozenset(example.text for example in self.examples)
-
 
 def parse_shots(value: str | int) -> Shots:
     """Parse a number of shots.

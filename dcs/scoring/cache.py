@@ -70,7 +70,7 @@ def query_hash(query: str) -> bytes:
 
 
 class ShardGroup:
-    """The rows of one group, held in memory.
+    """The rows of one group, held in memory once :meth:`refresh` has read them.
 
     Parameters
     ----------
@@ -87,7 +87,6 @@ class ShardGroup:
         self.folder = folder
         self.rows: dict[bytes, NDArray[np.float64]] = {}
         self._seen: set[str] = set()
-        self.refresh()
 
     def refresh(self) -> None:
         """Read the shards written by any process since the last call.

@@ -101,7 +101,7 @@ class PromptSet:
         if limit is not None and limit < 1:
             raise ConfigError(f"limit {limit}: must be 1 or greater; omit it for no limit")
         shown = select_demonstrations(task, shots, seed=seed)
-        hidden, examples = shown.texts, dict[Split, list[Example]]()
+        hidden, examples = {e.text for e in shown.examples}, dict[Split, list[Example]]()
         for split in SPLITS:
             # Demonstrations come from the optimization split. Test texts are filtered too, because
             # the splits of third-party tasks may overlap.

@@ -158,13 +158,9 @@ class ScoringPool:
 
     def _wanted(self) -> str | None:
         """Return a model that has more shards than its actors will take when they are loaded."""
-        left = Counter[str]()
-        for table in self._open:
-            left[table.request.model] += len(table.left)
-        for actor in self.actors:
-            if actor.info is None:
-                left[actor.model] -= IN_FLIGHT
-        return next((model for model, number in left.items() if number > 0), None)
+        loading = Counter(actor.model for actor in self.actors if actor.info is None)
+        models = (table.request.model for table in self._open)
+        return next((m for m in models if self._n_left(m) > IN_FLIGHT * loading[m]), None)
 
     def end(self, reference: Any) -> tuple[int, str | None]:
         """Process a call that has ended.
