@@ -156,12 +156,13 @@ class PromptSet:
                     f"task {self.task.name!r}: no {split} text could be scored; "
                     f"{every[0].id}: {missing[every[0].id]}"
                 )
+            own = [rows[example.text] for example in examples]
             tables[str(split)] = build(
-                probs[np.array([rows[example.text] for example in examples], dtype=np.intp)],
+                probs[own],
                 [example.label for example in examples],
                 classes=self.task.classes,
                 ids=[example.id for example in examples],
-                groups=[rows[example.text] for example in examples],
+                groups=own,
                 provenance=Provenance(
                     model=scorer.model,
                     revision=scorer.revision,

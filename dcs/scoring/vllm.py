@@ -157,6 +157,5 @@ class VLLMScorer(TokenEngine):
             shutdown()
         del engine, core, shutdown
         gc.collect()
-        torch = importlib.import_module("torch")
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        # Does nothing without a GPU.
+        importlib.import_module("torch").cuda.empty_cache()

@@ -64,11 +64,11 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
         table = TableScoring("k", WHOLE)
         assert len(table.left) == 3
         for number, shard in enumerate([*table.left][::order]):
-            assert not table.complete
+            assert table.unscored
             prefix, queries, words = table.prompts.prompts(shard)
             probs = Clerk.probs(prefix, queries, len(words))
             table.add(shard, ScoredShard(probs, 10, 20, ["a line"]), number % 2, 1)
-        assert table.complete
+        assert not table.unscored
         note = table.store(StoredTables(tmp_path, str(order)), info)
         assert (note.scored, note.tokens, note.gpus, note.remarks) == (30, 60, 2, ["a line"] * 2)
         digests.add(tuple(note.digests.values()))

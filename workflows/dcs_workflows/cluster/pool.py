@@ -198,7 +198,7 @@ class ScoringPool:
         table.add(call.shard, result, actor, actor.gpus)
         self.used.update(requests=result.scored, tokens=result.tokens)
         complete = None
-        if table.complete and table in self._open:
+        if not table.unscored and table in self._open:
             self._open.remove(table)
             stored = StoredTables(self._plan.output, table.key)
             try:

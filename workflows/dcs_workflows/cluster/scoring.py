@@ -122,6 +122,8 @@ class TableScoring:
     ----------
     left : deque of slice
         Shards that no actor works on.
+    unscored : int
+        Number of prompts of the shards that have not been added.
 
     Raises
     ------
@@ -137,23 +139,18 @@ class TableScoring:
         starts = range(0, self.n_prompts, size)
         self.left = deque(slice(at, min(at + size, self.n_prompts)) for at in starts)
         self._probs = np.full((self.n_prompts, self.prompts.task.n_classes), np.nan)
-        self._unscored = self.n_prompts
+        self.unscored = self.n_prompts
         self._clock = time.perf_counter()
         self._scored = self._tokens = 0
         # The GPUs of each actor, and what its engine reports.
         self._actors: dict[Hashable, tuple[float, list[str]]] = {}
         self._reasons: dict[int, str] = {}
 
-    @property
-    def complete(self) -> bool:
-        """Whether all shards are scored."""
-        return not self._unscored
-
     def add(self, shard: slice, result: ScoredShard, actor: Hashable, gpus: float = 0.0) -> None:
         """Add a shard that an actor has scored, which holds some GPUs."""
         self._probs[shard] = result.probs
         self._reasons |= {shard.start + row: reason for row, reason in result.reasons.items()}
-        self._unscored -= shard.stop - shard.start
+        self.unscored -= shard.stop - shard.start
         self._scored += result.scored
         self._tokens += result.tokens
         self._actors[actor] = gpus, result.remarks
