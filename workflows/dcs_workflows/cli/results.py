@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.style import Style
-from rich.text import Text
 
-from dcs.errors import ConfigError, DCSError, TrackingError
+from dcs.errors import ConfigError, DCSError, TrackingError, escaped
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, new_table
 from dcs_workflows.cli.options import argument, flag, option
@@ -181,24 +179,30 @@ def runs(
 
 
 def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
-    """Print one row per cell; on a terminal its key is the link, in a pipe the last column."""
+    """Print one line per cell; on a terminal it is a link, in a pipe the link is at its end.
+
+    pandas lays out thousands of cells at once, for which rich takes seconds.
+    """
     from dcs.evaluation.metrics import metric_of
     from dcs.evaluation.uncertainty import percent
     from dcs_tracking.store.queries import FIGURES
 
-    known = {m: metric for m in metrics if (metric := metric_of(m))}
-    titles = (known[m].head if m in FIGURES else m for m in metrics)
-    heads = (*(f"{name} " for name in names), *titles)
-    link = [] if console.is_terminal else ["link"]
-    shown = new_table("key ", *heads, *(f"{name} " for name in link))
-    for row in found.to_dict("records"):
-        failed = row["status"] != "FINISHED"
-        row["name"] += f" ({row['status'].lower()})" if failed else ""
-        figures = [percent(row[m]) if m in known else f"{row[m]:.4g}" for m in metrics]
-        key = Text(row["cell_key"][:8], Style(link=row["link"]))
-        cells = (*(row[name] for name in names), *figures, *(row[name] for name in link))
-        shown.add_row(key, *cells, style="red" if failed else "")
-    console.print(shown)
+    failed = found["status"] != "FINISHED"
+    shown = found[names].assign(key=found["cell_key"].str[:8])[["key", *names]]
+    shown["name"] += (" (" + found["status"].str.lower() + ")").where(failed, "")
+    for name in shown:
+        texts = shown[name].map(escaped)
+        shown[name] = texts.str.ljust(texts.str.len().max())
+    for name in metrics:
+        metric = metric_of(name)
+        head = metric.head if metric and name in FIGURES else name
+        shown[head] = found[name].map(percent if metric else "{:.4g}".format)
+    lines = shown.to_string(index=False, justify="left").split("\n")
+    for row, (link, bad) in enumerate(zip(found["link"], failed, strict=True), 1):
+        linked = f"\x1b]8;;{link}\x1b\\{lines[row]}\x1b]8;;\x1b\\"
+        text = linked if console.is_terminal else f"{lines[row]}  {link}"
+        lines[row] = typer.style(text, fg="red") if bad else text
+    typer.echo("\n".join(lines))
 
 
 def compare(
