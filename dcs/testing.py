@@ -1,4 +1,4 @@
-"""Contracts of scorers, methods, calibrations and forms, for the tests of whoever adds one.
+"""Contracts of scorers and methods, for the tests of whoever adds one.
 
 Each function returns nothing if its object keeps the contract, and raises an AssertionError that
 says what it breaks otherwise, like :func:`sklearn.utils.estimator_checks.check_estimator`.
@@ -9,25 +9,18 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from dcs.data.columns import PREFIX, Reading
-from dcs.data.forms.plain import Form
-from dcs.data.reader import FORMS, open_source
-from dcs.data.table import ProbabilityTable
-from dcs.methods.calibrations import FittedCalibration
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring.base import Scorer
 from dcs.selection.methods import Method
 
-__all__ = ["check_calibration", "check_form", "check_method", "check_scorer"]
+__all__ = ["check_method", "check_scorer"]
 
 _Probs = NDArray[np.float64]
 
@@ -105,68 +98,6 @@ def check_method(method: Method) -> None:
             if case == "all rows":
                 again = method.fit(rows, given, classes=names, seed=1)
                 _require(again == scheme, f"{what}: the same seed gives another scheme")
-
-
-def check_calibration(calibration: FittedCalibration) -> None:
-    """Check that a calibration is what its flags say.
-
-    Parameters
-    ----------
-    calibration : FittedCalibration
-        The calibration. It is fitted to 120 simulated rows of 4 classes.
-    """
-    what, (probs, labels) = calibration.name, _simulated(120, 4)
-    labels = np.where(np.arange(labels.size) % 3 > 0, labels, -1)
-
-    def apply(given: NDArray[np.int64]) -> _Probs:
-        found = calibration.fit(probs, given, ridge=10.0, anchor=1.0)
-        return probs if found is None else found.apply(probs)
-
-    found = apply(labels)
-    _require(found.shape == probs.shape, f"{what}: {found.shape} probabilities")
-    _same(found.sum(axis=1), np.ones(labels.size), f"{what}: a row does not sum to 1", 1e-9)
-    _same(apply(labels), found, f"{what}: two fits differ", 0.0)
-    if not calibration.needs_labels:
-        _same(apply(labels[::-1]), found, f"{what}: labels matter", 0.0)
-    if calibration.adds_offsets:
-        offsets = np.log(found) - np.log(probs)
-        offsets -= offsets[:, :1]
-        for row, other in pairwise(offsets):
-            _same(row, other, f"{what}: it does more than to add offsets", 1e-6)
-
-
-def check_form(
-    form: Form, frame: pd.DataFrame, table: ProbabilityTable, given: Reading | None = None
-) -> None:
-    """Check that a form alone recognises rows, and reads them in any order, labelled or not.
-
-    Parameters
-    ----------
-    form : Form
-        The form, one of :data:`dcs.data.reader.FORMS`.
-    frame : DataFrame
-        Rows in this form.
-    table : ProbabilityTable
-        What they say.
-    given : Reading, optional
-        How they must be read, if rows alone do not tell.
-    """
-    what, before, hint = form.name, frame.copy(deep=True), given or Reading()
-    columns = dict(zip(table.classes, table.probs.T, strict=True))
-    plain = pd.DataFrame(columns).add_prefix(PREFIX)
-    _require(not form.sniff(plain, Reading()), f"{what}: recognises a column per class")
-    for step in (1, -1):
-        for rows in (frame[::step].reset_index(drop=True), frame[::step][frame.columns[::-1]]):
-            first = next((each for each in FORMS if each.sniff(rows, hint)), None)
-            _require(first is form, f"{what}: recognised as {first and first.name}")
-            found = open_source(rows, hint).table.with_classes(table.classes)
-            _same(found.probs, table.probs[::step], f"{what}: other probabilities", 1e-6)
-            _same(found.labels, table.labels[::step], f"{what}: other labels", 0.0)
-    known = open_source(frame, hint).reading
-    rows = frame.drop(columns=[name for name in frame if name == known.label])
-    found = open_source(rows, known=known).table.with_classes(table.classes)
-    _same(found.probs, table.probs, f"{what}: other probabilities without labels", 1e-6)
-    pd.testing.assert_frame_equal(frame, before)
 
 
 def _simulated(n_rows: int, n_classes: int) -> tuple[_Probs, NDArray[np.int64]]:
