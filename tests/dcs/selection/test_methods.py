@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import DEFAULT_FLOOR
+from dcs.search.schedule import Schedule
 from dcs.selection.compare import front_of, standard_settings
 from dcs.selection.fitting import Fitting
 from dcs.selection.methods import (
@@ -69,6 +70,11 @@ def test_published_selects_the_best_of_all_combinations_as_in_earlier_commits() 
     selection = get_method("published").compared(_LABELS.size)
     assert selection is not None
     assert len(selection.candidates) == len(PUBLISHED_GRID)
+    for name, moves in (("published", (3, 6)), ("published-long", (150, 300))):
+        own = get_method(name).compared(_LABELS.size)
+        assert own is not None
+        schedules = {each.schedule for each in own.candidates}
+        assert schedules == {Schedule.published(228, *moves)}
     fitting = Fitting(_PROBS, _LABELS, **selection.judge, seed=0)
     assert fitting.truth.size == 12
     fits = fitting.judge(standard_settings(selection, 3))
