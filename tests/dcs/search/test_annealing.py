@@ -140,10 +140,7 @@ def _equals_a_plain_one(
 
 @pytest.mark.parametrize(
     "schedule",
-    [
-        _PLAIN,
-        replace(_PLAIN, cooling_rate=0.3, lambda1=3, lambda2=5, moves="heat-bath"),
-    ],
+    [_PLAIN, replace(_PLAIN, cooling_rate=0.3, lambda1=3, lambda2=5, moves="heat-bath")],
     ids=["paper", "heat-bath"],
 )
 @pytest.mark.parametrize(("name", "n_classes"), [("dcs", 5), ("dnip", 2), ("furud", 4)])

@@ -14,11 +14,7 @@ from dcs.schemes.calibration import DEFAULT_FLOOR
 from dcs.search.schedule import Schedule
 from dcs.selection.compare import front_of, standard_settings
 from dcs.selection.fitting import Fitting
-from dcs.selection.methods import (
-    PUBLISHED_GRID,
-    get_method,
-    method_names,
-)
+from dcs.selection.methods import PUBLISHED_GRID, get_method, method_names
 from tests.dcs.biased import biased_table
 
 _PROBS, _LABELS = biased_table(240, 3)
@@ -78,7 +74,6 @@ def test_published_selects_the_best_of_all_combinations_as_in_earlier_commits() 
     fitting = Fitting(_PROBS, _LABELS, **selection.judge, seed=0)
     assert fitting.truth.size == 12
     fits = fitting.judge(standard_settings(selection, 3))
-    assert all(fit.moves <= 135 * 6 for fit in fits)
     best = min(fits, key=lambda fit: (-fit.accuracy, fit.cobias))
     # The other rule selects from the same fits.
     for name in ("published", "published-balanced"):
