@@ -206,14 +206,8 @@ def inspected(truth: Truth, path: Path) -> None:
         log.writestr("header.json", json.dumps({"eval": {"task": "t", "model": "m"}}))
         for k, answer in enumerate(logged(truth, "ABCDE".__getitem__)):
             label = truth.labels[k]
-            sample = {
-                "id": k,
-                "epoch": 1,
-                "choices": truth.classes,
-                "target": "" if label is None else "ABCDE"[label],
-                "output": {"choices": [answer]},
-                "scores": {},
-            }
+            sample = {"id": k, "epoch": 1, "output": {"choices": [answer]}, "scores": {}}
+            sample |= {"choices": truth.classes, "target": "" if label is None else "ABCDE"[label]}
             log.writestr(f"samples/{k}_epoch_1.json", json.dumps(sample))
 
 
@@ -248,12 +242,8 @@ def one_column(truth: Truth, path: Path) -> None:
 
 def confidence(truth: Truth, path: Path) -> None:
     top, shares = truth.probs.argmax(axis=1), truth.probs / truth.probs.sum(axis=1, keepdims=True)
-    columns = {
-        "pred_label": [truth.classes[k] for k in top],
-        "confidence": shares.max(axis=1),
-        "label": truth.names,
-    }
-    pd.DataFrame(columns).to_csv(path, index=False)
+    columns = {"pred_label": [truth.classes[k] for k in top], "confidence": shares.max(axis=1)}
+    pd.DataFrame({**columns, "label": truth.names}).to_csv(path, index=False)
 
 
 def arrays(truth: Truth, path: Path) -> None:

@@ -20,6 +20,7 @@ from dcs.evaluation.uncertainty import (
     metric_intervals,
     paired_counts,
     paired_errors,
+    percent,
 )
 from tests.dcs.refusals import refuses
 
@@ -156,6 +157,8 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     assert same["accuracy"].low == -same["accuracy"].high < 0.0  # None differs, of few rows.
     assert same["accuracy"].p == same["cobias"].p == 1.0
     assert same["cobias"].standard_error == 0.0, "the two vary together"
+    assert 0.0 < same["cobias"].high < 0.01
+    assert percent(0.052, interval=(0.04, 0.6)) == "5.2 [4.0, 60.0]"
 
 
 @pytest.mark.parametrize("n_rows", [200, 1000, 5000])
