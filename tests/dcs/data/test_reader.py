@@ -622,12 +622,9 @@ def test_test_rows_that_are_fitted_are_known_by_their_probabilities(tmp_path: Pa
     refuses(TableError, open_sources, parts[0], test=parts[1], names=["30 of 30 rows", "y.csv"])
     # One row in a hundred is chance.
     other = columns(np.random.default_rng(0).dirichlet(np.ones(5), 120)).assign(label=GOLD)
-    for some in (1, 2):
-        rows = csv_of(pd.concat([frame[:some], other[some:]]), tmp_path / "z")
-        if some == 1:
-            assert open_sources(parts[0], test=rows)
-        else:
-            refuses(TableError, open_sources, parts[0], test=rows, names=["2 of 120 rows"])
+    mixed = [csv_of(pd.concat([frame[:k], other[k:]]), tmp_path / f"z{k}") for k in (1, 2)]
+    assert open_sources(parts[0], test=mixed[0])
+    refuses(TableError, open_sources, parts[0], test=mixed[1], names=["2 of 120 rows"])
     texts = [frame.assign(text=TEXTS), columns(rounded(3)).assign(said=[t.upper() for t in TEXTS])]
     parts = [csv_of(rows.assign(label=GOLD), tmp_path / f"{k}") for k, rows in enumerate(texts)]
     refuses(TableError, open_sources, parts[0], test=parts[1], names=["120 of 120 texts"])

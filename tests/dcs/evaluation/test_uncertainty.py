@@ -161,6 +161,17 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     assert percent(0.052, interval=(0.04, 0.6)) == "5.2 [4.0, 60.0]"
 
 
+def test_the_p_value_of_a_change_of_cobias_is_small_where_its_interval_excludes_none() -> None:
+    labels, before = _rows(_CONFUSION)
+    wrong = np.flatnonzero((before != labels) & (labels > 0))
+    found = []
+    for number in range(0, wrong.size, 8):
+        after = np.where(np.isin(np.arange(labels.size), wrong[:number]), labels, before)
+        found.append(compare_predictions(labels, before, after, 3)["cobias"])
+        assert (found[-1].p < 0.05) == (not found[-1].low <= 0.0 <= found[-1].high)
+    assert min(each.p for each in found) < 0.05 < max(each.p for each in found[1:])
+
+
 @pytest.mark.parametrize("n_rows", [200, 1000, 5000])
 @pytest.mark.parametrize("changed", [0.02, 0.1, 0.4])
 def test_level_is_held_at_the_margin(n_rows: int, changed: float) -> None:

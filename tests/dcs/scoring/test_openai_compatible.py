@@ -290,13 +290,11 @@ class TestFaults:
     ) -> None:
         failing = np.random.default_rng(0).random(24) < 0.75
         sick, answer = {q for q, bad in zip(QUERIES, failing, strict=False) if bad}, server.answer
-        monkeypatch.setattr(
-            server,
-            "answer",
-            lambda path, headers, body: (
-                (400, {}, "no") if body["prompt"] in sick else answer(path, headers, body)
-            ),
-        )
+
+        def fail(path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
+            return (400, {}, "no") if body["prompt"] in sick else answer(path, headers, body)
+
+        monkeypatch.setattr(server, "answer", fail)
         with pytest.raises(RowsError):
             ask(server, 24, retries=0, concurrency=1)
         asked = [body["prompt"] for _, _, body, _ in server.requests].count("A")

@@ -68,8 +68,7 @@ def test_published_selects_the_best_of_all_combinations_as_in_earlier_commits() 
     assert len(selection.candidates) == len(PUBLISHED_GRID)
     for name, moves in (("published", (3, 6)), ("published-long", (150, 300))):
         own = get_method(name).compared(_LABELS.size)
-        assert own is not None
-        schedules = {each.schedule for each in own.candidates}
+        schedules = {each.schedule for each in own.candidates} if own else {}
         assert schedules == {Schedule.published(228, *moves)}
     fitting = Fitting(_PROBS, _LABELS, **selection.judge, seed=0)
     assert fitting.truth.size == 12

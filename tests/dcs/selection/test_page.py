@@ -67,10 +67,9 @@ def test_the_command_of_a_point_picks_it() -> None:
     result = fitted()
     commands = re.findall(r'"pick": ?"([^"]*)"', result.report(name="x"))
     for point, command in zip(result.points, commands, strict=True):
-        given = dict(re.findall(r"--([\w-]+) (\S+)", command))
-        rule = {key.replace("-", "_"): given[key] for key in given}
-        numbers = {key: float(rule[key]) for key in rule if key != "prefer"}
-        assert not command or result.pick(Preference(**rule | numbers)).chosen is point
+        given = re.findall(r"--([\w-]+) (\S+)", command)
+        rule = {k.replace("-", "_"): v if k == "prefer" else float(v) for k, v in given}
+        assert not command or result.pick(Preference(**rule)).chosen is point
     assert sum(map(bool, commands)) == 5
 
 
