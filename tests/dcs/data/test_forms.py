@@ -76,17 +76,24 @@ def test_a_probability_of_either_class_alone_or_beside_a_prediction() -> None:
 
 @pytest.mark.parametrize(
     ("api", "mark"),
-    [("chat", ""), ("chat", "\u2581"), ("responses", " "), ("completions", "\u0120")],
+    [
+        *(("chat", ""), ("chat", "\u2581"), ("chat", "bytes: ")),
+        *(("responses", " "), ("completions", "\u0120")),
+    ],
 )
 def test_an_answer_of_any_api(api: str, mark: str) -> None:
+    def token(text: str) -> str:
+        spelled = "".join(f"\\x{byte:02x}" for byte in text.encode())
+        return mark + (spelled if "bytes" in mark else text)
+
     meant, table = truth(3)
     rows = []
     for row in np.log(meant.probs).tolist():
-        top = [{"token": mark + n, "logprob": v} for n, v in zip(CLASSES, row, strict=True)]
+        top = [{"token": token(n), "logprob": v} for n, v in zip(CLASSES, row, strict=True)]
         # One text in two spellings, after a quotation mark.
         top[0]["logprob"] -= np.log(2)
-        top.append({**top[0], "token": mark + CLASSES[0].upper()})
-        places = [{"token": '"', "top_logprobs": []}, {"token": mark + "no", "top_logprobs": top}]
+        top.append({**top[0], "token": token(CLASSES[0].upper())})
+        places = [{"token": '"', "top_logprobs": []}, {"token": token("no"), "top_logprobs": top}]
         answer: Any = {"choices": [{"logprobs": {"content": places}}]}
         if api == "responses":
             answer = {"output": [{"content": [{"logprobs": places}]}]}

@@ -236,6 +236,8 @@ def test_numbers_that_count_from_one() -> None:
             assert read_table(rows, labels=f"from-{start}").labels.min() == 1 - start
     rows = columns()[LABELS > 0].assign(label=LABELS[LABELS > 0])
     assert read_table(rows).labels.min() == 1
+    told = f"of {((PROBS.argmax(axis=1) == LABELS) & (LABELS > 0)).sum()} if counted from -1"
+    refuses(TableError, read_table, columns().assign(label=LABELS - 1), names=[told])
 
 
 @pytest.mark.parametrize(
@@ -618,6 +620,11 @@ def test_test_rows_that_are_fitted_are_known_by_their_probabilities(tmp_path: Pa
     frame = columns().assign(label=GOLD)
     parts = [csv_of(rows, tmp_path / name) for name, rows in (("x", frame), ("y", frame[90:]))]
     refuses(TableError, open_sources, parts[0], test=parts[1], names=["30 of 30 rows", "y.csv"])
+    # One row in a hundred is chance.
+    other = columns(np.random.default_rng(0).dirichlet(np.ones(5), 120)).assign(label=GOLD)
+    mixed = [csv_of(pd.concat([frame[:k], other[k:]]), tmp_path / f"z{k}") for k in (1, 2)]
+    assert open_sources(parts[0], test=mixed[0])
+    refuses(TableError, open_sources, parts[0], test=mixed[1], names=["2 of 120 rows"])
     texts = [frame.assign(text=TEXTS), columns(rounded(3)).assign(said=[t.upper() for t in TEXTS])]
     parts = [csv_of(rows.assign(label=GOLD), tmp_path / f"{k}") for k, rows in enumerate(texts)]
     refuses(TableError, open_sources, parts[0], test=parts[1], names=["120 of 120 texts"])

@@ -232,12 +232,8 @@ def one_column(truth: Truth, path: Path) -> None:
 
 def confidence(truth: Truth, path: Path) -> None:
     top, shares = truth.probs.argmax(axis=1), truth.probs / truth.probs.sum(axis=1, keepdims=True)
-    columns = {
-        "pred_label": [truth.classes[k] for k in top],
-        "confidence": shares.max(axis=1),
-        "label": truth.names,
-    }
-    pd.DataFrame(columns).to_csv(path, index=False)
+    columns = {"pred_label": [truth.classes[k] for k in top], "confidence": shares.max(axis=1)}
+    pd.DataFrame({**columns, "label": truth.names}).to_csv(path, index=False)
 
 
 def arrays(truth: Truth, path: Path) -> None:

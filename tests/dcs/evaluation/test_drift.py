@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from scipy.stats import norm
 
 from dcs.evaluation.drift import compare_rows, describe_rows
 
@@ -45,6 +47,19 @@ def test_the_kind_of_change_is_named() -> None:
     probs, predictions = rows(2000, BASE, seed=1, temperature=1.2)
     kinds = compare_rows(reference, probs, predictions).kinds
     assert kinds["confidence"] < 0.01 < kinds["predicted shares"]
+
+
+def test_the_p_value_of_two_shares_is_that_of_their_difference() -> None:
+    reference = describe_rows(np.full((300, 2), 0.5), np.arange(300) % 2)
+    ps = [1.0]
+    for more in range(45):
+        found = compare_rows(reference, np.full((200, 2), 0.5), np.arange(200) // (100 + more))
+        share = (250 + more) / 500
+        error = np.sqrt(share * (1 - share) * (1 / 300 + 1 / 200))
+        assert found.p == pytest.approx(2 * norm.sf(more / 200 / error), abs=0.02)
+        assert found.kinds == {"predicted shares": found.p}
+        assert 0.0 < found.p <= ps[-1], "fewer draws are as far away"
+        ps.append(found.p)
 
 
 def test_constant_rows_and_rare_classes_are_no_alarm() -> None:

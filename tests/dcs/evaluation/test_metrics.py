@@ -15,6 +15,7 @@ from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_m
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from tests.dcs.published import published_figures
+from tests.dcs.refusals import refuses
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:sklearn")
@@ -37,17 +38,13 @@ def test_metrics_equal_their_definitions(rows: list[tuple[int, int]]) -> None:
     assert metrics.macro_f1 == pytest.approx(score)
 
 
-@pytest.mark.parametrize(
-    ("labels", "predictions", "name"),
-    [
-        ([0, 3], [0, 0], "labels: row 1"),
-        ([0, 0], [0, -1], "predictions: row 1"),
-        ([0, 0], [0], "predictions: "),
-    ],
-)
-def test_bad_indices_are_named(labels: list[int], predictions: list[int], name: str) -> None:
-    with pytest.raises(InvalidInputError, match=name):
-        confusion_matrix(labels, predictions, 3)
+def test_bad_indices_are_named() -> None:
+    for bad, name in (([0, 3], "labels"), ([0, -1], "predictions")):
+        given = {"labels": [0, 0], "predictions": [0, 0], name: bad}
+        refuses(
+            InvalidInputError, confusion_matrix, n_classes=3, **given, names=[f"{name}: row 1"]
+        )
+    refuses(InvalidInputError, confusion_matrix, [0, 0], [0], 3, names=["predictions: "])
 
 
 @pytest.mark.parametrize("confusion", [np.zeros((2, 2)), np.ones((2, 3)), np.zeros((0, 0))])

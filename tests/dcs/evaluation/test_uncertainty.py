@@ -20,6 +20,7 @@ from dcs.evaluation.uncertainty import (
     metric_intervals,
     paired_counts,
     paired_errors,
+    percent,
 )
 from tests.dcs.refusals import refuses
 
@@ -156,6 +157,19 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     assert same["accuracy"].low == -same["accuracy"].high < 0.0  # None differs, of few rows.
     assert same["accuracy"].p == same["cobias"].p == 1.0
     assert same["cobias"].standard_error == 0.0, "the two vary together"
+    assert 0.0 < same["cobias"].high < 0.01
+    assert percent(0.052, interval=(0.04, 0.6)) == "5.2 [4.0, 60.0]"
+
+
+def test_the_p_value_of_a_change_of_cobias_is_small_where_its_interval_excludes_none() -> None:
+    labels, before = _rows(_CONFUSION)
+    wrong = np.flatnonzero((before != labels) & (labels > 0))
+    found = []
+    for number in range(0, wrong.size, 8):
+        after = np.where(np.isin(np.arange(labels.size), wrong[:number]), labels, before)
+        found.append(compare_predictions(labels, before, after, 3)["cobias"])
+        assert (found[-1].p < 0.05) == (not found[-1].low <= 0.0 <= found[-1].high)
+    assert min(each.p for each in found) < 0.05 < max(each.p for each in found[1:])
 
 
 @pytest.mark.parametrize("n_rows", [200, 1000, 5000])

@@ -38,15 +38,8 @@ def test_weights_do_what_beta_asks() -> None:
 
 def test_without_guards_it_is_the_plain_search() -> None:
     probs, labels = biased_table(300, 2)
-    setting = replace(
-        _FREE,
-        corrections="both",
-        spacing="linear",
-        weight_scale=20,
-        beta=0.5,
-        tau=0.1,
-        schedule=Schedule(),
-    )
+    setting = replace(_FREE, corrections="both", spacing="linear", weight_scale=20)
+    setting = replace(setting, beta=0.5, tau=0.1, schedule=Schedule())
     corrections, objective = CorrectionSet.dcs(weight_scale=20), Objective(beta=0.5, tau=0.1)
     best = least(probs, labels, corrections, objective)
     chosen, moves = search(probs, labels, setting, seed=0)

@@ -19,13 +19,7 @@ import yaml
 from pydantic import ValidationError
 
 from dcs.errors import ConfigError, TableError
-from dcs.prompting.files import (
-    DESCRIBED,
-    get_task,
-    read_examples,
-    read_task_file,
-    read_texts,
-)
+from dcs.prompting.files import DESCRIBED, get_task, read_examples, read_task_file, read_texts
 from dcs.prompting.tasks import SPLITS, Demonstrations, HubLocation, render_prefix, render_query
 from tests.dcs.refusals import refuses
 

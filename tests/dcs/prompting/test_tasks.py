@@ -16,6 +16,7 @@ from dcs.prompting.tasks import (
     Shots,
     Task,
     TaskFile,
+    chat_messages,
     parse_shots,
     prompt_hash,
     render_prefix,
@@ -90,6 +91,7 @@ class TestPrompt:
         )
         nothing = Demonstrations(examples=(), shots=0, seed=0)
         assert str(render_prefix(COINS, nothing)) == "Say which side is up.\n\n"
+        assert chat_messages(render_prefix(COINS, SHOWN), "a coin")[0]["role"] == "system"
 
     def test_hash_knows_all_but_the_query(self) -> None:
         asked = [(COINS, SHOWN), (get_task("reviews"), SHOWN)]

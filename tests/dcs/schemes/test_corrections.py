@@ -32,15 +32,10 @@ def test_order_and_size_of_the_three_sets() -> None:
 @pytest.mark.parametrize(
     ("build", "arguments"),
     [
-        (Membership, (0, 0, 0)),
-        (Membership, (0.2, 0.2, 1)),
-        (Membership, (0, 0.5, 0.5)),
-        (Membership, (-0.1, 0, 1)),
-        (Membership, (0, 1, 2)),
-        (Membership, (math.nan, 0, 1)),
+        *((Membership, corners) for corners in ((0, 0, 0), (0.2, 0.2, 1), (0, 0.5, 0.5))),
+        *((Membership, corners) for corners in ((-0.1, 0, 1), (0, 1, 2), (math.nan, 0, 1))),
         # Sides that are too steep.
-        (Membership, (0.0, 0.5, 0.5 + 1e-15)),
-        (Membership, (0.5 - 1e-15, 0.5, 1.0)),
+        *((Membership, corners) for corners in ((0, 0.5, 0.5 + 1e-15), (0.5 - 1e-15, 0.5, 1))),
         # A search needs a choice and a start.
         (CorrectionSet.dnip, (1,)),
         (CorrectionSet, ((Weight(0.1), Weight(0.2)),)),

@@ -35,6 +35,16 @@ class TestNames:
         change_weights(folder)
         assert resolve_model(folder).revision != found.revision
 
+    def test_large_files_are_known_by_samples_from_all_of_them(self, folder: Path) -> None:
+        found = set()
+        for place in (0, 2**26, 2**27 - 2**22):
+            with (folder / "model.safetensors").open("wb") as weights:
+                weights.truncate(2**27)
+                weights.seek(place)
+                weights.write(b"1" * 2**22)
+            found.add(resolve_model(folder).revision)
+        assert len(found) == 3
+
     def test_hub_ids_are_not_looked_at_before_loading(self) -> None:
         found = resolve_model("owner/name@refs/pr/7")
         assert (found.location, found.version, found.revision) == ("owner/name", "refs/pr/7", None)

@@ -285,6 +285,22 @@ class TestFaults:
             ask(server, 20, top_logprobs=2000, retries=0, concurrency=1)
         assert not isinstance(other.value, RowsError)
 
+    def test_after_four_failures_in_a_row_the_server_is_asked_whether_it_answers(
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        failing = np.random.default_rng(0).random(24) < 0.75
+        sick, answer = {q for q, bad in zip(QUERIES, failing, strict=False) if bad}, server.answer
+
+        def fail(path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
+            return (400, {}, "no") if body["prompt"] in sick else answer(path, headers, body)
+
+        monkeypatch.setattr(server, "answer", fail)
+        with pytest.raises(RowsError):
+            ask(server, 24, retries=0, concurrency=1)
+        asked = [body["prompt"] for _, _, body, _ in server.requests].count("A")
+        runs = [len([*run]) for bad, run in itertools.groupby(failing) if bad]
+        assert asked == sum(run // 4 for run in runs) > 0
+
 
 def returned(shown: dict[str, float], *, choices: int = 1, tokens: int = 3) -> str:
     """Return the answer of a server to either API."""

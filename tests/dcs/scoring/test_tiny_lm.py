@@ -9,12 +9,7 @@ from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.prompting.files import get_task
-from dcs.prompting.tasks import (
-    Demonstrations,
-    render_prefix,
-    render_query,
-    select_demonstrations,
-)
+from dcs.prompting.tasks import Demonstrations, render_prefix, render_query, select_demonstrations
 from dcs.scoring import Scorer
 
 ROWS = 200

@@ -38,10 +38,7 @@ def prefix_of(shots: Shots) -> PromptPrefix:
 
 
 def plain_forward(
-    folder: str,
-    prompts: Sequence[str],
-    words: Sequence[str],
-    rule: LabelRule,
+    folder: str, prompts: Sequence[str], words: Sequence[str], rule: LabelRule
 ) -> NDArray[np.float64]:
     """Score one whole prompt at a time: the next token, or word by word."""
     import torch

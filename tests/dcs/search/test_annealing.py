@@ -140,10 +140,7 @@ def _equals_a_plain_one(
 
 @pytest.mark.parametrize(
     "schedule",
-    [
-        _PLAIN,
-        replace(_PLAIN, cooling_rate=0.3, lambda1=3, lambda2=5, moves="heat-bath"),
-    ],
+    [_PLAIN, replace(_PLAIN, cooling_rate=0.3, lambda1=3, lambda2=5, moves="heat-bath")],
     ids=["paper", "heat-bath"],
 )
 @pytest.mark.parametrize(("name", "n_classes"), [("dcs", 5), ("dnip", 2), ("furud", 4)])
@@ -162,11 +159,13 @@ def test_search_equals_a_plain_numpy_one(schedule: Schedule, name: str, n_classe
 def test_published_schedule_equals_a_plain_one_move_by_move(limits: tuple[int, int]) -> None:
     # Few rows on this scale: the chain is hot at first, and cold enough to reject at the end.
     problem = coarse_problem(600, 4, seed=4, decimals=2)
+    # The published code minimises M * Z, at temperatures from 200,000 to 200.
+    schedule, temperatures = Schedule.published(600, *limits), 200_000 * 0.95 ** np.arange(135)
+    np.testing.assert_allclose(schedule.temperatures(), temperatures / 600)
     _equals_a_plain_one(
         # From another start than that of this seed these chains would go another way.
-        *(*problem, SETS["dcs"], Schedule.published(600, *limits), 6),
-        # The published code minimises M * Z, at temperatures from 200,000 to 200.
-        temperatures=200_000 * 0.95 ** np.arange(135) / 600,
+        *(*problem, SETS["dcs"], schedule, 6),
+        temperatures=temperatures / 600,
         limits=limits,
         starts=[len(SETS["dcs"]) - 1],
         count_worse=False,

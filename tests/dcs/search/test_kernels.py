@@ -123,14 +123,8 @@ def test_a_descent_ends_where_rounding_makes_two_corrections_better_than_each_ot
     # two classes for ever.
     rows = np.loadtxt(Path(__file__).with_name("tied_rows.csv"), delimiter=",", skiprows=1)
     probs, labels = rows[:, 1:], rows[:, 0].astype(np.int64)
-    weights = (
-        0.5815984557844189,
-        0.610971752406103,
-        0.7082960047659367,
-        0.821123445382999,
-        0.9519236421225575,
-        1.0505044267733954,
-    )
+    weights = [0.5815984557844189, 0.610971752406103, 0.7082960047659367]
+    weights += [0.821123445382999, 0.9519236421225575, 1.0505044267733954]
     corrections = CorrectionSet((Membership(0.0, 1.0, 1.0), *map(Weight, weights)))
     objective = Objective(beta=0.15, tau=0.0)
     problem = Problem.from_arguments(probs, labels, corrections, objective, None)

@@ -42,6 +42,8 @@ def test_every_candidate_competes_at_every_number_of_classes(n_classes: int) -> 
     assert len(grid) == 2 * len(settings.betas) + 4 == len(set(grid))
     searched = [each.corrections != "none" for each in grid]
     assert searched == sorted(searched)
+    # No class is visited less often because moves of others were accepted.
+    assert all(each.schedule.lambda1 >= each.schedule.lambda2 for each in grid)
     # The number of moves falls as the classes increase, without a step.
     neighbour = standard_settings(settings, n_classes + 1)[-1].schedule
     assert neighbour.lambda2 == pytest.approx(grid[-1].schedule.lambda2, rel=0.1)

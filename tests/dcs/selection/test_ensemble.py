@@ -74,10 +74,7 @@ def test_rows_and_classes_in_any_order_are_matched() -> None:
 
 def test_a_label_missing_in_one_table_is_taken_from_another() -> None:
     first, second = _tables(60, 0, 1).values()
-    some = {
-        "x": _labelled(first, np.arange(60) < 30),
-        "y": _labelled(second, np.arange(60) >= 20),
-    }
+    some = {"x": _labelled(first, np.arange(60) < 30), "y": _labelled(second, np.arange(60) >= 20)}
     found = TableEnsemble.matched(some)
     assert np.array_equal(found.labels, first.labels)
 

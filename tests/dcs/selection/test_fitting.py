@@ -9,6 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
+from sklearn.metrics import log_loss
 
 from dcs.errors import InvalidInputError, TableError
 from dcs.evaluation.metrics import ClassificationMetrics
@@ -196,3 +199,33 @@ def test_threads_keep_the_order_and_take_no_more_than_allowed() -> None:
     assert taken == list(range(20))
     with pytest.raises(ZeroDivisionError):
         list(Threads(2)(lambda i: 1 // i, [1, 0, 1]))
+
+
+def test_the_mixture_is_of_those_that_likelihood_and_score_favour_for_all_classes_alike() -> None:
+    probs, labels = biased_table(900, 3, seed=1)
+    rows = np.flatnonzero(np.arange(900) % (1 + 3 * labels) == 0)
+    fitting = Fitting(probs[rows], labels[rows], 5, development=0.4, seed=0)
+    pool = [("none", 0.0, 0.0), ("batch", 0.0, 0.0)]
+    pool += [("offsets", ridge, 1.0) for ridge in (10.0, 50.0)]
+    pool += [("linear", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (2.0, 10.0, 50.0)]
+    pool += [("surrogate", 25.0, 1.0), ("drops", 2.0, 0.0)]
+    pool += [("products", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (25.0, 100.0)]
+    truth, losses, scores = fitting.truth, [], []
+    for each in pool:
+        logits = fitting.logits_of(fitting.rows.calibrations(each))
+
+        def loss(scale: float, logits: NDArray[np.float64] = logits) -> float:
+            alike = 1.0 / np.bincount(truth)[truth]
+            return log_loss(truth, softmax(scale * logits, axis=1), sample_weight=alike)
+
+        losses.append(minimize_scalar(loss, bounds=(0.02, 20.0), method="bounded").fun)
+        found = ClassificationMetrics.from_predictions(truth, logits.argmax(axis=1), 3)
+        scores.append(found.cobias - found.accuracy)
+    fitting.prepare()
+    number, shares = round(math.sqrt(len(pool))) + 1, np.zeros(len(pool))
+    for values in (losses, scores):
+        shares[np.argsort(values, kind="stable")[:number]] += 0.5 / number
+    fitted = rows.size / (rows.size + 12 * 3)
+    shares = fitted * shares + (1.0 - fitted) * (np.arange(len(pool)) == 1)
+    named = {"{} {:g} {:g}".format(*each): share for each, share in zip(pool, shares, strict=True)}
+    assert fitting.pool == pytest.approx({name: share for name, share in named.items() if share})

@@ -12,6 +12,7 @@ import pytest
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.page import result_page, verdict, worse_classes
+from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table
 
 
@@ -60,6 +61,16 @@ def test_the_page_refers_to_nothing_outside_itself() -> None:
     assert others and all(to.startswith("data:") for to in others)
     assert "default-src 'none'" in page
     assert "@import" not in page and "url(" not in page
+
+
+def test_the_command_of_a_point_picks_it() -> None:
+    result = fitted()
+    commands = re.findall(r'"pick": ?"([^"]*)"', result.report(name="x"))
+    for point, command in zip(result.points, commands, strict=True):
+        given = re.findall(r"--([\w-]+) (\S+)", command)
+        rule = {k.replace("-", "_"): v if k == "prefer" else float(v) for k, v in given}
+        assert not command or result.pick(Preference(**rule)).chosen is point
+    assert sum(map(bool, commands)) == 5
 
 
 @pytest.mark.browser

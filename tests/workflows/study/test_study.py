@@ -247,3 +247,10 @@ def test_searches_among_many_classes_make_fewer_moves_unless_the_bounds_are_give
         drawn = [trial.distributions[name] for name in ("lambda1", "lambda2")]
         bounds += [(each.low, each.high) for each in drawn]
     assert bounds == [pytest.approx((0.1, 0.8))] * 3 + [(1.0, 3.0)]
+
+
+def test_several_weights_of_pmi_are_tried_if_cobias_has_none():
+    space = {"calibration": "none", "beta": 0.0, "tau": [0.0, 0.5]}
+    settings = TunerSettings.model_validate({"trials": 0, "judge": {"folds": 2}, "space": space})
+    found = {trial.params.get("tau") for trial in _study(settings).trials}
+    assert {0.05, 0.2, 0.5} <= found
