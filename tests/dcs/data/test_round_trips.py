@@ -172,32 +172,17 @@ def classified(truth: Truth, path: Path) -> None:
     lines([row | {"gold": gold} for row, gold in zip(rows, truth.names, strict=True)], path)
 
 
-def logged(truth: Truth) -> list[dict[str, Any]]:
-    """Return the log-probabilities of an answer, as chat models give them."""
-    tokens = [f" {name}" for name in truth.classes]
-    tops = [
-        [
-            {"token": token, "logprob": float(np.log(max(p, 1e-12)))}
-            for token, p in zip(tokens, row, strict=True)
-        ]
-        for row in truth.probs
-    ]
-    return [
-        {
-            "index": k,
-            "message": {"role": "assistant", "content": ""},
-            "logprobs": {"content": [{"token": tokens[0], "logprob": -1.0, "top_logprobs": top}]},
-        }
-        for k, top in enumerate(tops)
-    ]
-
-
 def batch(truth: Truth, path: Path) -> None:
-    zipped = enumerate(zip(logged(truth), truth.names, strict=True))
-    body = [
-        {"response": {"body": {"choices": [a]}}, "custom_id": f"r{k}", "gold": g}
-        for k, (a, g) in zipped
-    ]
+    """Write answers of OpenAI's Batch API."""
+    body = []
+    for k, (row, gold) in enumerate(zip(truth.probs, truth.names, strict=True)):
+        logs = np.log(np.maximum(row, 1e-12)).tolist()
+        tokens = zip(truth.classes, logs, strict=True)
+        top = [{"token": f" {name}", "logprob": value} for name, value in tokens]
+        place = {"token": top[0]["token"], "logprob": -1.0, "top_logprobs": top}
+        choice = {"message": {"content": ""}, "logprobs": {"content": [place]}}
+        response = {"body": {"choices": [choice]}}
+        body.append({"response": response, "custom_id": f"r{k}", "gold": gold})
     lines(body, path)
 
 
