@@ -13,6 +13,7 @@ from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking import Recorder, RecorderReport
 from dcs_tracking.records import CellRecord, TrialRecord
+from dcs_tracking.store.client import search_runs
 
 STARTED = 1_760_000_000_000
 SCHEME = CorrectionScheme(("Sports", "World"), (Weight(0.8), Membership(0.0, 0.25, 0.5)))
@@ -96,10 +97,10 @@ def runs(experiment: str = "demo", kind: str | None = None) -> pd.DataFrame:
 
 def runs_of(uri: str, experiment: str, kind: str = "cell") -> list[Run]:
     """The runs of a kind in any store."""
-    client, where = mlflow.MlflowClient(uri), f"tags.`dcs.kind` = '{kind}'"
+    client = mlflow.MlflowClient(uri)
     found = client.get_experiment_by_name(experiment)
     ids = [] if found is None else [found.experiment_id]
-    return list(client.search_runs(ids, where, max_results=50_000)) if ids else []
+    return [*search_runs(client, ids, f"tags.`dcs.kind` = '{kind}'")] if ids else []
 
 
 def table(name: str, run_id: str) -> pd.DataFrame:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -110,22 +111,20 @@ class Sweep(TrackingSettings):
 #: Begins a line of a list of cells that leaves one out.
 _LEFT_OUT: Final = "-"
 
-#: Columns of the index.
+#: Columns of the index, and how many of its rows are in memory at a time.
 _INDEX: Final = ("key", "version", "digest", "summary")
+_ROWS: Final = 500
 
 #: For the index alone, which is no contract: it checks less than `CellRecord.from_json`.
 _RECORD = TypeAdapter(CellRecord)
 
 
 def _version(path: Path) -> str:
-    found = path.stat()
-    return f"{found.st_mtime_ns} {found.st_size}"
-
-
-def _current(found: Mapping[str, Sequence[str]], path: Path) -> Sequence[str] | None:
-    """Return what an index has of a cell, unless its file was changed since."""
-    version, *values = found.get(path.stem, ("",))
-    return values if version == _version(path) else None
+    """Return what changes with a file; empty if there is none."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        return f"{found.st_mtime_ns} {found.st_size}"
+    return ""
 
 
 def _share(record: CellRecord, shared: dict[str, Any]) -> CellRecord:
@@ -208,13 +207,14 @@ class Archive:
         path = self.path(key)
         if not path.is_file():
             return None
-        if known := _current(self._digests, path):
-            return known[0]
+        version, digest = self._digests.get(key, ("", ""))
+        if version == _version(path):
+            return digest
         return text_digest(path.read_text("utf-8", "replace"))
 
     @cached_property
-    def _digests(self) -> Mapping[str, Sequence[str]]:
-        return self._read_index("digest")
+    def _digests(self) -> Mapping[str, tuple[str, str]]:
+        return {key: (version, digest) for key, version, digest in self._indexed("digest")}
 
     def index(self) -> None:
         """Write the summaries of all cells to one file; later changes of a cell take precedence.
@@ -222,33 +222,40 @@ class Archive:
         Reading them from there takes a fraction of the time of reading the records.
         """
         import pyarrow as pa
-        from pyarrow import parquet
+        from pyarrow.parquet import ParquetWriter
 
-        paths = sorted(self.cells.glob("[!.]*.json"))
-        if len(paths) == len(self._digests) and all(_current(self._digests, p) for p in paths):
+        # Versions are read before the files, so that a later change is noticed.
+        versions = {path.stem: _version(path) for path in self.cells.glob("[!.]*.json")}
+        if versions == {key: version for key, (version, _) in self._digests.items()}:
             return
-        known, rows = self._read_index("digest", "summary"), []
-        for path in paths:
-            # Before it is read, so that a later change is noticed.
-            version, own = _version(path), _current(known, path)
-            with suppress(TrackingError):
-                if own is None:
-                    record = self.read(path.stem)
-                    own = record.digest, _RECORD.dump_json(record.summary).decode()
-                rows.append(dict(zip(_INDEX, (path.stem, version, *own), strict=True)))
-        with atomic_path(self._index) as file:
-            parquet.write_table(pa.Table.from_pylist(rows), file, compression="zstd")
+        rows = self._summaries(versions)
+        columns = pa.schema([(name, pa.string()) for name in _INDEX])
+        with (
+            atomic_path(self._index) as file,
+            ParquetWriter(file, columns, compression="zstd") as writer,
+        ):
+            while some := [dict(zip(_INDEX, row, strict=True)) for row in islice(rows, _ROWS)]:
+                writer.write_table(pa.Table.from_pylist(some, columns))
 
-    def _read_index(self, *columns: str) -> dict[str, Sequence[str]]:
-        """Return the versions of the files of cells, and columns of the index, by key."""
-        from pyarrow import ArrowException, parquet
+    def _summaries(self, versions: dict[str, str]) -> Iterator[tuple[str, ...]]:
+        """Yield the rows of a new index: those of the old one that are current, and all others."""
+        for key, version, *own in self._indexed("digest", "summary"):
+            if versions.get(key) == version:
+                yield key, versions.pop(key), *own
+        for key, version in versions.items():
+            with suppress(TrackingError):
+                record = self.read(key)
+                yield key, version, record.digest, _RECORD.dump_json(record.summary).decode()
+
+    def _indexed(self, *columns: str) -> Iterator[Sequence[str]]:
+        """Yield key, version and other columns of the index."""
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
 
         # Damaged or missing: the records are the truth.
-        with suppress(ArrowException, OSError, KeyError):
-            table = parquet.read_table(self._index, columns=[*_INDEX[:2], *columns])
-            keys, *others = (each.to_pylist() for each in table.columns)
-            return dict(zip(keys, zip(*others, strict=True), strict=True))
-        return {}
+        with suppress(ArrowException, OSError, KeyError), ParquetFile(self._index) as file:
+            for batch in file.iter_batches(_ROWS, columns=[*_INDEX[:2], *columns]):
+                yield from zip(*(each.to_pylist() for each in batch.columns), strict=True)
 
     def load(
         self, keys: Iterable[str] | None = None, *, summaries: bool = False
@@ -269,23 +276,22 @@ class Archive:
         dict of str to CellRecord
             Records by key.
         """
-        records: dict[str, CellRecord] = {}
-        shared: dict[str, Any] = {}
-        known = self._read_index("summary") if summaries else {}
         if keys is None:
             keys = sorted(path.stem for path in self.cells.glob("[!.]*.json"))
-        for key in keys:
-            if not self.path(key).exists():
+        wanted, shared = dict.fromkeys(keys), dict[str, Any]()
+        records: dict[str, CellRecord] = {}
+        for key, version, summary in self._indexed("summary") if summaries else ():
+            if key in wanted and version == _version(self.path(key)):
+                records[key] = _share(_RECORD.validate_json(summary), shared)
+        for key in wanted:
+            if key in records or not self.path(key).exists():
                 continue
             try:
-                if found := _current(known, self.path(key)):
-                    records[key] = _share(_RECORD.validate_json(found[0]), shared)
-                    continue
                 record = self.read(key)
                 records[key] = _share(record.summary, shared) if summaries else record
             except TrackingError as error:
                 _log.warning("%s", error)
-        return records
+        return {key: records[key] for key in wanted if key in records}
 
     def finished(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
         """Return the finished cells of `keys` (by default all), by key."""

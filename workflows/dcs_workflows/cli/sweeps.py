@@ -349,14 +349,16 @@ def _run(
                 spent, archive = str(error), recorder.archive
                 ended = archive.load(archive.keys(sweep_key(whole)), summaries=True)
                 records = [*ended.values()]
+        failures = {each.key: each.reason for each in records if not each.finished}
+        for key, request in plan.missing_tables.items():
+            _show_remarks(request, StoredTables(plan.output, key))
+        if spent:
+            console.print(spent, style="yellow")
+        else:
+            show_results(records, plan.output / "results" / f"{whole.name}.csv")
+        del records  # The recorder reads them again, for the tables of the sweep.
         with sweep_progress(progress):
             report = recorder.finish("KILLED" if spent else "FINISHED")
-    for key, request in plan.missing_tables.items():
-        _show_remarks(request, StoredTables(plan.output, key))
-    if spent:
-        console.print(spent, style="yellow")
-    else:
-        show_results(records, plan.output / "results" / f"{whole.name}.csv")
     options.show_report(report, f"sweep {whole.name}:")
     console.print(f"written to {plan.output} in {time.perf_counter() - console.started:.0f} s")
     console.print(
@@ -364,7 +366,6 @@ def _run(
         f"{options.ui_command(plan.output, uri)} compares them",
         style="bold",
     )
-    failures = {each.key: each.reason for each in records if not each.finished}
     summary = {
         "sweep": whole.name,
         "tables": len(plan.sources),
