@@ -14,7 +14,8 @@ import venv
 from pathlib import Path
 
 OURS, THEIRS = "dcs-debias", "llama-index-workflows==2.9.1"
-#: What must work while the distribution is installed. The wheel is installed without packages.
+#: What must work while the distribution is installed. The wheel is installed without all packages
+#: but the one that `import dcs` takes.
 USES = {OURS: "import dcs, dcs_workflows", THEIRS: "import workflows; workflows.Workflow"}
 
 
@@ -34,6 +35,7 @@ def main(wheel: str) -> None:
             OURS: ("install", "--no-deps", wheel),
             THEIRS: ("install", "--no-warn-conflicts", THEIRS),
         }
+        pip("install", "lazy-loader")
         for first, second in ((OURS, THEIRS), (THEIRS, OURS)):
             pip(*installs[first])
             pip(*installs[second])
