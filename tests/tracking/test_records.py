@@ -186,9 +186,10 @@ def test_the_index_of_records_gives_what_they_give(tmp_path: Path) -> None:
     archive.write(changed)
     archive.remove("cell0001")
     archive.write(make_cell(9))
-    for damaged in (False, True):
-        if damaged:
-            (tmp_path / "cells.parquet").write_bytes(b"PAR1")
+    index = (tmp_path / "cells.parquet").read_bytes()
+    flipped = [index[:k] + bytes([index[k] ^ 1]) + index[k + 1 :] for k in range(0, len(index), 9)]
+    for kept in (index, b"PAR1", index[: len(index) // 2], *flipped):
+        (tmp_path / "cells.parquet").write_bytes(kept)
         now = Archive(tmp_path)
         summaries = now.load(summaries=True)
         assert [*summaries] == ["cell0000", "cell0002", "cell0003", "cell0009"]

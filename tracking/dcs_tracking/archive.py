@@ -232,7 +232,7 @@ class Archive:
         columns = pa.schema([(name, pa.string()) for name in _INDEX])
         with (
             atomic_path(self._index) as file,
-            ParquetWriter(file, columns, compression="zstd") as writer,
+            ParquetWriter(file, columns, compression="zstd", write_page_checksum=True) as writer,
         ):
             while some := [dict(zip(_INDEX, row, strict=True)) for row in islice(rows, _ROWS)]:
                 writer.write_table(pa.Table.from_pylist(some, columns))
@@ -253,8 +253,13 @@ class Archive:
         from pyarrow.parquet import ParquetFile
 
         # Damaged or missing: the records are the truth.
-        with suppress(ArrowException, OSError, KeyError), ParquetFile(self._index) as file:
-            for batch in file.iter_batches(_ROWS, columns=[*_INDEX[:2], *columns]):
+        with (
+            suppress(ArrowException, OSError),
+            ParquetFile(self._index, page_checksum_verification=True) as file,
+        ):
+            whole = {*_INDEX} <= {*file.schema_arrow.names}
+            wanted = [*_INDEX[:2], *columns]
+            for batch in file.iter_batches(_ROWS, columns=wanted) if whole else ():
                 yield from zip(*(each.to_pylist() for each in batch.columns), strict=True)
 
     def load(
