@@ -16,10 +16,10 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from sys import intern
 from typing import Annotated, Any, Final, Literal
 
 from filelock import FileLock, Timeout
@@ -128,13 +128,17 @@ def _version(path: Path) -> str:
 
 
 def _share(record: CellRecord, shared: dict[str, Any]) -> CellRecord:
-    """Return a record whose large settings are those of other records, if they are equal."""
-
-    def own(values: Mapping[str, Any]) -> dict[str, Any]:
-        large = {name: value for name, value in values.items() if isinstance(value, dict)}
-        return {**values, **{k: shared.setdefault(repr(v), v) for k, v in large.items()}}
-
-    return replace(record, identity=own(record.identity), provenance=own(record.provenance))
+    """Let a record have names and settings of other records, which take most of the memory."""
+    metrics = {intern(name): value for name, value in record.metrics.items()}
+    identity, provenance = (
+        {name: shared.setdefault(repr(value), value) for name, value in values.items()}
+        for values in (record.identity, record.provenance)
+    )
+    own = {"metrics": metrics, "identity": identity, "provenance": provenance}
+    for name, values in own.items():
+        # A new record would be validated, and validation copies.
+        object.__setattr__(record, name, values)
+    return record
 
 
 class Archive:

@@ -15,7 +15,6 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
 
 from dcs.errors import ScoringError, last_line
-from dcs.search.annealing import compile_search
 from dcs.selection.methods import get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_tracking.records import now_ms
@@ -164,7 +163,7 @@ class Driver:
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
         if plan.missing_tables and any(get_method(name).settings for name in plan.config.methods):
             # At the same time as the models are loaded.
-            ray.remote(compile_search).options(**self._placement.cells | {"num_cpus": 0}).remote()
+            ray.remote(_compile).options(**self._placement.cells | {"num_cpus": 0}).remote()
 
         # Keys of the tables that are complete.
         self._ready = set(plan.cells)
@@ -317,6 +316,13 @@ class Driver:
             self._progress.cells_failed += not record.finished
             self._progress.work.update(cells=1, trials=len(record.trials))
             yield self._plan.located(ended.key, record)
+
+
+def _compile() -> None:
+    # Only workers load the compiler, which takes 60 MB.
+    from dcs.search.annealing import compile_search
+
+    compile_search()
 
 
 def _is_cluster_error(error: BaseException | None) -> bool:
