@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from dcs_tracking import Archive, Recorder, Sweep, sync
 from dcs_tracking.records import ScoringRecord, sealed
 from dcs_tracking.schema import CELL_KEY
 from dcs_tracking.store import recorder, views
+from dcs_tracking.store import runs as sweep_runs
 from dcs_tracking.store.client import open_client, run_link
 from dcs_tracking.store.queries import log_report, stored_cells
 from dcs_tracking.store.runs import SweepRuns
@@ -168,18 +170,22 @@ def test_recorder_waits_at_the_end_for_a_store_that_answered(
     """As when a server is restarted: two requests fail, the third is answered."""
     monkeypatch.setattr(recorder, "_RETRY_SECONDS_AT_END", 0.01)
     monkeypatch.setattr(recorder, "_AWAY_SECONDS", seconds)
-    real, failures = SweepRuns.reconcile, iter(range(2))
+    failures = iter(range(2))
 
-    def restarting(self: SweepRuns, *key: Any, **options: Any) -> Any:
-        if next(failures, None) is not None:
-            raise ConnectionError("the server is being restarted")
-        return real(self, *key, **options)
+    def restarting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def request(*arguments: Any, **options: Any) -> Any:
+            if next(failures, None) is not None:
+                raise ConnectionError("the server is being restarted")
+            return real(*arguments, **options)
 
-    monkeypatch.setattr(SweepRuns, "reconcile", restarting)
-    monkeypatch.setattr(SweepRuns, "look_up", restarting)
+        return request
+
+    # The first to fail has begun a run already.
+    for owner, name in ((sweep_runs, "log_files"), (SweepRuns, "look_up")):
+        monkeypatch.setattr(owner, name, restarting(getattr(owner, name)))
     report = recorded(output, 1)
     assert (report.pending, report.recorded) == (pending, 1 - pending)
-    assert content()[1] == ({} if pending else _finished(1))
+    assert [*content()[1].values()] == ["RUNNING" if pending else "FINISHED"]
 
 
 def test_a_deleted_experiment_is_named_and_restored(output: Path, uri: str) -> None:

@@ -52,7 +52,7 @@ _REQUEST_SETTINGS = {
 }
 
 #: Runs of a page of a search. A thousand take 40 MB while they are read, for good in each thread.
-_PAGE = 250
+_PAGE = 100
 #: Times the timeout of a request that the first answer of a server may take, with retries.
 _FIRST_ANSWER = 10
 

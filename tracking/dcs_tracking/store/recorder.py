@@ -25,7 +25,7 @@ from dcs_tracking.records import CellRecord, ScoringRecord, SweepStatus
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import figure_files, overview_figures
 from dcs_tracking.store import client
-from dcs_tracking.store.runs import SweepRuns
+from dcs_tracking.store.runs import KnownRuns, SweepRuns
 
 _log = logging.getLogger("dcs_tracking")
 
@@ -150,6 +150,7 @@ class Recorder:
         self._error: str | None = None
         self._stop: tuple[SweepStatus, float] | None = None
         self._runs: SweepRuns | None = None
+        self._known = KnownRuns()
         # Since when the store, which has answered before, is unavailable.
         self._away: float | None = None
         self._ended = False
@@ -352,7 +353,9 @@ class Recorder:
     def _open(self) -> SweepRuns:
         if self._runs is None:
             store = client.open_client(self.tracking_uri)
-            self._runs = SweepRuns(store, self._sweep, self.archive, recheck=self._recheck)
+            about: Any = {"recheck": self._recheck, "known": self._known}
+            self._runs = SweepRuns(store, self._sweep, self.archive, **about)
+            self._known = self._runs.known
             self._error = None
         return self._runs
 
@@ -368,6 +371,7 @@ class Recorder:
                 self._send_one(runs, key)
             except Exception as error:
                 failed[key] = error
+                self._known.doubtful.add(key)
 
         pool.map(write, [*self._unsent], chunksize=1)
         for key, error in failed.items():

@@ -11,7 +11,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dcs.schemes.scheme import CorrectionScheme
@@ -55,6 +55,20 @@ class _KnownRun:
         return self.status in ("FINISHED", "FAILED")
 
 
+@dataclass(slots=True)
+class KnownRuns:
+    """The runs of cells and tables of which a store told.
+
+    They outlast an interruption: listing those of thousands of cells again takes minutes.
+    """
+
+    by_key: dict[str, list[_KnownRun]] = field(default_factory=dict)
+    #: Keys of which a request failed, so that their runs are not known any more.
+    doubtful: set[str] = field(default_factory=set)
+    #: Whether other keys have no run.
+    listed: bool = False
+
+
 class SweepRuns:
     """The runs of one sweep in one store.
 
@@ -68,10 +82,18 @@ class SweepRuns:
         Archive of the records.
     recheck : bool
         Whether to list all runs of the store, also if every cell is noted as recorded.
+    known : KnownRuns, optional
+        What the store told before it was away for some time.
     """
 
     def __init__(
-        self, client: MlflowClient, sweep: Sweep, archive: Archive, *, recheck: bool = False
+        self,
+        client: MlflowClient,
+        sweep: Sweep,
+        archive: Archive,
+        *,
+        recheck: bool = False,
+        known: KnownRuns | None = None,
     ) -> None:
         self._client = client
         self._sweep = sweep
@@ -87,9 +109,9 @@ class SweepRuns:
         self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
         self._noted = self._read_noted()
         self._recheck = recheck
-        self._found: dict[str, list[_KnownRun]] = {}
-        self._dataset_lock = threading.Lock()
-        self._listing_lock, self._listed = threading.Lock(), False
+        # A new parent run is of another store.
+        self.known = known if known and self._resumed else KnownRuns()
+        self._dataset_lock, self._listing_lock = threading.Lock(), threading.Lock()
 
     def _read_noted(self) -> dict[str, _KnownRun]:
         """Return the runs of cells that were noted as complete, as far as deleted ones tell.
@@ -118,13 +140,16 @@ class SweepRuns:
 
     def _runs_of(self, key: str) -> list[_KnownRun]:
         """Return the runs of a cell or table; those of all cells are listed at the first."""
+        known = self.known
         with self._listing_lock:
+            if key in known.doubtful:
+                self.look_up(key)
             # One listing instead of a search per cell, which slows down as runs are added.
-            if key not in self._found and not self._listed:
+            elif key not in known.by_key and not known.listed:
                 for each, runs in self._list_runs({schema.KIND: schema.KIND_CELL}).items():
-                    self._found.setdefault(each, runs)
-                self._listed = True
-        return self._found.get(key, [])
+                    known.by_key.setdefault(each, runs)
+                known.listed = True
+        return known.by_key.get(key, [])
 
     def _list_runs(self, wanted: Mapping[str, str]) -> dict[str, list[_KnownRun]]:
         """Return the runs that have these tags, by the key of their cell or table."""
@@ -143,7 +168,8 @@ class SweepRuns:
     def look_up(self, key: str) -> None:
         """Search for the runs of a cell again, after a request that failed."""
         own = {schema.KIND: schema.KIND_CELL, schema.CELL_KEY: key}
-        self._found[key] = self._list_runs(own).get(key, [])
+        self.known.by_key[key] = self._list_runs(own).get(key, [])
+        self.known.doubtful.discard(key)
 
     def reconcile(self, key: str, digest: str) -> str | None:
         """Return the id of the complete run of a record, and delete the others of its key then.
@@ -167,7 +193,7 @@ class SweepRuns:
         for run in self._runs_of(key):
             if run not in kept:
                 self._delete_cell(run.id)
-        self._found[key] = [*kept]
+        self.known.by_key[key] = [*kept]
 
     def _adopt(self, key: str, run_id: str) -> None:
         """Move a run of an earlier sweep, which may vary less, to this one."""
@@ -212,7 +238,8 @@ class SweepRuns:
         self._log(run_id, metrics, params=views.cell_params(record, self._varied))
         log_files(self._client, run_id, files)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
-        self._found[record.key] = [_KnownRun(run_id, record.status, digest, self.parent_id)]
+        complete = _KnownRun(run_id, record.status, digest, self.parent_id)
+        self.known.by_key[record.key] = [complete]
         return run_id
 
     def _log(
@@ -263,7 +290,7 @@ class SweepRuns:
         # Listed as late as possible: another driver of the sweep may have written some.
         there = self._list_runs({schema.KIND: schema.KIND_SCORING})
         for scoring in scorings:
-            self._found[scoring.key] = there.get(scoring.key, [])
+            self.known.by_key[scoring.key] = there.get(scoring.key, [])
             if self.reconcile(scoring.key, scoring.digest) is None:
                 self._delete_runs(scoring.key)
                 self._write_scoring(scoring)
