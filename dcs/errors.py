@@ -213,8 +213,8 @@ def last_line(text: BaseException | str) -> str:
     return lines[-1] if lines else type(text).__name__
 
 
+#: Advice for a model or dataset that cannot be downloaded from the hub.
 HUB_ADVICE = (
     "check the name, the revision after the @, the network and HF_HUB_OFFLINE; a private or gated "
     "one needs HF_TOKEN and an accepted licence"
 )
-"""Advice for a model or dataset that cannot be downloaded from the hub."""

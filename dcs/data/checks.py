@@ -19,15 +19,15 @@ from dcs.data.labels import TELLING, as_text, below_chance, read_labels
 from dcs.errors import InvalidInputError, TableError, quoted, show
 from dcs.io import readable
 
+#: Largest allowed difference between a row's sum and 1; it admits float32 rounding.
 SUM_TOLERANCE: Final = 1e-6
-"""Largest allowed difference between a row's sum and 1; it admits float32 rounding."""
 
 # Rows whose sum is closer to 1 than this are not divided: dividing them again would change their
 # last bits, and a table would not survive a round trip unchanged.
 _EXACT: Final = 1e-12
 
+#: Marks that end the common prefix of columns.
 SEPARATORS: Final = ":_.-/| "
-"""Marks that end the common prefix of columns."""
 
 #: Maximum number of values per table: 1 GiB as float64, and several times that during processing.
 MOST_VALUES: Final = 2**27

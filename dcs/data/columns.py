@@ -39,11 +39,11 @@ from dcs.io import Strict
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Prefix of the columns that hold class probabilities.
 PREFIX: Final = "p:"
-"""Prefix of the columns that hold class probabilities."""
 
+#: Prefix of the columns that hold corrected probabilities.
 CORRECTED: Final = "corrected:"
-"""Prefix of the columns that hold corrected probabilities."""
 
 #: Names of columns and classes, spelled in Unicode NFC.
 _Name: TypeAlias = Annotated[str, AfterValidator(as_text)]

@@ -38,8 +38,8 @@ OF_INSPECT: Final = "give the rows of inspect_ai.analysis.samples_df as .csv or 
 #: Maximum size of a text file: its parsed content takes several times that much memory.
 TEXT_BYTES: Final = 2**32
 
+#: Suffixes of the files of a folder that are read, perhaps before that of a compression.
 SUFFIXES: Final = (".parquet", ".npz", ".csv", ".tsv", ".jsonl", ".feather")
-"""Suffixes of the files of a folder that are read, perhaps before that of a compression."""
 
 PARTS: Final = dict.fromkeys(("optimization", "opt", "train"), "optimization") | {"test": "test"}
 _DECIMAL: Final = re.compile(r"[+-]?\d+(?:[.,]\d*)?(?:e-?\d+)?%?", re.I)

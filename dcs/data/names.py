@@ -13,35 +13,35 @@ def _matches(pattern: str) -> Callable[[str], bool]:
     return lambda name: compiled.fullmatch(name.strip().lower()) is not None
 
 
+#: Whether a column is named as labels are; of several, ``label`` goes first.
 is_label: Final = _matches(
     r"label|labels|gold|target|truth|true|y|class|category|answer|actual|annotation"
     r"|ground[ _-]?truth|(true|gold|actual|target|correct)[ _-](label|class|answer|category)"
     r"|y_true|(label|class)_id"
 )
-"""Whether a column is named as labels are; of several, ``label`` goes first."""
 
+#: Whether a column is named as ids are.
 is_id: Final = _matches(
     r"|id|ids|unnamed: 0|index|idx|row|key|sample|uid|uuid|guid|.*[ _-]id|id[ _-].*"
 )
-"""Whether a column is named as ids are."""
 
+#: Whether a column is named as predictions are.
 names_predictions: Final = _matches(
     r".*(pred|output|guess|argmax|answered|prédi|vorhersag|предсказ|прогноз|预测|預測|予測|예측).*"
     r"|y_?hat"
 )
-"""Whether a column is named as predictions are."""
 
+#: Whether a column may hold what a program answered.
 names_programs: Final = _matches(
     r"(.*[ _.-])?(gpt|llm|model|judge|verdict|decision|machine|system|baseline|auto)\d*([ _.-].*)?"
 )
-"""Whether a column may hold what a program answered."""
 
+#: Whether a column may hold the truth, beside one that is named as labels are.
 names_truth: Final = _matches(
     r"(.*[ _.-])?(true|truth|gold|human|manual|expert|expected|ideal|reference|annot\w*"
     r"|clean(ed)?|corrected|adjudicated|revised|verified)"
     r"([ _.-].*)?"
 )
-"""Whether a column may hold the truth, beside one that is named as labels are."""
 
 _NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")
 

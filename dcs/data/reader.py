@@ -44,8 +44,8 @@ from dcs.io import validated
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Forms in the order in which they are tried.
 FORMS: Final[tuple[Form, ...]] = (*LOGS, *PLAIN)
-"""Forms in the order in which they are tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

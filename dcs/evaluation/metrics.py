@@ -40,6 +40,7 @@ class Metric:
         return f"{self.title} {'↑' if self.maximize else '↓'}"
 
 
+#: The metrics of predictions, by name; all are shares of rows.
 METRICS: Final = {
     "accuracy": Metric("accuracy", "accuracy", tested=True, compared=True),
     "cobias": Metric("COBias", "COBias", maximize=False, tested=True, compared=True),
@@ -47,7 +48,6 @@ METRICS: Final = {
     "macro_f1": Metric("macro-F1", "macro-F1"),
     "weakest_class": Metric("weakest class", "weakest", compared=True),
 }
-"""The metrics of predictions, by name; all are shares of rows."""
 
 #: Those of selections and of single classes.
 _OTHERS: Final = {

@@ -35,8 +35,8 @@ Labels: TypeAlias = NDArray[np.int64]
 
 Terms: TypeAlias = Literal["offsets", "logarithms", "products"]
 
+#: Number of classes up to which maps have products, whose number grows with the square.
 MOST_PRODUCT_CLASSES: Final = 10
-"""Number of classes up to which maps have products, whose number grows with the square."""
 
 #: The offsets have a tenth of the ridge.
 _OFFSET_RIDGE: Final = 0.1

@@ -20,8 +20,8 @@ WeightSpacing: TypeAlias = Literal["logarithmic", "linear"]
 #: Calibration that is the mean of several others, weighted by what held-out rows show of them.
 MIXTURE: Final = "mixture"
 
+#: Names of the calibrations of a setting.
 CALIBRATION_NAMES: Final = (MIXTURE, *CALIBRATIONS)
-"""Names of the calibrations of a setting."""
 
 #: Short, because cross-validation repeats the search. No descent follows: the temperatures, the
 #: cooling rate and both lambdas decide the result and the number of moves.
@@ -71,6 +71,7 @@ class Parameter:
     version: int = 1
 
 
+#: All hyperparameters of a trial, in the order of tables; see :class:`Hyperparameters`.
 PARAMETERS: Final = (
     Parameter("calibration", CALIBRATION_NAMES),
     Parameter("ridge", (1.0, 300.0), least=1e-9, logarithmic=True),
@@ -99,7 +100,6 @@ PARAMETERS: Final = (
     Parameter("lambda1", (0.5, 4.0), least=1e-9, logarithmic=True, schedule=True),
     Parameter("lambda2", (0.5, 4.0), least=1e-9, logarithmic=True, schedule=True),
 )
-"""All hyperparameters of a trial, in the order of tables; see :class:`Hyperparameters`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,14 +45,14 @@ from dcs.seeds import derive_generator
 
 _FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
 
+#: Files of the tasks with packaged texts, by name.
 PACKAGED: Final = {name: _FOLDER / f"{name}.yaml" for name in ("helpdesk", "reviews")}
-"""Files of the tasks with packaged texts, by name."""
 
+#: Files of the tasks of the paper, which are packaged without texts, by name.
 DESCRIBED: Final = {
     name: _FOLDER / f"{name}.yaml"
     for name in ("agnews", "dbpedia", "sst5", "trec", "rte", "ddi", "pubmedqa")
 }
-"""Files of the tasks of the paper, which are packaged without texts, by name."""
 
 _YAML: Final = (".yaml", ".yml")
 

@@ -22,11 +22,11 @@ from dcs.scoring.labels import (
     usable_scores,
 )
 
+#: Increment when the engines return different numbers for the same model, to invalidate caches.
 SCORING_VERSION = 1
-"""Increment when the engines return different numbers for the same model, to invalidate caches."""
 
+#: A prompt as it is sent to a model: a text, or the messages of a chat.
 Prompt = str | list[dict[str, str]]
-"""A prompt as it is sent to a model: a text, or the messages of a chat."""
 
 
 class Prompts(NamedTuple):
@@ -37,12 +37,12 @@ class Prompts(NamedTuple):
     label_words: Sequence[str]
 
 
+#: Callback that receives the number of queries just finished.
 Progress = Callable[[int], None]
-"""Callback that receives the number of queries just finished."""
 
 
+#: Class probabilities [M, N], and by row why those that are NaN could not be computed.
 Scores = tuple[NDArray[np.float64], dict[int, str]]
-"""Class probabilities [M, N], and by row why those that are NaN could not be computed."""
 
 
 class RowsError(ScoringError):
@@ -265,8 +265,8 @@ class TokenEngine(Engine):
     """Base class of engines that run the model in this process and operate on token ids."""
 
     _tokenizer: Tokenizer
+    #: Maximum number of tokens of a prompt and its continuation; None if unknown.
     _limit: int | None
-    """Maximum number of tokens of a prompt and its continuation; None if unknown."""
 
     def _use_tokenizer(self, tokenizer: Any, **settings: str) -> None:
         """Set the tokenizer, and all settings that determine the numbers."""

@@ -36,8 +36,8 @@ from dcs.scoring.base import (
 
 _log = logging.getLogger(__name__)
 
+#: Queries per shard: the maximum that has to be scored again after a killed run.
 SHARD_SIZE = 256
-"""Queries per shard: the maximum that has to be scored again after a killed run."""
 
 
 def score_settings(
@@ -162,8 +162,8 @@ class StoredScorer(Engine):
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
+        #: Number of queries scored by the model so far.
         self.scored = 0
-        """Number of queries scored by the model so far."""
         self._scorer, self._shard_size = scorer, shard_size
         self._group: ShardGroup | None = None
         self._turn = threading.Lock()

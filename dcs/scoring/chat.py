@@ -14,9 +14,9 @@ from typing import Any, Literal, Self
 from dcs.errors import ScoringError, named
 from dcs.prompting.tasks import PromptPrefix, chat_messages
 
+#: How a model is prompted: with plain text it continues (``completion``), as in the paper, or with
+#: the turns of a conversation (``chat``). ``auto`` is ``chat`` if the model has a chat template.
 PromptStyle = Literal["auto", "completion", "chat"]
-"""How a model is prompted: with plain text it continues (``completion``), as in the paper, or with
-the turns of a conversation (``chat``). ``auto`` is ``chat`` if the model has a chat template."""
 
 #: Whose turn holds the last line of a query: part of the keys of scored prompts.
 ANSWER_PREFIX = "user"

@@ -234,8 +234,8 @@ def generate_tables(
     return chosen.tables(probs, ScorerInfo.of(scorer), reasons)
 
 
+#: A text, or a row with the fields of the task.
 Text = str | Mapping[str, Any]
-"""A text, or a row with the fields of the task."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from dcs.data.labels import plain_of
 from dcs.errors import ScoringError
 from dcs.scoring.chat import Tokenizer
 
+#: How a label word of several tokens is scored: the mean of their probabilities at the answer
+#: position (as published), the first token alone, or the probability of the whole word. ``auto``
+#: uses the mean if the first tokens of the words differ, and the whole word otherwise.
 LabelRule = Literal["auto", "mean", "first", "joint"]
-"""How a label word of several tokens is scored: the mean of their probabilities at the answer
-position (as published), the first token alone, or the probability of the whole word. ``auto`` uses
-the mean if the first tokens of the words differ, and the whole word otherwise."""
 
 
 def read_label_words(
@@ -143,8 +143,8 @@ def usable_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     return values
 
 
+#: The tokens that a server returned, and their log-probabilities. A text may occur twice.
 Shown = Sequence[tuple[str, float]]
-"""The tokens that a server returned, and their log-probabilities. A text may occur twice."""
 
 
 def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64]:

@@ -40,8 +40,8 @@ from dcs.selection.preference import Change
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: Minimum number of labelled rows for cross-validation.
 FEWEST_LABELS: Final = 2
-"""Minimum number of labelled rows for cross-validation."""
 
 #: Batch calibration in a mixture, and its prior weight in rows per class.
 _BATCH: Final = ("batch", 0.0, 0.0)

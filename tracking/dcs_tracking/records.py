@@ -24,13 +24,13 @@ from dcs.io import first_fault, parse_json
 
 RECORD_FORMAT = "dcs-cell"
 
+#: Version 2 added `histograms`, 3 `importances`, 4 `front`.
 RECORD_VERSION = 4
-"""Version 2 added `histograms`, 3 `importances`, 4 `front`."""
 
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
+#: Name of the method ``icl``, which corrects nothing.
 UNCORRECTED = "uncorrected"
-"""Name of the method ``icl``, which corrects nothing."""
 
 #: Keys of cells and sweeps, which are used as file names.
 KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

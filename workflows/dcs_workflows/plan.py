@@ -141,11 +141,11 @@ def cell_label(identity: Mapping[str, Any]) -> str:
 #: have their own versions.
 _IDENTITY_VERSION: Final = 1
 
+#: Environment variable with the storage of studies, used if the configuration has none.
 STORAGE_VARIABLE: Final = "DCS_OPTUNA_STORAGE"
-"""Environment variable with the storage of studies, used if the configuration has none."""
 
+#: Storage of studies that are not stored, so that nodes need no folder in common.
 MEMORY: Final = "memory"
-"""Storage of studies that are not stored, so that nodes need no folder in common."""
 
 
 def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:

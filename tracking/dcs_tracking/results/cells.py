@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 MEASURES: Final = tuple(name for name, metric in METRICS.items() if metric.tested)
 _STATISTICS: Final = ("mean", "std", "low", "high", "p")
+#: Columns of `Cells.estimates`.
 MEASURE_COLUMNS: Final = tuple(f"{m}_{name}" for m in MEASURES for name in _STATISTICS)
-"""Columns of `Cells.estimates`."""
 
+#: Columns of the source of class probabilities.
 SOURCE: Final = ("model", "task", "shots")
-"""Columns of the source of class probabilities."""
 
 _CELL: Final = ("key", *IDENTITY_TAGS, "setting")
 #: Numeric columns of every frame of cells.
@@ -237,11 +237,11 @@ class Cells:
 #: Changes with a p-value below this level are marked.
 _SIGNIFICANT: Final = 0.05
 
+#: The explanation of the notation of `marked`.
 NOTATION: Final = (
     "Mean ± standard deviation over seeds. One seed: value [95 % interval]. "
     f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT})."
 )
-"""The explanation of the notation of `marked`."""
 
 
 def marked(row: Mapping[Any, Any], measure: str) -> str:

@@ -29,8 +29,8 @@ _NOT_SETTINGS: Final = frozenset({*_GROUP, "seed", "tuner", OBJECTIVE})
 _TUNED: Final = {row.name: json.dumps(row.values) for row in PARAMETERS if len(row.values) > 1}
 
 _OTHERS: Final = {OPTIMIZATION_SIZE: "full", "memberships": "all"}
+#: Text of None by setting, where it does not mean that there is none.
 NONE_LABELS: Final = dict.fromkeys(_TUNED, "tuned") | _OTHERS
-"""Text of None by setting, where it does not mean that there is none."""
 
 #: Preferred main values of settings, with which ablations are compared.
 _MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {

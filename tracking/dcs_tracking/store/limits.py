@@ -18,8 +18,8 @@ from requests.utils import get_netrc_auth
 
 from dcs_tracking.store.client import timeout
 
+#: Value of ``MLFLOW_TRACKING_AUTH``.
 NAME: Final = "dcs-limits"
-"""Value of ``MLFLOW_TRACKING_AUTH``."""
 
 #: Largest answer: a page of 1,000 runs with 1,000 metrics each takes 100 MB.
 _MOST_BYTES: Final = 2**28

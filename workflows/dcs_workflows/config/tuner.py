@@ -212,5 +212,5 @@ class TunerSettings(Strict):
         return own if has_term else (0.0,)
 
 
+#: Groups of the tuner's settings, each of which ``axes`` may vary.
 PARTS: Final[dict[str, type[Strict]]] = {"judge": Judge, "space": Space, "search": Search}
-"""Groups of the tuner's settings, each of which ``axes`` may vary."""
