@@ -71,7 +71,6 @@ SCHEME_FILE: Final = "scheme.json"
 TRIALS_FILE: Final = "trials.json"
 TABLES_FOLDER: Final = "tables"
 FIGURES_FOLDER: Final = "figures"
-REPORT_FILE: Final = "report.html"
 
 TRIAL_PREFIX: Final = "trial/"
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from mlflow import MlflowClient
 
 from dcs.errors import ConfigError, TrackingError
 from dcs_tracking import Archive, queries
 from dcs_tracking.store.client import default_tracking_uri, open_client, run_link
-from dcs_tracking.store.queries import find_cell, log_report, newest_links, stored_cells
+from dcs_tracking.store.queries import find_cell, newest_links, stored_cells
 from dcs_tracking.store.serving import log_cell_scheme
 from tests.servers import answering
 from tests.tracking.cells import failed_cell, make_cell, recorded, runs
@@ -49,12 +47,6 @@ def test_cells_are_read_back_with_their_runs(several: Path) -> None:
     assert find_cell(several, str(found[0].run_id)) == find_cell(several, "cell0001")
     assert find_cell(several, "cell0001").record == wanted[0]
 
-    run = log_report(store, "demo", "<html>")
-    assert run is not None
-    names = {item.path for item in MlflowClient(store).list_artifacts(run.info.run_id)}
-    assert "report.html" in names
-    with pytest.raises(ConfigError, match="did you mean 'demo'"):
-        log_report(store, "demos", "<html>")
     for given, host in ((store, "127.0.0.1:5000"), ("http://me:pass@host:80/", "host:80")):
         place = f"http://{host}/#/experiments/1/runs/{found[0].run_id}?"
         assert run_link(given, found[0]).startswith(place)
@@ -131,7 +123,6 @@ def test_an_experiment_of_somebody_else_is_shared_in_peace(output: Path, uri: st
 )
 def test_what_a_server_refuses_is_said_on_one_line(status: int, body: bytes) -> None:
     with answering(status, body) as address:
-        for ask in (partial(log_report, experiment="demo", page=""), partial(newest_links, ui="")):
-            with pytest.raises(TrackingError, match=address) as told:
-                ask(address)
-            assert "\n" not in str(told.value)
+        with pytest.raises(TrackingError, match=address) as told:
+            newest_links(address, "")
+        assert "\n" not in str(told.value)

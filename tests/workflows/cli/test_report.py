@@ -27,7 +27,7 @@ def runs(new_output: Callable[[], Path]) -> Path:
     return folder
 
 
-def test_the_report_is_written_and_kept(runs, tmp_path):
+def test_the_report_and_its_files_are_written(runs, tmp_path):
     page = tmp_path / "out" / "report.html"
     where = ("-o", page, "--runs", runs, "--files", tmp_path / "f")
     assert "10 cells reported" in done("report", "paper", *where).out
@@ -37,14 +37,12 @@ def test_the_report_is_written_and_kept(runs, tmp_path):
     written = {path.name for path in (tmp_path / "f").iterdir()}
     assert {"main_results.md", "objective_ablation.csv", "accuracy_cobias.svg"} <= written
     assert {"main_results.tex", "class_accuracies.csv"} <= written
-    kept = list((runs / "mlartifacts").glob("**/report.html"))
-    assert text in [path.read_text(encoding="utf-8") for path in kept]
 
 
 def test_a_report_needs_no_store(runs, tmp_path):
     page = tmp_path / "report.html"
     away = ("--tracking-uri", "http://127.0.0.1:9")
-    done("report", "paper", "-o", page, "--runs", runs, *away, code=3)
+    done("report", "paper", "-o", page, "--runs", runs, *away)
     assert "COBias trec" in page.read_text(encoding="utf-8")
     assert "without a link" in done("runs", "paper", "--runs", runs, *away).out
 

@@ -19,13 +19,11 @@ from dcs_tracking.store.client import (
     resolve_tracking_uri,
     search_runs,
     store_name,
-    usable_experiment,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
 _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 
@@ -191,18 +189,6 @@ def find_cell(output: Path | str, name: str, *, tracking_uri: str | None = None)
         )
     (cell,) = named.values()
     return replace(cell, record=Archive(output).read(cell.record.key))
-
-
-def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
-    """Log a report to the newest parent run of its sweep and return that run, or None."""
-    client = open_store(tracking_uri)
-    if (found := usable_experiment(client, experiment)) is None:
-        raise unknown("experiment", experiment, [e.name for e in client.search_experiments()])
-    where = schema.tagged({schema.KIND: schema.KIND_SWEEP})
-    runs = list(search_runs(client, [found.experiment_id], where))
-    if runs:
-        client.log_text(runs[-1].info.run_id, page, schema.REPORT_FILE)
-    return runs[-1] if runs else None
 
 
 def delete_runs(client: MlflowClient, experiment_ids: Iterable[str], where: str) -> int:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import typer
 
-from dcs.errors import ConfigError, DCSError, TrackingError, escaped
+from dcs.errors import ConfigError, escaped
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, new_table
 from dcs_workflows.cli.options import argument, flag, option
@@ -43,9 +43,8 @@ def report(
 ) -> None:
     """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
 
-    The report is one file that needs no network; it is also logged to the runs of the sweeps, or
-    the exit code is 3.
-    `--files` writes tables as Markdown, CSV, LaTeX and JSON, figures as PNG and SVG.
+    The report is one file that needs no network. `--files` writes tables as Markdown, CSV, LaTeX
+    and JSON, figures as PNG and SVG.
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
@@ -60,7 +59,6 @@ def report(
     uri = queries.store_of(runs, tracking_uri)
     stored, title = _pooled(experiments[::-1], runs, tracking_uri), " and ".join(experiments)
     cells = Cells.of(each.record for each in stored)
-    unlogged: DCSError | None = None
     with console.status("writing the report"):
         link = functools.partial(client.run_link, uri)
         page = render_report(stored, title=title, link=link, archive=Archive(runs))
@@ -68,16 +66,8 @@ def report(
         if files is not None:
             made: dict[str, Any] = {**table_files(cells), **figure_files(overview_figures(cells))}
             write_together({files / Path(name).name: made[name] for name in made})
-        try:
-            for each in experiments:
-                queries.log_report(uri, each, page)
-        except (ConfigError, TrackingError) as error:
-            unlogged = error
     links = f"its links need {options.ui_command(runs, tracking_uri)}"
     console.print(f"{len(cells.records)} cells reported in {output}; {links}", style="bold")
-    if unlogged:
-        console.print(f"warning: not logged to the runs of the sweeps: {unlogged}", style="yellow")
-    conclude({}, pending=unlogged)
 
 
 def _pooled(sweeps: Iterable[str], runs: Path, tracking_uri: str | None) -> list[StoredCell]:
