@@ -377,15 +377,6 @@ def normalised_rows(values: NDArray[np.float64], names: Named) -> NDArray[np.flo
     return probs
 
 
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return probabilities [M, N] of logits; ``-inf`` gives 0, each row needs a finite value."""
-    with np.errstate(over="ignore"):
-        # Differences beyond the float range overflow to -inf, whose exp is correctly 0.
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    normalised: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-    return normalised
-
-
 def _check_values(values: NDArray[np.float64], names: Named, *, most: float, rule: str) -> None:
     names.refuse(~((values >= 0.0) & (values <= most)), values, f"must be a number {rule}")
     largest = values.max(axis=1)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
-from dcs.data.checks import softmax
 from dcs.data.labels import EMPTY
 
 if TYPE_CHECKING:
@@ -135,4 +135,5 @@ def to_shares(numbers: NDArray[np.float64], kind: Values) -> NDArray[np.float64]
         total = filled.sum(axis=1, keepdims=True)
         return np.asarray(np.where(np.abs(total - 1.0) > 1e-12, filled / total, filled))
     logits = numbers * np.log(_BASES.get(kind, np.e))
-    return softmax(np.nan_to_num(logits, nan=-np.inf, neginf=-np.inf))
+    with np.errstate(over="ignore"):  # Differences beyond the float range give 0.
+        return np.asarray(softmax(np.nan_to_num(logits, nan=-np.inf, neginf=-np.inf), axis=1))

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
-from dcs.data.checks import softmax
 from dcs.errors import ConfigError, ScoringError
 from dcs.io import Strict, validated
 from dcs.prompting.tasks import PromptPrefix
@@ -295,7 +295,8 @@ class TokenEngine(Engine):
         fitting = [tokens[row] for row in rows]
         self.tokens_read += sum(map(len, fitting))
         if rows and rule == "joint":
-            probs[rows] = softmax(usable_scores(self._word_scores(fitting, token_ids)))
+            scores = self._word_scores(fitting, token_ids)
+            probs[rows] = softmax(usable_scores(scores), axis=1)
         elif rows:
             wanted = sorted({*sum(token_ids, ())})
             probs[rows] = class_probabilities(self._next_scores(fitting, wanted), token_ids)
