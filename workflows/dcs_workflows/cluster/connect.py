@@ -41,8 +41,6 @@ _ANSWER_SECONDS = 120.0
 _ENVIRONMENT = {
     # How Ray sets the visible GPUs of workers that request none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Ray would print warnings about work that is cancelled at shutdown.
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
     # Ray would print the traceback of a failed task again for each result that is not fetched.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     # Ray counts out-of-memory kills separately from crashes and retries them without limit by
@@ -194,11 +192,10 @@ def connected(address: str | None = None, *, shared: Path | None = None) -> Iter
     if Path(folder) not in [package.parent for package in import_folders()]:
         options["runtime_env"] = {"worker_process_setup_hook": _path_without(folder)}
     with ExitStack() as stack:
-        with _silence_stderr():
-            if address is None:
-                _start_local(options)
-            else:
-                _join(address, options)
+        if address is None:
+            _start_local(options)
+        else:
+            _join(address, options)
         stack.callback(ray.shutdown)
         stack.callback(_DAEMONS.clear)
         if address is not None:
@@ -230,18 +227,6 @@ def _path_without(folder: str) -> Callable[[], None]:
         sys.meta_path.insert(0, SimpleNamespace(find_spec=find_spec))
 
     return set_up
-
-
-@contextmanager
-def _silence_stderr() -> Iterator[None]:
-    """Discard what Ray's compiled code prints about its own settings."""
-    sys.stderr.flush()
-    with open(os.devnull, "wb") as devnull, os.fdopen(os.dup(2), "wb") as stderr:
-        os.dup2(devnull.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr.fileno(), 2)
 
 
 def _start_local(options: dict[str, Any]) -> None:
