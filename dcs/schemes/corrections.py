@@ -56,19 +56,6 @@ class Membership:
             )
 
     @property
-    def name(self) -> str:
-        """Return a short human-readable name."""
-        if self == DONT_CHANGE:
-            return "Don't Change"
-        if (self.a, self.b, self.c) == (0.0, 0.0, 1.0):
-            return "Mirror"
-        if self.a == self.b:
-            return f"Low {self.a:g}-{self.c:g}"
-        if self.b == self.c:
-            return f"High {self.a:g}-{self.c:g}"
-        return f"Peak {self.a:g}-{self.b:g}-{self.c:g}"
-
-    @property
     def effect(self) -> str:
         """Return a description of the effect on the probabilities of the class."""
         a, b, c = self.a, self.b, self.c
@@ -96,9 +83,9 @@ class Membership:
         Returns
         -------
         dict
-            ``kind``, ``a``, ``b``, ``c`` and ``name``.
+            ``kind``, ``a``, ``b`` and ``c``.
         """
-        return {"kind": self.kind, "a": self.a, "b": self.b, "c": self.c, "name": self.name}
+        return {"kind": self.kind, "a": self.a, "b": self.b, "c": self.c}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +111,6 @@ class Weight:
     def __post_init__(self) -> None:
         value = finite_number(self.value, "weight value", positive=True, most=LARGEST_WEIGHT)
         object.__setattr__(self, "value", value)
-
-    @property
-    def name(self) -> str:
-        """Return a short human-readable name."""
-        return f"Weight {self.value:.4g}"
 
     @property
     def effect(self) -> str:

@@ -248,9 +248,7 @@ class CorrectionScheme:
             if isinstance(correction, Weight):
                 total[j] += math.log(correction.value)
             elif correction != DONT_CHANGE:
-                raise SchemeError(
-                    f"class {show(self.classes[j])} has a membership function, {correction.name}"
-                )
+                raise SchemeError(f"class {show(self.classes[j])} has a membership function")
         return np.asarray(total - total.mean())
 
     @property
@@ -326,19 +324,14 @@ class CorrectionScheme:
         Returns
         -------
         dict
-            Plain values, in the oldest version of the format that can represent the scheme.
+            Plain values.
         """
-        above = any(isinstance(c, Weight) and c.value > 1.0 for c in self.corrections)
-        data: dict[str, Any] = {"format": "dcs-scheme", "version": 2 if above else 1}
-        if self.calibration is not None:
-            data |= {"version": 2, "calibration": self.calibration.to_dict()}
-        if self.inputs:
-            data |= {"version": 3, "inputs": list(self.inputs)}
-        if self.combination is not None:
-            data["combination"] = self.combination.to_dict()
-        if self.calibration is not None and self.calibration.products:
-            data["version"] = 4
-        return data | {
+        both = {"combination": self.combination, "calibration": self.calibration}
+        return {
+            "format": "dcs-scheme",
+            "version": 4,
+            **({"inputs": list(self.inputs)} if self.inputs else {}),
+            **{name: part.to_dict() for name, part in both.items() if part is not None},
             "corrections": [
                 {"class": name, **correction.to_dict()}
                 for name, correction in zip(self.classes, self.corrections, strict=True)
