@@ -41,6 +41,9 @@ _ANSWER_SECONDS = 120.0
 _ENVIRONMENT = {
     # How Ray sets the visible GPUs of workers that request none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray would send metrics of every name of a task, that is of every cell, again and again, and
+    # keep what it cannot send while a node is lost: hundreds of megabytes after some thousand.
+    "RAY_enable_metrics_collection": "0",
     # Ray would print the traceback of a failed task again for each result that is not fetched.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     # Ray counts out-of-memory kills separately from crashes and retries them without limit by
