@@ -10,7 +10,6 @@ import logging
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
