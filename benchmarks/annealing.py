@@ -28,13 +28,7 @@ from benchmarks.annealing_solvers import SOLVERS, Target
 from benchmarks.evaluator import SchemeEvaluator
 from benchmarks.exact import exact_search
 from benchmarks.lower_bound import lower_bound
-from dcs import (
-    ClassificationMetrics,
-    CorrectionSet,
-    Objective,
-    Schedule,
-    anneal,
-)
+from dcs import ClassificationMetrics, CorrectionSet, Objective, Schedule, anneal
 from dcs.data.splits import stratified_choice
 from dcs.search import kernels
 

@@ -14,15 +14,7 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
-from dcs.search.kernels import (
-    TOLERANCE,
-    State,
-    Table,
-    compiled,
-    copy,
-    eval_class,
-    make_state,
-)
+from dcs.search.kernels import TOLERANCE, State, Table, compiled, copy, eval_class, make_state
 
 #: Maximum number of solutions: more would take most of an hour for 10,000 rows.
 MOST_SOLUTIONS: Final = 1_000_000_000

@@ -16,13 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from dcs.data.checks import (
-    SEPARATORS,
-    Named,
-    affixes,
-    classes_of,
-    spellings,
-)
+from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, spellings
 from dcs.data.labels import TELLING, Counting, are_positions, as_text, comparable, hashable
 from dcs.data.names import (
     is_id,

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dcs.data.checks import (
-    MOST_VALUES,
-    affixes,
-    checked_classes,
-    checked_shape,
-    refuse_too_large,
-)
+from dcs.data.checks import MOST_VALUES, affixes, checked_classes, checked_shape, refuse_too_large
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import in_own_order
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet

@@ -22,14 +22,7 @@ from dcs.data.checks import (
     flat_names,
     refuse_too_large,
 )
-from dcs.data.columns import (
-    CORRECTED,
-    PREFIX,
-    Reading,
-    cells_of,
-    infer,
-    is_usual_order,
-)
+from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, is_usual_order
 from dcs.data.files import OF_INSPECT, PARTS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import CLASSIFY, LOGS
 from dcs.data.forms.plain import PLAIN, SINGLE, Form

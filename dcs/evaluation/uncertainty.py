@@ -18,12 +18,7 @@ from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri, stdtr, s
 
 from dcs.data.checks import finite_number
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import (
-    ClassificationMetrics,
-    confusion_matrix,
-    mean_distance,
-    rates,
-)
+from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance, rates
 
 Array = NDArray[np.float64]
 

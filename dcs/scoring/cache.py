@@ -24,15 +24,7 @@ from dcs.errors import ConfigError, reason
 from dcs.io import atomic_write_bytes, content_key
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import PromptPrefix
-from dcs.scoring.base import (
-    SCORING_VERSION,
-    Engine,
-    Progress,
-    Prompts,
-    Scorer,
-    Scores,
-    score_rows,
-)
+from dcs.scoring.base import SCORING_VERSION, Engine, Progress, Prompts, Scorer, Scores, score_rows
 
 _log = logging.getLogger(__name__)
 

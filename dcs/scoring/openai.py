@@ -20,12 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from dcs.data.answers import (
-    ANSWER_READING,
-    NO_DISTRIBUTION,
-    count_votes,
-    mean_distribution,
-)
+from dcs.data.answers import ANSWER_READING, NO_DISTRIBUTION, count_votes, mean_distribution
 from dcs.data.forms.logs import fill_missing
 from dcs.errors import ScoringError, origin, plain_address, served_revision, show
 from dcs.io import Strict, content_key
@@ -33,13 +28,7 @@ from dcs.prompting.tasks import PromptPrefix, chat_messages
 from dcs.scoring.base import Progress, Prompt, Prompts, Scores
 from dcs.scoring.chat import ANSWER_PREFIX, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
-from dcs.scoring.labels import (
-    UNUSABLE,
-    Shown,
-    class_probabilities,
-    label_masses,
-    read_label_words,
-)
+from dcs.scoring.labels import UNUSABLE, Shown, class_probabilities, label_masses, read_label_words
 from dcs.scoring.models import require
 
 if TYPE_CHECKING:

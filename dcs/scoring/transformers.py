@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.scoring.base import LocalOptions, Progress, Prompts, Scores, TokenEngine
-from dcs.scoring.models import (
-    LoadedModel,
-    ModelReference,
-    is_out_of_memory,
-    load_model,
-    require,
-)
+from dcs.scoring.models import LoadedModel, ModelReference, is_out_of_memory, load_model, require
 
 _log = logging.getLogger(__name__)
 

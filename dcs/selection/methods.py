@@ -20,13 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from dcs.data.checks import checked_rows
 from dcs.errors import InvalidInputError, quoted, show
-from dcs.methods.calibrations import (
-    DROPS,
-    SURROGATE,
-    Labels,
-    batch_calibration,
-    prior_reweighting,
-)
+from dcs.methods.calibrations import DROPS, SURROGATE, Labels, batch_calibration, prior_reweighting
 from dcs.methods.parameters import CorrectionFamily, Hyperparameters
 from dcs.plugins import find_named
 from dcs.schemes.calibration import DEFAULT_FLOOR, Array, Calibration, from_arrays

@@ -11,12 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics
-from dcs.evaluation.uncertainty import (
-    compare_predictions,
-    mcnemar_p,
-    percent,
-    sentence_of_chance,
-)
+from dcs.evaluation.uncertainty import compare_predictions, mcnemar_p, percent, sentence_of_chance
 
 #: Significance level of the statements of the verdict.
 _SIGNIFICANT = 0.05

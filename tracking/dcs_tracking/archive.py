@@ -26,14 +26,7 @@ from filelock import FileLock, Timeout
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from dcs.errors import TrackingError
-from dcs.io import (
-    Strict,
-    atomic_path,
-    atomic_write_text,
-    first_fault,
-    naming,
-    read_text,
-)
+from dcs.io import Strict, atomic_path, atomic_write_text, first_fault, naming, read_text
 from dcs_tracking import schema
 from dcs_tracking.records import (
     KEY_PATTERN,

@@ -20,14 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.columns import PREFIX, Reading, cells_of
-from dcs.data.forms.plain import (
-    Form,
-    Rows,
-    natural,
-    parsed,
-    parsed_cells,
-    with_scores,
-)
+from dcs.data.forms.plain import Form, Rows, natural, parsed, parsed_cells, with_scores
 from dcs.data.labels import as_text, in_own_order, plain_of
 from dcs.errors import TableError, quoted, show
 

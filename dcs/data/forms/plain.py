@@ -23,14 +23,7 @@ from numpy.typing import NDArray
 
 from dcs.data.answers import parse_vote
 from dcs.data.checks import Named
-from dcs.data.columns import (
-    PREFIX,
-    Reading,
-    cells_of,
-    has_class_columns,
-    marks_one,
-    name_classes,
-)
+from dcs.data.columns import PREFIX, Reading, cells_of, has_class_columns, marks_one, name_classes
 from dcs.data.labels import EMPTY, TELLING, as_text, comparable, hashable
 from dcs.data.names import is_id, is_label, names_predictions, numbered
 from dcs.data.values import fitting, to_number

@@ -24,15 +24,7 @@ from dcs_tracking.store.client import open_client, run_link
 from dcs_tracking.store.queries import stored_cells
 from dcs_tracking.store.runs import SweepRuns
 from dcs_tracking.store.serving import log_cell_scheme
-from tests.tracking.cells import (
-    STARTED,
-    content,
-    failed_cell,
-    make_cell,
-    recorded,
-    runs,
-    table,
-)
+from tests.tracking.cells import STARTED, content, failed_cell, make_cell, recorded, runs, table
 
 SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
 

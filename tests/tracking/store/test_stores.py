@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import ConfigError, TrackingError
-from dcs_tracking.store.client import (
-    open_client,
-    open_store,
-    redact,
-    resolve_tracking_uri,
-)
+from dcs_tracking.store.client import open_client, open_store, redact, resolve_tracking_uri
 from tests.servers import free_port
 
 

@@ -15,12 +15,7 @@ from pydantic import TypeAdapter, create_model
 from dcs.methods.calibrations import CALIBRATIONS
 from dcs.methods.parameters import CALIBRATION_NAMES
 from dcs.selection.methods import get_method
-from dcs_workflows.config.sweep import (
-    ABLATED,
-    SweepConfig,
-    selected,
-    value_label,
-)
+from dcs_workflows.config.sweep import ABLATED, SweepConfig, selected, value_label
 from dcs_workflows.config.tuner import PARTS, Space, TunerSettings
 from dcs_workflows.plan import Cell, cells_of, effective_settings, variants_of
 from dcs_workflows.tables import TableRequest

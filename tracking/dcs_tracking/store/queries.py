@@ -14,12 +14,7 @@ from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.records import StoredCell
 from dcs_tracking.results.cells import MEASURES
 from dcs_tracking.store import views
-from dcs_tracking.store.client import (
-    open_store,
-    resolve_tracking_uri,
-    search_runs,
-    store_name,
-)
+from dcs_tracking.store.client import open_store, resolve_tracking_uri, search_runs, store_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,13 +10,7 @@ from pydantic import AfterValidator, ConfigDict, create_model, model_validator
 from dcs.errors import ConfigError, check_choice, origin, served_revision
 from dcs.io import validated
 from dcs.plugins import plugin_version
-from dcs.scoring import (
-    PACKAGED_ENGINES,
-    Scorer,
-    engine_trait,
-    load_scorer,
-    resolve_model,
-)
+from dcs.scoring import PACKAGED_ENGINES, Scorer, engine_trait, load_scorer, resolve_model
 from dcs.scoring.base import SCORING_VERSION
 from dcs.scoring.cache import local_folder
 

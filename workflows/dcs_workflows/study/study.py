@@ -33,12 +33,7 @@ from dcs.plugins import naming_plugin
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
 from dcs.seeds import derive_seed
-from dcs.selection.compare import (
-    SelectionSettings,
-    front_of,
-    reference_of,
-    standard_settings,
-)
+from dcs.selection.compare import SelectionSettings, front_of, reference_of, standard_settings
 from dcs.selection.fitting import Fit, Fitting, Mapper, Threads
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import Method, get_method
