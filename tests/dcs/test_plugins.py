@@ -15,7 +15,7 @@ from dcs.scoring import engine_class, load_scorer
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, variants_of
-from dcs_workflows.tables import Source
+from dcs_workflows.tables import Origin
 from tests.dcs.refusals import refuses
 from tests.packages import install
 
@@ -98,7 +98,7 @@ def test_an_edited_plugin_is_computed_again(site: Path) -> None:
     for edit in ("", "# edited\n", ""):
         (site / "plugged.py").write_text(_MODULE + edit)
         config = SweepConfig(name="x", tables=["x"], methods=["pairs", "icl"], seeds=[0])
-        source = Source(model="m", task="t", shots=None, seed=0)
+        source = Origin(model="m", task="t", shots=None, seed=0)
         cells.append(cells_of([source], variants_of(config), {"optimization": "a", "test": "b"}))
     keys, plain = ([pair[k].key for pair in cells] for k in (0, 1))
     assert keys[0] == keys[2] != keys[1] and len({*plain}) == 1

@@ -33,9 +33,9 @@ from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.tables import (
     GivenTable,
     JointTables,
+    Origin,
     Rows,
     RowSource,
-    Source,
     StoredTables,
     TableRequest,
     given_tables,
@@ -78,7 +78,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell(Source, Variant):
+class Cell(Origin, Variant):
     """The unit of work, retry, resume and MLflow runs: a variant applied to a table of a source.
 
     Attributes
@@ -203,13 +203,13 @@ def variants_of(config: SweepConfig) -> list[Variant]:
 
 
 def cells_of(
-    sources: Iterable[Source], variants: Iterable[Variant], digests: Mapping[str, str]
+    sources: Iterable[Origin], variants: Iterable[Variant], digests: Mapping[str, str]
 ) -> list[Cell]:
     """Return the cells of a sweep that are tuned on one table.
 
     Parameters
     ----------
-    sources : iterable of Source
+    sources : iterable of Origin
         Origins of the table.
     variants : iterable of Variant
         The variants of the sweep, from :func:`variants_of`.
@@ -223,7 +223,7 @@ def cells_of(
     """
     both: dict[str, Any] = {f"{split}_digest": digests[split] for split in SPLITS}
     pairs = itertools.product(sources, variants)
-    return [Cell(**_values(Source, a), **_values(Variant, b), **both) for a, b in pairs]
+    return [Cell(**_values(Origin, a), **_values(Variant, b), **both) for a, b in pairs]
 
 
 def _values(kind: type, each: Any) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class SweepPlan:
         The output folder.
     variants : tuple of Variant
         The variants of each table, in order.
-    sources : dict of str to list of Source
+    sources : dict of str to list of Origin
         By table key, in the order of the configuration: the given tables, the ensemble, or the
         requests for the table. Several requests share a table if there are no demonstrations,
         because the seed then does not affect the prompts: the table is scored once, and each
@@ -279,12 +279,12 @@ class SweepPlan:
     config: SweepConfig
     output: Path
     variants: tuple[Variant, ...]
-    sources: dict[str, list[Source]] = field(default_factory=dict)
+    sources: dict[str, list[Origin]] = field(default_factory=dict)
     tables: dict[str, RowSource] = field(default_factory=dict)
     cells: dict[str, list[Cell]] = field(default_factory=dict)
     ended: dict[str, CellRecord] = field(default_factory=dict)
 
-    def add(self, key: str, source: Source, tables: RowSource) -> None:
+    def add(self, key: str, source: Origin, tables: RowSource) -> None:
         """Add a source to a plan, with the rows of its key."""
         self.sources.setdefault(key, []).append(source)
         self.tables.setdefault(key, tables)
@@ -552,7 +552,7 @@ def _plan_requests(plan: SweepPlan) -> None:
         for group, drawn in grouped_over([*stored], over):
             members = {request.label: stored[request] for request in group}
             key = content_key({"ensemble": [each.key for each in members.values()]})
-            ensemble = Source(seed=group[0].seed, **joint_names(group, over, drawn))
+            ensemble = Origin(seed=group[0].seed, **joint_names(group, over, drawn))
             plan.add(key, ensemble, JointTables(members))
 
 

@@ -48,7 +48,7 @@ HELD_OUT: Final = "held_out.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Origin:
     """The origin of the class probabilities that cells are tuned on.
 
     Attributes
@@ -67,7 +67,7 @@ class Source:
     seed: int
 
 
-S = TypeVar("S", bound=Source)
+S = TypeVar("S", bound=Origin)
 
 #: Fields of a pattern of tables, by name: the form of their values.
 _FIELDS: Final = {"model": "[^/]+?", "task": "[^/]+?", "shots": r"N|\d{1,6}", "seed": r"\d{1,18}"}
@@ -78,7 +78,7 @@ _ORIGIN: Final = "{task}_{model}_shot{shots}_seed{seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableRequest(Source):
+class TableRequest(Origin):
     """A request for the class probabilities of a model on a task with one prompt.
 
     Attributes
@@ -113,7 +113,7 @@ Paths: TypeAlias = tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenTable(Source):
+class GivenTable(Origin):
     """A user-supplied table, and how its rows are split.
 
     Attributes
@@ -437,7 +437,7 @@ def _nested(group: list[S]) -> Iterator[tuple[list[S], str]]:
     yield group, f"{len(group)} tables"
 
 
-def joint_names(group: Sequence[Source], over: Grouping, name: str) -> dict[str, Any]:
+def joint_names(group: Sequence[Origin], over: Grouping, name: str) -> dict[str, Any]:
     """Return the model, task and shots of an ensemble; shots are None if they differ."""
     first = group[0]
     model = name if over == "all" else f"{first.model} ({name})"
