@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from dcs.evaluation.uncertainty import Array
 
 #: Number of draws of the test, whose smallest p-value is one over it.
 _DRAWS: Final = 4000

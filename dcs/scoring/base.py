@@ -26,7 +26,7 @@ from dcs.scoring.labels import (
 SCORING_VERSION = 1
 
 #: A prompt as it is sent to a model: a text, or the messages of a chat.
-Prompt = str | list[dict[str, str]]
+RenderedPrompt = str | list[dict[str, str]]
 
 
 class Prompts(NamedTuple):

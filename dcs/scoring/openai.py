@@ -25,7 +25,7 @@ from dcs.data.forms.logs import fill_missing
 from dcs.errors import ScoringError, origin, plain_address, served_revision, show
 from dcs.io import Strict, content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
-from dcs.scoring.base import Progress, Prompt, Prompts, Scores
+from dcs.scoring.base import Progress, Prompts, RenderedPrompt, Scores
 from dcs.scoring.chat import ANSWER_PREFIX, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
 from dcs.scoring.labels import UNUSABLE, Shown, class_probabilities, label_masses, read_label_words
@@ -49,7 +49,7 @@ _FAILURES = 4
 
 
 #: Returns the class probabilities of a prompt, and its answer if that names no label.
-_Reader = Callable[["AsyncOpenAI", Prompt], Awaitable[tuple[NDArray[np.float64], str]]]
+_Reader = Callable[["AsyncOpenAI", RenderedPrompt], Awaitable[tuple[NDArray[np.float64], str]]]
 
 
 class OpenAIOptions(Strict):
@@ -213,13 +213,13 @@ class OpenAIScorer(ServedEngine):
         scores = np.full((len(sent), len(label_words)), np.nan)
         return scores, run(self._read_all(read, sent, scores, progress))
 
-    def _render(self, prefix: str | PromptPrefix, query: str) -> Prompt:
+    def _render(self, prefix: str | PromptPrefix, query: str) -> RenderedPrompt:
         return chat_messages(prefix, query) if self._chat else f"{prefix}{query}"
 
     async def _read_all(
         self,
         read: _Reader,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[RenderedPrompt],
         scores: NDArray[np.float64],
         progress: Progress,
     ) -> dict[int, str]:
@@ -308,7 +308,7 @@ class OpenAIScorer(ServedEngine):
         return fewer
 
     async def _read_top(
-        self, label_words: Sequence[str], client: AsyncOpenAI, prompt: Prompt
+        self, label_words: Sequence[str], client: AsyncOpenAI, prompt: RenderedPrompt
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the most probable tokens; if empty, the first."""
         shown = await self._top_tokens(self._top or 1, client, prompt)
@@ -320,13 +320,13 @@ class OpenAIScorer(ServedEngine):
         self.missing.update(absent)
         return filled, ""
 
-    async def _top_tokens(self, top: int, client: AsyncOpenAI, prompt: Prompt) -> Shown:
+    async def _top_tokens(self, top: int, client: AsyncOpenAI, prompt: RenderedPrompt) -> Shown:
         """Return the most probable next tokens of a prompt and their log-probabilities."""
         options = {"logprobs": True, "top_logprobs": top} if self._chat else {"logprobs": top}
         return await self._first_tokens(client, prompt, **options)
 
     async def _token_logs(
-        self, wanted: Sequence[int], client: AsyncOpenAI, prompt: Prompt
+        self, wanted: Sequence[int], client: AsyncOpenAI, prompt: RenderedPrompt
     ) -> dict[int, float]:
         """Return the log-probabilities of some tokens after a prompt."""
         found: dict[int, float] = {}
@@ -338,7 +338,9 @@ class OpenAIScorer(ServedEngine):
             found |= {token: shown[f"token_id:{token}"] for token in some}
         return found
 
-    async def _first_tokens(self, client: AsyncOpenAI, prompt: Prompt, **options: Any) -> Shown:
+    async def _first_tokens(
+        self, client: AsyncOpenAI, prompt: RenderedPrompt, **options: Any
+    ) -> Shown:
         """Return the tokens of a response at its first position, and their log-probabilities."""
         (choice,) = (await self._post(client, prompt, **options))["choices"]
         logs = choice["logprobs"]
@@ -359,7 +361,7 @@ class OpenAIScorer(ServedEngine):
         return shown
 
     async def _read_votes(
-        self, label_words: Sequence[str], client: AsyncOpenAI, prompt: Prompt
+        self, label_words: Sequence[str], client: AsyncOpenAI, prompt: RenderedPrompt
     ) -> tuple[NDArray[np.float64], str]:
         """Return the votes for each class [N]; if there are none, the first answer."""
         import openai
@@ -394,7 +396,7 @@ class OpenAIScorer(ServedEngine):
         return read, "" if (read > 0).any() else texts[0] or "nothing"
 
     async def _read_exact(
-        self, words: Sequence[tuple[int, ...]], client: AsyncOpenAI, prompt: Prompt
+        self, words: Sequence[tuple[int, ...]], client: AsyncOpenAI, prompt: RenderedPrompt
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the log-probabilities of the label tokens."""
         wanted = sorted({*sum(words, ())})
@@ -413,7 +415,7 @@ class OpenAIScorer(ServedEngine):
         return [choice["prompt_token_ids"] for choice in choices]
 
     async def _label_tokens(
-        self, label_words: Sequence[str], prompt: Prompt, client: AsyncOpenAI
+        self, label_words: Sequence[str], prompt: RenderedPrompt, client: AsyncOpenAI
     ) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of each label word as they follow a prompt."""
         # Only their tokens are read, so that an empty text stands for the prompt of a chat.

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.columns import PREFIX, Reading, cells_of
-from dcs.data.forms.plain import Form, Rows, natural, parsed, parsed_cells, with_scores
+from dcs.data.forms.plain import Form, FormRows, natural, parsed, parsed_cells, with_scores
 from dcs.data.labels import as_text, in_own_order, plain_of
 from dcs.errors import TableError, quoted, show
 
@@ -140,7 +140,7 @@ def _logged(frame: pd.DataFrame, given: Reading) -> str | None:
     return next(signed, None)
 
 
-def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
+def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> FormRows:
     classes = given.classes or ()
     first = [first_word(parsed(cell), classes) for cell in cells_of(frame[name])]
     if not any(first):
@@ -181,7 +181,7 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> Rows:
         remarks.append(f"in {guessed:,} of {len(shares):,} answers the {lacking}")
     if absent:
         remarks.append(f"warning: {quoted(absent)} is among the likely tokens of no answer")
-    return Rows(rows, told, "; ".join(remarks))
+    return FormRows(rows, told, "; ".join(remarks))
 
 
 #: Share of the probability below which classes are tokens that the model was not about to write.
@@ -191,7 +191,7 @@ _LEAST_SHARE: Final = 0.01
 CHAT = Form("answers of a chat model", _logged, _chat_rows)
 
 
-def _classify_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
+def _classify_rows(frame: pd.DataFrame, given: Reading, _: bool) -> FormRows:
     values = [cell if isinstance(cell, list) else [] for cell in parsed_cells(frame, "probs")]
     size = max(map(len, values))
     if wrong := [k for k, row in enumerate(values) if len(row) != size or None in row]:
@@ -213,7 +213,7 @@ def _classify_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
         raise TableError(f"only {found}; name all in their order with --read classes=A,B,...")
     scores = [dict(zip(classes, row, strict=True)) for row in values]
     rest = frame.drop(columns="probs").rename(columns={"label": "predicted"})
-    return Rows(with_scores(rest, scores, classes), {}, "label is the prediction")
+    return FormRows(with_scores(rest, scores, classes), {}, "label is the prediction")
 
 
 CLASSIFY = Form(
@@ -249,7 +249,7 @@ class Question:
         return next((names.index(text) for names in known if names.count(text) == 1), None)
 
 
-def question_rows(questions: Sequence[Question], given: Reading) -> Rows:
+def question_rows(questions: Sequence[Question], given: Reading) -> FormRows:
     """Return rows with a column of logits per class.
 
     Raises
@@ -271,7 +271,7 @@ def question_rows(questions: Sequence[Question], given: Reading) -> Rows:
     for k, name in enumerate(classes):
         rows[PREFIX + name] = [[*each.scores, *[-math.inf] * size][k] for each in questions]
     told = {"label": "label", "labels": "from-0", "id": "id", "values": "logits"}
-    return Rows(rows, told | {"classes": classes, "columns": None})
+    return FormRows(rows, told | {"classes": classes, "columns": None})
 
 
 def _targets(
@@ -326,7 +326,7 @@ def _questions(
     return found
 
 
-def _lm_eval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
+def _lm_eval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> FormRows:
     filters = cells_of(frame["filter"]) if "filter" in frame else ["none"] * len(frame)
     names = [*dict.fromkeys(filters)]
     name = names[0] if given.filter is None and len(names) == 1 else given.filter
@@ -363,7 +363,7 @@ def _detail(record: tuple[Any, Any, Any]) -> Question:
     return Question(as_text(doc.get("id", row)), choices, scores, target)
 
 
-def _lighteval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> Rows:
+def _lighteval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> FormRows:
     both = (parsed_cells(frame, name) for name in ("doc", "model_response"))
     records = zip(frame.index, *both, strict=True)
     needs = "a logprob per choice and one gold_index, as in details of a multiple-choice task"

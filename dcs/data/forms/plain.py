@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class FormRows:
     """Rows with a column per class.
 
     Attributes
@@ -70,7 +70,7 @@ class Form:
 
     name: str
     sniff: Callable[[pd.DataFrame, Reading], Any]
-    rows: Callable[[pd.DataFrame, Reading, Any], Rows]
+    rows: Callable[[pd.DataFrame, Reading, Any], FormRows]
 
 
 _NUMPY: Final = re.compile(r"np\.(?:float|int)\d+\(([^()]*)\)")
@@ -163,7 +163,7 @@ def label_columns(frame: pd.DataFrame, but: Sequence[str | None] = ()) -> list[s
 
 def with_votes(
     frame: pd.DataFrame, answers: Sequence[Sequence[Any]], label: str | None, given: Reading
-) -> Rows:
+) -> FormRows:
     """Return a frame with the number of answers by class, which labels or the reading name.
 
     Raises
@@ -194,7 +194,7 @@ def with_votes(
         raise TableError(f"must have two different classes, got {show(list(classes))}")
     remark = f"{len(odd):,} answers name no class" if odd else ""
     told = {"values": "votes", "classes": classes, "columns": None}
-    return Rows(with_scores(frame, counts, classes), told, remark)
+    return FormRows(with_scores(frame, counts, classes), told, remark)
 
 
 _LABELS: Final = ("label", "class", "name")
@@ -257,13 +257,13 @@ def _scored(
     return None
 
 
-def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> Rows:
+def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> FormRows:
     columns, pairs = found
     for row, each in enumerate(pairs):
         if len(dict(each)) < len(each):
             raise TableError(f"row {row}: a label has two scores: {show([k for k, _ in each])}")
     rows = with_scores(frame.drop(columns=columns), [*map(dict, pairs)])
-    return Rows(rows, _unordered(given))
+    return FormRows(rows, _unordered(given))
 
 
 SCORES = Form("labels with scores", _scored, _score_rows)
@@ -304,7 +304,7 @@ def _are_shares(rows: Sequence[Mapping[str, Any]]) -> bool:
 
 def _number_rows(
     frame: pd.DataFrame, given: Reading, found: dict[str, list[dict[str, Any]]]
-) -> Rows:
+) -> FormRows:
     columns, told = frame.drop(columns=[*found]), {}
     for name, rows in found.items():
         keys = list(dict.fromkeys(key for row in rows for key in row))
@@ -312,7 +312,7 @@ def _number_rows(
             told = _unordered(given)
         listed = keys == [str(k) for k in range(len(keys))]
         columns = with_scores(columns, rows, keys, prefix=f"{name}.", all_classes=listed)
-    return Rows(columns, told)
+    return FormRows(columns, told)
 
 
 NUMBERS = Form("lists or objects of numbers", _number_columns, _number_rows)
@@ -371,7 +371,9 @@ def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | 
     return keys[0], found[0], next(iter(values), None)
 
 
-def _long_rows(frame: pd.DataFrame, given: Reading, columns: tuple[str, str, str | None]) -> Rows:
+def _long_rows(
+    frame: pd.DataFrame, given: Reading, columns: tuple[str, str, str | None]
+) -> FormRows:
     key, name, value = columns
     groups: dict[Any, list[int]] = {}
     for row, cell in enumerate(cells_of(frame[key])):
@@ -397,7 +399,7 @@ def _long_rows(frame: pd.DataFrame, given: Reading, columns: tuple[str, str, str
             )
     numbers = cells_of(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
-    return Rows(with_scores(first, scores), {"id": key, **_unordered(given)})
+    return FormRows(with_scores(first, scores), {"id": key, **_unordered(given)})
 
 
 LONG = Form("several rows per text", _long_columns, _long_rows)
@@ -423,7 +425,7 @@ def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
     return found[0]
 
 
-def _run_rows(frame: pd.DataFrame, given: Reading, runs: list[str]) -> Rows:
+def _run_rows(frame: pd.DataFrame, given: Reading, runs: list[str]) -> FormRows:
     answers = [*zip(*(cells_of(frame[name]) for name in runs), strict=True)]
     label = label_of(frame, given, runs)
     return with_votes(frame.drop(columns=runs), answers, label, given)
@@ -467,7 +469,7 @@ def _classes(frame: pd.DataFrame, given: Reading, *columns: str | None) -> tuple
 
 def _single_rows(
     frame: pd.DataFrame, given: Reading, columns: tuple[str, str | None, str | None]
-) -> Rows:
+) -> FormRows:
     score, guess, label = columns
     values, classes = to_number(frame[score]).values, _classes(frame, given, guess, label)
     wrong = ~((values >= 0.0) & (values <= 1.0))
@@ -521,7 +523,7 @@ def _single_rows(
     names = {"label": "predicted"} if guess == "label" else {}
     rest = frame.drop(columns=score).rename(columns=names)
     told = {"columns": None, "classes": classes} | ({"label": label} if label and guess else {})
-    return Rows(with_scores(rest, scores, classes), told, remark)
+    return FormRows(with_scores(rest, scores, classes), told, remark)
 
 
 def _are_pairs(values: NDArray[np.float64]) -> bool:

@@ -27,7 +27,7 @@ _ALPHA, _CONFIDENCE, _ALARM = 0.05, 0.95, 3
 #: Smaller differences of offsets are rounding.
 _LEAST_OFFSET = 1e-9
 
-Rows = Annotated[
+NewRows = Annotated[
     Path, argument("TABLE", "Class probabilities in any form of dcs tune, labelled or not.")
 ]
 
@@ -105,7 +105,7 @@ def predict(
 
 def check(
     scheme: tables.Scheme,
-    file: Rows,
+    file: NewRows,
     read: options.Read = None,
     tracking_uri: options.FiguresUri = None,
 ) -> None:
@@ -188,7 +188,7 @@ def check(
 
 def shares(
     scheme: tables.Scheme,
-    file: Rows,
+    file: NewRows,
     method: Annotated[
         str,
         option("NAME", "adjusted (counts), likelihood (by EM), or sample (shares are unchanged)."),

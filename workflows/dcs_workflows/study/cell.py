@@ -15,6 +15,7 @@ from dcs.errors import redact
 from dcs.evaluation.drift import describe_rows
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions, design_effect, metric_intervals
+from dcs.methods.calibrations import Labels
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
@@ -24,7 +25,7 @@ from dcs_tracking import CellRecord, collect_provenance
 from dcs_tracking.records import now_ms
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import Cell
-from dcs_workflows.study.study import Labels, Setup, study_scheme
+from dcs_workflows.study.study import Setup, study_scheme
 from dcs_workflows.tables import Rows
 
 

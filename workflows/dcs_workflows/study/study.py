@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import numpy as np
 import optuna
-from numpy.typing import NDArray
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import METRICS
+from dcs.methods.calibrations import Labels
 from dcs.methods.parameters import (
     MIXTURE,
     PARAMETERS,
@@ -43,8 +42,6 @@ from dcs_tracking.records import now_ms
 from dcs_workflows.config.tuner import Sampler, TunerSettings
 from dcs_workflows.plan import Cell
 from dcs_workflows.study.storage import OBJECTIVES, StoredStudy
-
-Labels: TypeAlias = NDArray[np.int64]
 
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
