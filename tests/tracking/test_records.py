@@ -181,6 +181,9 @@ def test_the_index_of_records_gives_what_they_give(tmp_path: Path) -> None:
     archive.index()
     before = archive.load(summaries=True)
     assert before == {key: record.summary for key, record in archive.load().items()}
+    shared = {id(record.identity["objective"]) for record in before.values()}
+    names = {id(name) for record in before.values() for name in record.metrics}
+    assert (len(shared), len(names)) == (1, 5), "thousands of cells have these once"
     # A record that is changed, deleted or added later takes precedence.
     changed = replace(make_cell(0), params={"beta": 0.25})
     archive.write(changed)
