@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
 from dcs_tracking.records import CellRecord
+from dcs_tracking.results import cells
 from dcs_tracking.results.cells import Cells, marked, reach
 from tests.tracking.cells import failed_cell, make_cell
 
@@ -39,13 +41,26 @@ def _estimate(*cells: CellRecord) -> dict[Any, Any]:
 def test_a_row_per_cell_and_class() -> None:
     records = [make_cell(1), make_cell(0), failed_cell(2)]
     found = Cells.of(records)
-    cells = found.frame
-    assert list(cells["key"]) == ["cell0000", "cell0001"]
-    assert cells["test/accuracy"].tolist() == pytest.approx([0.5, 0.51])
+    frame = found.frame
+    assert list(frame["key"]) == ["cell0000", "cell0001"]
+    assert frame["test/accuracy"].tolist() == pytest.approx([0.5, 0.51])
     classes = found.classes
     assert list(classes["class"]) == ["Sports", "World"] * 2
     assert classes["after"].iloc[0] == pytest.approx(0.8)
     assert math.isnan(classes["before"].iloc[1])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_frame_made_in_parts_is_that_of_all_cells(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [_cell(), _cell(1, method="icl"), _cell(2, **{"test/other": 0.5}), make_cell(3)]
+    whole = Cells.of(records)
+    expected = whole.frame, whole.classes
+    monkeypatch.setattr(cells, "_PART", size)
+    parts = Cells.of(records)
+    for frame, wanted in zip((parts.frame, parts.classes), expected, strict=True):
+        pd.testing.assert_frame_equal(frame, wanted)
 
 
 def test_one_seed_has_an_interval_and_several_a_deviation() -> None:

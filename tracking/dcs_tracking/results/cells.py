@@ -43,6 +43,8 @@ _NUMBERS: Final = (
 )
 _QUALITY: Final = ("accuracy", "cobias", "score")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high")
+#: Cells of a frame that are rows at the same time.
+_PART: Final = 500
 #: Nine, since methods eight places apart have similar hues.
 _MARKERS: Final = "ospDvPX<^"
 
@@ -150,17 +152,24 @@ class Cells:
         """Return rows of cells: columns of the cell, `texts`, `numbers`, then others."""
         import pandas as pd
 
-        rows: list[Mapping[str, Any]] = []
-        for cell in self.records:
-            setting = settings.setting(cell, self.axes)
-            about = {"key": cell.key, **cell.who, "setting": setting}
-            rows += [{**about, **row} for row in rows_of(cell)]
         known = dict.fromkeys((*_CELL, *texts, *numbers))
-        others = dict.fromkeys(name for row in rows for name in row if name not in known)
-        frame = pd.DataFrame(rows, columns=[*known, *others], dtype=object)
-        # Other columns keep the types of their values.
-        measured = [*numbers, *(name for name in others if "/" in name)]
-        return frame.astype(dict.fromkeys(measured, float))
+
+        def frame_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
+            rows: list[Mapping[str, Any]] = []
+            for cell in cells:
+                setting = settings.setting(cell, self.axes)
+                about = {"key": cell.key, **cell.who, "setting": setting}
+                rows += [{**about, **row} for row in rows_of(cell)]
+            others = dict.fromkeys(name for row in rows for name in row if name not in known)
+            frame = pd.DataFrame(rows, columns=[*known, *others], dtype=object)
+            # Other columns keep the types of their values.
+            measured = [*numbers, *(name for name in others if "/" in name)]
+            return frame.astype(dict.fromkeys(measured, float))
+
+        # In parts: as rows, cells take ten times the memory.
+        starts = range(0, max(1, len(self.records)), _PART)
+        parts = [frame_of(self.records[start : start + _PART]) for start in starts]
+        return pd.concat(parts, ignore_index=True)
 
     @cached_property
     def judged(self) -> pd.DataFrame:
