@@ -179,6 +179,22 @@ def test_recorder_waits_at_the_end_for_a_store_that_answered(
     assert [*content()[1].values()] == ["RUNNING" if pending else "FINISHED"]
 
 
+@pytest.mark.parametrize(("times", "complete"), [(1, True), (2, False)])
+def test_tables_that_a_restart_interrupts_are_written_again(
+    output: Path, monkeypatch: pytest.MonkeyPatch, times: int, complete: bool
+) -> None:
+    monkeypatch.setattr(recorder, "_RETRY_SECONDS_AT_END", 0.01)
+    real, failures = SweepRuns.write_summary, iter(range(times))
+
+    def write(*arguments: Any) -> None:
+        if next(failures, None) is not None:
+            raise ConnectionError("the server is being restarted")
+        real(*arguments)
+
+    monkeypatch.setattr(SweepRuns, "write_summary", write)
+    assert recorded(output, 1).complete is complete
+
+
 def test_a_deleted_experiment_is_named_and_restored(output: Path, uri: str) -> None:
     recorded(output, 1, 2)
     client = mlflow.MlflowClient(uri)

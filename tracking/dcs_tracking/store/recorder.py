@@ -429,7 +429,15 @@ class Recorder:
         try:
             for step in steps:
                 self._progress = time.monotonic()
-                step()
+                try:
+                    step()
+                except Exception as error:
+                    if deadline < math.inf:
+                        raise
+                    # A server may have been restarted; each step replaces what it has written.
+                    _log_failure("a second attempt follows", error)
+                    time.sleep(_RETRY_SECONDS_AT_END)
+                    step()
         except Exception as error:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
