@@ -20,7 +20,6 @@ from .sweeps import kept, results, sweep
 
 #: Ray reads these when it is imported, and every process of a cluster inherits them.
 _ENVIRONMENT = {
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # A node that dies is noticed after a second, not after ten.
     "RAY_health_check_period_ms": "500",
