@@ -44,11 +44,18 @@ class _Correction(_FilePart):
     a: float | None = None
     b: float | None = None
     c: float | None = None
-    title: str = Field("", alias="name")
+    title: str = Field("", alias="name")  # of a membership, in files of earlier versions
 
     def correction(self) -> Correction:
-        numbers: Any = (self.value,) if self.kind == "weight" else (self.a, self.b, self.c)
-        return Weight(*numbers) if self.kind == "weight" else Membership(*numbers)
+        weight: Any = (self.value,)
+        corners: Any = (self.a, self.b, self.c)
+        is_weight = self.kind == "weight"
+        if any(each is not None for each in (corners if is_weight else weight)):
+            raise InvalidInputError(
+                f"class {show(self.name)}: is a {self.kind}, but has value and a, b or c; remove "
+                "those of the other kind"
+            )
+        return Weight(*weight) if is_weight else Membership(*corners)
 
 
 class _Calibration(_FilePart):

@@ -126,6 +126,7 @@ def test_version_1_files_load() -> None:
         ({"corrections": [{"kind": "weight", "value": 0.5}]}, "class"),
         ({"corrections": [{"class": "a", "kind": "weight", "value": "0.5"}]}, "value"),
         ({"corrections": [{"class": "a", "kind": "weight", "value": 0.5}] * 2}, "a"),
+        ({"corrections": [{"class": "a", "kind": "weight", "value": 0.5, "a": 0.0}] * 2}, "value"),
         ({"corrections": []}, "classes"),
         ({"calibration": {"name": "x"}}, "calibration.matrix"),
         ({"calibration": {**_CALIBRATION.to_dict(), "floor": 0.5}}, "floor"),
