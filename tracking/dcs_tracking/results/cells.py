@@ -166,7 +166,7 @@ class Cells:
             measured = [*numbers, *(name for name in others if "/" in name)]
             return frame.astype(dict.fromkeys(measured, float))
 
-        # In parts: as rows, cells take ten times the memory.
+        # In parts: as rows, cells take more memory than in a frame.
         starts = range(0, max(1, len(self.records)), _PART)
         parts = [frame_of(self.records[start : start + _PART]) for start in starts]
         return pd.concat(parts, ignore_index=True)

@@ -428,16 +428,7 @@ class Recorder:
             steps.append(partial(self._write_figures, runs, cells))
         try:
             for step in steps:
-                self._progress = time.monotonic()
-                try:
-                    step()
-                except Exception as error:
-                    if deadline < math.inf:
-                        raise
-                    # A server may have been restarted; each step replaces what it has written.
-                    _log_failure("a second attempt follows", error)
-                    time.sleep(_RETRY_SECONDS_AT_END)
-                    step()
+                self._attempt(step, again=deadline == math.inf)
         except Exception as error:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
@@ -447,6 +438,19 @@ class Recorder:
             return
         runs.end(status)
         self._ended = True
+
+    def _attempt(self, step: Callable[[], object], *, again: bool) -> None:
+        """Write a part of the end of a sweep, which replaces what was written of it."""
+        self._progress = time.monotonic()
+        try:
+            step()
+        except Exception as error:
+            if not again:
+                raise
+            # A server may have been restarted.
+            _log_failure("a second attempt follows", error)
+            time.sleep(_RETRY_SECONDS_AT_END)
+            self._attempt(step, again=False)
 
     def _write_figures(self, runs: SweepRuns, cells: Cells) -> None:
         self.stage = "figures"

@@ -57,10 +57,7 @@ class _KnownRun:
 
 @dataclass(slots=True)
 class KnownRuns:
-    """The runs of cells and tables of which a store told.
-
-    They outlast an interruption: listing those of thousands of cells again takes minutes.
-    """
+    """The runs of cells and tables that a store is known to have, also after an interruption."""
 
     by_key: dict[str, list[_KnownRun]] = field(default_factory=dict)
     #: Keys of which a request failed, so that their runs are not known any more.
