@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.prompting.tasks import PromptPrefix
-from dcs.scoring import Progress, StoredScorer
+from dcs.scoring import Advance, StoredScorer
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring
 from dcs_workflows.config.scoring import ScoringSettings
@@ -49,7 +49,7 @@ class Delayed:
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> NDArray[np.float64]:
         """Return probabilities that depend on the length of each query alone."""
         time.sleep(self._seconds * len(queries))

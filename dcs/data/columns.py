@@ -192,12 +192,12 @@ class _Finder:
         if self.given.label is not None or (later and label is None):
             return label
         rest = [n for n in self.names if n not in columns and not names_predictions(n)]
-        naming = [n for n in rest if name_classes(cells_of(self.frame[n]), classes)]
+        naming = [n for n in rest if name_classes(cells_in(self.frame[n]), classes)]
         named = [n for n in rest if is_label(n) or names_truth(n)]
         best = self.matrix(columns)
         top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
         own = [] if label is None else [label]
-        cells = {n: comparables(cells_of(self.frame[n])) for n in {*own, *naming, *named}}
+        cells = {n: comparables(cells_in(self.frame[n])) for n in {*own, *naming, *named}}
         followed = later and label == self.known.label
         if followed and not same_as_top(cells[own[0]], top, classes):
             return label
@@ -218,7 +218,7 @@ class _Finder:
         }
         rest = [name for name in self.names if name not in columns]
         for group in () if found else spellings(rest, classes):
-            if marks_one(zip(*(cells_of(self.frame[name]) for name in group), strict=True)):
+            if marks_one(zip(*(cells_in(self.frame[name]) for name in group), strict=True)):
                 raise TableError(
                     f"{self.source}: columns {quoted(group)} mark a class of each row; write one "
                     "column of labels, or drop them if they are predictions"
@@ -240,7 +240,7 @@ class _Finder:
         if kind != "votes" or self.given.values or self.known.columns:
             return
         numbers = np.nan_to_num(self.matrix(columns))
-        known = {*map(comparable, classes if label is None else cells_of(self.frame[label]))}
+        known = {*map(comparable, classes if label is None else cells_in(self.frame[label]))}
         ordered = np.sort(numbers, axis=1)
         doubt = ""
         if np.ptp(numbers.sum(axis=1)) and {*map(comparable, np.unique(numbers))} <= known:
@@ -358,7 +358,7 @@ class _Finder:
                 sure = [each for each in sure if each not in parts]
             if sure:
                 names = by_label.get(own := self._only(sure)) or by_guess.get(own)
-                told = set() if label is None else {*comparables(cells_of(self.frame[label]))}
+                told = set() if label is None else {*comparables(cells_in(self.frame[label]))}
                 if not names and len(told - {"", -1}) < len(own):
                     self._refuse_additional(own)
                 return own, names or tuple(classes_of(own))
@@ -390,7 +390,7 @@ class _Finder:
         self, name: str, numeric: Sequence[str]
     ) -> dict[tuple[str, ...], tuple[str, ...]]:
         """Return the numeric columns that the cells of a column name, and the classes."""
-        cells = filter(hashable, cells_of(self.frame[name]))
+        cells = filter(hashable, cells_in(self.frame[name]))
         texts = [text for text in dict.fromkeys(map(as_text, cells)) if text]
         found: dict[tuple[str, ...], tuple[str, ...]] = {}
         for start, end in affixes(numeric, texts) if len(texts) <= len(numeric) else ():
@@ -481,7 +481,7 @@ class _Finder:
         return kind
 
 
-def cells_of(column: pd.Series[Any]) -> list[Any]:
+def cells_in(column: pd.Series[Any]) -> list[Any]:
     """Return the cells of a column, with None for missing ones."""
     plain: list[Any] = column.astype(object).where(column.notna(), None).tolist()
     return plain

@@ -35,7 +35,8 @@ TEXT_BYTES: Final = 2**32
 #: Suffixes of the files of a folder that are read, perhaps before that of a compression.
 SUFFIXES: Final = (".parquet", ".npz", ".csv", ".tsv", ".jsonl", ".feather")
 
-PARTS: Final = dict.fromkeys(("optimization", "opt", "train"), "optimization") | {"test": "test"}
+#: What the names of files say of the rows in them.
+STEMS: Final = dict.fromkeys(("optimization", "opt", "train"), "optimization") | {"test": "test"}
 _DECIMAL: Final = re.compile(r"[+-]?\d+(?:[.,]\d*)?(?:e-?\d+)?%?", re.I)
 _LOG: Final = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
 
@@ -394,7 +395,7 @@ def _from_vectors(path: Path, text: str) -> Records:
         size = max([2, *(len(row) - 3 for row in rows)])
         names = ["id", "label", "prediction", *(f"{PREFIX}class_{k}" for k in range(size))]
         frame = pd.DataFrame(rows, columns=names, dtype=object)
-    origin = Provenance(split=PARTS.get(path.stem), source=path.name)
+    origin = Provenance(split=STEMS.get(path.stem), source=path.name)
     return Records(frame, {}, origin, True)
 
 

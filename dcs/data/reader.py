@@ -22,8 +22,8 @@ from dcs.data.checks import (
     flat_names,
     refuse_too_large,
 )
-from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_of, infer, is_usual_order
-from dcs.data.files import OF_INSPECT, PARTS, SUFFIXES, Records, read_records, suffix_of
+from dcs.data.columns import CORRECTED, PREFIX, Reading, cells_in, infer, is_usual_order
+from dcs.data.files import OF_INSPECT, STEMS, SUFFIXES, Records, read_records, suffix_of
 from dcs.data.forms.logs import CLASSIFY, LOGS
 from dcs.data.forms.plain import PLAIN, SINGLE, Form
 from dcs.data.labels import TELLING, as_text, fold, hashable, in_other_order, read_labels
@@ -161,7 +161,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     reading, numbers = infer(frame, given, source=source, known=known)
     columns, kind = reading.columns or (), reading.values or "probabilities"
     classes = checked_classes(reading.classes, n_classes=len(columns), source=source)
-    ids = None if reading.id is None else cells_of(frame[reading.id])
+    ids = None if reading.id is None else cells_in(frame[reading.id])
     names = Named(source, classes, checked_ids(ids, n_rows=len(frame), source=source))
     probs = to_shares(numbers, kind)
     remarks = [
@@ -176,7 +176,7 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
             remarks.append(f"{rounded:,} rows were rounded, and are normalised")
     if empty := int(np.isnan(numbers).sum()):
         remarks.append(f"{empty:,} empty cells are 0")
-    cells = [None] * len(frame) if reading.label is None else cells_of(frame[reading.label])
+    cells = [None] * len(frame) if reading.label is None else cells_in(frame[reading.label])
     way = given.labels or (known.labels if known else None)
     try:
         labels, how = read_labels(cells, probs, names, counting=way, documented=records.documented)
@@ -267,7 +267,7 @@ def parts_of(folder: str | os.PathLike[str]) -> dict[str, Path]:
     """Return the files of a folder by part: ``optimization`` and ``test``, perhaps others."""
     found = {
         part: path
-        for stem, part in PARTS.items()
+        for stem, part in STEMS.items()
         for suffix in (*SUFFIXES, ".txt")
         if (path := Path(folder) / f"{stem}{suffix}").is_file()
     }
@@ -465,7 +465,7 @@ def _groups(frame: pd.DataFrame, reading: Reading, labels: Sequence[Any]) -> NDA
     found = [np.arange(len(frame))]
     for name in frame.columns:
         if is_id(name) or _is_text(frame, reading, name, _COPIES):
-            cells = cells_of(frame[name])
+            cells = cells_in(frame[name])
             texts = [as_text(cell) if hashable(cell) else "" for cell in cells]
             counts = Counter(filter(None, texts))
             few = counts.total() < 2 * len(counts) and not _are_numbers([*counts])

@@ -273,7 +273,7 @@ def _compose(file: TaskFile, keys: Mapping[str, str], values: Mapping[str, Any])
     return next(iter(fields.values())) if plain else file.input_template.format_map(fields)
 
 
-def text_of(file: TaskFile, row: str | Mapping[str, Any]) -> str:
+def row_text(file: TaskFile, row: str | Mapping[str, Any]) -> str:
     """Return the text of a row whose fields have the keys of the task's texts, or their own names.
 
     A string is the value of the only field.

@@ -57,7 +57,7 @@ def _to_list(entry: Any) -> Any:
 
 
 Word = Annotated[str, StringConstraints(pattern=r"\S")]
-Labels = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_to_list)], ...]
+LabelNames = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_to_list)], ...]
 
 
 class TextLocation(Strict):
@@ -88,7 +88,7 @@ class TextLocation(Strict):
     held_out: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
     fields: dict[str, str]
     label: str
-    labels: Labels = ()
+    labels: LabelNames = ()
     id: str = ""
 
     @property
@@ -183,7 +183,7 @@ class TaskFile(Prompt):
     name: Annotated[str, StringConstraints(pattern=r"^[^\W_][\w.-]{0,99}$")]  # names folders
     title: str = ""
     classes: tuple[Word, ...] = Field(min_length=2)
-    labels: Labels = ()
+    labels: LabelNames = ()
     template: str
     variants: dict[Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,50}$")], Prompt] = Field(
         default_factory=dict

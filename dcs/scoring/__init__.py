@@ -14,7 +14,7 @@ from typing import Any, Final
 from dcs.errors import ConfigError
 from dcs.io import validated
 from dcs.plugins import find_named
-from dcs.scoring.base import Engine, Progress, Scorer
+from dcs.scoring.base import Advance, Engine, Scorer
 from dcs.scoring.cache import StoredScorer
 from dcs.scoring.chat import PromptStyle
 from dcs.scoring.labels import LabelRule
@@ -24,7 +24,7 @@ __all__ = [
     "PACKAGED_ENGINES",
     "LabelRule",
     "ModelReference",
-    "Progress",
+    "Advance",
     "PromptStyle",
     "Scorer",
     "StoredScorer",

@@ -38,7 +38,7 @@ class Prompts(NamedTuple):
 
 
 #: Callback that receives the number of queries just finished.
-Progress = Callable[[int], None]
+Advance = Callable[[int], None]
 
 
 #: Class probabilities [M, N], and by row why those that are NaN could not be computed.
@@ -121,7 +121,7 @@ class Scorer(Protocol):
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> NDArray[np.float64]:
         """Return the class probabilities of prompts.
 
@@ -157,7 +157,7 @@ class Scorer(Protocol):
         """Free the model's memory. The scorer cannot be used afterwards."""
 
 
-def score_rows(scorer: Scorer, prompts: Prompts, progress: Progress | None = None) -> Scores:
+def score_rows(scorer: Scorer, prompts: Prompts, progress: Advance | None = None) -> Scores:
     """Return the scores of prompts, and why some have none; see :meth:`Scorer.score`.
 
     Raises
@@ -226,7 +226,7 @@ class Engine(Scorer):
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> NDArray[np.float64]:
         """Return the class probabilities of prompts; see :meth:`dcs.scoring.Scorer.score`."""
         if self._closed:
@@ -254,7 +254,7 @@ class Engine(Scorer):
             self._free()
 
     @abstractmethod
-    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
+    def _score(self, prompts: Prompts, progress: Advance) -> Scores:
         """Return the class probabilities of one or more prompts, and why rows of NaN failed."""
 
     def _free(self) -> None:  # noqa: B027
@@ -278,7 +278,7 @@ class TokenEngine(Engine):
     def _rendering(self) -> Mapping[str, str]:
         return self._tokenizer.settings
 
-    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
+    def _score(self, prompts: Prompts, progress: Advance) -> Scores:
         prefix, queries, label_words = prompts
         texts, space = self._tokenizer.render(prefix, queries)
         words = [space + word.strip() for word in label_words]

@@ -24,7 +24,7 @@ from dcs.errors import ConfigError, reason
 from dcs.io import atomic_write_bytes, content_key
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import PromptPrefix
-from dcs.scoring.base import SCORING_VERSION, Engine, Progress, Prompts, Scorer, Scores, score_rows
+from dcs.scoring.base import SCORING_VERSION, Advance, Engine, Prompts, Scorer, Scores, score_rows
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class StoredScorer(Engine):
         self._group: ShardGroup | None = None
         self._turn = threading.Lock()
 
-    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
+    def _score(self, prompts: Prompts, progress: Advance) -> Scores:
         prefix, queries, label_words = prompts
         folder = self._folder / content_key(score_settings(self._scorer, prefix, label_words))
         # The last one is kept, since a table is scored in many calls.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, InvalidInputError, SchemeError, ScoringError, show
-from dcs.prompting.files import described_task, text_of
+from dcs.prompting.files import described_task, row_text
 from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
@@ -30,7 +30,7 @@ from dcs.prompting.tasks import (
 )
 from dcs.schemes.apply import normalised
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.scoring import Progress, Scorer, StoredScorer, load_scorer
+from dcs.scoring import Advance, Scorer, StoredScorer, load_scorer
 from dcs.scoring.base import Prompts, Scores, score_rows, scored_rows
 
 _log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ def generate_tables(
     shots: Shots,
     seed: int,
     limit: int | None = None,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> dict[str, ProbabilityTable]:
     """Score the texts of a task with a model.
 
@@ -358,7 +358,7 @@ class Classifier(AbstractContextManager["Classifier"]):
         """Free the memory of the model. The classifier cannot be used afterwards."""
         self.scorer.close()
 
-    def score(self, texts: Iterable[Text], *, progress: Progress | None = None) -> Scores:
+    def score(self, texts: Iterable[Text], *, progress: Advance | None = None) -> Scores:
         """Return uncorrected class probabilities, and by row why those that are NaN are missing.
 
         Parameters
@@ -388,7 +388,7 @@ class Classifier(AbstractContextManager["Classifier"]):
         rows = given.to_dict("records") if hasattr(given, "columns") else [*given]
         for row, values in enumerate(rows):
             try:
-                queries[row] = render_query(by.task, text_of(by.task.file, values))
+                queries[row] = render_query(by.task, row_text(by.task.file, values))
             except ValueError as error:
                 reasons[row] = str(error)
         places = np.array([*queries], dtype=np.intp)

@@ -25,7 +25,7 @@ from dcs.data.forms.logs import fill_missing
 from dcs.errors import ScoringError, origin, plain_address, served_revision, show
 from dcs.io import Strict, content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
-from dcs.scoring.base import Progress, Prompts, RenderedPrompt, Scores
+from dcs.scoring.base import Advance, Prompts, RenderedPrompt, Scores
 from dcs.scoring.chat import ANSWER_PREFIX, Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
 from dcs.scoring.labels import UNUSABLE, Shown, class_probabilities, label_masses, read_label_words
@@ -197,7 +197,7 @@ class OpenAIScorer(ServedEngine):
             )
         return lines
 
-    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
+    def _score(self, prompts: Prompts, progress: Advance) -> Scores:
         prefix, queries, label_words = prompts
         sent = [self._render(prefix, query) for query in queries]
         read: _Reader
@@ -221,7 +221,7 @@ class OpenAIScorer(ServedEngine):
         read: _Reader,
         prompts: Sequence[RenderedPrompt],
         scores: NDArray[np.float64],
-        progress: Progress,
+        progress: Advance,
     ) -> dict[int, str]:
         """Fill in the scores of prompts, and return why some have none, by row."""
         reasons: dict[int, str] = {}

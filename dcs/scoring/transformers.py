@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.scoring.base import LocalOptions, Progress, Prompts, Scores, TokenEngine
+from dcs.scoring.base import Advance, LocalOptions, Prompts, Scores, TokenEngine
 from dcs.scoring.models import LoadedModel, ModelReference, is_out_of_memory, load_model, require
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class TransformersScorer(TokenEngine):
         self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
 
-    def _score(self, prompts: Prompts, progress: Progress) -> Scores:
+    def _score(self, prompts: Prompts, progress: Advance) -> Scores:
         try:
             with self._torch.inference_mode():
                 return super()._score(prompts, progress)

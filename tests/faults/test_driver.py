@@ -45,7 +45,7 @@ def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored):
 def test_nodes_that_run_something_else_are_named_at_the_start(cluster, monkeypatch):
     check_nodes()
     # Of the driver alone: the nodes have processes of their own.
-    monkeypatch.setattr("dcs_workflows.cluster.connect.source_digest", lambda: "another")
+    monkeypatch.setattr("dcs_workflows.cluster.connect.own_digest", lambda: "another")
     with pytest.raises(ClusterError, match="another") as caught:
         check_nodes()
     assert "\n" not in str(caught.value)

@@ -49,7 +49,7 @@ def collect_provenance(**extra: Any) -> dict[str, Any]:
         (versions of those installed that may affect results), and `extra`.
     """
     return {
-        "sources": source_digest(),
+        "sources": own_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {DISTRIBUTION: installed_version(), **_versions()},
@@ -70,7 +70,7 @@ def import_folders() -> tuple[Path, ...]:
 
 
 @cache
-def source_digest() -> str:
+def own_digest() -> str:
     """Return a short hash of the installed source files of this package."""
     return plugins.source_digest(*import_folders())
 

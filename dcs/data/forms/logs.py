@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.columns import PREFIX, Reading, cells_of
+from dcs.data.columns import PREFIX, Reading, cells_in
 from dcs.data.forms.plain import Form, FormRows, natural, parsed, parsed_cells, with_scores
 from dcs.data.labels import as_text, in_own_order, plain_of
 from dcs.errors import TableError, quoted, show
@@ -142,7 +142,7 @@ def _logged(frame: pd.DataFrame, given: Reading) -> str | None:
 
 def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> FormRows:
     classes = given.classes or ()
-    first = [first_word(parsed(cell), classes) for cell in cells_of(frame[name])]
+    first = [first_word(parsed(cell), classes) for cell in cells_in(frame[name])]
     if not any(first):
         raise TableError("no log-probabilities; request logprobs=true and top_logprobs=20")
     tokens, plain = {token for each in first for token in each}, plain_of(classes)
@@ -327,7 +327,7 @@ def _questions(
 
 
 def _lm_eval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> FormRows:
-    filters = cells_of(frame["filter"]) if "filter" in frame else ["none"] * len(frame)
+    filters = cells_in(frame["filter"]) if "filter" in frame else ["none"] * len(frame)
     names = [*dict.fromkeys(filters)]
     name = names[0] if given.filter is None and len(names) == 1 else given.filter
     if name not in names:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dcs.data.answers import parse_vote
 from dcs.data.checks import Named
-from dcs.data.columns import PREFIX, Reading, cells_of, has_class_columns, marks_one, name_classes
+from dcs.data.columns import PREFIX, Reading, cells_in, has_class_columns, marks_one, name_classes
 from dcs.data.labels import EMPTY, TELLING, as_text, comparable, hashable
 from dcs.data.names import is_id, is_label, names_predictions, numbered
 from dcs.data.values import fitting, to_number
@@ -94,7 +94,7 @@ def parsed(cell: Any) -> Any:
 
 def parsed_cells(frame: pd.DataFrame, name: str) -> list[Any]:
     """Return the cells of a column as plain Python, None for missing ones."""
-    cells = cells_of(frame[name])
+    cells = cells_in(frame[name])
     return [*map(parsed, cells)] if frame[name].dtype.kind == "O" else cells
 
 
@@ -340,7 +340,7 @@ def _constant(frame: pd.DataFrame, key: str, name: str) -> bool:
 def _are_answers(frame: pd.DataFrame, key: str, name: str, given: Reading) -> bool:
     """Whether the cells of a column name classes, and not one class per id."""
     classes = _classes(frame, given, label_of(frame, given, (key, name)))
-    return name_classes(cells_of(frame[name]), classes) and not _constant(frame, key, name)
+    return name_classes(cells_in(frame[name]), classes) and not _constant(frame, key, name)
 
 
 def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | None] | None:
@@ -376,7 +376,7 @@ def _long_rows(
 ) -> FormRows:
     key, name, value = columns
     groups: dict[Any, list[int]] = {}
-    for row, cell in enumerate(cells_of(frame[key])):
+    for row, cell in enumerate(cells_in(frame[key])):
         groups.setdefault(cell, []).append(row)
     kept = [n for n in frame.columns if n not in (name, value) and _constant(frame, key, n)]
     labels = [n for n in label_columns(frame, (name, key)) if n not in kept]
@@ -384,20 +384,20 @@ def _long_rows(
         raise TableError(f"rows of one {key} have different values of {show(labels[0])}")
     first = frame.iloc[[rows[0] for rows in groups.values()]].reset_index(drop=True)
     first = first[[key, *[n for n in kept if n != key]]]
-    cells = [as_text(cell) for cell in cells_of(frame[name])]
+    cells = [as_text(cell) for cell in cells_in(frame[name])]
     if value is None:
         answers = [[cells[row] for row in rows] for rows in groups.values()]
         found = with_votes(first, answers, label_of(first, given, (name, key)), given)
         return replace(found, told={"id": key, **found.told})
     labelled = given.classes or label_of(first, given, (name, key))
     for n in () if labelled else frame.columns.difference([*kept, key, name, value]):
-        marks = cells_of(frame[n])
+        marks = cells_in(frame[n])
         if not names_predictions(n) and marks_one([marks[r] for r in g] for g in groups.values()):
             raise TableError(
                 f"{show(n)} marks one row of each {key}; write its {name} as a column of labels, "
                 "or drop it if it marks predictions"
             )
-    numbers = cells_of(frame[value])
+    numbers = cells_in(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
     return FormRows(with_scores(first, scores), {"id": key, **_unordered(given)})
 
@@ -426,7 +426,7 @@ def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
 
 
 def _run_rows(frame: pd.DataFrame, given: Reading, runs: list[str]) -> FormRows:
-    answers = [*zip(*(cells_of(frame[name]) for name in runs), strict=True)]
+    answers = [*zip(*(cells_in(frame[name]) for name in runs), strict=True)]
     label = label_of(frame, given, runs)
     return with_votes(frame.drop(columns=runs), answers, label, given)
 
@@ -463,7 +463,7 @@ def _single_columns(
 
 def _classes(frame: pd.DataFrame, given: Reading, *columns: str | None) -> tuple[str, ...]:
     """Return the given classes, or those that columns name, in order."""
-    texts = {as_text(cell) for name in columns if name for cell in cells_of(frame[name])}
+    texts = {as_text(cell) for name in columns if name for cell in cells_in(frame[name])}
     return given.classes or tuple(sorted(texts - {""}, key=natural))
 
 
@@ -491,7 +491,7 @@ def _single_rows(
     if guess is None:
         place = _place(score, classes, given)
         remark, second = meanings[place]
-        truth = [] if label is None else [*map(comparable, cells_of(frame[label]))]
+        truth = [] if label is None else [*map(comparable, cells_in(frame[label]))]
         own, other = (values[[cell == keys[k] for cell in truth]] for k in (place, 1 - place))
         lower = min(own.size, other.size) >= TELLING and own.mean() < other.mean()
         # The classes may be those of earlier rows, which had predictions.
@@ -503,7 +503,7 @@ def _single_rows(
                 f"confidence of a prediction, add the column predicted, or else {ways}"
             )
     else:
-        cells = [comparable(cell) for cell in cells_of(frame[guess])]
+        cells = [comparable(cell) for cell in cells_in(frame[guess])]
         wrong = np.array([cell not in keys for cell in cells])
         Named(guess).refuse(wrong, frame[guess].tolist(), f"must be one of {quoted(classes)}")
         guesses = np.array([keys.index(cell) for cell in cells])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.prompting.tasks import PromptPrefix
-from dcs.scoring import Progress
+from dcs.scoring import Advance
 from dcs.scoring.cache import query_hash
 
 
@@ -32,7 +32,7 @@ class Clerk:
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> NDArray[np.float64]:
         self.calls.append((prefix, tuple(queries), tuple(label_words)))
         if len(self.calls) == self.die_after:

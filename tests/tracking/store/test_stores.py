@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import ConfigError, TrackingError
-from dcs_tracking.store.client import open_client, open_store, redact, resolve_tracking_uri
+from dcs_tracking.store.client import open_client, open_store, redact_uri, resolve_tracking_uri
 from tests.servers import free_port
 
 
@@ -20,7 +20,7 @@ def test_default_store_is_a_file_in_the_output_folder(
     assert resolve_tracking_uri("sqlite:////abs/x.db", "runs") == "sqlite:////abs/x.db"
     assert resolve_tracking_uri("http://host:5000/", "runs") == "http://host:5000"
     assert resolve_tracking_uri("postgresql+psycopg2://h/db", "r") == "postgresql+psycopg2://h/db"
-    assert redact("postgresql://me:p#x@host:5432/db") == "postgresql://me:***@host:5432/db"
+    assert redact_uri("postgresql://me:p#x@host:5432/db") == "postgresql://me:***@host:5432/db"
 
 
 def test_stores_that_lose_runs_are_refused() -> None:
@@ -41,7 +41,7 @@ def test_opening_a_new_store_says_nothing_and_leaves_the_root_logger(
     before = (root.level, list(root.handlers))
     # Two sweeps may make the same database, and its address may have options and any letters.
     uri = f"sqlite:///{tmp_path}/new/Zürich/x.db?timeout=30"
-    assert redact(uri) == uri
+    assert redact_uri(uri) == uri
     with ThreadPoolExecutor(2) as pool:
         assert len([*pool.map(open_client, [uri, uri])]) == 2
     assert (root.level, list(root.handlers)) == before

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from dcs_tracking.environment import source_digest
+from dcs_tracking.environment import own_digest
 from dcs_workflows.cluster import connect
 from dcs_workflows.cluster.connect import (
     ClusterError,
@@ -46,7 +46,7 @@ def test_ray_that_does_not_start_twice_is_said_on_one_line(monkeypatch):
 
 def test_a_folder_that_nodes_do_not_share_is_refused(cluster, tmp_path, monkeypatch):
     check_nodes(tmp_path)
-    monkeypatch.setattr(connect, "_look_here", lambda file: (source_digest(), file is None))
+    monkeypatch.setattr(connect, "_look_here", lambda file: (own_digest(), file is None))
     check_nodes()
     with pytest.raises(ClusterError, match=rf"--output {tmp_path}: .*=memory"):
         check_nodes(tmp_path)

@@ -21,8 +21,7 @@ from urllib.request import getproxies, proxy_bypass, url2pathname
 
 from filelock import FileLock
 
-from dcs.errors import ConfigError, TrackingError, one_line
-from dcs.errors import redact as redact_text
+from dcs.errors import ConfigError, TrackingError, one_line, redact
 from dcs.io import atomic_path
 from dcs_tracking.store.views import CLASSICAL
 
@@ -164,14 +163,14 @@ def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
 
 def store_name(uri: str, output: Path | str) -> str:
     """Return the name of a store in the files of an output folder, which has no password."""
-    return DEFAULT if uri == default_tracking_uri(output) else redact(uri)
+    return DEFAULT if uri == default_tracking_uri(output) else redact_uri(uri)
 
 
-def redact(uri: str) -> str:
+def redact_uri(uri: str) -> str:
     """Return `uri` without passwords and tokens, for files and messages."""
     # The password of a database may have characters that those of servers may not have.
     shown = uri if has_server(uri) else re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", uri)
-    return redact_text(shown, environment=False)
+    return redact(shown, environment=False)
 
 
 def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
@@ -193,7 +192,7 @@ def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
         Raised for a server, which has its own UI.
     """
     if has_server(uri):
-        raise ConfigError(f"{redact(uri)} is a server with its own UI; open it in a browser")
+        raise ConfigError(f"{redact_uri(uri)} is a server with its own UI; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "ui"]
     # Do not log every request of the browser, nor import modules of the current folder.
     options = ["--log-level", "warning", "--app-dir", sysconfig.get_path("purelib")]
@@ -320,8 +319,8 @@ def _check_reachable(uri: str) -> None:
     except ValueError:
         # The reason would quote a part of the password.
         raise ConfigError(
-            f"invalid tracking URI {redact(uri)}: expected HOST:PORT; percent-encode the special "
-            "characters of a password, such as %2F"
+            f"invalid tracking URI {redact_uri(uri)}: expected HOST:PORT; percent-encode the "
+            "special characters of a password, such as %2F"
         ) from None
     kind = parts.scheme.partition("+")[0]
     if not host or kind not in _PORTS:
@@ -337,7 +336,7 @@ def open_store(tracking_uri: str, *, create: bool = False) -> MlflowClient:
     try:
         return open_client(uri, create=create)
     except TrackingError as error:
-        raise TrackingError(f"tracking store {redact(uri)} cannot be used: {error}") from error
+        raise TrackingError(f"tracking store {redact_uri(uri)} cannot be used: {error}") from error
 
 
 def usable_experiment(client: MlflowClient, name: str) -> Experiment | None:

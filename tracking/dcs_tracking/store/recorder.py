@@ -474,7 +474,7 @@ class Recorder:
         self._error = client.reason_of(error)
         if self._warn is not None:
             warn, self._warn = self._warn, None
-            uri = client.redact(self.tracking_uri)
+            uri = client.redact_uri(self.tracking_uri)
             warn(
                 f"tracking store {uri} cannot be used ({self._error}); "
                 f"results are saved in {self.archive.output} and recorded once it is available"
@@ -483,7 +483,7 @@ class Recorder:
     def _summarize(self) -> RecorderReport:
         """Return a summary of the recording so far."""
         pending = {*self._unsent, *self._failures}
-        uri, name = client.redact(self.tracking_uri), self._sweep.experiment
+        uri, name = client.redact_uri(self.tracking_uri), self._sweep.experiment
         message = f"{self.recorded} cells recorded in experiment {name!r} of {uri}"
         if self._n_left_out:
             message += f"; {self._n_left_out} cells of its earlier tables are left out"
@@ -581,7 +581,7 @@ def _resolve_store(sweep: Sweep) -> str | None:
     if stored is None or "***" not in stored:
         return stored
     secret = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
-    if client.redact(secret) == stored:
+    if client.redact_uri(secret) == stored:
         return secret
     raise TrackingError(
         f"the password of {stored} is not saved on disk; give the full URI with --tracking-uri or "

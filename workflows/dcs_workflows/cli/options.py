@@ -41,7 +41,7 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
 Models = Annotated[
     list[str] | None, option("MODEL", "Folder, hub id or served name; repeatable.", "--model")
 ]
-Engine = Annotated[
+EngineName = Annotated[
     str | None, option("NAME", "Scoring engine: transformers, vllm, openai or a plug-in.")
 ]
 Limit = Annotated[int | None, option("ROWS", "Maximum number of texts per split.")]
@@ -171,11 +171,11 @@ def show_report(report: RecorderReport, what: str) -> None:
         console.print(f"{what} {report.address}")
 
 
-def place(output: Path, tracking_uri: str | None) -> str:
+def place_of(output: Path, tracking_uri: str | None) -> str:
     """Return the options that point a command to the recorded results."""
-    from dcs_tracking.store.client import redact
+    from dcs_tracking.store.client import redact_uri
 
-    store = "" if tracking_uri is None else f" --tracking-uri {quote(redact(tracking_uri))}"
+    store = "" if tracking_uri is None else f" --tracking-uri {quote(redact_uri(tracking_uri))}"
     return f"--output {quote(str(output))}{store}"
 
 
@@ -186,7 +186,7 @@ def ui_command(output: Path, tracking_uri: str | None) -> str:
 
     if has_server(queries.store_of(output, tracking_uri)):
         return "MLflow's server"
-    return f"dcs ui {place(output, tracking_uri)}"
+    return f"dcs ui {place_of(output, tracking_uri)}"
 
 
 def recorded(

@@ -164,7 +164,7 @@ def runs(
     count = f"{len(found):,} cell{'' if len(found) == 1 else 's'}"
     console.print(f"{count}; the links need {options.ui_command(output, tracking_uri)}")
     if left := int((found["link"] == "").sum()):
-        sync = f"dcs sync {options.place(output, tracking_uri)}"
+        sync = f"dcs sync {options.place_of(output, tracking_uri)}"
         console.print(f"{left:,} without a link; `{sync}` records them")
 
 
@@ -313,6 +313,6 @@ def register(
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
     console.print(f"version {version} of model {name!r} registered: models:/{model_id}")
     console.print(f"{client.pages(uri)}/models/{quote(name)}/versions/{version}")
-    variable = f"MLFLOW_TRACKING_URI={shlex.quote(client.redact(uri))}"
+    variable = f"MLFLOW_TRACKING_URI={shlex.quote(client.redact_uri(uri))}"
     serve = f"mlflow models serve -m {shlex.quote(served)} --env-manager local --port 5001"
     console.print(f"next:\n  {variable} {serve}")

@@ -38,7 +38,7 @@ def generate(
     seeds: Annotated[str, option("S,...", "Demonstration seeds.")] = "0",
     output: options.Output = Path("dcs-runs"),
     limit: options.Limit = None,
-    engine: options.Engine = None,
+    engine: options.EngineName = None,
     settings: options.Settings = None,
 ) -> None:
     """Score prompts with a model and write an optimization and a test table per prompt.
@@ -362,7 +362,7 @@ def _run(
     options.show_report(report, f"sweep {whole.name}:")
     console.print(f"written to {plan.output} in {time.perf_counter() - console.started:.0f} s")
     console.print(
-        f"next: dcs runs {whole.name} {options.place(plan.output, uri)} lists the cells, "
+        f"next: dcs runs {whole.name} {options.place_of(plan.output, uri)} lists the cells, "
         f"{options.ui_command(plan.output, uri)} compares them",
         style="bold",
     )

@@ -23,7 +23,7 @@ import psutil
 from dcs.errors import DCSError, last_line, one_line
 from dcs.plugins import start_safely
 from dcs.scoring import engine_trait
-from dcs_tracking.environment import DISTRIBUTION, import_folders, installed_version, source_digest
+from dcs_tracking.environment import DISTRIBUTION, import_folders, installed_version, own_digest
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.parallel import repeating
 
@@ -95,7 +95,7 @@ class ClusterError(DCSError):
 
 
 def _look_here(file: Path | None) -> tuple[str, bool]:
-    return source_digest(), file is None or file.exists()
+    return own_digest(), file is None or file.exists()
 
 
 def check_nodes(shared: Path | None = None) -> None:
@@ -142,9 +142,9 @@ def _ask_nodes(file: Path | None) -> None:
             continue  # A spot node that has left the cluster needs no check.
         except RayError as error:
             found, seen = last_line(error), False
-        if found != source_digest():
+        if found != own_digest():
             raise ClusterError(
-                f"node {name} does not run the sources {source_digest()} of {DISTRIBUTION} "
+                f"node {name} does not run the sources {own_digest()} of {DISTRIBUTION} "
                 f"{installed_version()} as the driver does: {found}; install them on the node"
             )
         if not seen and file is not None:

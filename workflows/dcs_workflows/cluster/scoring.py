@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.scoring import Progress, StoredScorer
+from dcs.scoring import Advance, StoredScorer
 from dcs.scoring.base import Prompts, score_rows
 from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import ScorerInfo
@@ -89,7 +89,7 @@ class ScoringActor:
         return ScorerInfo.of(scorer, self._settings.recorded)
 
     @one_thread()
-    def score(self, prompts: Prompts, progress: Progress | None = None) -> ScoredShard:
+    def score(self, prompts: Prompts, progress: Advance | None = None) -> ScoredShard:
         """Score and store prompts; see :meth:`dcs.scoring.Scorer.score`."""
         scorer = self._scorer
         before = scorer.scored, scorer.tokens_read
@@ -182,7 +182,7 @@ def score_here(
     actor: ScoringActor,
     info: ScorerInfo,
     stored: StoredTables,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> Scoring:
     """Score a table with a loaded actor of this process, write it and return its record."""
     for shard in table.left:

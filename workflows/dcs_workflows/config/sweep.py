@@ -66,10 +66,10 @@ def _as_single(value: Any) -> Any:
     return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
-#: Unique values of an axis of the given type; those of `Axis` must not be empty.
+#: Unique values of an axis of the given type; those of `AtLeastOne` must not be empty.
 T = TypeVar("T")
 Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(distinct)]
-Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(distinct)]
+AtLeastOne: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(distinct)]
 
 
 def _axes_model() -> Any:
@@ -80,7 +80,7 @@ def _axes_model() -> Any:
         if name in PARTS["space"].model_fields:
             # None stands for the space of the tuner.
             value = Annotated[value | None, AfterValidator(_as_single)]
-        fields[name] = (Axis[value], ())
+        fields[name] = (AtLeastOne[value], ())
     return create_model("Axes", __base__=Strict, **fields)
 
 
@@ -176,10 +176,10 @@ class PromptsConfig(ScoringConfig):
         Maximum number of texts per split; None means all.
     """
 
-    models: Axis[str] = ("tiny_lm",)
-    tasks: Axis[str]
-    shots: Axis[Annotated[int | Literal["N"], BeforeValidator(parse_shots)]] = (1,)
-    seeds: Axis[Annotated[int, Field(ge=0)]] = (0,)
+    models: AtLeastOne[str] = ("tiny_lm",)
+    tasks: AtLeastOne[str]
+    shots: AtLeastOne[Annotated[int | Literal["N"], BeforeValidator(parse_shots)]] = (1,)
+    seeds: AtLeastOne[Annotated[int, Field(ge=0)]] = (0,)
     data: str | None = None
     limit: int | None = Field(default=None, ge=1)
 
@@ -258,11 +258,11 @@ class SweepConfig(PromptsConfig, TuneConfig):
     ensemble: Annotated[Distinct[Grouping], BeforeValidator(as_values)] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    methods: Axis[Annotated[str, AfterValidator(_known_method)]] = method_names()
+    methods: AtLeastOne[Annotated[str, AfterValidator(_known_method)]] = method_names()
     limit: int | None = Field(default=None, ge=20)
     objectives: Distinct[ObjectiveName] = ()
     axes: AxisValues = Field(default_factory=dict)
-    optimization_sizes: Axis[SizeChoice] = ("full",)
+    optimization_sizes: AtLeastOne[SizeChoice] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
     optuna_storage: SecretStr | None = Field(default=None, exclude=True)
 

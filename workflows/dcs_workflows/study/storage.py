@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool
 
 from dcs.errors import DCSError, reason, redact
 from dcs.io import atomic_path, naming
-from dcs_tracking.environment import source_digest
+from dcs_tracking.environment import own_digest
 from dcs_workflows.plan import MEMORY
 
 #: Objectives of every study, with their directions.
@@ -89,10 +89,10 @@ class StoredStudy:
                 place: dict[str, Any] = {"storage": self.storage, "study_name": self.name}
                 new = partial(optuna.create_study, **place, directions=[*OBJECTIVES.values()])
                 study = new(load_if_exists=True)
-                if study.user_attrs.get(_CODE, source_digest()) != source_digest():
+                if study.user_attrs.get(_CODE, own_digest()) != own_digest():
                     optuna.delete_study(**place)
                     study = new()
-                study.set_user_attr(_CODE, source_digest())
+                study.set_user_attr(_CODE, own_digest())
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ExperimentalWarning)
                     study.set_metric_names([*OBJECTIVES])
