@@ -20,9 +20,6 @@ import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from dcs.errors import DCSError, reason, redact
 from dcs.io import atomic_path, naming
@@ -150,7 +147,7 @@ class StoredStudy:
         """Convert failures of a storage to errors of one line, without the password of a URL."""
         try:
             yield
-        except (StorageInternalError, SQLAlchemyError, OSError, ValueError, ImportError) as error:
+        except (StorageInternalError, _sql_error(), OSError, ValueError, ImportError) as error:
             where = self.file if self.address is None else redact(self.address)
             raise StudyStorageError(
                 f"optuna_storage {where}: {redact(reason(error))}; make sure that it is reachable "
@@ -187,14 +184,25 @@ class Studies:
             return
         stored = StoredStudy("", self.output, self.storage)
         with stored.storage_errors():
+            from sqlalchemy.engine import make_url
+
             make_url(self.storage).get_dialect().import_dbapi()
             if connect:
                 _ = stored.storage
 
 
+def _sql_error() -> type[Exception]:
+    """Return the class of SQLAlchemy's errors, which journals do without."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return SQLAlchemyError
+
+
 @lru_cache(maxsize=4)
 def _open_database(address: str) -> BaseStorage:
     """Open a database; each process opens it once."""
+    from sqlalchemy.pool import NullPool
+
     # A study uses the database seldom: no connection stays open between.
     return RDBStorage(address, engine_kwargs={"poolclass": NullPool})
 
