@@ -64,6 +64,8 @@ def test_cells_of_an_ensemble_wait_for_its_last_table(output):
     names = [f"tiny_lm reviews 1-shot seed {seed}" for seed in (0, 1, 2)]
     assert (ensemble.shots, [*tables.members]) == (1, names)
     assert len(plan.missing_tables) == 4
+    part = plan_sweep(config, output, only=["seeds=0,1"])
+    assert len(part.tables) == 3 and part.varies == plan.varies, "an ensemble of two is none of it"
     ready: set[str] = set()
     for number, member in enumerate(tables.members.values()):
         assert not tables.complete

@@ -24,7 +24,6 @@ from dcs_tracking.results.sweep_tables import all_tables
 from dcs_tracking.schema import CELL_KEY
 from dcs_tracking.store.client import open_client
 from dcs_workflows.cluster.sweep import run_here
-from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, paths_by_name, plan_sweep, sweep_key, variants_of
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.study.study import Setup
@@ -210,12 +209,15 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
 
 
 def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path):
-    output, sweep = tmp_path / "out", swept(str(tmp_path / "{task}.parquet"))
+    output, sweep = tmp_path / "out", swept(str(tmp_path / "{task}_shot{shots}.parquet"))
+    a, b, c = (
+        tmp_path / name for name in ("a_shot1.parquet", "b_shot5.parquet", "c_shot5.parquet")
+    )
 
-    def run(part: SweepConfig) -> tuple[set[str], set[str]]:
+    def run(*only: str) -> tuple[set[str], set[str]]:
         about = {"experiment": "given", "sweep_key": sweep_key(sweep), "figures": "none"}
         with Recorder(output=output, **about) as recorder:
-            records = run_here(plan_sweep(part, output), recorder, lambda share: None)
+            records = run_here(plan_sweep(sweep, output, only=only), recorder, lambda share: None)
         client = open_client(recorder.tracking_uri)
         (experiment,) = client.search_experiments(filter_string="name = 'given'")
         found = client.search_runs([experiment.experiment_id], "tags.dcs.kind = 'cell'")
@@ -223,19 +225,22 @@ def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path):
         assert kept == {each.data.tags[CELL_KEY] for each in found}
         return {record.key for record in records}, kept
 
-    for seed, name in enumerate("abc"):
-        write(tmp_path / f"{name}.parquet", seed=seed)
-    first, kept = run(sweep)
+    for seed, path in enumerate((a, b, c)):
+        write(path, seed=seed)
+    first, kept = run()
     assert len(first) == 6 and kept == first
-    write(tmp_path / "a.parquet", seed=7)
-    (tmp_path / "b.parquet").unlink()
+    # The value is the default, and the rest of the sweep has others.
+    some, kept = run("shots=1")
+    assert len(some) == 2 and kept == first
+    write(a, seed=7)
+    b.unlink()
     # A part of the sweep replaces what it computes again, and knows nothing of the rest.
-    some, kept = run(sweep.restricted({"methods": ("icl",)}))
+    some, kept = run("methods=icl")
     assert len(some - first) == 1 and some < kept and len(kept & first) == 5
-    now, kept = run(sweep)
+    now, kept = run()
     assert kept == now and len(now) == 4 and len(now - first) == 2
-    write(tmp_path / "a.parquet", seed=0)
-    again, kept = run(sweep)
+    write(a, seed=0)
+    again, kept = run()
     assert kept == again < first
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import Field, TypeAdapter
 
@@ -274,11 +274,17 @@ class SweepPlan:
     ended : dict of str to CellRecord
         Summaries of cells of earlier runs that are not computed again, by key: finished ones, and
         failed ones unless they are to be retried.
+    part : bool
+        Whether the plan is restricted to some of the cells.
+    whole : list of Origin
+        All sources of the whole sweep.
     """
 
     config: SweepConfig
     output: Path
     variants: tuple[Variant, ...]
+    part: bool = False
+    whole: list[Origin] = field(default_factory=list)
     sources: dict[str, list[Origin]] = field(default_factory=dict)
     tables: dict[str, RowSource] = field(default_factory=dict)
     cells: dict[str, list[Cell]] = field(default_factory=dict)
@@ -377,10 +383,9 @@ class SweepPlan:
 
     @property
     def varies(self) -> tuple[str, ...]:
-        """Which of model, task, shots and seed differ between the sources."""
-        sources = [source for own in self.sources.values() for source in own]
+        """Which of model, task, shots and seed differ between the sources of the whole sweep."""
         names = ORIGINS.values()
-        return tuple(n for n in names if len({getattr(each, n) for each in sources}) > 1)
+        return tuple(n for n in names if len({getattr(each, n) for each in self.whole}) > 1)
 
     @property
     def has_work(self) -> bool:
@@ -519,14 +524,17 @@ def plan_sweep(
     given: Sequence[GivenTable] = given_tables(config) if config.tables else ()
     origins = {a: tuple(dict.fromkeys(getattr(g, n) for g in given)) for a, n in ORIGINS.items()}
     chosen = selected(config.axis_values | (origins if given else {}), only)
-    config = config.restricted(chosen)
+    whole, config = [*(given or table_requests(config))], config.restricted(chosen)
     own = {ORIGINS[axis]: values for axis, values in chosen.items() if axis in ORIGINS}
-    plan = SweepPlan(config, output, tuple(variants_of(config)))
-    for table in given:
-        if all(getattr(table, name) in values for name, values in own.items()):
-            plan.add(content_key({"digests": table.digests}), table, table)
+    plan = SweepPlan(config, output, tuple(variants_of(config)), bool(only), whole)
+
+    def kept(source: Origin) -> bool:
+        return all(getattr(source, name) in values for name, values in own.items())
+
+    for table in filter(kept, given):
+        plan.add(content_key({"digests": table.digests}), table, table)
     if not config.tables:
-        _plan_requests(plan)
+        _plan_requests(plan, kept)
     archive = Archive(output)
     for key, tables in plan.tables.items():
         # Rows that are missing are scored again, which may change the table.
@@ -540,20 +548,28 @@ def plan_sweep(
     return plan
 
 
-def _plan_requests(plan: SweepPlan) -> None:
-    """Add the tables to be scored to a plan, and the ensembles of them."""
+def _plan_requests(plan: SweepPlan, kept: Callable[[Origin], bool]) -> None:
+    """Add the tables to be scored that are kept to a plan, and the ensembles of the sweep of them.
+
+    An ensemble of fewer tables would be none of the sweep.
+    """
     known = dict[Any, Any]()
-    for request in table_requests(plan.config):
+    firsts: dict[str, Any] = {}
+    for request in cast("list[TableRequest]", [*plan.whole]):
         key = request_key(request, known=known)
-        plan.add(key, request, StoredTables(plan.output, key))
-    # Without demonstrations, all seeds share one table.
-    stored: dict[Any, Any] = {same[0]: plan.tables[key] for key, same in plan.sources.items()}
+        # Without demonstrations, all seeds share one table.
+        firsts.setdefault(key, request)
+        if kept(request):
+            plan.add(key, request, StoredTables(plan.output, key))
+    stored: dict[Any, Any] = {firsts[key]: tables for key, tables in plan.tables.items()}
     for over in plan.config.ensemble:
-        for group, drawn in grouped_over([*stored], over):
-            members = {request.label: stored[request] for request in group}
-            key = content_key({"ensemble": [each.key for each in members.values()]})
+        for group, drawn in grouped_over([*firsts.values()], over):
             ensemble = Origin(seed=group[0].seed, **joint_names(group, over, drawn))
-            plan.add(key, ensemble, JointTables(members))
+            plan.whole.append(ensemble)
+            if all(request in stored for request in group):
+                members = {request.label: stored[request] for request in group}
+                key = content_key({"ensemble": [each.key for each in members.values()]})
+                plan.add(key, ensemble, JointTables(members))
 
 
 def paths_by_name(paths: Sequence[Path]) -> dict[str, Path]:

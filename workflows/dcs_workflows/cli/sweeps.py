@@ -21,6 +21,7 @@ from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
+    from dcs_tracking import CellRecord
     from dcs_workflows.config.sweep import SweepConfig
     from dcs_workflows.plan import Budget, SweepPlan
     from dcs_workflows.tables import StoredTables, TableRequest
@@ -323,6 +324,10 @@ def _run(
     from dcs_workflows.plan import BudgetSpentError, Progress, sweep_key
     from dcs_workflows.tables import StoredTables
 
+    def recorded() -> list[CellRecord]:
+        """Return all cells of the sweep, of which the plan may be a part."""
+        return [*archive.load(archive.keys(recorder.sweep_key), summaries=True).values()]
+
     console.print(headline(plan))
     announce(plan.missing_tables.values())
     with options.recording(
@@ -334,6 +339,7 @@ def _run(
         varies=plan.varies,
         run_name=whole.name,
     ) as recorder:
+        archive = recorder.archive
         progress = Progress(
             recording=lambda: (recorder.recorded, recorder.pending, recorder.stage)
         )
@@ -346,16 +352,16 @@ def _run(
             try:
                 records, spent = run_sweep(plan, recorder, progress, budget), ""
             except BudgetSpentError as error:
-                spent, archive = str(error), recorder.archive
-                ended = archive.load(archive.keys(sweep_key(whole)), summaries=True)
-                records = [*ended.values()]
+                records, spent = recorded(), str(error)
         failures = {each.key: each.reason for each in records if not each.finished}
         for key, request in plan.missing_tables.items():
             _show_remarks(request, StoredTables(plan.output, key))
         if spent:
             console.print(spent, style="yellow")
         else:
-            show_results(records, plan.output / "results" / f"{whole.name}.csv")
+            shown = recorded() if plan.part else records
+            show_results(shown, plan.output / "results" / f"{whole.name}.csv")
+            del shown
         del records  # The recorder reads them again, for the tables of the sweep.
         with sweep_progress(progress):
             report = recorder.finish("KILLED" if spent else "FINISHED")

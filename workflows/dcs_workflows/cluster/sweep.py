@@ -8,7 +8,7 @@ from typing import Any
 
 from dcs_tracking import CellRecord, Recorder, ScoringRecord
 from dcs_tracking.schema import without_rows
-from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing, sweep_key
+from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing
 from dcs_workflows.tables import StoredTables
 
 
@@ -127,21 +127,27 @@ def _record_all(
     plan: SweepPlan, recorder: Recorder, ended: Iterable[CellRecord]
 ) -> list[CellRecord]:
     """Record all cells of a plan and return their summaries in configuration order."""
+    if not plan.missing_tables:
+        # At once: no mean of a run that is stopped may have their cells.
+        recorder.leave_out(_replaced(plan, recorder, _planned(plan)))
     for key in plan.ended:
         recorder.known(key)
     for record in ended:
         # Not kept: the memory of this process must not grow with the number of cells.
         recorder.record(record)
-    order = (
-        cell.key for key in plan.sources for cell in plan.cells.get(key) or plan.cells_on(key)
-    )
-    keys = list(dict.fromkeys(order))
+    keys = _planned(plan)
     recorder.leave_out(_replaced(plan, recorder, keys))
     recorder.archive.index()
     new = recorder.archive.load((key for key in keys if key not in plan.ended), summaries=True)
     found = {**plan.ended, **new}
     # Of a record that was lost, reading says why.
     return [found.get(key) or recorder.archive.read(key) for key in keys]
+
+
+def _planned(plan: SweepPlan) -> list[str]:
+    """Return the keys of all cells of a plan whose tables exist, in configuration order."""
+    tables = (plan.cells.get(key) or plan.cells_on(key) for key in plan.sources)
+    return list(dict.fromkeys(cell.key for cells in tables for cell in cells))
 
 
 def _replaced(plan: SweepPlan, recorder: Recorder, keys: Sequence[str]) -> list[str]:
@@ -151,7 +157,7 @@ def _replaced(plan: SweepPlan, recorder: Recorder, keys: Sequence[str]) -> list[
     """
     planned = {*keys}
     old = [key for key in recorder.archive.keys(recorder.sweep_key) if key not in planned]
-    if not old or recorder.sweep_key == sweep_key(plan.config):
+    if not old or not plan.part:
         return old
     records = recorder.archive.load([*keys, *old], summaries=True)
     who = {key: without_rows(record.identity) for key, record in records.items()}
