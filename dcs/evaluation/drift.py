@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dcs.evaluation.uncertainty import Array
+from dcs.evaluation.uncertainty import Array, design_effect
 
 #: Number of draws of the test, whose smallest p-value is one over it.
 _DRAWS: Final = 4000
@@ -38,7 +38,9 @@ class Shift:
     kinds: dict[str, float]
 
 
-def describe_rows(probs: ArrayLike, predictions: ArrayLike) -> dict[str, Any]:
+def describe_rows(
+    probs: ArrayLike, predictions: ArrayLike, copies: ArrayLike | None = None
+) -> dict[str, Any]:
     """Return the means and variances of rows, as plain JSON.
 
     Parameters
@@ -47,10 +49,13 @@ def describe_rows(probs: ArrayLike, predictions: ArrayLike) -> dict[str, Any]:
         Uncorrected class probabilities.
     predictions : array of int, shape [M]
         Predicted classes, corrected.
+    copies : array of int, shape [M], optional
+        Group of copies of every row, which count once; by default no row is a copy.
     """
     values = _features(probs, predictions)
     means, variances = values.mean(axis=0), values.var(axis=0)
-    return {"rows": len(values), "means": means.tolist(), "variances": variances.tolist()}
+    rows = len(values) if copies is None else len(values) / design_effect(copies)
+    return {"rows": rows, "means": means.tolist(), "variances": variances.tolist()}
 
 
 def _features(probs: ArrayLike, predictions: ArrayLike) -> Array:
@@ -60,7 +65,12 @@ def _features(probs: ArrayLike, predictions: ArrayLike) -> Array:
     return np.column_stack([given, chosen, given.max(axis=1)])
 
 
-def compare_rows(reference: Mapping[str, Any], probs: ArrayLike, predictions: ArrayLike) -> Shift:
+def compare_rows(
+    reference: Mapping[str, Any],
+    probs: ArrayLike,
+    predictions: ArrayLike,
+    copies: ArrayLike | None = None,
+) -> Shift:
     """Compare rows with those of a fit.
 
     Every mean is standardised. The statistic of a kind is the sum of the squares; its distribution
@@ -72,13 +82,14 @@ def compare_rows(reference: Mapping[str, Any], probs: ArrayLike, predictions: Ar
     ----------
     reference : mapping
         What :func:`describe_rows` returned for the fitted rows.
-    probs, predictions
+    probs, predictions, copies
         As in :func:`describe_rows`; at least two rows.
     """
     from scipy.stats import rankdata  # Takes longer than all of the others here.
 
     values = _features(probs, predictions)
-    m, n, n_classes = len(values), reference["rows"], values.shape[1] // 2
+    here = describe_rows(probs, predictions, copies)
+    m, n, n_classes = here["rows"], reference["rows"], values.shape[1] // 2
     before, spread = (np.array(reference[name]) for name in ("means", "variances"))
     now = values.mean(axis=0)
     pooled = (n * spread + m * values.var(axis=0)) / (n + m)
@@ -92,7 +103,7 @@ def compare_rows(reference: Mapping[str, Any], probs: ArrayLike, predictions: Ar
     # A mean without variance in these rows is independent of the others.
     own = values[:, used] - now[used]
     scales = np.maximum(own.std(axis=0), 1e-12)
-    correlations = (own.T @ own) / (m * np.outer(scales, scales))
+    correlations = (own.T @ own) / (len(own) * np.outer(scales, scales))
     correlations[np.diag_indices_from(correlations)] = 1.0
     roots, axes = np.linalg.eigh(correlations)
     normal = np.random.default_rng(0).standard_normal((_DRAWS, len(roots)))

@@ -37,9 +37,10 @@ def class_shares(
 
     Parameters
     ----------
-    confusion : array of int, shape [N, N]
-        Held-out rows by true class (row) and predicted class (column).
-    predicted : array of int, shape [N]
+    confusion : array of float, shape [N, N]
+        Numbers of held-out rows by true class (row) and predicted class (column), fractions where
+        copies count together.
+    predicted : array of float, shape [N]
         Number of new rows that are predicted as each class.
     classes : sequence of str
         Names of the classes, for messages.
@@ -62,7 +63,7 @@ def class_shares(
     """
     solvers = {"adjusted": _adjusted, "likelihood": _likelihood, "sample": _stratified}
     check_choice("method", method, solvers)
-    held, counts = np.asarray(confusion, np.float64), np.asarray(predicted, np.int64)
+    held, counts = np.asarray(confusion, np.float64), np.asarray(predicted, np.float64)
     rows = held.sum(axis=1)
     absent = [name for name, own in zip(classes, rows, strict=True) if own == 0]
     if absent and method != "sample":

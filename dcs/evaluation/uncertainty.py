@@ -242,7 +242,7 @@ def design_effect(groups: ArrayLike, changed: ArrayLike | None = None) -> float:
     """Return the factor by which copies increase the variance of a mean, 1 or more.
 
     Copies of a row are predicted alike, so that a group of them counts once: the factor is the
-    mean size of the group of a changed row.
+    mean size of the group of a changed row, or of any row if none is changed.
 
     Parameters
     ----------
@@ -252,7 +252,8 @@ def design_effect(groups: ArrayLike, changed: ArrayLike | None = None) -> float:
         Rows on which the two sets of predictions differ; by default all, for a single set.
     """
     own = np.asarray(groups)
-    sizes = np.unique(own if changed is None else own[np.asarray(changed)], return_counts=True)[1]
+    chosen = own[np.asarray(changed)] if changed is not None and np.any(changed) else own
+    sizes = np.unique(chosen, return_counts=True)[1]
     return float((sizes**2).sum() / sizes.sum()) if sizes.size else 1.0
 
 

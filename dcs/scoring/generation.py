@@ -283,6 +283,8 @@ class ScoredBy:
             raise SchemeError(
                 f"{source}: its prompt is not that of the fitted rows; fit the scheme again"
             )
+        if {*task.classes} != {*scheme.classes}:
+            raise SchemeError(f"{source}: its classes are not those of its prompt; fit it again")
         prefix = render_prefix(task, demonstrations)
         return cls(table["model"], table["revision"], prompt["scoring"], task, prefix)
 
@@ -371,7 +373,7 @@ class Classifier(AbstractContextManager["Classifier"]):
         Returns
         -------
         probs : float64 array [M, N]
-            Class probabilities.
+            Class probabilities, in the order of the classes of the scheme.
         reasons : dict of int to str
             Why rows could not be scored.
 
@@ -399,7 +401,9 @@ class Classifier(AbstractContextManager["Classifier"]):
         if "votes" in self.scorer.settings and done.any():
             found[done] = ProbabilityTable.from_counts(found[done], None).probs
         probs = np.full((len(rows), by.task.n_classes), np.nan)
-        probs[places] = normalised(found)
+        # The scheme may have the classes in another order.
+        order = [by.task.classes.index(name) for name in self.scheme.classes]
+        probs[places] = normalised(found)[:, order]
         return probs, dict(sorted(reasons.items()))
 
     def predict_proba(self, texts: Iterable[Text]) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ from dcs.selection.preference import (
     Prefer,
     Preference,
     conservative_first,
+    in_points,
     pareto_front,
     proven,
     select,
@@ -79,28 +80,28 @@ class FittedScheme:
         removed = 100.0 * (self.plain.lasting_cobias - point.lasting_cobias)
         text = (
             f"With {level}, accuracy on new rows of the same distribution is at most "
-            f"{margin:.2g} points below uncorrected"
+            f"{in_points(margin)} points below uncorrected"
         )
-        if rule.margin is not None or margin > rule.rate * removed:
+        if rule.margin is not None or not math.isclose(margin, rule.rate * removed):
             return f"{text}."
         return f"{text}, {rule.rate:g} of the {removed:.1f} points of COBias that are removed."
 
     def _unshown(self, level: str) -> str:
-        rule = self.preference
-        first = next(iter(conservative_first(self.points[:-1])), None)
-        shown = proven(self.points, rule)
-        if first is None or any(p.cobias < self.plain.cobias for p in shown):
+        rule, shown = self.preference, proven(self.points, self.preference)
+        fairer = [p for p in self.points if p.cobias < self.plain.cobias]
+        first = next(iter(conservative_first(fairer)), None) if fairer else None
+        if first is None or any(point in shown for point in fairer):
             return "The probabilities stay as they are: no correction is estimated to be better."
         margin = rule.margin_of(first, self.plain)
         text = (
             "The probabilities stay as they are: these rows do not show with "
-            f"{level} that a correction costs at most {margin:.2g} points of accuracy"
+            f"{level} that a correction costs at most {in_points(margin)} points of accuracy"
         )
-        needed = first.test(margin / 100.0, rule.confidence).rows_needed
+        test = rule.test(first, self.plain)
         # Where the estimate itself is a loss, more rows would confirm it.
-        if needed is None or first.change.gained < first.change.lost:
+        if test.rows_needed is None or first.change.gained < first.change.lost:
             return f"{text}."
-        more = float(f"{max(1, needed - first.estimate.n_rows):.1g}")
+        more = float(f"{max(1, test.rows_needed - test.n_rows):.1g}")
         return f"{text}; about {more:,.0f} more labelled rows could."
 
     @property

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import METRICS, ClassificationMetrics
-from dcs.evaluation.uncertainty import compare_predictions, mcnemar_p, percent, sentence_of_chance
+from dcs.evaluation.uncertainty import (
+    compare_predictions,
+    design_effect,
+    mcnemar_p,
+    percent,
+    sentence_of_chance,
+)
 
 #: Significance level of the statements of the verdict.
 _SIGNIFICANT = 0.05
@@ -69,7 +75,7 @@ def verdict(
         else:
             unknown.append(f"the change of {about.title} {change}")
     chance = f"{' and '.join(unknown)} may be chance"
-    worse = worse_classes(labels, before, after, classes)
+    worse = worse_classes(labels, before, after, classes, groups=groups)
     if not shown and not worse:
         return f"Nothing is proven on {rows}: {chance}."
     parts = [*([" and ".join(shown)] if shown else []), *([chance] if unknown else [])]
@@ -82,6 +88,8 @@ def worse_classes(
     before: NDArray[np.int64],
     after: NDArray[np.int64],
     classes: Sequence[str],
+    *,
+    groups: NDArray[np.int64] | None = None,
 ) -> list[str]:
     """Return the classes whose accuracy falls significantly, with both accuracies.
 
@@ -93,12 +101,15 @@ def worse_classes(
         True classes, and two sets of predictions.
     classes : sequence of str
         Class names.
+    groups : array of int, shape [M], optional
+        Group of copies of every row, which count once.
     """
     found = []
     for index, name in enumerate(classes):
         own = labels == index
         first, second = before[own] == index, after[own] == index
         gained, lost = int((second & ~first).sum()), int((first & ~second).sum())
-        if lost > gained and mcnemar_p(gained, lost) * len(classes) < _SIGNIFICANT:
+        effect = 1.0 if groups is None else design_effect(groups[own], first != second)
+        if lost > gained and mcnemar_p(gained, lost, effect=effect) * len(classes) < _SIGNIFICANT:
             found.append(f"{name} ({percent(first.mean())} to {percent(second.mean())})")
     return found

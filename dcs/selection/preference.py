@@ -267,6 +267,16 @@ class Preference:
         removed = 100.0 * (plain.lasting_cobias - point.lasting_cobias)
         return min(max(self.rate * removed, LEAST_MARGIN), MOST_MARGIN)
 
+    def test(self, point: FrontPoint, plain: FrontPoint) -> NonInferiority:
+        """Return the test of a point of the front at its margin; see :func:`proven`."""
+        level = _SEQUENCE_SHARE * (1.0 - self.confidence)
+        return point.test(self.margin_of(point, plain) / 100.0, 1.0 - level)
+
+
+def in_points(margin: float) -> str:
+    """Format a margin with two digits, rounded up: less than it has not been tested."""
+    return f"{math.ceil(100.0 * margin - 1e-6) / 100.0:g}"
+
 
 def conservative_first(points: Sequence[FrontPoint]) -> list[FrontPoint]:
     """Return the Pareto-optimal points and the reference, those that change least first."""
@@ -294,17 +304,12 @@ def proven(points: Sequence[FrontPoint], preference: Preference) -> list[FrontPo
         Margin and confidence.
     """
     *corrected, plain = points
-    level = 1.0 - preference.confidence
-
-    def passes(point: FrontPoint) -> bool:
-        margin = preference.margin_of(point, plain) / 100.0
-        return point.test(margin, 1.0 - _SEQUENCE_SHARE * level).passed
-
-    found = list(takewhile(passes, conservative_first(corrected)))
+    tested = conservative_first(corrected)
+    found = list(takewhile(lambda point: preference.test(point, plain).passed, tested))
     if any(point.cobias < plain.cobias for point in found):
         return found
     way = sorted((p for p in corrected if p.path is not None), key=lambda p: p.path or 0.0)
-    confidence = 1.0 - (1.0 - _SEQUENCE_SHARE) * level
+    confidence = 1.0 - (1.0 - _SEQUENCE_SHARE) * (1.0 - preference.confidence)
 
     def is_safe(point: FrontPoint) -> bool:
         margin = preference.margin_of(point, plain) / 100.0

@@ -62,6 +62,14 @@ def test_the_p_value_of_two_shares_is_that_of_their_difference() -> None:
         ps.append(found.p)
 
 
+def test_copies_count_once() -> None:
+    reference = describe_rows(*rows(2000, BASE, seed=0))
+    probs, predictions = rows(100, BASE, seed=1)
+    thrice = [each.repeat(3, axis=0) for each in (probs, predictions, np.arange(100))]
+    assert compare_rows(reference, *thrice) == compare_rows(reference, probs, predictions)
+    assert describe_rows(*thrice)["rows"] == 100
+
+
 def test_constant_rows_and_rare_classes_are_no_alarm() -> None:
     reference = describe_rows(np.tile([0.5, 0.5], (50, 1)), np.zeros(50, int))
     assert compare_rows(reference, np.tile([0.5, 0.5], (9, 1)), np.zeros(9, int)).p == 1.0

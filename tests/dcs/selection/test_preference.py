@@ -186,9 +186,16 @@ def test_rows_that_prove_nothing_leave_the_probabilities_and_say_what_is_missing
     fair = _point(0.671, 0.39, 150)
     kept = FittedScheme((fair, _PLAIN), Preference())
     assert kept.chosen is _PLAIN
-    needed = fair.test(0.005, 0.95).rows_needed
+    needed = fair.test(0.005, 0.96).rows_needed
     assert needed is not None
     more = float(f"{needed - _ROWS:.1g}")
+    # Copies are no rows.
+    twice = replace(fair, change=replace(fair.change, effect=2.0))
+    further = FittedScheme((twice, _PLAIN), Preference()).guarantee
+    assert f"about {float(f'{needed - _ROWS / 2:.1g}'):,.0f} more labelled rows" in further
+    # What is proven to cost nothing may be no fairer.
+    unfair = FittedScheme((_point(0.67, _PLAIN.cobias + 0.1, 1), _PLAIN), Preference())
+    assert "no correction" in unfair.guarantee
     assert f"about {more:,.0f} more labelled rows" in kept.guarantee
     # More rows would confirm a loss.
     lossy = FittedScheme((_point(0.669, 0.39, 150), _PLAIN), Preference())

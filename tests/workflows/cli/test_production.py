@@ -102,6 +102,15 @@ def test_new_texts_are_labelled_as_the_tables_were(
     biases = json.loads(done("export", scheme.parent, "--model", "tiny_lm").out)["logit_bias"]
     tokens = first_tokens([*WORDS.values()], model="tiny_lm")
     assert [*biases] == [str(token) for own in tokens for token in own]
+    # Of classes in another order, those that the names say.
+    (place,) = folder.glob("runs/tables/*")
+    order = ("--read", "classes=happy,neutral,unhappy")
+    done("tune", place, "--method", "batch", *order, *UNDRAWN, "-o", "turned")
+    turned = Path("turned", f"{place.name}-batch", "scheme.json")
+    with dcs.Classifier.load(turned, store="dcs-runs/shards") as classifier:
+        assert classifier.predict(pd.DataFrame(texts).drop(index=3)) == wanted
+    again = json.loads(done("export", turned, "--model", "tiny_lm").out)["logit_bias"]
+    assert again == pytest.approx(biases, abs=1e-3)
     refused("apply", scheme, "new-predicted.csv", "-o", "again.csv", says=["'corrected:unhappy'"])
     found.drop(columns=[f"corrected:{name}" for name in WORDS]).to_csv("probs.csv", index=False)
     assert "39 rows" in done("apply", scheme, "probs.csv", "-o", "again.csv").out

@@ -127,11 +127,12 @@ def check(
         percent,
         sentence_of_chance,
     )
+    from dcs.selection.preference import in_points
 
     correction, rows, reference, held_out = _opened(scheme, file, read)
     probs = rows.probs
     before, after = probs.argmax(axis=1), correction.predict(probs)
-    shift, n = compare_rows(reference, probs, after), len(correction.classes)
+    shift, n = compare_rows(reference, probs, after, rows.copies), len(correction.classes)
     then, now = np.array(reference["means"]), describe_rows(probs, after)["means"]
     table = new_table("% of rows ", "probability: fit", "now", "predicted: fit", "now")
     for k in sorted(np.argsort(-np.abs(now - then)[n : 2 * n])[:_LISTED]):
@@ -170,7 +171,9 @@ def check(
         console.print("no accuracy was promised; schemes of --prefer no-harm that correct do so")
     else:
         verdict = "is kept" if kept else "is broken" if broken else "is neither shown nor refuted"
-        console.print(f"the promise of at most {margin:.2g} points below uncorrected {verdict}")
+        console.print(
+            f"the promise of at most {in_points(margin)} points below uncorrected {verdict}"
+        )
         total = float(np.sum(held_out["confusion"]))
         test = NonInferiority(held_out["gained"], held_out["lost"], total, margin / 100)
         if not (kept or broken) and (needed := test.rows_needed) is not None:
@@ -205,18 +208,19 @@ def shares(
     Example: `dcs shares dcs-runs/mood-dcs/scheme.json labels.csv`
     """
     from dcs.evaluation.quantification import class_shares
-    from dcs.evaluation.uncertainty import percent
+    from dcs.evaluation.uncertainty import design_effect, percent
 
     correction, rows, _, held_out = _opened(scheme, file, read)
-    confusion = held_out["confusion"]
+    confusion = np.array(held_out["confusion"])
     counts = np.bincount(correction.predict(rows.probs), minlength=len(correction.classes))
-    found = class_shares(confusion, counts, classes=correction.classes, method=method)
+    errors, seen = confusion / held_out.get("effect", 1.0), counts / design_effect(rows.copies)
+    found = class_shares(errors, seen, classes=correction.classes, method=method)
     table = new_table("class ", "predicted", "share [95 % interval]")
     for name, count, each in zip(correction.classes, counts, found, strict=True):
         interval = percent(each.estimate, interval=(each.low, each.high))
         table.add_row(name, percent(count / counts.sum()), interval)
     console.print(table)
-    console.print(f"% of {counts.sum()} rows; errors from {np.sum(confusion)} held-out rows")
+    console.print(f"% of {counts.sum()} rows; errors from {confusion.sum()} held-out rows")
 
 
 def _opened(
@@ -271,9 +275,13 @@ def export(
         raise SchemeError(f"{scheme}: {error}; {_best_offsets(scheme)}") from None
     if np.ptp(offsets) < _LEAST_OFFSET:
         raise SchemeError(f"{scheme}: all offsets are equal, and would change nothing")
-    words = loaded.classes
-    if prompt := loaded.provenance.get("table", {}).get("prompt"):
-        words = described_task(prompt["task"], source=f"{scheme}: prompt").label_words
+    words = dict(zip(loaded.classes, loaded.classes, strict=True))
+    table = loaded.provenance.get("table", {})
+    if loaded.inputs:
+        table = loaded.provenance.get("tables", {}).get(loaded.inputs[0], {})
+    if prompt := table.get("prompt"):
+        task = described_task(prompt["task"], source=f"{scheme}: prompt")
+        words |= zip(task.classes, task.label_words, strict=True)
     if sum(each is not None for each in (model, encoding, tokens)) > 1:
         raise ConfigError("--model, --encoding, --tokens: give one of them")
     if tokens is not None:
@@ -282,7 +290,9 @@ def export(
         typer.echo(json.dumps({"offsets": dict(zip(loaded.classes, offsets, strict=True))}))
         return
     else:
-        ids = first_tokens(words, model=model, encoding=encoding)
+        ids = first_tokens(
+            [words[name] for name in loaded.classes], model=model, encoding=encoding
+        )
     biases: dict[str, float] = {}
     for name, own, offset in zip(loaded.classes, ids, offsets.tolist(), strict=True):
         for token in dict.fromkeys(map(str, own)):

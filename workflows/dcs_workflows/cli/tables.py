@@ -304,9 +304,12 @@ def pick(
     fitted, held_out = (dcs.ProbabilityTable.read(f) if f.exists() else None for f in files)
     # Schemes of several tables have no reference.
     if "reference" in provenance:
-        provenance["held_out"] = evidence(picked, *predictions(held_out, new), len(new.classes))
-        reference = fitted and describe_rows(fitted.probs, new.predict(fitted.probs))
-        provenance["reference"] = reference
+        found = evidence(picked, *predictions(held_out, new), len(new.classes))
+        effect = provenance["held_out"].get("effect", 1.0)
+        provenance["held_out"] = {**found, "effect": effect}
+        provenance["reference"] = fitted and describe_rows(
+            fitted.probs, new.predict(fitted.probs), fitted.copies
+        )
     if picked.preference != before.preference:
         # dcs tune does not overwrite it.
         provenance["picked"] = True
@@ -513,7 +516,9 @@ def write_corrected(
         atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in each))
     else:
         # A spreadsheet would run a class named =1+1 as a formula.
-        frame[predicted] = frame[predicted].str.replace(r"^(?=[=+@\t\r]|-(?!\d))", "'", regex=True)
+        frame[predicted] = frame[predicted].str.replace(
+            r"^(?=[=@\t\r]|[+-](?!\d))", "'", regex=True
+        )
         separator = "\t" if path.suffix == ".tsv" else reading.separator or ","
         text = frame.to_csv(index=False, sep=separator, decimal=reading.decimal or ".")
         if str(path) == "-":

@@ -63,10 +63,12 @@ def compute_cell(cell: Cell, tables: Mapping[str, Rows], *, setup: Setup) -> Cel
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
     judged = predictions(test, scheme)
-    kept = {"held_out": evidence(fitted.front, *judged, test.n_classes)}
+    effect = design_effect(optimization.copies)
+    kept = {"held_out": {**evidence(fitted.front, *judged, test.n_classes), "effect": effect}}
     if isinstance(optimization, ProbabilityTable):
         # Of all rows, since those with labels may be few, or chosen.
-        kept["reference"] = describe_rows(optimization.probs, scheme.predict(optimization.probs))
+        predicted = scheme.predict(optimization.probs)
+        kept["reference"] = describe_rows(optimization.probs, predicted, optimization.copies)
     scheme = _add_provenance(scheme, cell, optimization, **kept)
     metrics, class_accuracies = _score(*judged, test)
     metrics |= fitted.metrics
