@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from dcs.errors import DCSError, check_choice, escaped, one_line, reason, show
 
@@ -304,7 +311,10 @@ def _refuse_deep_yaml(text: str) -> None:
 
 
 class _UniqueKeyLoader(yaml.CSafeLoader):
-    """YAML loader that refuses duplicate keys, of which PyYAML silently uses the last."""
+    """YAML loader that refuses duplicate keys, of which PyYAML silently uses the last.
+
+    Refused, too, are 010 and 1:30, which YAML 1.1 reads as 8 and 90.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         seen = set()
@@ -315,6 +325,15 @@ class _UniqueKeyLoader(yaml.CSafeLoader):
                     raise yaml.MarkedYAMLError(problem=fault, problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def construct_number(self, node: yaml.ScalarNode) -> int:
+        if re.fullmatch(r"[+-]?0[0-9_]+|.*:.*", node.value):
+            fault = f"{show(node.value)} is {self.construct_yaml_int(node)}; quote or rewrite it"
+            raise yaml.MarkedYAMLError(problem=fault, problem_mark=node.start_mark)
+        return int(self.construct_yaml_int(node))
+
+
+_UniqueKeyLoader.add_constructor("tag:yaml.org,2002:int", _UniqueKeyLoader.construct_number)
 
 
 class Strict(BaseModel):
@@ -328,6 +347,16 @@ class Strict(BaseModel):
         for key in values if isinstance(values, dict) else ():
             check_choice("unknown key", key, sorted(cls.model_fields))
         return values
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_booleans(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse what YAML reads as a boolean, such as no, in the place of a number."""
+        allowed = str(cls.model_fields[str(info.field_name)].annotation)
+        several = value if isinstance(value, list) else [value]
+        if any(isinstance(each, bool) for each in several) and not re.search("bool|Any", allowed):
+            raise ValueError("is true or false, as yes, no, on and off are in YAML; give a value")
+        return value
 
 
 def validated(model: type[_Model], values: Any, *, source: str, error: type[DCSError]) -> _Model:

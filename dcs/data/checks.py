@@ -524,9 +524,10 @@ def doubts_about(
 def are_predictions(
     labels: NDArray[np.int64], probs: NDArray[np.float64], fewest: int = TELLING
 ) -> bool:
-    """Whether enough labels are known, and all name the most probable class of their rows."""
+    """Whether enough labels are known, and all name a most probable class of their rows."""
     known = labels >= 0
-    return bool(known.sum() >= fewest and (labels == probs.argmax(axis=1))[known].all())
+    own, most = probs[known, labels[known]], probs[known].max(axis=1, initial=0.0)
+    return bool(known.sum() >= fewest and (own == most).all())
 
 
 def _as_array(values: ArrayLike, source: str) -> NDArray[Any]:

@@ -194,12 +194,12 @@ class _Finder:
         rest = [n for n in self.names if n not in columns and not names_predictions(n)]
         naming = [n for n in rest if name_classes(cells_in(self.frame[n]), classes)]
         named = [n for n in rest if is_label(n) or names_truth(n)]
-        best = self.matrix(columns)
-        top = np.where(np.isnan(best), -np.inf, best).argmax(axis=1)
+        best = np.nan_to_num(self.matrix(columns), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        top, tops = best.argmax(axis=1), best == best.max(axis=1, keepdims=True)
         own = [] if label is None else [label]
         cells = {n: comparables(cells_in(self.frame[n])) for n in {*own, *naming, *named}}
         followed = later and label == self.known.label
-        if followed and not same_as_top(cells[own[0]], top, classes):
+        if followed and not same_as_top(cells[own[0]], tops, classes):
             return label
         known = {*map(comparable, classes), *range(len(classes) + 1)}
         if later and not followed and known.isdisjoint(cells[own[0]]):
@@ -207,14 +207,15 @@ class _Finder:
         if label is not None and label not in naming:
             # Names beside numbers say which class each number is.
             label = next((n for n in naming if _are_codes(cells[label], cells[n])), label)
-        found = naming if label is None else [label]
+        # Other numbers may be those of something else.
+        found = naming if label is None else [label, *([] if label in naming else naming)]
         numbers = [n for n in named if are_positions(cells[n], top, len(classes))]
         numbers = [n for n in numbers if not any(_are_codes(cells[n], cells[o]) for o in found)]
         found += [n for n in named if n not in found and n in (*naming, *numbers)]
         unlike = {
             tuple(cells[name]): name
             for name in reversed(found)
-            if not same_as_top(cells[name], top, classes)
+            if not same_as_top(cells[name], tops, classes)
         }
         rest = [name for name in self.names if name not in columns]
         for group in () if found else spellings(rest, classes):
@@ -258,9 +259,14 @@ class _Finder:
         for name in sorted({*named} - others, key=lambda name: (name.lower() != "id", name)):
             cells = self.frame[name]
             whole = cells.map(lambda cell: isinstance(cell, str | int) and cell != "").all()
-            if whole and cells.map(str).is_unique:
+            if whole and cells.map(str).is_unique and not self._has_fractions(name):
                 return name
         return None
+
+    def _has_fractions(self, name: str) -> bool:
+        """Whether a column has numbers as ids have none: a class may be called so."""
+        number = self.number(name)
+        return number.plausible and bool((np.nan_to_num(number.values) % 1.0 > 0.0).any())
 
     def class_columns(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the class columns, and the classes."""
@@ -333,7 +339,7 @@ class _Finder:
     def _guessed(self, label: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return class columns that the labels name, or that are a distribution."""
         numeric = [n for n in self.names if n != label and self.number(n).plausible]
-        numeric = [n for n in numeric if not is_id(n)]
+        numeric = [n for n in numeric if not is_id(n) or self._has_fractions(n)]
         by_label = {} if label is None else self._named_by(label, numeric)
         guesses = [name for name in self.names if names_predictions(name)]
         by_guess: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -363,7 +369,8 @@ class _Finder:
                     self._refuse_additional(own)
                 return own, names or tuple(classes_of(own))
         if by_label:
-            return [*by_label.items()][-1]
+            own = self._only([*by_label])
+            return own, by_label[own]
         question = "no columns are class probabilities, or named by the labels; which are they"
         key = (
             "columns=A,B,... or columns=prob_*; or, if cells are answers, classes=A,B,..., with "
@@ -426,7 +433,8 @@ class _Finder:
         if "?" not in marks:
             return
         mark: Mark = "," if "," in marks else "."
-        if marks & {",", "."} == {",", "."} or ("," not in marks and self.given.separator == ";"):
+        doubtful = self.given.separator == ";" or (np.nan_to_num(self.matrix(columns)) < 0.0).any()
+        if marks & {",", "."} == {",", "."} or ("," not in marks and doubtful):
             question = "commas can be decimal marks, or separate thousands; which are they"
             raise self._ask(question, "decimal=, or --read decimal=.", columns)
         for name in columns:
@@ -502,12 +510,14 @@ def marks_one(rows: Iterable[Iterable[Any]]) -> bool:
     return all(row.count(1) == 1 and row.count(0) == len(row) - 1 for row in several)
 
 
-def same_as_top(cells: Sequence[Hashable], top: NDArray[np.int64], classes: Sequence[str]) -> bool:
-    """Whether comparable labels of enough rows all are the most probable class of their rows."""
-    names = [comparable(name) for name in classes]
-    known = [(cell, k) for cell, k in zip(cells, top.tolist(), strict=True) if cell != ""]
-    return len(known) >= TELLING and (
-        all(cell == names[k] for cell, k in known) or all(cell == k for cell, k in known)
+def same_as_top(
+    cells: Sequence[Hashable], tops: NDArray[np.bool_], classes: Sequence[str]
+) -> bool:
+    """Whether comparable labels of enough rows all are a most probable class of their rows."""
+    known = [(cell, own) for cell, own in zip(cells, tops.tolist(), strict=True) if cell != ""]
+    ways: list[list[Hashable]] = [[comparable(name) for name in classes], [*range(len(classes))]]
+    return len(known) >= TELLING and any(
+        all(cell in names and own[names.index(cell)] for cell, own in known) for names in ways
     )
 
 

@@ -41,6 +41,8 @@ names_truth: Final = _matches(
     r"(.*[ _.-])?(true|truth|gold|human|manual|expert|expected|ideal|reference|annot\w*"
     r"|clean(ed)?|corrected|adjudicated|revised|verified)"
     r"([ _.-].*)?"
+    r"|(final|new|fixed|resolved|agreed|consensus|majority)[ _.-]?(label|class|answer|category)"
+    r"|relabel\w*|label[ _.-]?v?\d+"
 )
 
 _NUMBERED: Final = re.compile(r"(.*?)(\d{1,6})")

@@ -242,9 +242,12 @@ def _in_columns(
     frame: pd.DataFrame, given: Reading, known: Reading | None, source: str
 ) -> tuple[pd.DataFrame, Reading, str]:
     """Return a frame with a column per class, what its form tells, and the name of the form."""
-    earlier = {} if known is None else known.model_dump(include={"classes", "label", "filter"})
-    if earlier.get("label") not in frame:
-        earlier.pop("label", None)
+    earlier = (
+        {} if known is None else known.model_dump(include={"classes", "label", "id", "filter"})
+    )
+    for name in ("label", "id"):
+        if earlier.get(name) not in frame:
+            earlier.pop(name, None)
     hint = Reading(**{**earlier, **given.model_dump(exclude_none=True)})
     # The labels of earlier rows do not say what is one here, nor can their order without names.
     hints = {CLASSIFY: hint.model_copy(update={"label": given.label})}

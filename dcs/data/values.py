@@ -23,6 +23,9 @@ Values: TypeAlias = Literal[
 #: Largest distance between the sum of a row and 1, per class, that rounding explains.
 ROUNDING: Final = 0.005
 
+#: Such a distance that needs no explanation.
+_FREE: Final = 0.05
+
 #: Marks of a decimal, or "?" where commas may be decimal marks or separate thousands.
 Mark: TypeAlias = Literal["", ".", ",", "?"]
 
@@ -89,22 +92,35 @@ def _mark_of(commas: pd.Series[Any], others: pd.Series[Any]) -> Mark:
 def likeliest(fits: Mapping[Values, NDArray[np.bool_]]) -> tuple[Values, float]:
     """Return the kind of values that most rows are, and their share."""
     kind = max(fits, key=lambda each: fits[each].mean())
+    if kind == "votes" and fits["percent"].mean() >= 0.5:
+        kind = "percent"  # of which some rows do not add up
     return kind, float(fits[kind].mean())
 
 
 _BASES: Final[dict[Values, float]] = {"log-probabilities": np.e, "log2": 2.0, "log10": 10.0}
 
 
+def _last_digit(numbers: NDArray[np.float64]) -> float:
+    """Return half of the last digit of rounded numbers, 0 for others."""
+    known = numbers[np.abs(numbers) <= 100.0]
+    halves = (
+        0.5 * 10.0**-d for d in (2, 3, 4) if np.abs(known - known.round(d)).max(initial=0.0) < 1e-9
+    )
+    return next(halves, 0.0)
+
+
 def fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
     """Return which rows are a distribution, by kind of values; empty cells are zeros."""
-    tolerance = ROUNDING * numbers.shape[1]
+    # Of many classes, as much as the digits explain.
+    most = [max(_FREE, _last_digit(numbers / unit) * numbers.shape[1]) for unit in (1.0, 100.0)]
+    tolerance, of_percent = (min(ROUNDING * numbers.shape[1], each) for each in most)
     filled = np.nan_to_num(numbers, nan=0.0, posinf=np.inf, neginf=-np.inf)
     logs = np.nan_to_num(numbers, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
-        positive, sums = (filled >= 0.0).all(axis=1), filled.sum(axis=1)
+        positive, sums = (filled >= -1e-9).all(axis=1), filled.sum(axis=1)
         found: dict[Values, NDArray[np.bool_]] = {
             "probabilities": positive & (np.abs(sums - 1.0) <= tolerance),
-            "percent": positive & (np.abs(sums - 100.0) <= 100.0 * tolerance),
+            "percent": positive & (np.abs(sums - 100.0) <= 100.0 * of_percent),
         }
         negative = (logs <= 1e-6).all(axis=1)
         for kind, base in _BASES.items():
@@ -129,7 +145,7 @@ def to_shares(numbers: NDArray[np.float64], kind: Values) -> NDArray[np.float64]
     if kind == "votes":
         return smoothed(np.nan_to_num(numbers))
     if kind not in (*_BASES, "logits"):
-        filled = np.nan_to_num(numbers, nan=0.0)
+        filled = np.maximum(np.nan_to_num(numbers, nan=0.0), 0.0)
         # Scale by the maximum first: sums of very large values overflow.
         filled = filled / (1.0 if kind == "probabilities" else filled.max(axis=1, keepdims=True))
         total = filled.sum(axis=1, keepdims=True)

@@ -71,8 +71,9 @@ def test_yaml_holds_plain_values(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "f", error=ConfigError) == {"a": [1, 2.5, "ä"], "b": {"c": None}}
 
 
-def test_what_could_make_a_small_file_large(tmp_path: Path) -> None:
-    for text, name in (("a: &a {x: 1}\nb: *a\n", "alias \\*a"), ("[" * 200, "nested")):
+def test_what_yaml_reads_as_something_else_or_as_very_large(tmp_path: Path) -> None:
+    numbers = (("a: 010", "'010' is 8"), ("a: 1:30", "is 90"))
+    for text, name in (("a: &a {x: 1}\nb: *a\n", "alias \\*a"), ("[" * 200, "nested"), *numbers):
         (tmp_path / "f").write_text(text)
         with pytest.raises(ConfigError, match=name):
             read_yaml(tmp_path / "f", error=ConfigError)

@@ -24,6 +24,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from dcs.data.columns import Reading
+from dcs.data.files import SUFFIXES
 from dcs.data.reader import open_sources, refuse_other_texts, source_files, texts_by_id
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
@@ -457,7 +458,8 @@ def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
 
 def source_name(path: Path) -> str:
     """Return the name of a folder (even if given as ``.``), or of a file without suffix."""
-    return Path(os.path.abspath(path)).name if path.is_dir() else path.stem
+    plain = path.with_suffix("") if Path(path.stem).suffix in SUFFIXES else path
+    return Path(os.path.abspath(path)).name if path.is_dir() else plain.stem
 
 
 def _expand_sources(
@@ -499,10 +501,13 @@ def _matching(choice: str) -> dict[str, dict[str, str]]:
     fields = dict.fromkeys(_FIELD.findall(pattern))
     if Path(pattern).exists() or not (fields or glob.has_magic(pattern)):
         return {pattern: {}}
-    form = _form(pattern)
+    form = _form(pattern.replace("**/", "*"))
     folder = os.path.dirname(re.split(r"[{*?[]", pattern)[0])
     common = {"name": source_name(Path(folder))} if fields else {}
-    found = {path: re.match(form, path) for path in sorted(glob.glob(_FIELD.sub("*", pattern)))}
+    found = {
+        path: re.match(form, path)
+        for path in sorted(glob.glob(_FIELD.sub("*", pattern), recursive=True))
+    }
     matching = {path: common | each.groupdict() for path, each in found.items() if each}
     if not matching:
         raise ConfigError(

@@ -25,7 +25,7 @@ from dcs.data.answers import parse_vote
 from dcs.data.checks import Named
 from dcs.data.columns import PREFIX, Reading, cells_in, has_class_columns, marks_one, name_classes
 from dcs.data.labels import EMPTY, TELLING, as_text, comparable, hashable
-from dcs.data.names import is_id, is_label, names_predictions, numbered
+from dcs.data.names import is_id, is_label, names_predictions, names_truth, numbered
 from dcs.data.values import fitting, to_number
 from dcs.errors import TableError, quoted, show
 
@@ -471,6 +471,11 @@ def _single_rows(
     frame: pd.DataFrame, given: Reading, columns: tuple[str, str | None, str | None]
 ) -> FormRows:
     score, guess, label = columns
+    if guess == "label" and label and not (names_truth(label) or label in ("target", "y_true")):
+        raise TableError(
+            f"{show(label)} can be the prediction and 'label' the truth, or the reverse; name the "
+            "prediction predicted"
+        )
     values, classes = to_number(frame[score]).values, _classes(frame, given, guess, label)
     wrong = ~((values >= 0.0) & (values <= 1.0))
     Named(score).refuse(wrong, frame[score].tolist(), "must be a probability")
@@ -539,13 +544,22 @@ def _ways(classes: tuple[str, ...]) -> str:
     return f"{name}: --read classes={first} or classes={second}"
 
 
+#: What is said of the class that is not the one of a column's name.
+_NEGATIVE: Final = re.compile(r"(\w+[ _-])?0|neg(ative)?|no|false|no[nt]?[ _-].+", re.I)
+
+
 def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
     """Return which class a column is the probability of."""
     keys = [*map(comparable, classes)]
     found = [pattern.fullmatch(score) for pattern in (_BEFORE, _AFTER)]
     named = {keys.index(name) for m in found if m and (name := comparable(m[1])) in keys}
+    other = any(m and _NEGATIVE.fullmatch(m[1]) for m in found)
     # The classes of earlier rows are given too, so that the name of the column goes first.
-    if len(named) != 1 and (given.classes or (not named and keys in ([0, 1], [-1, 1]))):
+    if (
+        len(named) != 1
+        and not other
+        and (given.classes or (not named and keys in ([0, 1], [-1, 1])))
+    ):
         return 1
     if len(named) != 1:
         raise TableError(

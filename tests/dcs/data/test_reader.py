@@ -150,6 +150,17 @@ def spoilt(**changes: Any) -> pd.DataFrame:
         (columns().assign(actual=GOLD[::-1], expected=LABELS), "label=COLUMN"),
         (columns().assign(label=GOLD[::-1], gold=LABELS + 1), "label=COLUMN"),
         (columns().assign(label=GOLD[::-1], clean_label=GOLD), "label=COLUMN"),
+        (columns().assign(label=GOLD[::-1], final_label=GOLD), "label=COLUMN"),
+        (columns().assign(category=[0, 1, 2] * 40, queue=GOLD), "label=COLUMN"),
+        (columns(rounded(2)).assign(label=TOP), "label=label"),
+        (columns(comma("{:.3f}", LOGS - 20)).assign(label=GOLD), "decimal="),
+        (
+            columns(4 * LOGS, "z_{}").assign(label=[{"Access": None}.get(g, g) for g in GOLD]),
+            "z_A",
+        ),
+        (pd.DataFrame({"p_class_0": HALF, "y": LABELS % 2}), "classes=0,1"),
+        (pd.DataFrame({"answer": LABELS % 2, "score": HALF, "label": LABELS // 3}), "prediction"),
+        (columns(np.vstack([VOTES[1:] * 10, [9, 3, 1, 0, 0]])).assign(label=GOLD), "row 119"),
         (columns().assign(old=TOP), "label=old"),
         (columns().assign(gpt4=GOLD), "label=gpt4"),
         (columns(form="p_{}", classes=range(5)).assign(fold=LABELS[::-1]), "label=fold"),
@@ -308,6 +319,8 @@ def test_a_rare_class_without_a_labelled_row_is_one() -> None:
     gold = [CLASSES[k] if k != 3 else None for k in LABELS]
     for form in (rows, rows.set_axis(CLASSES, axis=1), np.log(rows)):
         assert read_table(form.assign(label=gold)).classes == tuple(CLASSES)
+    called = rows.rename(columns={f"p_{CLASSES[3]}": "p_id"}).assign(label=gold)
+    assert "id" in read_table(called).classes
 
 
 def test_a_letter_is_the_same_however_it_is_encoded() -> None:

@@ -28,6 +28,20 @@ def _line(table: ResultTable, **where: str) -> dict[str, str]:
     return found
 
 
+def test_sweeps_are_compared_in_settings_that_both_have() -> None:
+    partly = paper_cells(tasks=("a",), methods=("dcs",), seeds=(0, 1), objective="err")
+    low = {"test/accuracy": 0.1, "test/cobias": 0.4}
+    worse = [replace(cell, key=f"x{cell.key}", metrics=low) for cell in partly]
+    full = paper_cells(tasks=("a",), methods=("dcs",), seeds=(0, 1))
+    for first, second in ((full + worse, worse), (worse, full + worse)):
+        compared = tables.compare_sweeps(Cells.of(first), Cells.of(second))
+        (row,) = compared.frame.to_dict("records")
+        assert row["accuracy_change"] == 0.0 and row["cells"] == 2
+    # A method without cells of the main settings is shown in its own.
+    other = paper_cells(tasks=("a",), methods=("dnip",), objective="err")
+    assert "dnip with objective err" in tables.main_results(Cells.of(full + partly + other)).about
+
+
 def test_main_results_have_mean_and_deviation_over_seeds() -> None:
     cells = paper_cells(tasks=("a",), seeds=(0, 1))
     cells += paper_cells(tasks=("b",), methods=("icl",), seeds=(2,))

@@ -97,7 +97,7 @@ class Axis:
 
 
 def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
-    """Return the settings that vary for one model, task, shots, seed and method, objective first.
+    """Return the settings that vary for one model, task, shots and method, objective first.
 
     Properties of the table, such as its digest, are not settings.
     """
@@ -105,7 +105,7 @@ def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
     seen: defaultdict[tuple[Any, ...], set[Any]] = defaultdict(set)
     for method, own, record in cells:
         for name, value in own.items():
-            seen[name, method, record.identity.get("seed"), *_get_group(record)].add(value)
+            seen[name, method, *_get_group(record)].add(value)
     methods: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for (name, method, *_), values in seen.items():
         if len(values) > 1:
@@ -165,6 +165,20 @@ def varying(records: Iterable[CellRecord], axis: Axis) -> list[CellRecord]:
         seed = record.identity.get("seed")
         groups[*_get_group(record), seed, frozenset(others)].append(record)
     return [each for own in groups.values() if len({*map(axis.value, own)}) > 1 for each in own]
+
+
+def comparable_cells(*sweeps: Sequence[CellRecord]) -> list[list[CellRecord]]:
+    """Return the cells of sweeps: of a source and method with the same settings in all, these."""
+    own: list[defaultdict[Any, set[Any]]] = [defaultdict(set) for _ in sweeps]
+    for found, records in zip(own, sweeps, strict=True):
+        for record in records:
+            found[_get_group(record)].add(frozenset(_get_settings(record).items()))
+
+    def is_common(record: CellRecord) -> bool:
+        both = set.intersection(*(found[_get_group(record)] for found in own))
+        return not both or frozenset(_get_settings(record).items()) in both
+
+    return [[*filter(is_common, records)] for records in sweeps]
 
 
 def objective_label(record: CellRecord) -> str | None:

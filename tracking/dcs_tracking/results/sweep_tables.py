@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import chance, compare_over_splits, percent
@@ -183,6 +181,9 @@ def main_results(cells: Cells) -> ResultTable:
     """
     tried = ", ".join(axis.words(axis.main) for axis in cells.axes)
     note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
+    lacking = ((c.who["method"], settings.setting(c, cells.axes)) for c in cells.main.records)
+    if others := sorted({f"{method} with {words}" for method, words in lacking if words}):
+        note += f" Where these are missing: {'; '.join(others)}."
     return _build_task_table(
         cells.main,
         name="main_results",
@@ -379,17 +380,19 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
     """
     import pandas as pd
 
-    by, plain = [*SOURCE, "method"], [f"uncorrected/test/{m}" for m in MEASURES]
-    wanted = [*by, "seed", *(f"test/{m}" for m in MEASURES), *plain]
-    frames = [sweep.main.judged[[*wanted, "rows", "test_rows"]] for sweep in (first, second)]
+    by, sweeps = [*SOURCE, "method"], settings.comparable_cells(first.records, second.records)
+    wanted = [*by, "seed", *(f"test/{m}" for m in MEASURES), "key", "rows", "test_rows"]
+    frames = [Cells.of(records).main.judged[wanted] for records in sweeps]
     for frame in frames:
         # Merged as text: a number of shots may be a number in one sweep and a text in the other.
         frame[[*by, "seed"]] = frame[[*by, "seed"]].map(text_of)
+        if frame.duplicated([*by, "seed"]).any():
+            raise InvalidInputError("a sweep has several cells of one source, seed and method")
     both = frames[0].merge(frames[1], on=[*by, "seed"], suffixes=("", "_second"))
     if both.empty:
         raise InvalidInputError("the sweeps have no cell of the same source, seed and method")
-    now = both[[f"{name}_second" for name in plain]].to_numpy()
-    others = int((~np.isclose(both[plain].to_numpy(), now, equal_nan=True)).any(axis=1).sum())
+    tables = {c.key: [*map(c.identity.get, schema.DIGESTS)] for own in sweeps for c in own}
+    others = sum(tables[a] != tables[b] for a, b in both[["key", "key_second"]].to_numpy())
     rows = []
     for where, group in groups_of(both, by):
         row: dict[Any, Any] = {**where, "cells": len(group)}
@@ -415,5 +418,6 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
         text=filled(text),
         words=tuple(by),
         about="p: corrected resampled t-test over three or more seeds (Nadeau and Bengio)."
-        + (f" The tables or test rows of {others} of {len(both)} cells differ." if others else ""),
+        + (f" The tables or test rows of {others} of {len(both)} cells differ." if others else "")
+        + f" Cells of one of the sweeps only: {sum(map(len, frames)) - 2 * len(both)}.",
     )

@@ -71,22 +71,26 @@ def report(
 
 
 def _pooled(sweeps: Iterable[str], runs: Path, tracking_uri: str | None) -> list[StoredCell]:
-    """Return the cells of sweeps, each once, unless their rows differ: these are no seeds."""
+    """Return the cells of sweeps, each once, unless rows of a source differ: they have no mean."""
     from dcs_tracking import queries
-    from dcs_tracking.schema import without_rows
+    from dcs_tracking.schema import DIGESTS
 
     found: dict[str, StoredCell] = {}
-    owners: dict[str, tuple[str, str]] = {}
+    owners: dict[str, tuple[str, str, list[Any]]] = {}
     for name in sweeps:
         for cell in options.recorded(queries.stored_cells, name, runs, tracking_uri):
-            key = cell.record.key
-            found[key] = cell
-            other, first = owners.setdefault(without_rows(cell.record.identity), (name, key))
-            if key != first:
+            record, who = cell.record, cell.record.who
+            # The same task may be in a file of another path.
+            found[json.dumps({**record.identity, **who}, sort_keys=True)] = cell
+            source = json.dumps({**who, "method": None})
+            rows = [record.identity.get(part) for part in DIGESTS]
+            other, first, known = owners.setdefault(source, (name, record.key, rows))
+            if rows != known:
                 raise ConfigError(
-                    f"{other} and {name}: cells {first[:8]} and {key[:8]} differ only in their "
-                    "rows, as by held_out or limit, so that they have no mean; report sweeps "
-                    f"alone, or delete a cell: dcs rm {first[:8]}"
+                    f"{other} and {name}: cells {first[:8]} and {record.key[:8]} are of one table "
+                    "by their names, and differ in its rows, as by held_out, limit or another "
+                    "file; report sweeps alone, rename a table, or delete a cell: "
+                    f"dcs rm {first[:8]}"
                 )
     return list(found.values())
 

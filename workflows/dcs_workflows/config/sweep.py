@@ -51,6 +51,9 @@ MAX_CELLS: Final = 100_000
 #: A number of optimization rows: fewer are not informative for more than a few classes.
 SizeChoice: TypeAlias = Annotated[int, Field(ge=10, strict=True)] | Literal["full"]
 
+#: Keys that sweeps of tables do not use.
+_OF_PROMPTS: Final = ("limit", "tasks", "models", "shots", "data", "scoring")
+
 #: Tuner settings that ``axes:`` may vary, those of the space, search and judge among them. The
 #: objective has the separate axis ``objectives``.
 _MODELS: Final[tuple[type[Strict], ...]] = (TunerSettings, *PARTS.values())
@@ -279,10 +282,12 @@ class SweepConfig(PromptsConfig, TuneConfig):
     def _is_consistent(self) -> SweepConfig:
         if not self.tasks and not self.tables:
             raise ValueError("tasks or tables is required")
-        if self.tables and self.limit is not None:
-            raise ValueError(
-                "limit is of texts to score; optimization_sizes limits rows of tables"
-            )
+        kinds = {"tables": ("held_out", "reading", "earlier"), "prompts": _OF_PROMPTS}
+        for name in kinds["prompts" if self.tables else "tables"]:
+            usual = type(self).model_fields[name].get_default(call_default_factory=True)
+            if getattr(self, name) != usual:
+                other, own = ("prompts", "tables") if self.tables else ("tables", "prompts")
+                raise ValueError(f"{name} is of sweeps of {other}, and this one is of {own}")
         cells = math.prod(map(len, self.axis_values.values()))
         if cells > MAX_CELLS:
             raise ValueError(f"{cells:,} cells; a sweep has at most {MAX_CELLS:,}, use several")
@@ -406,6 +411,8 @@ def load_config(
         raise ConfigError(
             f"{path}: expected a mapping of keys such as name, tasks, got {type(content).__name__}"
         )
+    if named.get("tables"):  # instead of the prompts of the file
+        content = {name: value for name, value in content.items() if name not in _OF_PROMPTS}
     return configured(SweepConfig, content, source=str(path), sets=sets, **named)
 
 
