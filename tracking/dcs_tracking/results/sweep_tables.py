@@ -181,9 +181,13 @@ def main_results(cells: Cells) -> ResultTable:
     """
     tried = ", ".join(axis.words(axis.main) for axis in cells.axes)
     note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
-    lacking = ((c.who["method"], settings.setting(c, cells.axes)) for c in cells.main.records)
-    if others := sorted({f"{method} with {words}" for method, words in lacking if words}):
-        note += f" Where these are missing: {'; '.join(others)}."
+    lacking = {
+        f"{cell.who['method']} with {axis.words(axis.value(cell))}"
+        for axis in cells.axes
+        for cell in cells.main.records
+        if settings.own_settings(cell, [axis.name]) and axis.value(cell) != axis.main
+    }
+    note += f" Where these are missing: {'; '.join(sorted(lacking))}." if lacking else ""
     return _build_task_table(
         cells.main,
         name="main_results",
