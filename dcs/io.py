@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dcs.errors import DCSError, check_choice, escaped, one_line, reason, show
 
@@ -344,19 +337,15 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, values: Any) -> Any:
-        for key in values if isinstance(values, dict) else ():
+        for key, value in values.items() if isinstance(values, dict) else ():
             check_choice("unknown key", key, sorted(cls.model_fields))
+            several = value if isinstance(value, list) else [value]
+            allowed = re.search("bool|Any", str(cls.model_fields[key].annotation))
+            if not allowed and any(isinstance(each, bool) for each in several):
+                raise ValueError(
+                    f"{key} is true or false, as yes and no are in YAML; give a value"
+                )
         return values
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_booleans(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse what YAML reads as a boolean, such as no, in the place of a number."""
-        allowed = str(cls.model_fields[str(info.field_name)].annotation)
-        several = value if isinstance(value, list) else [value]
-        if any(isinstance(each, bool) for each in several) and not re.search("bool|Any", allowed):
-            raise ValueError("is true or false, as yes, no, on and off are in YAML; give a value")
-        return value
 
 
 def validated(model: type[_Model], values: Any, *, source: str, error: type[DCSError]) -> _Model:
