@@ -181,8 +181,8 @@ class ClassificationMetrics:
             raise InvalidInputError(
                 f"confusion has shape {counts.shape}; expected a square matrix of counts"
             )
-        if counts.sum() <= 0:
-            raise InvalidInputError("confusion has no rows; at least one is required")
+        if counts.sum() <= 0 or counts.min() < 0 or (counts % 1 != 0).any():
+            raise InvalidInputError("confusion must have whole numbers of rows, at least one row")
         counts = counts.astype(np.int64)
         right, rows = counts.diagonal(), counts.sum(axis=1)
         shares = rates(right, rows)

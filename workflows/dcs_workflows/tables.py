@@ -24,8 +24,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from dcs.data.columns import Reading
-from dcs.data.files import SUFFIXES
-from dcs.data.reader import open_sources, refuse_other_texts, source_files, texts_by_id
+from dcs.data.files import STEMS, SUFFIXES
+from dcs.data.reader import open_sources, parts_of, refuse_other_texts, source_files, texts_by_id
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, show
@@ -486,6 +486,12 @@ def _expand_sources(
             }
             sources = [(members, {"name": " + ".join(members)})]
         for members, about in sources:
+            (first, *others), *_ = members.values()
+            if not others and first.stem in STEMS and parts_of(first.parent):
+                raise ConfigError(
+                    f"tables: {first} is a part of the rows of {first.parent}, as its others are; "
+                    f"give the folder, or several files of one table as [OPTIMIZATION, TEST]"
+                )
             if members not in seen:
                 seen.append(members)
                 yield members, about

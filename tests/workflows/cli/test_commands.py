@@ -245,7 +245,7 @@ def test_rows_of_an_earlier_scheme_keep_their_part(tmp_path, output):
 def test_apply_writes_what_evaluate_reads(tuned, table, tmp_path):
     _, output = tuned
     scheme, corrected = scheme_of(output), tmp_path / "corrected.parquet"
-    assert "fitted on" in done("apply", scheme, table, "-o", corrected).out
+    assert "fitted on" in done("apply", scheme, table, "-o", corrected).err
     source, result = ProbabilityTable.read(table), read_table(corrected)
     assert (result.ids, result.classes) == (source.ids, source.classes)
     expected = CorrectionScheme.load(scheme).predict(source.probs)
@@ -260,7 +260,7 @@ def test_apply_writes_what_evaluate_reads(tuned, table, tmp_path):
     done("evaluate", archive)
     turned = source.subset(np.arange(source.n_rows)[::-1])
     np.savez(archive, probs=turned.probs, labels=turned.labels, classes=turned.classes)
-    assert "fitted on" in done("evaluate", archive, "-s", scheme).out
+    assert "fitted on" in done("evaluate", archive, "-s", scheme).err
     about = {"inputs": ("a",), "provenance": {"tables": {"a": {}, archive.stem: {}}}}
     CorrectionScheme.identity(source.classes, **about).save(tmp_path / "a.json")
     refused("apply", tmp_path / "a.json", archive, says=["'rows' is another table"])
@@ -268,7 +268,7 @@ def test_apply_writes_what_evaluate_reads(tuned, table, tmp_path):
     accuracy = f"{100 * (expected == source.labels).mean():.1f}"
     plain, both = done("evaluate", corrected).out, done("evaluate", table, "--scheme", scheme).out
     assert accuracy in plain and "uncorrected" not in plain and "corrected by" in plain
-    assert accuracy in both and "fitted on" in both
+    assert accuracy in both
     for again in (
         ("apply", scheme, corrected),
         ("evaluate", corrected, "-s", scheme),

@@ -254,9 +254,10 @@ def rm(
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
     with ExitStack() as locks:
-        for sweep in archive.sweeps():
-            if sweep in sweeps or (record and record.key in archive.keys(sweep.sweep_key)):
-                locks.callback(archive.lock(sweep).release)
+        key = record and record.key
+        having = [each for each in archive.sweeps() if key in archive.keys(each.sweep_key)]
+        for sweep in (*sweeps, *having):
+            locks.callback(archive.lock(sweep).release)
         keys = archive.own_keys(sweeps) if record is None else [record.key]
         studies = _stored_studies(runs, keys)
         store = client.open_store(queries.store_of(runs, tracking_uri))
@@ -267,9 +268,13 @@ def rm(
             study.remove()
         for key in keys:
             archive.remove(key)
+        for sweep in having:
+            # Its tables in the store have the cell: `sync` writes them again.
+            archive.save_sweep(sweep.model_copy(update={"status": None}))
         for sweep in sweeps:
             archive.remove_sweep(sweep)
-            (runs / "results" / f"{name}.csv").unlink(missing_ok=True)
+        for sweep in (*sweeps, *having):
+            (runs / "results" / f"{sweep.experiment}.csv").unlink(missing_ok=True)
     console.print(f"{what} deleted: {count} runs in MLflow, and its files in {runs}")
 
 

@@ -426,11 +426,13 @@ def apply(
     from dcs.data.reader import refuse_other_texts, texts_by_id
     from dcs.selection.ensemble import TableEnsemble, mean_of
     from dcs_workflows.cli.views import warn_of_fitted_rows
+    from dcs_workflows.tables import FITTED, HELD_OUT
 
     if len({file.resolve() for file in files}) < len(files):
         raise ConfigError(f"{', '.join(map(str, files))}: a table is given twice; give each once")
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
-    target = target_of(rows, output, "corrected", others=files)
+    own = (scheme, *(scheme.with_name(name) for name in (FITTED, HELD_OUT)))
+    target = target_of(rows, output, "corrected", others=(*files, *own))
     # Rows that are printed must not be mixed with messages.
     console.stderr = str(target) == "-"
     sources = open_rows(files, options.reading(read), correction)

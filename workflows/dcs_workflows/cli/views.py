@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import numpy as np
+import typer
 from rich.table import Table
 
 from dcs.data.splits import copied_rows
@@ -201,10 +202,11 @@ def show_tuned(
         judged = held_out.only_labelled()
         show_judgement(f"{name}: % of {judged.n_rows} held-out rows", judged, schemes)
     else:
-        console.print(
+        typer.secho(
             f"No {'held-out ' if labelled else ''}row has a label, so the effect on accuracy and "
             "COBias is unknown; label a few hundred rows and tune again.",
-            style="yellow",
+            fg="yellow",
+            err=True,
         )
 
 
@@ -280,10 +282,11 @@ def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[Path, Correctio
             copies = float((groups[rows.n_rows :] < rows.n_rows).mean())
             share = max(share, copies if copies > _CHANCE else 0.0)
         if share:
-            console.print(
+            typer.secho(
                 f"warning: about {100 * share:.0f} % of the rows that {path} was fitted on are "
                 "among these; its metrics are optimistic, evaluate it on other rows",
-                style="yellow",
+                fg="yellow",
+                err=True,
             )
 
 
