@@ -69,11 +69,13 @@ def test_files_that_are_refused_by_name(read, content: bytes, tmp_path: Path) ->
 def test_yaml_holds_plain_values(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("a: [1, 2.5, ä]\nb: {c: null}\n", encoding="utf-8-sig")
     assert read_yaml(tmp_path / "f", error=ConfigError) == {"a": [1, 2.5, "ä"], "b": {"c": None}}
+    for number, read in (("010", "8"), ("1:30", "90")):
+        (tmp_path / "f").write_text(f"a: {number}\n")
+        refuses(ConfigError, read_yaml, tmp_path / "f", error=ConfigError, names=[number, read])
 
 
-def test_what_yaml_reads_as_something_else_or_as_very_large(tmp_path: Path) -> None:
-    numbers = (("a: 010", "'010' is 8"), ("a: 1:30", "is 90"))
-    for text, name in (("a: &a {x: 1}\nb: *a\n", "alias \\*a"), ("[" * 200, "nested"), *numbers):
+def test_what_could_make_a_small_file_large(tmp_path: Path) -> None:
+    for text, name in (("a: &a {x: 1}\nb: *a\n", "alias \\*a"), ("[" * 200, "nested")):
         (tmp_path / "f").write_text(text)
         with pytest.raises(ConfigError, match=name):
             read_yaml(tmp_path / "f", error=ConfigError)

@@ -16,7 +16,7 @@ from pydantic import Field
 from dcs.errors import ScoringError
 from dcs.io import Strict
 from dcs.prompting.tasks import PromptPrefix
-from dcs.scoring import ModelReference, Progress
+from dcs.scoring import Advance, ModelReference
 
 
 class UnigramOptions(Strict):
@@ -70,7 +70,7 @@ class UnigramScorer:
         queries: Sequence[str],
         label_words: Sequence[str],
         *,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> NDArray[np.float64]:
         """Return the class probabilities of the prompts ``f"{prefix}{query}"``."""
         unknown = [word for word in label_words if word not in self._counts]
