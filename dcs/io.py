@@ -342,9 +342,7 @@ class Strict(BaseModel):
             several = value if isinstance(value, list) else [value]
             allowed = re.search("bool|Any", str(cls.model_fields[key].annotation))
             if not allowed and any(isinstance(each, bool) for each in several):
-                raise ValueError(
-                    f"{key} is true or false, as yes and no are in YAML; give a value"
-                )
+                raise ValueError(f"{key} is true or false, as YAML reads yes and no; give a value")
         return values
 
 

@@ -242,9 +242,8 @@ def _in_columns(
     frame: pd.DataFrame, given: Reading, known: Reading | None, source: str
 ) -> tuple[pd.DataFrame, Reading, str]:
     """Return a frame with a column per class, what its form tells, and the name of the form."""
-    earlier = (
-        {} if known is None else known.model_dump(include={"classes", "label", "id", "filter"})
-    )
+    told = {"classes", "label", "id", "filter"}
+    earlier = {} if known is None else known.model_dump(include=told)
     for name in ("label", "id"):
         if earlier.get(name) not in frame:
             earlier.pop(name, None)

@@ -510,10 +510,8 @@ def _matching(choice: str) -> dict[str, dict[str, str]]:
     form = _form(pattern.replace("**/", "*"))
     folder = os.path.dirname(re.split(r"[{*?[]", pattern)[0])
     common = {"name": source_name(Path(folder))} if fields else {}
-    found = {
-        path: re.match(form, path)
-        for path in sorted(glob.glob(_FIELD.sub("*", pattern), recursive=True))
-    }
+    paths = sorted(glob.glob(_FIELD.sub("*", pattern), recursive=True))
+    found = {path: re.match(form, path) for path in paths}
     matching = {path: common | each.groupdict() for path, each in found.items() if each}
     if not matching:
         raise ConfigError(

@@ -555,11 +555,8 @@ def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
     named = {keys.index(name) for m in found if m and (name := comparable(m[1])) in keys}
     other = any(m and _NEGATIVE.fullmatch(m[1]) for m in found)
     # The classes of earlier rows are given too, so that the name of the column goes first.
-    if (
-        len(named) != 1
-        and not other
-        and (given.classes or (not named and keys in ([0, 1], [-1, 1])))
-    ):
+    usual = given.classes or (not named and keys in ([0, 1], [-1, 1]))
+    if len(named) != 1 and usual and not other:
         return 1
     if len(named) != 1:
         raise TableError(

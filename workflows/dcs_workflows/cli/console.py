@@ -57,6 +57,11 @@ if not console.is_terminal:
     console.width = _PIPE_WIDTH
 
 
+def warn(line: str) -> None:
+    """Print a warning, with --quiet and --json too."""
+    typer.secho(line, fg="yellow", err=True)
+
+
 def conclude(
     summary: Mapping[str, Any],
     *,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from dcs.errors import ConfigError, redact, show
-from dcs_workflows.cli.console import console
+from dcs_workflows.cli.console import console, warn
 
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
@@ -159,7 +159,7 @@ def recording(
         experiment=config.name,
         sweep_params={**params, **own},
         **config.tracking.model_dump(),
-        warn=lambda line: typer.secho(line, fg="yellow", err=True),
+        warn=warn,
         **options,
     )
 

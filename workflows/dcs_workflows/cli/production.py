@@ -171,9 +171,8 @@ def check(
         console.print("no accuracy was promised; schemes of --prefer no-harm that correct do so")
     else:
         verdict = "is kept" if kept else "is broken" if broken else "is neither shown nor refuted"
-        console.print(
-            f"the promise of at most {in_points(margin)} points below uncorrected {verdict}"
-        )
+        limit = f"at most {in_points(margin)} points below uncorrected"
+        console.print(f"the promise of {limit} {verdict}")
         total = float(np.sum(held_out["confusion"]))
         test = NonInferiority(held_out["gained"], held_out["lost"], total, margin / 100)
         if not (kept or broken) and (needed := test.rows_needed) is not None:
@@ -290,9 +289,8 @@ def export(
         typer.echo(json.dumps({"offsets": dict(zip(loaded.classes, offsets, strict=True))}))
         return
     else:
-        ids = first_tokens(
-            [words[name] for name in loaded.classes], model=model, encoding=encoding
-        )
+        first = [words[name] for name in loaded.classes]
+        ids = first_tokens(first, model=model, encoding=encoding)
     biases: dict[str, float] = {}
     for name, own, offset in zip(loaded.classes, ids, offsets.tolist(), strict=True):
         for token in dict.fromkeys(map(str, own)):

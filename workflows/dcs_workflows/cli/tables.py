@@ -307,9 +307,8 @@ def pick(
         found = evidence(picked, *predictions(held_out, new), len(new.classes))
         effect = provenance["held_out"].get("effect", 1.0)
         provenance["held_out"] = {**found, "effect": effect}
-        provenance["reference"] = fitted and describe_rows(
-            fitted.probs, new.predict(fitted.probs), fitted.copies
-        )
+        own = fitted and (fitted.probs, new.predict(fitted.probs), fitted.copies)
+        provenance["reference"] = own and describe_rows(*own)
     if picked.preference != before.preference:
         # dcs tune does not overwrite it.
         provenance["picked"] = True
@@ -518,9 +517,8 @@ def write_corrected(
         atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in each))
     else:
         # A spreadsheet would run a class named =1+1 as a formula.
-        frame[predicted] = frame[predicted].str.replace(
-            r"^(?=[=@\t\r]|[+-](?!\d))", "'", regex=True
-        )
+        formula = r"^(?=[=@\t\r]|[+-](?!\d))"
+        frame[predicted] = frame[predicted].str.replace(formula, "'", regex=True)
         separator = "\t" if path.suffix == ".tsv" else reading.separator or ","
         text = frame.to_csv(index=False, sep=separator, decimal=reading.decimal or ".")
         if str(path) == "-":

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import numpy as np
-import typer
 from rich.table import Table
 
 from dcs.data.splits import copied_rows
@@ -34,7 +33,7 @@ from dcs_tracking import CellRecord
 from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import MEASURES, Cells, marked, method_title
 from dcs_tracking.store.views import cell_name
-from dcs_workflows.cli.console import console, duration, new_table
+from dcs_workflows.cli.console import console, duration, new_table, warn
 from dcs_workflows.cli.sweeps import announce
 from dcs_workflows.config.sweep import value_label
 from dcs_workflows.parallel import repeating
@@ -202,11 +201,9 @@ def show_tuned(
         judged = held_out.only_labelled()
         show_judgement(f"{name}: % of {judged.n_rows} held-out rows", judged, schemes)
     else:
-        typer.secho(
+        warn(
             f"No {'held-out ' if labelled else ''}row has a label, so the effect on accuracy and "
-            "COBias is unknown; label a few hundred rows and tune again.",
-            fg="yellow",
-            err=True,
+            "COBias is unknown; label a few hundred rows and tune again."
         )
 
 
@@ -282,11 +279,9 @@ def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[Path, Correctio
             copies = float((groups[rows.n_rows :] < rows.n_rows).mean())
             share = max(share, copies if copies > _CHANCE else 0.0)
         if share:
-            typer.secho(
+            warn(
                 f"warning: about {100 * share:.0f} % of the rows that {path} was fitted on are "
-                "among these; its metrics are optimistic, evaluate it on other rows",
-                fg="yellow",
-                err=True,
+                "among these; its metrics are optimistic, evaluate it on other rows"
             )
 
 
