@@ -131,6 +131,11 @@ def test_a_store_is_named_by_the_environment_or_a_file(new_output, tmp_path, mon
     asked = ("runs", "before", "--runs", folder)
     assert unlinked not in done(*asked).out
     assert unlinked in done(*asked, "--tracking-uri", f"@{tmp_path / 'uri'}").out
+    # Of several stores, the one of the sweep.
+    other = paper_cells(tasks=("ddi",), methods=("icl",), seeds=(0,))
+    recorded(folder, *other, tracking_uri=another, experiment="elsewhere", sweep_key="e")
+    assert unlinked not in done("runs", "elsewhere", "--runs", folder).out
+    assert "deleted: 2 runs" in done("rm", "elsewhere", "--yes", "--runs", folder).out
     monkeypatch.setenv("MLFLOW_TRACKING_URI", another)
     assert unlinked in done(*asked).out
     secret = "postgresql://me:secret@127.0.0.1:9/x"

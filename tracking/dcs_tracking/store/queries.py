@@ -86,16 +86,17 @@ def _stored(
         )
     if name not in (None, *names):
         raise unknown(f"sweep in {archive.output}:", name, names)
-    return archive.stored(name, store_name(store_of(output, tracking_uri), output))
+    return archive.stored(name, store_name(store_of(output, tracking_uri, name), output))
 
 
-def store_of(output: Path | str, tracking_uri: str | None = None) -> str:
+def store_of(output: Path | str, tracking_uri: str | None = None, name: str | None = None) -> str:
     """Return the URI of the store of an output folder; a password in it is not known.
 
-    By default it is the one that all sweeps of the folder were recorded in.
+    By default it is the one that all sweeps of the folder, or of a name, were recorded in.
     """
     if tracking_uri is None:
-        stores = {sweep.tracking_uri for sweep in Archive(output).sweeps()}
+        sweeps = (each for each in Archive(output).sweeps() if name in (None, each.experiment))
+        stores = {sweep.tracking_uri for sweep in sweeps}
         tracking_uri = stores.pop() if len(stores) == 1 else None
     return resolve_tracking_uri(tracking_uri, output)
 

@@ -260,7 +260,8 @@ def rm(
             locks.callback(archive.lock(sweep).release)
         keys = archive.own_keys(sweeps) if record is None else [record.key]
         studies = _stored_studies(runs, keys)
-        store = client.open_store(queries.store_of(runs, tracking_uri))
+        named = record.sweep if record else name
+        store = client.open_store(queries.store_of(runs, tracking_uri, named))
         experiments = [str(each.experiment_id) for each in store.search_experiments()]
         tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps] or [{CELL_KEY: keys[0]}]
         count = sum(queries.delete_runs(store, experiments, tagged(each)) for each in tags)
