@@ -85,6 +85,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         _fsync(target.parent)
 
 
+def inert(cell: Any) -> Any:
+    """Return a cell for CSV, with a quote before what a spreadsheet would run as a formula."""
+    return f"'{cell}" if isinstance(cell, str) and re.match(r"[=@\t\r]|[+-](?!\d)", cell) else cell
+
+
 def write_together(
     files: Mapping[Path, bytes | str | Callable[[Path], object] | None],
 ) -> None:

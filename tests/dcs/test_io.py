@@ -13,6 +13,7 @@ from dcs.io import (
     atomic_path,
     atomic_write_bytes,
     atomic_write_text,
+    inert,
     read_json,
     read_yaml,
     write_together,
@@ -64,6 +65,11 @@ def test_files_that_are_refused_by_name(read, content: bytes, tmp_path: Path) ->
     path = tmp_path / "f"
     path.write_bytes(content)
     refuses(ConfigError, read, path, error=ConfigError, names=[f"{path}: "])
+
+
+def test_numbers_of_either_sign_are_no_formulas() -> None:
+    cells = ("+1", "-1.5", "=1+1", "-x", "@a", "a", 7)
+    assert [*map(inert, cells)] == ["+1", "-1.5", "'=1+1", "'-x", "'@a", "a", 7]
 
 
 def test_yaml_holds_plain_values(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import METRICS
 from dcs.evaluation.uncertainty import chance, compare_over_splits, percent
+from dcs.io import inert
 from dcs_tracking import schema
 from dcs_tracking.results import settings
 from dcs_tracking.results.cells import (
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 #: Which of the values of a column is the best, by the first word of its head.
 _BEST: Final[dict[str, Any]] = {"Acc": "max", "COBias": "min"}
-
-#: Prefixes that a spreadsheet interprets as a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
 
 _AVERAGE: Final = "average"
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
@@ -102,7 +99,7 @@ class ResultTable:
 
     def to_csv(self) -> str:
         """Return the tidy numbers as CSV, with text escaped that spreadsheets run as formulas."""
-        text: str = self.frame.map(_escape_formula).to_csv(index=False, lineterminator="\n")
+        text: str = self.frame.map(inert).to_csv(index=False, lineterminator="\n")
         return text
 
     def to_latex(self) -> str:
@@ -162,10 +159,6 @@ def points(gap: float, deviation: float = math.nan) -> str:
 def _mathematical(text: object) -> str:
     """Replace the signs that LaTeX has in formulas only."""
     return str(text).replace("±", r"$\pm$").replace("−", "$-$")
-
-
-def _escape_formula(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def main_results(cells: Cells) -> ResultTable:

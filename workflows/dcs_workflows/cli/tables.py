@@ -494,7 +494,7 @@ def write_corrected(
     import pyarrow as pa
 
     from dcs.data.columns import CORRECTED
-    from dcs.io import atomic_write_bytes, atomic_write_text
+    from dcs.io import atomic_write_bytes, atomic_write_text, inert
 
     names = [CORRECTED + each for each in scheme.classes]
     corrected = pd.DataFrame(scheme.apply(probs), columns=names, index=rows.index)
@@ -516,9 +516,7 @@ def write_corrected(
         each = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
         atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in each))
     else:
-        # A spreadsheet would run a class named =1+1 as a formula.
-        formula = r"^(?=[=@\t\r]|[+-](?!\d))"
-        frame[predicted] = frame[predicted].str.replace(formula, "'", regex=True)
+        frame[predicted] = frame[predicted].map(inert)
         separator = "\t" if path.suffix == ".tsv" else reading.separator or ","
         text = frame.to_csv(index=False, sep=separator, decimal=reading.decimal or ".")
         if str(path) == "-":
