@@ -156,6 +156,20 @@ def test_what_a_pattern_does_not_name_is_read_from_the_table_or_is_the_folder(tm
     assert found[0].digests != found[1].digests
 
 
+def test_tables_that_share_a_seed_but_not_all_are_refused(tmp_path):
+    for name in ("a/trec_m_shot1_seed0", "a/trec_m_shot1_seed1", "b/trec_m_shot1_seed0"):
+        write(tmp_path / f"{name}.parquet", seed=len(name))
+    sweep = swept(str(tmp_path / "**/*.parquet"))
+    refuses(ConfigError, given_tables, sweep, names=["trec_m_shot1_seed0", "{task}"])
+    # Each is a task by its folder.
+    sweep = swept(str(tmp_path / "{task}" / "trec_{model}_shot{shots}_seed{seed}.parquet"))
+    assert {who(given) for given in given_tables(sweep)} == {
+        ("m", "a", 1, 0),
+        ("m", "a", 1, 1),
+        ("m", "b", 1, 0),
+    }
+
+
 def test_what_is_no_table_is_named(tmp_path):
     (tmp_path / "rte_shotX").mkdir()
     wrong = ("{taks}_seed{seed}", "{}.npz", "{task}_seed{seed}.npz", "{task}_shot{shots}", "*.npz")

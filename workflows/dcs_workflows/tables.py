@@ -393,6 +393,14 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
         counts = Counter(map(origin_of, found))
         for index, given in enumerate(found):
             if counts[origin_of(given)] > 1:
+                seeds = {
+                    each.seed for each in found if origin_of(each)[:3] == origin_of(given)[:3]
+                }
+                if given.own_seed and len(seeds) > 1:
+                    raise ConfigError(
+                        f"tables: {' + '.join(given.members)} of several files has one model, "
+                        "task, shots and seed; name them apart, as by {task} in a pattern"
+                    )
                 first_paths = (str(first) for first, *_ in given.members.values())
                 task = " + ".join(first_paths if by_path else given.members)
                 found[index] = replace(given, task=task)
