@@ -18,7 +18,7 @@ from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, InvalidInputError, TableError
 from dcs.methods.calibrations import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
-from dcs_tracking import Recorder
+from dcs_tracking import Archive, Recorder
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.sweep_tables import all_tables
 from dcs_tracking.schema import CELL_KEY
@@ -195,7 +195,9 @@ def test_a_sweep_of_named_tables_has_means_over_seeds(cluster, new_output):
     refused("sweep", file, "--only", "tasks=c", "-o", folder, says=["'c'", "tasks", "a, b"])
     out = done("sweep", file, *UNDRAWN, "-o", folder).out
     assert "4 tasks and models: % of test rows, mean over these and seeds" in out
-    assert len((folder / "results" / "named.csv").read_text().splitlines()) == 1 + 16
+    for again in ((), only):  # of a part, too, the file has the whole sweep
+        done("sweep", file, *again, *UNDRAWN, "-o", folder)
+        assert len((folder / "results" / "named.csv").read_text().splitlines()) == 1 + 16
 
 
 def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
@@ -222,7 +224,11 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
         given.read()
 
 
-def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path):
+def stopped(*cell: object, **about: object) -> None:
+    raise RuntimeError("stopped")
+
+
+def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path, monkeypatch):
     output, sweep = tmp_path / "out", swept(str(tmp_path / "{task}_shot{shots}.parquet"))
     a, b, c = (
         tmp_path / name for name in ("a_shot1.parquet", "b_shot5.parquet", "c_shot5.parquet")
@@ -256,6 +262,12 @@ def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path):
     write(a, seed=0)
     again, kept = run()
     assert kept == again < first
+    # A run that is stopped has no cells of the earlier tables left to average.
+    write(a, seed=9)
+    monkeypatch.setattr("dcs_workflows.study.cell.compute_cell", stopped)
+    with pytest.raises(RuntimeError):
+        run()
+    assert {*Archive(output).keys(sweep_key(sweep))} < kept
 
 
 def _without(table: ProbabilityTable, labelled: int) -> ProbabilityTable:

@@ -246,6 +246,7 @@ def test_apply_writes_what_evaluate_reads(tuned, table, tmp_path):
     _, output = tuned
     scheme, corrected = scheme_of(output), tmp_path / "corrected.parquet"
     assert "fitted on" in done("apply", scheme, table, "-o", corrected).err
+    refused("apply", scheme, table, "-o", scheme.with_name("fitted.parquet"), says=["--output"])
     source, result = ProbabilityTable.read(table), read_table(corrected)
     assert (result.ids, result.classes) == (source.ids, source.classes)
     expected = CorrectionScheme.load(scheme).predict(source.probs)
