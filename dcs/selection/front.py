@@ -88,9 +88,9 @@ class FittedScheme:
 
     def _unshown(self, level: str) -> str:
         rule, shown = self.preference, proven(self.points, self.preference)
-        fairer = [p for p in self.points if p.cobias < self.plain.cobias]
-        first = next(iter(conservative_first(fairer)), None) if fairer else None
-        if first is None or any(point in shown for point in fairer):
+        tested = conservative_first(self.points[:-1])
+        first = next((p for p in tested if p.cobias < self.plain.cobias), None)
+        if first is None or any(p.cobias < self.plain.cobias for p in shown):
             return "The probabilities stay as they are: no correction is estimated to be better."
         margin = rule.margin_of(first, self.plain)
         text = (

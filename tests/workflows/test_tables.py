@@ -170,6 +170,14 @@ def test_tables_that_share_a_seed_but_not_all_are_refused(tmp_path):
     }
 
 
+def test_the_parts_of_a_table_are_not_two(tmp_path):
+    for part in ("optimization", "test"):
+        write(tmp_path / "g" / f"{part}.parquet", seed=len(part))
+    refuses(ConfigError, given_tables, swept(str(tmp_path / "g" / "*.parquet")), names=["folder"])
+    for one in (tmp_path / "g", tmp_path / "g" / "optimization.parquet"):
+        assert len(given_tables(swept(str(one)))) == 1
+
+
 def test_what_is_no_table_is_named(tmp_path):
     (tmp_path / "rte_shotX").mkdir()
     wrong = ("{taks}_seed{seed}", "{}.npz", "{task}_seed{seed}.npz", "{task}_shot{shots}", "*.npz")

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dcs.data.columns import Reading
 from dcs.data.files import STEMS, SUFFIXES
-from dcs.data.reader import open_sources, parts_of, refuse_other_texts, source_files, texts_by_id
+from dcs.data.reader import open_sources, refuse_other_texts, source_files, texts_by_id
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError, show
@@ -494,15 +494,17 @@ def _expand_sources(
             }
             sources = [(members, {"name": " + ".join(members)})]
         for members, about in sources:
-            (first, *others), *_ = members.values()
-            if not others and first.stem in STEMS and parts_of(first.parent):
+            if members in seen:
+                continue
+            seen.append(members)
+            files = [own for each in seen for own, *more in each.values() if not more]
+            parts = [file for file in files if file.stem in STEMS]
+            if len({part.parent for part in parts}) < len(parts):
                 raise ConfigError(
-                    f"tables: {first} is a part of the rows of {first.parent}, as its others are; "
-                    f"give the folder, or several files of one table as [OPTIMIZATION, TEST]"
+                    f"tables: {parts[-1]} and another are the parts of one table; give their "
+                    "folder, or both as [OPTIMIZATION, TEST]"
                 )
-            if members not in seen:
-                seen.append(members)
-                yield members, about
+            yield members, about
 
 
 def _matching(choice: str) -> dict[str, dict[str, str]]:

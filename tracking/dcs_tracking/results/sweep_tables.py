@@ -390,6 +390,7 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
         raise InvalidInputError("the sweeps have no cell of the same source, seed and method")
     tables = {c.key: [*map(c.identity.get, schema.DIGESTS)] for own in sweeps for c in own}
     others = sum(tables[a] != tables[b] for a, b in both[["key", "key_second"]].to_numpy())
+    single = sum(map(len, frames)) - 2 * len(both)
     rows = []
     for where, group in groups_of(both, by):
         row: dict[Any, Any] = {**where, "cells": len(group)}
@@ -416,5 +417,5 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
         words=tuple(by),
         about="p: corrected resampled t-test over three or more seeds (Nadeau and Bengio)."
         + (f" The tables or test rows of {others} of {len(both)} cells differ." if others else "")
-        + f" Cells of one of the sweeps only: {sum(map(len, frames)) - 2 * len(both)}.",
+        + (f" Cells that only one of the sweeps has: {single}." if single else ""),
     )
