@@ -37,6 +37,9 @@ def test_sweeps_are_compared_in_settings_that_both_have() -> None:
         compared = tables.compare_sweeps(Cells.of(first), Cells.of(second))
         (row,) = compared.frame.to_dict("records")
         assert row["accuracy_change"] == 0.0 and row["cells"] == 2
+        assert "objective" not in compared.about
+    unlike = tables.compare_sweeps(Cells.of(full), Cells.of(partly))
+    assert "objective changes from full to err" in unlike.about
     # A method without cells of the main settings is shown in its own.
     other = paper_cells(tasks=("a",), methods=("dnip",), objective="err")
     assert "dnip with objective err" in tables.main_results(Cells.of(full + partly + other)).about

@@ -388,8 +388,15 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
     both = frames[0].merge(frames[1], on=[*by, "seed"], suffixes=("", "_second"))
     if both.empty:
         raise InvalidInputError("the sweeps have no cell of the same source, seed and method")
-    tables = {c.key: [*map(c.identity.get, schema.DIGESTS)] for own in sweeps for c in own}
-    others = sum(tables[a] != tables[b] for a, b in both[["key", "key_second"]].to_numpy())
+    cells = {cell.key: cell for own in sweeps for cell in own}
+    pairs = [[cells[key] for key in both[name]] for name in ("key", "key_second")]
+    tables = [[[*map(c.identity.get, schema.DIGESTS)] for c in own] for own in pairs]
+    others = sum(old != new for old, new in zip(*tables, strict=True))
+    unlike = []
+    for axis in Cells.of(cells.values()).axes:
+        was, now = (sorted({axis.short(axis.value(cell)) for cell in own}) for own in pairs)
+        if was != now:
+            unlike.append(f" The {axis.title} changes from {', '.join(was)} to {', '.join(now)}.")
     single = sum(map(len, frames)) - 2 * len(both)
     rows = []
     for where, group in groups_of(both, by):
@@ -417,5 +424,6 @@ def compare_sweeps(first: Cells, second: Cells) -> ResultTable:
         words=tuple(by),
         about="p: corrected resampled t-test over three or more seeds (Nadeau and Bengio)."
         + (f" The tables or test rows of {others} of {len(both)} cells differ." if others else "")
-        + (f" Cells that only one of the sweeps has: {single}." if single else ""),
+        + (f" Cells that only one of the sweeps has: {single}." if single else "")
+        + "".join(unlike),
     )
