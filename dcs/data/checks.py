@@ -161,7 +161,7 @@ def checked_rows(
     TableError
         If one of them is invalid, or their shapes or names are inconsistent.
     """
-    refuse_other_order(probs, labels)
+    refuse_other_order(probs, labels=labels)
     given = _as_array(labels, "labels")
     columns = column_names(probs)
     probs, classes = named_columns(probs, classes, given.ravel().tolist())
@@ -180,8 +180,8 @@ def checked_rows(
     return values, indices, names
 
 
-def refuse_other_order(probs: Any, labels: Any) -> None:
-    """Refuse a data frame and a series whose indices have the same rows at different places.
+def refuse_other_order(first: Any, /, **others: Any) -> None:
+    """Refuse data frames and series whose indices have the same rows at different places.
 
     An index that counts from 0 may have been made anew, if the other one has other rows as well.
 
@@ -190,17 +190,18 @@ def refuse_other_order(probs: Any, labels: Any) -> None:
     TableError
         As rows could be matched by place or by index.
     """
-    first: Any = getattr(probs, "index", None)
-    second: Any = getattr(labels, "index", None)
-    if not (hasattr(first, "equals") and hasattr(second, "equals")) or first.equals(second):
-        return
-    rows = ({*first}, {*second})
-    made = any([*index] == [*range(len(index))] for index in (first, second))
-    if len(first) == len(second) and (rows[0] == rows[1] or (rows[0] & rows[1] and not made)):
-        raise TableError(
-            "labels: their index has rows of the other at other places: are rows matched by place "
-            "or by index; give labels.loc[probs.index], or labels.to_numpy()"
-        )
+    index: Any = getattr(first, "index", None)
+    for name, each in others.items():
+        other: Any = getattr(each, "index", None)
+        if not (hasattr(index, "equals") and hasattr(other, "equals")) or index.equals(other):
+            continue
+        rows = ({*index}, {*other})
+        made = any([*own] == [*range(len(own))] for own in (index, other))
+        if len(index) == len(other) and (rows[0] == rows[1] or (rows[0] & rows[1] and not made)):
+            raise TableError(
+                f"{name}: its index has rows of the other at other places: are rows matched by "
+                f"place or by index; give {name}.loc[other.index], or {name}.to_numpy()"
+            )
 
 
 def column_names(values: Any) -> list[str] | None:

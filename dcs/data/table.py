@@ -190,7 +190,7 @@ class ProbabilityTable:
         TableError
             If the content is invalid; the message names source, row, class and value.
         """
-        refuse_other_order(probs, labels)
+        refuse_other_order(probs, labels=labels, ids=ids, groups=groups)
         if labels is None:
             labels = np.full(len(np.atleast_1d(np.asarray(probs, dtype=object))), -1)
         elif column_names(probs) is not None:
@@ -238,7 +238,7 @@ class ProbabilityTable:
         """
         import pandas as pd
 
-        refuse_other_order(counts, labels)
+        refuse_other_order(counts, labels=labels)
         name = escaped(os.fspath(source))
         votes = checked_shape(counts, source=name)
         whole = (votes >= 0.0) & (votes <= 2.0**53) & (votes == np.floor(votes))

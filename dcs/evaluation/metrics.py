@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import Named, checked_labels, finite_number
+from dcs.data.checks import Named, checked_labels, finite_number, refuse_other_order
 from dcs.errors import InvalidInputError
 
 
@@ -87,6 +87,7 @@ def confusion_matrix(
     InvalidInputError
         If there are no rows, the lengths differ, or an index is out of range.
     """
+    refuse_other_order(labels, predictions=predictions)
     true = checked_labels(labels, n_classes=n_classes)
     names = Named("predictions")
     predicted = checked_labels(predictions, n_rows=true.size, n_classes=n_classes, names=names)
@@ -225,10 +226,22 @@ def cobias_score(y_true: ArrayLike, y_pred: ArrayLike) -> float:
     ----------
     y_true, y_pred : array-like, shape [M]
         True and predicted classes: labels of any one type.
+
+    Raises
+    ------
+    InvalidInputError
+        If they are not, or not as many.
     """
-    both = np.concatenate([np.ravel(y_true), np.ravel(y_pred)])
-    classes, codes = np.unique(both, return_inverse=True)
-    labels, predicted = np.split(codes, [np.size(y_true)])
+    refuse_other_order(y_true, y_pred=y_pred)
+    both = [np.asarray(y_true), np.asarray(y_pred)]
+    kinds = {isinstance(each, str) for own in both for each in own.ravel().tolist()}
+    if both[0].ndim != 1 or both[0].shape != both[1].shape or len(kinds) > 1:
+        first, second = (f"{own.dtype} of shape {own.shape}" for own in both)
+        raise InvalidInputError(
+            f"y_true is {first}, y_pred {second}; must be labels of one type, one for each row"
+        )
+    classes, codes = np.unique(np.concatenate(both), return_inverse=True)
+    labels, predicted = np.split(codes, 2)
     return ClassificationMetrics.from_predictions(labels, predicted, classes.size).cobias
 
 

@@ -16,7 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy.special import bdtrc
 
-from dcs.data.checks import checked_classes, checked_probabilities, named_columns
+from dcs.data.checks import (
+    checked_classes,
+    checked_probabilities,
+    named_columns,
+    refuse_other_order,
+)
 from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
 from dcs.evaluation.uncertainty import percent
 from dcs.io import atomic_write_text, read_json, validated
@@ -193,8 +198,11 @@ class CorrectionScheme:
         if self.combination is None:
             values = checked_probabilities(self._in_order(given), n_classes=len(self.classes))
         else:
-            several = isinstance(given, list | tuple)
-            values = self.combination.checked([*map(self._in_order, given)] if several else given)
+            if isinstance(given, list | tuple):
+                for name, each in zip(self.inputs, given, strict=False):
+                    refuse_other_order(given[0], **{name: each})
+                given = [*map(self._in_order, given)]
+            values = self.combination.checked(given)
         steps = [part.step for part in (self.combination, self.calibration) if part is not None]
         functions = [correction.coefficients for correction in self.corrections]
         return corrected(values, steps, functions)

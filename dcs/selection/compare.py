@@ -22,6 +22,7 @@ from dcs.data.checks import (
     checked_rows,
     doubts_about,
     finite_number,
+    refuse_other_order,
     warn_of_absent_classes,
     whole_number,
 )
@@ -182,6 +183,7 @@ def fit_scheme(
     UserWarning
         If a class has no rows, or labels are the most probable class of every row.
     """
+    refuse_other_order(probs, groups=groups)
     rows = checked_rows(probs, labels, classes, missing=True, doubt=True)
     group = checked_groups(np.asarray(groups), n_rows=len(rows[1]), source="groups")
     options: dict[str, Any] = {"seed": seed, "mapper": mapper, "progress": progress}

@@ -118,7 +118,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             that is not in `labels`.
         """
         preference = Preference(self.prefer, self.max_accuracy_loss, self.max_cobias)
-        refuse_other_order(X, y)
+        refuse_other_order(X, y=y)
         names, given = column_names(X), X
         X, targets = validate_data(  # noqa: N806
             self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_min_features=2

@@ -7,20 +7,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks.exact import exact_search
 from dcs.data.splits import stratified_choice
+from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import Objective
+from dcs.evaluation.metrics import ClassificationMetrics, Objective, cobias_score
 from dcs.methods.parameters import Hyperparameters
+from dcs.schemes.calibration import mean_combination
 from dcs.schemes.corrections import CorrectionSet, Weight
+from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
-from dcs.selection.compare import SelectionSettings
+from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
+from dcs.selection.methods import get_method
 from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table
 from tests.dcs.refusals import refuses
@@ -85,3 +91,36 @@ def test_searches_refuse_what_would_take_for_ever() -> None:
 def test_names_of_classes_are_texts(classes: Any) -> None:
     with pytest.raises(InvalidInputError):
         anneal([[0.5, 0.5]] * 4, [0, 1, 0, 1], classes=classes)
+
+
+_FRAME = pd.DataFrame(_PROBS, columns=["a", "b", "c"])
+_SERIES = pd.Series(_LABELS)
+_TWO = CorrectionScheme.identity(
+    ["a", "b", "c"], combination=mean_combination(2, 3), inputs=("first", "second")
+)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda rows: fit_scheme(rows, _SERIES),
+        lambda rows: fit_scheme(rows, _LABELS, groups=_SERIES),
+        lambda rows: get_method("prior").fit(rows, _SERIES),
+        lambda rows: DCSClassifier().fit(rows, _SERIES.map(dict(enumerate("abc")))),
+        lambda rows: ProbabilityTable.from_arrays(rows, _SERIES),
+        lambda rows: ProbabilityTable.from_arrays(rows, None, ids=_SERIES.index.to_series()),
+        lambda rows: _TWO.predict([_FRAME, rows]),
+        lambda rows: cobias_score(_SERIES, rows["a"].argsort() % 3),
+        lambda rows: ClassificationMetrics.from_predictions(_SERIES, rows["a"].argsort() % 3, 3),
+    ],
+)
+def test_rows_that_an_index_orders_otherwise(call: Callable[[pd.DataFrame], object]) -> None:
+    call(_FRAME)
+    with pytest.raises(InvalidInputError, match="index"):
+        call(_FRAME.iloc[::-1])
+
+
+@pytest.mark.parametrize("predicted", [np.eye(3)[_LABELS], _LABELS[:-1], _LABELS.astype(str)])
+def test_cobias_needs_a_label_of_one_type_for_each_row(predicted: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        cobias_score(_LABELS, predicted)
