@@ -108,6 +108,7 @@ def test_a_wrong_setting_is_named(text, named):
         ({"tuner": {"prefer": "balance", "margin": 1}}, "margin"),
         ({"axes": {"prefer": ["no-harm", "balance"], "margin": [1]}}, "margin"),
         ({"tuner": {"judge": {"folds": 3, "development": 0.1}}}, "development"),
+        ({"tuner": {"judge": {"development": 0.1}}, "axes": {"folds": [3, 5]}}, "development"),
         ({"scoring": {"enigne": "vllm"}}, "'engine'"),
         ({"scoring": {"engine": "vlm"}}, "'vllm'"),
         ({"scoring": {"store": "s3://bucket/folder"}}, "'scoring.store'"),

@@ -36,6 +36,7 @@ from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.tuner import (
     PARTS,
     PREFERENCE_FIELDS,
+    Judge,
     ObjectiveName,
     TunerSettings,
     as_values,
@@ -291,9 +292,10 @@ class SweepConfig(PromptsConfig, TuneConfig):
         cells = math.prod(map(len, self.axis_values.values()))
         if cells > MAX_CELLS:
             raise ValueError(f"{cells:,} cells; a sweep has at most {MAX_CELLS:,}, use several")
-        if {*self.axes} & {*PREFERENCE_FIELDS}:
+        if {*self.axes} & {*PREFERENCE_FIELDS, *Judge.model_fields}:
             for tuner, _ in self.variants:
                 _ = tuner.preference  # raises if its values contradict each other
+                tuner.judge.refuse_both()
         if self.combine == "one_at_a_time" and (self.tuner, None) not in self.variants:
             axes = ", ".join(("objectives", *self.axes, "optimization_sizes"))
             raise ValueError(

@@ -91,9 +91,13 @@ class Judge(Strict):
 
     @model_validator(mode="after")
     def _is_one(self) -> Judge:
+        self.refuse_both()
+        return self
+
+    def refuse_both(self) -> None:
+        """Raise ValueError if folds and development rows are given."""
         if self.development is not None and self.folds != Judge.model_fields["folds"].default:
             raise ValueError("folds and development: give one of them")
-        return self
 
 
 class Search(Strict):
