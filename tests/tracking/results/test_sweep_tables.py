@@ -68,6 +68,16 @@ def test_an_average_is_over_the_tasks_that_all_rows_have() -> None:
     assert "Mean ± standard deviation over seeds." in table.about
 
 
+def test_means_of_different_cells_are_named() -> None:
+    cells = paper_cells(tasks=("a", "b"), seeds=(0, 1))
+    (*same, last) = [*cells, *paper_cells(tasks=("c",), methods=("icl",))]
+    assert "lacks" not in tables.main_results(Cells.of(cells)).about
+    assert "lacks" not in tables.main_results(Cells.of([*cells, last])).about
+    assert "DCS lacks 3" in Cells.of([*same, last]).uneven(["method"])
+    failed = [cell for cell in cells if (cell.who["method"], cell.who["seed"]) != ("dcs", 1)]
+    assert "DCS lacks 2" in tables.main_results(Cells.of(failed)).about
+
+
 def test_tasks_may_be_called_as_their_average() -> None:
     names = ("all", "average", "trec")
     table = tables.main_results(Cells.of(paper_cells(tasks=names)))

@@ -132,7 +132,7 @@ def test_what_is_printed_of_a_sweep_does_not_grow_with_its_cells(tmp_path, capsy
     show_results([*failed, *records[9:]], tmp_path / "results.csv")
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 30
-    assert "mean over these and seeds" in said and "9 failed" in said
+    assert "mean over these and seeds" in said and "9 failed" in said and "lacks 9" in said
     accuracies = [r.metrics["test/accuracy"] for r in records if r.identity["method"] == "dcs"]
     assert f"{100 * np.mean(accuracies):.1f}" in said
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(records) - 9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from binascii import crc32
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from colorsys import hls_to_rgb
 from dataclasses import dataclass
@@ -241,6 +242,34 @@ class Cells:
                 first = groups[f"test/{measure}_{more}"].first()
                 result[f"{measure}_{more}"] = first.where(result["seeds"] == 1)
         return result
+
+    def uneven(self, by: Sequence[str], within: Sequence[str] = ()) -> str:
+        """Return a sentence that says which groups lack cells that others have, if any do.
+
+        Their means are not comparable: the rows that a group lacks may be the difficult ones.
+
+        Parameters
+        ----------
+        by : sequence of str
+            Columns of `frame` that define the groups, ``method`` and axes among them.
+        within : sequence of str, optional
+            Columns whose values are shown separately.
+        """
+        where = [name for name in (*SOURCE, "seed") if name not in by]
+        found: defaultdict[Any, defaultdict[Any, set[Any]]] = defaultdict(lambda: defaultdict(set))
+        for row in self.judged.to_dict("records"):
+            place, group, cell = (tuple(map(row.get, names)) for names in (within, by, where))
+            found[place][group].add(cell)
+        lacking = Counter[str]()
+        for groups in found.values():
+            every = set[Any]().union(*groups.values())
+            for group, own in groups.items():
+                key = dict(zip(by, group, strict=True))
+                axes = (a for a in self.axes if a.name in key and key["method"] in a.methods)
+                words = (axis.words(key[axis.name]) for axis in axes)
+                lacking[", ".join((name_of(key, "shots", "method"), *words))] += len(every - own)
+        texts = [f"{name} lacks {number}" for name, number in lacking.most_common(4) if number]
+        return f"Means are of different cells: {'; '.join(texts)}." if texts else ""
 
 
 #: Changes with a p-value below this level are marked.

@@ -253,13 +253,14 @@ def _build_task_table(
         lines.append(head | own)
     words = [column.replace("_", " ") for column in by]
     text = pd.DataFrame(lines, columns=[*words, *columns.values()], dtype=object).fillna("")
+    notes = NOTATION, note, cells.uneven([name for name in by if name not in SOURCE], SOURCE)
     return ResultTable(
         name=name,
         title=title,
         frame=tidy[[*by, "task", "seeds", *MEASURE_COLUMNS]],
         text=filled(text),
         words=tuple(words),
-        about=f"{NOTATION} {note}".strip(),
+        about=" ".join(filter(None, notes)),
     )
 
 

@@ -111,7 +111,10 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
             title, shown = f"{judged} tasks and models{unjudged}", "mean over these and seeds"
         console.print()
         console.print(f"{title}: % of test rows, {shown}", style="bold")
-        console.print(_results_table(cells, means=sources > 1))
+        table, uneven = _results_table(cells, means=sources > 1)
+        console.print(table)
+        if uneven:
+            console.print(uneven, style="yellow")
     failed = [record for record in records if not record.finished]
     for record in failed[:_MOST_FAILURES]:
         console.print(f"failed {cell_name(record)}: {record.reason}", style="red")
@@ -120,8 +123,10 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
     console.print(f"a row per cell: {file}" if cells.records else "")
 
 
-def _results_table(cells: Cells, *, means: bool) -> Table:
+def _results_table(cells: Cells, *, means: bool) -> tuple[Table, str]:
     """Return accuracy and COBias of cells by method: of one model and task, or means of several.
+
+    And a sentence on means that are not of the same cells, if any.
 
     Cells that differ in a setting, as in an ablation, have separate rows and a column for each
     such setting. Several seeds are averaged; a single one is shown with its 95 % interval. At most
@@ -130,7 +135,8 @@ def _results_table(cells: Cells, *, means: bool) -> Table:
     axes = cells.axes
     several = not means or cells.frame["shots"].nunique() > 1
     shots = ["shots"] if several and cells.frame["shots"].notna().any() else []
-    rows = cells.estimates([*shots, "method", *(axis.name for axis in axes)])
+    by = [*shots, "method", *(axis.name for axis in axes)]
+    rows = cells.estimates(by)
     settings = (f"{axis.title} " for axis in axes)
     heads = (METRICS[measure].head for measure in MEASURES)
     table = new_table(*shots, "method ", *settings, *heads)
@@ -143,7 +149,7 @@ def _results_table(cells: Cells, *, means: bool) -> Table:
         table.add_row(*named, method_title(method), *settings, *metrics, style=style)
     if (more := len(rows) - _MOST_ROWS) > 0:
         table.caption = f"{more:,} more rows"
-    return table
+    return table, cells.uneven(by)
 
 
 def progress_line(progress: Progress, now: float) -> str:
