@@ -31,7 +31,7 @@ from dcs_workflows.cluster.scoring import ScoringActor, TableScoring
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import plan_sweep
-from dcs_workflows.tables import StoredTables, TableRequest, table_requests
+from dcs_workflows.sources.scored import StoredTables, TableRequest, table_requests
 
 
 class Delayed:

@@ -32,8 +32,8 @@ from dcs.selection.fitting import Fitting
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import load_config, packaged_config
 from dcs_workflows.parallel import one_thread
+from dcs_workflows.sources.given import source_name
 from dcs_workflows.study.study import OBJECTIVES, SearchSpace, make_sampler
-from dcs_workflows.tables import source_name
 
 #: The parameters that the tuner is there for, in the order of the table.
 KNOBS: Final = tuple(

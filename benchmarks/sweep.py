@@ -38,7 +38,7 @@ from dcs_workflows.cluster.sweep import run_sweep
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
-from dcs_workflows.tables import StoredTables, TableRequest
+from dcs_workflows.sources.scored import StoredTables, TableRequest
 
 
 @contextmanager

@@ -25,9 +25,9 @@ from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import Variant, cells_of
+from dcs_workflows.sources.given import given_tables, source_name
 from dcs_workflows.study.storage import StoredStudy
 from dcs_workflows.study.study import Setup, study_scheme
-from dcs_workflows.tables import given_tables, source_name
 
 #: Numbers of trials; 0 stands for the standard settings alone.
 TRIALS: Final = (0, 24, 48)

@@ -15,7 +15,7 @@ from dcs.scoring import engine_class, load_scorer
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Cell, cells_of, variants_of
-from dcs_workflows.tables import Origin
+from dcs_workflows.sources.joint import Origin
 from tests.dcs.refusals import refuses
 from tests.packages import install
 

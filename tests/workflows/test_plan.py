@@ -14,9 +14,9 @@ from dcs.io import content_key
 from dcs_tracking import Archive
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings
 from dcs_workflows.plan import STORAGE_VARIABLE, Budget, Progress, SweepPlan, plan_sweep, sharing
+from dcs_workflows.sources.scored import StoredTables
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.study import Setup
-from dcs_workflows.tables import StoredTables
 from tests.workflows.conftest import QUICK, biased_table, done, refused, toy_cell
 
 CONFIG = SweepConfig(

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from pydantic import Field, TypeAdapter
 
@@ -30,21 +30,18 @@ from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.config.sweep import SweepConfig, TuneConfig, selected
 from dcs_workflows.config.tuner import TunerSettings
-from dcs_workflows.tables import (
-    GivenTable,
+from dcs_workflows.sources.given import GivenTable, given_tables, source_name
+from dcs_workflows.sources.joint import Origin, Rows, grouped_over, joint_names
+from dcs_workflows.sources.scored import (
     JointTables,
-    Origin,
-    Rows,
-    RowSource,
     StoredTables,
     TableRequest,
-    given_tables,
-    grouped_over,
-    joint_names,
     request_key,
-    source_name,
     table_requests,
 )
+
+#: Where the rows of a source are.
+RowSource: TypeAlias = GivenTable | StoredTables | JointTables
 
 #: Axes of the sources of a sweep, with the attributes of a source.
 ORIGINS: Final = {"models": "model", "tasks": "task", "shots": "shots", "seeds": "seed"}

@@ -11,7 +11,7 @@ from dcs.scoring.base import TokenEngine
 from dcs.scoring.models import load_tokenizer
 from dcs_workflows.cli.sweeps import table_name
 from dcs_workflows.config.scoring import ScoringSettings
-from dcs_workflows.tables import TableRequest
+from dcs_workflows.sources.scored import TableRequest
 from tests.packages import install
 from tests.workflows.conftest import done, refused
 

@@ -19,9 +19,9 @@ from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import SweepPlan
+from dcs_workflows.sources.scored import Scoring, StoredTables, TableRequest
 from dcs_workflows.study.cell import compute_cell
 from dcs_workflows.study.study import Setup
-from dcs_workflows.tables import Scoring, StoredTables, TableRequest
 from tests.dcs.scoring.clerk import Clerk
 from tests.workflows.cluster.test_parallel import CELL, TABLES
 

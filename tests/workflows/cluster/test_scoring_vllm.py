@@ -14,7 +14,7 @@ from dcs.scoring.base import Prompts
 from dcs_workflows.cluster.connect import place
 from dcs_workflows.cluster.scoring import ScoringActor, TableScoring
 from dcs_workflows.config.scoring import ScoringSettings
-from dcs_workflows.tables import TableRequest
+from dcs_workflows.sources.scored import TableRequest
 from tests.faults.processes import wait_for
 
 pytestmark = pytest.mark.vllm

@@ -18,7 +18,7 @@ from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import ABLATED, SweepConfig, selected, value_label
 from dcs_workflows.config.tuner import PARTS, Space, TunerSettings
 from dcs_workflows.plan import Cell, cells_of, effective_settings, variants_of
-from dcs_workflows.tables import TableRequest
+from dcs_workflows.sources.scored import TableRequest
 
 TABLE = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=None)
 DIGESTS = {"optimization": "o", "test": "t"}

@@ -10,7 +10,7 @@ from dcs.errors import ScoringError
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import sweep_key
-from dcs_workflows.tables import TableRequest, request_key
+from dcs_workflows.sources.scored import TableRequest, request_key
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
 ADDRESS = {"engine": "openai", "base_url": "http://127.0.0.1:1/v1"}

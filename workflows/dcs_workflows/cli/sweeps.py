@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dcs_tracking import CellRecord
     from dcs_workflows.config.sweep import SweepConfig
     from dcs_workflows.plan import Budget, SweepPlan
-    from dcs_workflows.tables import StoredTables, TableRequest
+    from dcs_workflows.sources.scored import StoredTables, TableRequest
 
 tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
 
@@ -50,7 +50,7 @@ def generate(
     Example: `dcs generate --task helpdesk --model tiny_lm --shots 1,N --limit 100`
     """
     from dcs_workflows.config.sweep import PromptsConfig, configured
-    from dcs_workflows.tables import StoredTables, request_key, table_requests
+    from dcs_workflows.sources.scored import StoredTables, request_key, table_requests
 
     config = configured(
         PromptsConfig,
@@ -111,7 +111,7 @@ def table_name(request: TableRequest) -> str:
 def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
     """Score requests, by key, with one model; return the number of prompts not in the cache."""
     from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, score_here
-    from dcs_workflows.tables import StoredTables
+    from dcs_workflows.sources.scored import StoredTables
 
     tables = [TableScoring(key, request) for key, request in missing.items()]
     actor = ScoringActor(model, output / "shards", tables[0].request.scoring)
@@ -322,7 +322,7 @@ def _run(
     from dcs_workflows.cluster.connect import connected
     from dcs_workflows.cluster.sweep import run_sweep
     from dcs_workflows.plan import BudgetSpentError, Progress, sweep_key
-    from dcs_workflows.tables import StoredTables
+    from dcs_workflows.sources.scored import StoredTables
 
     def recorded() -> list[CellRecord]:
         """Return all cells of the sweep, of which the plan may be a part."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dcs import CorrectionScheme, FittedScheme
     from dcs.data.columns import Reading
     from dcs.data.reader import Source
-    from dcs_workflows.tables import Rows
+    from dcs_workflows.sources.joint import Rows
 
 #: Suffixes of files of corrected rows.
 _FORMATS = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -243,8 +243,8 @@ def _finish(
     from dcs.io import write_together
     from dcs.selection.page import verdict
     from dcs_workflows.cli.views import show_front
+    from dcs_workflows.sources.held_out import FITTED, HELD_OUT
     from dcs_workflows.study.cell import predictions
-    from dcs_workflows.tables import FITTED, HELD_OUT
 
     if front is not None:
         show_front(front, scheme)
@@ -283,8 +283,8 @@ def pick(
     Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
     from dcs.evaluation.drift import describe_rows
+    from dcs_workflows.sources.held_out import FITTED, HELD_OUT
     from dcs_workflows.study.cell import evidence, predictions
-    from dcs_workflows.tables import FITTED, HELD_OUT
 
     old, front = dcs.CorrectionScheme.load(scheme), scheme.with_name(FRONT)
     if not front.exists():
@@ -369,7 +369,7 @@ def open_rows(
         If there is a scheme, and a file has been corrected already.
     """
     from dcs.data.reader import as_reading, open_source
-    from dcs_workflows.tables import refuse_corrected, source_name
+    from dcs_workflows.sources.given import refuse_corrected, source_name
 
     found: dict[str, Source] = {}
     inputs = () if scheme is None else scheme.inputs
@@ -425,7 +425,7 @@ def apply(
     from dcs.data.reader import refuse_other_texts, texts_by_id
     from dcs.selection.ensemble import TableEnsemble, mean_of
     from dcs_workflows.cli.views import warn_of_fitted_rows
-    from dcs_workflows.tables import FITTED, HELD_OUT
+    from dcs_workflows.sources.held_out import FITTED, HELD_OUT
 
     if len({file.resolve() for file in files}) < len(files):
         raise ConfigError(f"{', '.join(map(str, files))}: a table is given twice; give each once")

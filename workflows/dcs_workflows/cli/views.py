@@ -38,7 +38,8 @@ from dcs_workflows.cli.sweeps import announce
 from dcs_workflows.config.sweep import value_label
 from dcs_workflows.parallel import repeating
 from dcs_workflows.plan import ORIGINS, Progress, SweepPlan, counted
-from dcs_workflows.tables import FITTED, Rows
+from dcs_workflows.sources.held_out import FITTED
+from dcs_workflows.sources.joint import Rows
 
 #: Interval between updates of the progress, and between its lines if there is no terminal.
 _SHOW_SECONDS, _LINE_SECONDS = 1.0, 30.0

@@ -30,10 +30,10 @@ from dcs_workflows.plan import (
     counted,
     sharing,
 )
+from dcs_workflows.sources.joint import Rows
 from dcs_workflows.study.cell import compute_cell, failed_record
 from dcs_workflows.study.storage import Studies, StudyStorageError
 from dcs_workflows.study.study import Setup
-from dcs_workflows.tables import Rows
 
 T = TypeVar("T")
 R = TypeVar("R")

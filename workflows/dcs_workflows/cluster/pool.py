@@ -15,7 +15,7 @@ from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.cluster.connect import check_alive
 from dcs_workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
 from dcs_workflows.plan import SweepPlan
-from dcs_workflows.tables import StoredTables, TableRequest, request_key
+from dcs_workflows.sources.scored import StoredTables, TableRequest, request_key
 
 #: Number of actors that a shard, or the loading of a model, may take with it.
 _DEATHS = 3

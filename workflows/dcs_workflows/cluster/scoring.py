@@ -18,7 +18,7 @@ from dcs.scoring.cache import SHARD_SIZE
 from dcs.scoring.generation import ScorerInfo
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.parallel import one_thread
-from dcs_workflows.tables import Scoring, StoredTables, TableRequest
+from dcs_workflows.sources.scored import Scoring, StoredTables, TableRequest
 
 #: Number of shards of a table, so that many actors finish it together; fewer if they would have
 #: less than `_LEAST` prompts, since every shard runs the demonstrations once.

@@ -9,7 +9,7 @@ from typing import Any
 from dcs_tracking import CellRecord, Recorder, ScoringRecord
 from dcs_tracking.schema import without_rows
 from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing
-from dcs_workflows.tables import StoredTables
+from dcs_workflows.sources.scored import StoredTables
 
 
 def run_sweep(

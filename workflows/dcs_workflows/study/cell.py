@@ -25,8 +25,8 @@ from dcs_tracking import CellRecord, collect_provenance
 from dcs_tracking.records import now_ms
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import Cell
+from dcs_workflows.sources.joint import Rows
 from dcs_workflows.study.study import Setup, study_scheme
-from dcs_workflows.tables import Rows
 
 
 @one_thread()

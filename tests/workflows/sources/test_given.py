@@ -25,9 +25,9 @@ from dcs_tracking.schema import CELL_KEY
 from dcs_tracking.store.client import open_client
 from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.plan import Cell, cells_of, paths_by_name, plan_sweep, sweep_key, variants_of
+from dcs_workflows.sources.given import GivenTable, given_tables
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.study.study import Setup
-from dcs_workflows.tables import GivenTable, given_tables
 from tests.dcs.refusals import refuses
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused, swept
 

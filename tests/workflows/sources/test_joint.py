@@ -17,7 +17,8 @@ from dcs.selection.ensemble import TableEnsemble, inputs_of
 from dcs_tracking import Recorder
 from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.plan import plan_sweep
-from dcs_workflows.tables import JointTables, given_tables
+from dcs_workflows.sources.given import given_tables
+from dcs_workflows.sources.scored import JointTables
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused, swept
 
 
