@@ -348,7 +348,7 @@ def test_the_index_of_a_frame_is_no_place_for_labels_to_get_lost() -> None:
 def test_rows_are_matched_by_place_or_by_index_but_not_by_chance() -> None:
     frame, gold = columns(), pd.Series(GOLD)
     for fit in (fit_scheme, DCSClassifier().fit):
-        refuses(DCSError, fit, frame, gold[::-1], names=["index", "labels"])
+        refuses(DCSError, fit, frame, gold[::-1], names=["index"])
     for build in (ProbabilityTable.from_arrays, ProbabilityTable.from_counts):
         refuses(TableError, build, frame, pd.Series(LABELS)[::-1], names=["index", "labels"])
     refuses(TableError, checked_rows, frame[1:90], gold[2:91], names=["index"])
