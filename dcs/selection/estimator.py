@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from dcs.selection.methods import get_method
 from dcs.selection.preference import Prefer, Preference
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Correct class probabilities so that classes are predicted equally well.
 
@@ -75,24 +76,13 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         (a ValueError) in ``fit`` and ``predict``, if the input is not class probabilities.
     """
 
-    def __init__(
-        self,
-        *,
-        prefer: Prefer = "no-harm",
-        max_accuracy_loss: float | None = None,
-        max_cobias: float | None = None,
-        settings: SelectionSettings | None = None,
-        labels: ArrayLike | None = None,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-    ) -> None:
-        self.prefer = prefer
-        self.max_accuracy_loss = max_accuracy_loss
-        self.max_cobias = max_cobias
-        self.settings = settings
-        self.labels = labels
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    prefer: Prefer = "no-harm"
+    max_accuracy_loss: float | None = None
+    max_cobias: float | None = None
+    settings: SelectionSettings | None = None
+    labels: ArrayLike | None = None
+    n_jobs: int | None = None
+    random_state: Any = 0
 
     def fit(self, X: Any, y: ArrayLike) -> DCSClassifier:  # noqa: N803
         """Fit the correction.
