@@ -122,15 +122,10 @@ def write_together(
             path.unlink(missing_ok=True)
 
 
-def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write `data` to `path` atomically."""
+def atomic_write(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Write `content` to `path` atomically; text as UTF-8."""
     with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
-
-
-def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path` as UTF-8, atomically."""
-    atomic_write_bytes(path, text.encode())
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def _fsync(path: Path) -> None:

@@ -24,7 +24,7 @@ from dcs.data.checks import (
 )
 from dcs.errors import InvalidInputError, SchemeError, escaped, quoted, show
 from dcs.evaluation.uncertainty import percent
-from dcs.io import atomic_write_text, read_json, validated
+from dcs.io import atomic_write, read_json, validated
 from dcs.schemes.apply import corrected, normalised
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
@@ -419,7 +419,7 @@ class CorrectionScheme:
         path : path-like
             File to write.
         """
-        atomic_write_text(path, self.to_json())
+        atomic_write(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CorrectionScheme:

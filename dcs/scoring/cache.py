@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, reason
-from dcs.io import atomic_write_bytes, content_key
+from dcs.io import atomic_write, content_key
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring.base import SCORING_VERSION, Advance, Engine, Prompts, Scorer, Scores, score_rows
@@ -106,7 +106,7 @@ class ShardGroup:
         np.savez(buffer, queries=queries, probs=np.asarray(probs, dtype="<f8"))
         data = buffer.getvalue()
         path = self.folder / f"{_digest(data)}.npz"
-        atomic_write_bytes(path, data)
+        atomic_write(path, data)
         self._seen.add(path.name)
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, Field
 
 from dcs.errors import SchemeError, escaped
-from dcs.io import atomic_write_text, read_json, validated
+from dcs.io import atomic_write, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.page import result_page
 from dcs.selection.preference import (
@@ -223,7 +223,7 @@ class FittedScheme:
         path : path-like
             File to write.
         """
-        atomic_write_text(path, self.to_json())
+        atomic_write(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FittedScheme:

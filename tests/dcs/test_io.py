@@ -9,22 +9,14 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import ConfigError
-from dcs.io import (
-    atomic_path,
-    atomic_write_bytes,
-    atomic_write_text,
-    inert,
-    read_json,
-    read_yaml,
-    write_together,
-)
+from dcs.io import atomic_path, atomic_write, inert, read_json, read_yaml, write_together
 from tests.dcs.refusals import refuses
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    atomic_write_bytes(tmp_path / "new" / "a.bin", b"\x00\xff")
+    atomic_write(tmp_path / "new" / "a.bin", b"\x00\xff")
     with atomic_path(tmp_path / "new" / ("é" * 127)) as temporary:
-        atomic_write_text(temporary, "é\n")
+        atomic_write(temporary, "é\n")
     assert (tmp_path / "new" / "a.bin").read_bytes() == b"\x00\xff"
     assert (tmp_path / "new" / ("é" * 127)).read_text(encoding="utf-8") == "é\n"
     assert len(os.listdir(tmp_path / "new")) == 2
@@ -44,14 +36,14 @@ def test_files_are_written_together_or_not_at_all(tmp_path: Path) -> None:
         write_together({a: "new", b: fill_disk, c: None})
     assert refusal.value.filename == str(b)
     assert {path: path.read_text() for path in tmp_path.iterdir()} == old
-    write_together({a: "new", b: lambda path: atomic_write_text(path, "new"), c: None})
+    write_together({a: "new", b: lambda path: atomic_write(path, "new"), c: None})
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new"}
     assert b.stat().st_mode & 0o777 == 0o600
 
 
 def test_no_file_takes_the_place_of_a_device() -> None:
     with pytest.raises(OSError, match="/dev/null"):
-        atomic_write_text("/dev/null", "x")
+        atomic_write("/dev/null", "x")
     assert not Path("/dev/null").is_file()
 
 

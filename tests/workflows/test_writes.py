@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import DCSError
-from dcs.io import atomic_write_text
+from dcs.io import atomic_write
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table
 
 #: By file name: what writes version 1 or 2 of it into a folder.
 WRITERS: dict[str, Callable[[Path, int], object]] = {
-    "t.txt": lambda path, n: atomic_write_text(path, f"{n}" * 3000),
+    "t.txt": lambda path, n: atomic_write(path, f"{n}" * 3000),
     "t.parquet": lambda path, n: biased_table(400 * n).write(path),
     "s.json": lambda path, n: CorrectionScheme.identity(
         [f"class {k}" for k in range(100 * n)]

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from dcs.errors import TrackingError
-from dcs.io import Strict, atomic_path, atomic_write_text, first_fault, naming, read_text
+from dcs.io import Strict, atomic_path, atomic_write, first_fault, naming, read_text
 from dcs_tracking import schema
 from dcs_tracking.records import (
     KEY_PATTERN,
@@ -174,7 +174,7 @@ class Archive:
         path = self.path(record.key)
         text = record.to_json()
         if self.digest(record.key) != text_digest(text):
-            atomic_write_text(path, sealed(text))
+            atomic_write(path, sealed(text))
         return path
 
     def read(self, key: str) -> CellRecord:
@@ -320,7 +320,7 @@ class Archive:
 
     def save_sweep(self, sweep: Sweep) -> None:
         """Write the file of a sweep, replacing an earlier one."""
-        atomic_write_text(self._file(sweep.sweep_key, "json"), sweep.model_dump_json(indent=2))
+        atomic_write(self._file(sweep.sweep_key, "json"), sweep.model_dump_json(indent=2))
 
     def add(self, sweep_key: str, key: str) -> None:
         """Add a cell to the list of a sweep."""

@@ -48,7 +48,7 @@ def report(
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
-    from dcs.io import atomic_write_text, write_together
+    from dcs.io import atomic_write, write_together
     from dcs_tracking import Archive
     from dcs_tracking.results.cells import Cells
     from dcs_tracking.results.figures import figure_files, overview_figures
@@ -62,7 +62,7 @@ def report(
     with console.status("writing the report"):
         link = functools.partial(client.run_link, uri)
         page = render_report(stored, title=title, link=link, archive=Archive(runs))
-        atomic_write_text(output, page)
+        atomic_write(output, page)
         if files is not None:
             made: dict[str, Any] = {**table_files(cells), **figure_files(overview_figures(cells))}
             write_together({files / Path(name).name: made[name] for name in made})

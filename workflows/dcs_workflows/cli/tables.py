@@ -494,7 +494,7 @@ def write_corrected(
     import pyarrow as pa
 
     from dcs.data.columns import CORRECTED
-    from dcs.io import atomic_write_bytes, atomic_write_text, inert
+    from dcs.io import atomic_write, inert
 
     names = [CORRECTED + each for each in scheme.classes]
     corrected = pd.DataFrame(scheme.apply(probs), columns=names, index=rows.index)
@@ -510,11 +510,11 @@ def write_corrected(
             raise TableError(
                 f"--output {path}: Parquet cannot store a column: {reason(error)}; use .jsonl"
             ) from None
-        atomic_write_bytes(path, data)
+        atomic_write(path, data)
     elif path.suffix == ".jsonl":
         # pandas would round to 15 digits. Missing values (NaN) do not equal themselves.
         each = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
-        atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in each))
+        atomic_write(path, "".join(f"{json.dumps(row, default=str)}\n" for row in each))
     else:
         frame[predicted] = frame[predicted].map(inert)
         separator = "\t" if path.suffix == ".tsv" else reading.separator or ","
@@ -522,4 +522,4 @@ def write_corrected(
         if str(path) == "-":
             typer.echo(text, nl=False)
         else:
-            atomic_write_text(path, text)
+            atomic_write(path, text)

@@ -24,7 +24,7 @@ from dcs.evaluation.uncertainty import (
     percent,
     sentence_of_chance,
 )
-from dcs.io import atomic_write_text, inert
+from dcs.io import atomic_write, inert
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme
@@ -99,7 +99,7 @@ def show_results(records: Sequence[CellRecord], file: Path) -> None:
     """
     cells = Cells.of(records)
     if cells.records:
-        atomic_write_text(file, cells.frame.map(inert).to_csv(index=False))
+        atomic_write(file, cells.frame.map(inert).to_csv(index=False))
         several = cells.frame["seed"].nunique() > 1
         shown = "mean ± sd over seeds" if several else "[95 % interval], * p < 0.05"
         title = "{task} ({model})".format_map(cells.records[0].who)

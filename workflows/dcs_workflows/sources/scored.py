@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
-from dcs.io import Strict, atomic_write_text, content_key, parse_json, read_text, validated
+from dcs.io import Strict, atomic_write, content_key, parse_json, read_text, validated
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, prompt_hash, select_demonstrations
 from dcs.scoring.generation import PromptSet
@@ -272,7 +272,7 @@ class StoredTables:
         with FileLock(self.folder / ".lock"):
             for split, file in self.files.items():
                 tables[split].write(file)
-            atomic_write_text(self.folder / _RECORD, scoring.model_dump_json(indent=1))
+            atomic_write(self.folder / _RECORD, scoring.model_dump_json(indent=1))
         return scoring
 
 
