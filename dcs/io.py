@@ -346,6 +346,11 @@ class Strict(BaseModel):
         return values
 
 
+def as_values(value: Any) -> Any:
+    """Return a list as a tuple, and another value as one of it alone."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
 def validated(model: type[_Model], values: Any, *, source: str, error: type[DCSError]) -> _Model:
     """Validate plain values.
 

@@ -24,7 +24,7 @@ from pydantic import (
 
 from dcs.data.labels import as_text
 from dcs.errors import ConfigError, check_choice
-from dcs.io import Strict, validated
+from dcs.io import Strict, as_values, validated
 from dcs.seeds import derive_generator
 
 Split = Literal["optimization", "test"]
@@ -52,12 +52,8 @@ class Example:
     label: int
 
 
-def _to_list(entry: Any) -> Any:
-    return entry if isinstance(entry, list) else [entry]
-
-
 Word = Annotated[str, StringConstraints(pattern=r"\S")]
-LabelNames = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_to_list)], ...]
+LabelNames = tuple[Annotated[tuple[str | int, ...], BeforeValidator(as_values)], ...]
 
 
 class TextLocation(Strict):

@@ -26,7 +26,7 @@ from pydantic import (
 
 from dcs.data.columns import Reading
 from dcs.errors import ConfigError, check_choice, show, unknown
-from dcs.io import Strict, parse_yaml, read_yaml, validated
+from dcs.io import Strict, as_values, parse_yaml, read_yaml, validated
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import parse_shots
 from dcs.selection.methods import get_method, method_names
@@ -39,7 +39,6 @@ from dcs_workflows.config.tuner import (
     Judge,
     ObjectiveName,
     TunerSettings,
-    as_values,
     distinct,
 )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 
-from dcs.io import Strict
+from dcs.io import Strict, as_values
 from dcs.methods.parameters import PARAMETERS, Parameter
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.preference import Prefer, Preference
@@ -27,11 +27,6 @@ PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
 
 #: Names of samplers of Optuna.
 Sampler: TypeAlias = Literal["tpe", "nsga2", "gp", "random"]
-
-
-def as_values(value: Any) -> Any:
-    """Return a list as a tuple, and another value as one of it alone."""
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -19,9 +19,9 @@ from dcs.data.files import STEMS, SUFFIXES
 from dcs.data.reader import open_sources, refuse_other_texts, source_files, texts_by_id
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError
+from dcs.io import as_values
 from dcs.prompting.tasks import parse_shots
 from dcs_workflows.config.sweep import Grouping, SweepConfig, TableChoice
-from dcs_workflows.config.tuner import as_values
 from dcs_workflows.sources.held_out import hold_out
 from dcs_workflows.sources.joint import Origin, Rows, grouped_over, joint_names, matched_tables
 
