@@ -328,9 +328,6 @@ class _CobiasCurve:
         known = rows > 0
         right, rows = right[known], rows[known]
         self.observed = float(mean_distance(right / rows))
-        if rows.size < 2:
-            self.values, self.above, self.below = np.zeros(1), np.ones(1), np.ones(1)
-            return
         end = 1.0
         while mean_distance(_shifted(right, rows, end)) > _ROUNDING:
             end *= 2.0
