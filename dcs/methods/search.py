@@ -51,7 +51,7 @@ def search(
     shares = smooth_shares(labels, n)
     drawn = _smoothed_labels(probs * shares if balanced else probs, labels, share, seed=seed)
     names = tuple(map(str, range(n)))
-    corrections = correction_set(probs, setting)
+    corrections = correction_set(probs, setting).limited(setting.memberships)
     problem = Problem(probs, drawn, names, corrections, setting.objective)
     choice, moves = cooled(problem, setting.schedule, seed=seed)
     chosen = problem.scheme(choice).corrections
@@ -83,24 +83,23 @@ def _smoothed_labels(posterior: Array, labels: Labels, share: float, *, seed: in
 
 
 def correction_set(probs: Array, setting: Hyperparameters) -> CorrectionSet:
-    """Return the corrections that a setting chooses from."""
+    """Return the corrections that a setting chooses from, with all membership functions."""
     if setting.corrections == "memberships":
-        return CorrectionSet.furud().limited(setting.memberships)
+        return CorrectionSet.furud()
     both = setting.corrections == "both"
     if setting.spacing == "linear":
         build = CorrectionSet.dcs if both else CorrectionSet.dnip
-        return build(weight_scale=setting.weight_scale).limited(setting.memberships)
+        return build(weight_scale=setting.weight_scale)
     # Only ratios of weights matter, so their useful range is that of the log-odds between the most
     # probable class of a row and the others.
     logs = np.log(np.maximum(probs, 1e-12))
     reach = 1.5 * float(np.quantile(logs.max(axis=1, keepdims=True) - logs, 0.9))
-    corrections = CorrectionSet.logarithmic(
+    return CorrectionSet.logarithmic(
         count=setting.weight_scale,
         smallest=float(np.exp(-min(max(reach, 0.1), 6.0))),
         largest=2.0 if both else 1.0,
         memberships=both,
     )
-    return corrections.limited(setting.memberships)
 
 
 def logarithms(corrections: tuple[Correction, ...]) -> Array:
