@@ -571,8 +571,7 @@ class Fitting:
         predictions = np.zeros(self.truth.size, np.int64)
         for fold, scheme in enumerate(schemes):
             rows = self._fold == fold
-            if rows.any():
-                predictions[rows] = scheme.predict(self.held_out[rows])
+            predictions[rows] = scheme.predict(self.held_out[rows])
         metrics = self.metrics(predictions, [setting])
         moves = sum(scheme.provenance.get("moves", 0) for scheme in schemes)
         return Fit(setting, metrics.accuracy, metrics.cobias, moves, tuple(schemes), predictions)
