@@ -16,16 +16,12 @@ from dcs.io import validated
 from dcs.plugins import find_named
 from dcs.scoring.base import Advance, Engine, Scorer
 from dcs.scoring.cache import StoredScorer
-from dcs.scoring.chat import PromptStyle
-from dcs.scoring.labels import LabelRule
 from dcs.scoring.models import ModelReference, resolve_model
 
 __all__ = [
     "PACKAGED_ENGINES",
-    "LabelRule",
     "ModelReference",
     "Advance",
-    "PromptStyle",
     "Scorer",
     "StoredScorer",
     "engine_trait",

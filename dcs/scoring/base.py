@@ -76,10 +76,10 @@ class LocalOptions(Strict):
     Attributes
     ----------
     label_rule : "auto", "mean", "first" or "joint"
-        How label words of several tokens are scored; see :data:`dcs.scoring.LabelRule`.
+        How label words of several tokens are scored; see :data:`dcs.scoring.labels.LabelRule`.
     prompt : "auto", "completion" or "chat"
         Plain text, or chat messages by the chat template of the model; ``auto`` is ``chat`` if
-        the model has a template. See :data:`dcs.scoring.PromptStyle`.
+        the model has a template. See :data:`dcs.scoring.chat.PromptStyle`.
     dtype : "bfloat16", "float16", "float32" or None
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     """

@@ -20,7 +20,8 @@ from dcs.prompting.tasks import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring import LabelRule, Scorer, load_scorer, resolve_model
+from dcs.scoring import Scorer, load_scorer, resolve_model
+from dcs.scoring.labels import LabelRule
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer
 from tests.dcs.refusals import refuses
