@@ -291,7 +291,14 @@ def _json_frame(text: str, source: str) -> pd.DataFrame:
             numbers = [*map(str, range(len(frame)))]
             return frame if [*map(str, frame.index)] == numbers else frame.rename_axis("id")
         rows = content if isinstance(content, list) else [content]
-    return _records_frame([each for row in rows for each in _inside(row)], source)
+    rows = [each for row in rows for each in _inside(row)]
+    if rows and all(isinstance(row, list) and row and isinstance(row[0], dict) for row in rows):
+        rows = [{"scores": row} for row in rows]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            expected = "expected an object with a key per column"
+            raise TableError(f"{source}: line {number}: {expected}, got {show(row)}")
+    return pd.DataFrame(rows, dtype=object)
 
 
 def _alike(first: Any, column: Any) -> bool:
@@ -311,18 +318,6 @@ def _inside(row: Any) -> list[Any]:
             outer = {k: v for k, v in row.items() if k != key} if len(inner) == 1 else {}
             return [{**outer, **each} for each in inner]
     return [row]
-
-
-def _records_frame(rows: list[Any], source: str) -> pd.DataFrame:
-    import pandas as pd
-
-    if rows and all(isinstance(row, list) and row and isinstance(row[0], dict) for row in rows):
-        rows = [{"scores": row} for row in rows]
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            expected = "expected an object with a key per column"
-            raise TableError(f"{source}: line {number}: {expected}, got {show(row)}")
-    return pd.DataFrame(rows, dtype=object)
 
 
 _PROBS: Final = "probs pred_probs probabilities proba y_pred_proba y_proba y_prob y_score"
