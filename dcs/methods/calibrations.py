@@ -200,8 +200,7 @@ class LinearMap(FittedCalibration):
         strength = ridge / rows.size
         if self.most_rows is not None:
             most = min(self.most_rows, max(self.most_rows // 2, _MOST_PRODUCTS // n**2))
-            if rows.size > most:
-                rows = rows[np.linspace(0, rows.size - 1, most).astype(np.int64)]
+            rows = rows[np.linspace(0, rows.size - 1, min(most, rows.size)).astype(np.int64)]
         features = basis.features(terms[rows])
         first = logs[rows] @ start[:-1] + start[-1]
         balanced = self.loss != "worst-class"
