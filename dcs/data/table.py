@@ -238,7 +238,6 @@ class ProbabilityTable:
         """
         import pandas as pd
 
-        refuse_other_order(counts, labels=labels)
         name = escaped(os.fspath(source))
         votes = checked_shape(counts, source=name)
         whole = (votes >= 0.0) & (votes <= 2.0**53) & (votes == np.floor(votes))
