@@ -24,7 +24,7 @@ from pydantic import (
 
 from dcs.data.labels import as_text
 from dcs.errors import ConfigError, check_choice
-from dcs.io import Strict, as_values, validated
+from dcs.io import Strict, as_values, content_key, validated
 from dcs.seeds import derive_generator
 
 Split = Literal["optimization", "test"]
@@ -211,6 +211,13 @@ class TaskFile(Prompt):
     def described(self) -> dict[str, Any]:
         """What :func:`dcs.prompting.files.described_task` makes the task of again."""
         return self.model_dump(mode="json", exclude_defaults=True, exclude={"variants"})
+
+    @property
+    def reading(self) -> str:
+        """Hash of how the text and the label of a row are read."""
+        of_rows = {name: {"fields", "label", "labels"} for name in ("files", "hub")}
+        own = dict.fromkeys(("labels", "join", "replace", "clean"), True)
+        return content_key(self.model_dump(mode="json", include={**own, **of_rows}))
 
     @property
     def input_template(self) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from dcs.data.table import ProbabilityTable
+from dcs.prompting.tasks import SPLITS
+from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring.base import TokenEngine
 from dcs.scoring.models import load_tokenizer
 from dcs_workflows.cli.sweeps import table_name
 from dcs_workflows.config.scoring import ScoringSettings
-from dcs_workflows.sources.scored import TableRequest
+from dcs_workflows.sources.scored import StoredTables, TableRequest
 from tests.packages import install
-from tests.workflows.conftest import done, refused
+from tests.workflows.conftest import biased_table, done, refused
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,49 @@ def test_a_row_that_fails_is_listed_and_tried_again(data, tmp_path, monkeypatch)
     table = ProbabilityTable.read(path)
     assert (table.n_rows, table.provenance.missing_rows) == (30, None)
     assert "(scored earlier)" in done(*command).out
+
+
+def test_texts_are_read_as_the_task_says_now(tmp_path):
+    rows = [
+        {"old": f"It was {w} {k}.", "mood": w, "id": k} for k, w in enumerate(["good", "bad"] * 20)
+    ]
+    files = {"train": "rows.jsonl", "fields": {"text": "old"}, "label": "mood", "id": "id"}
+    task = {
+        "name": "mood",
+        "classes": ["good", "bad"],
+        "template": "{text}\nMood:",
+        "files": files,
+    }
+    folder = tmp_path / "tables" / "mood_tiny_lm_shot0_seed0"
+    for key in ("old", "new"):
+        named = [{key if name == "old" else name: cell for name, cell in r.items()} for r in rows]
+        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, named)))
+        (tmp_path / "mood.yaml").write_text(
+            json.dumps(task | {"files": files | {"fields": {"text": key}}})
+        )
+        out = done(
+            "generate",
+            "--task",
+            tmp_path / "mood.yaml",
+            "--model",
+            "tiny_lm",
+            "--shots",
+            0,
+            "-o",
+            tmp_path,
+        ).out
+        assert ("40 prompts scored" in out) == (key == "old") and "earlier" not in out
+        done("tune", folder, "--method", "batch", "-o", tmp_path)
+    scheme = CorrectionScheme.load(tmp_path / f"{folder.name}-batch")
+    assert scheme.provenance["table"]["prompt"]["task"]["files"]["fields"] == {"text": "new"}
+
+
+def test_tables_of_another_commit_of_a_hub_model_are_not_complete(tmp_path):
+    tables = {split: biased_table(9) for split in SPLITS}
+    old = StoredTables(tmp_path, "k", {"revision": "1"})
+    old.write(tables, seconds=1.0, gpus=0.0, scorer={"revision": "1"})
+    assert old.complete and StoredTables(tmp_path, "k").complete
+    assert not StoredTables(tmp_path, "k", {"revision": "2"}).complete
 
 
 def test_tasks_are_listed_and_a_prompt_is_shown_with_its_tokens(data):

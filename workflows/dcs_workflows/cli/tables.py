@@ -142,6 +142,7 @@ def tune(
     from dcs_workflows.cluster.sweep import run_here
     from dcs_workflows.config.sweep import TuneConfig, configured
     from dcs_workflows.plan import paths_by_name, plan_tuning
+    from dcs_workflows.study.cell import read_as
 
     config = configured(
         TuneConfig,
@@ -195,7 +196,8 @@ def tune(
             run_here(plan, recorder, lambda share: progress(completed=share))
         records = {each: recorder.archive.read(key) for each, key in keys.items()}
         schemes = {k: dcs.CorrectionScheme.from_dict(each.scheme) for k, each in records.items()}
-        record, scheme = records[method], schemes[method]
+        # The same numbers may have been read, or scored, in another way.
+        record, scheme = records[method], read_as(schemes[method], rows["optimization"])
         front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
         schemes = {"uncorrected": schemes.pop("icl"), **schemes}
         if before is not None:

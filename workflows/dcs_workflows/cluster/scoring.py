@@ -165,6 +165,7 @@ class TableScoring:
                 "scorer": info.name,
                 "version": info.version,
                 "revision": info.revision,
+                "reading": self.prompts.task.file.reading,
                 **info.settings,
             },
             remarks=[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, create_model, model_validator
@@ -13,6 +14,7 @@ from dcs.plugins import plugin_version
 from dcs.scoring import PACKAGED_ENGINES, Scorer, engine_trait, load_scorer, resolve_model
 from dcs.scoring.base import SCORING_VERSION
 from dcs.scoring.cache import local_folder
+from dcs.scoring.models import loaded_revision
 
 #: Options that are recorded only where they differ. Earlier versions had ``joint`` and
 #: ``answer_prefix``, which are still part of the keys of scored tables.
@@ -102,6 +104,15 @@ class ScoringSettings(_Options):  # type: ignore[misc]
             If the engine is not installed.
         """
         return load_scorer(model, engine=self.engine, **self.options)
+
+    def commit(self, model: str) -> str:
+        """Return the commit of a hub model in the local cache; empty where there is none."""
+        if engine_trait(self.engine, "served") or plugin_version("dcs.engines", self.engine):
+            return ""
+        reference = resolve_model(model)
+        if reference.revision is not None or find_spec("huggingface_hub") is None:
+            return ""
+        return loaded_revision(reference).replace("unknown", "")
 
     def identity(self, model: str) -> dict[str, Any]:
         """Return what determines a model's numbers, as far as known without loading it.

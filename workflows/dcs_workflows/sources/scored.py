@@ -58,6 +58,16 @@ class TableRequest(Origin):
         task = get_task(self.task, self.data)
         return PromptSet.select(task, shots=self.shots, seed=self.seed, limit=self.limit)
 
+    def stored(self, output: Path, key: str) -> StoredTables:
+        """Return its tables in an output folder, which are complete if they still hold.
+
+        The key tells no commit of a hub model, which is unknown before it is downloaded, nor how
+        other texts are read.
+        """
+        now = {"reading": get_task(self.task, self.data).file.reading}
+        commit = self.scoring.commit(self.model)
+        return StoredTables(output, key, now | ({"revision": commit} if commit else {}))
+
 
 def table_requests(config: PromptsConfig) -> list[TableRequest]:
     """Return the table requests of a configuration, in its order.
@@ -199,10 +209,13 @@ class StoredTables:
         The output folder.
     key : str
         The :func:`request_key` of the request.
+    now : mapping of str to str
+        What the record of a scoring would say now, where it says so.
     """
 
     output: Path
     key: str
+    now: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -234,8 +247,10 @@ class StoredTables:
 
     @property
     def complete(self) -> bool:
-        """Whether the tables exist and lack no row."""
-        return (scoring := self.scoring) is not None and not scoring.missing
+        """Whether the tables exist, lack no row, and would be scored alike now."""
+        if (scoring := self.scoring) is None or scoring.missing:
+            return False
+        return all(scoring.scorer.get(name, own) == own for name, own in self.now.items())
 
     @property
     def digests(self) -> Mapping[str, str]:

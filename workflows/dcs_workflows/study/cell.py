@@ -220,15 +220,22 @@ def _add_provenance(
     origin = {"method": cell.method, **scheme.provenance, "cell": cell.key, **kept}
     sample = [*table.sample]
     origin["fitted_on"] = {"digests": [table.digest], "number": table.n_rows, "sample": sample}
-    noted = table.provenance.to_dict()
+    return read_as(replace(scheme, provenance=origin), table)
+
+
+def read_as(scheme: CorrectionScheme, table: Rows) -> CorrectionScheme:
+    """Return a scheme that reads, or scores, other rows as those of a table were."""
+    noted: dict[str, Any] = table.provenance.to_dict()
     if isinstance(table, TableEnsemble):
         tables = zip(table.names, table.tables, strict=True)
-        origin["tables"] = {name: each.provenance.to_dict() for name, each in tables}
+        own = {"tables": {name: each.provenance.to_dict() for name, each in tables}}
     else:
-        # What reads, or scores, other rows in the same way.
-        origin |= {"reading": noted["reading"]} if "reading" in noted else {}
-        origin |= {"table": noted} if "prompt" in noted else {}
-    return replace(scheme, provenance=origin)
+        own = {"reading": noted["reading"]} if "reading" in noted else {}
+        own |= {"table": noted} if "prompt" in noted else {}
+    others = {
+        k: v for k, v in scheme.provenance.items() if k not in ("tables", "reading", "table")
+    }
+    return replace(scheme, provenance=others | own)
 
 
 def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
