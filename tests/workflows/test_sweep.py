@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from dcs.evaluation.metrics import METRICS
-from dcs_tracking import CellRecord
+from dcs_tracking import CellRecord, Recorder
 from dcs_workflows.cluster.connect import place
+from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.config.sweep import SweepConfig
-from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep
+from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep, sweep_key
 from dcs_workflows.study.cell import failed_record
 from tests.faults.sweeps import poison, results, sweep
 from tests.tracking.cells import runs_of
-from tests.workflows.conftest import QUICK, biased_table, swept
+from tests.workflows.conftest import QUICK, biased_table, stopped, swept
 
 CONFIG = SweepConfig(
     name="small",
@@ -77,6 +78,25 @@ def test_what_is_finished_is_not_computed_again_also_in_a_wider_sweep(finished):
     assert sorted(plan.ended) == sorted(record.key for record in records)
     assert not plan.missing_tables
     assert {c.method for cells in plan.missing_cells.values() for c in cells} == {"dnip"}
+
+
+def test_cells_of_prompts_that_are_scored_again_leave_before_others_are_computed(
+    finished, tmp_path, monkeypatch
+):
+    """So that no mean of a stopped run is over the numbers of two prompts."""
+    output, records, _ = finished
+    shutil.copytree(output, tmp_path, dirs_exist_ok=True)
+    next(tmp_path.glob("probabilities/*/scoring.json")).unlink()
+    plan = plan_sweep(CONFIG, tmp_path)
+    assert len(plan.missing_tables) == 1
+    later = map(stopped, [plan])
+    monkeypatch.setattr("dcs_workflows.cluster.sweep._run_in_process", lambda *about: later)
+    about = {"experiment": "small", "sweep_key": sweep_key(CONFIG)}
+    with Recorder("http://127.0.0.1:9", output=tmp_path, **about) as recorder:
+        with pytest.raises(RuntimeError):
+            run_here(plan, recorder, lambda share: None)
+        left = {*recorder.archive.keys(recorder.sweep_key)}
+    assert left == {*plan.ended} < {record.key for record in records}
 
 
 @pytest.mark.slow

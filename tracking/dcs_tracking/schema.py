@@ -41,7 +41,7 @@ def tagged(tags: Mapping[str, str]) -> str:
 
 def without_rows(identity: Mapping[str, Any]) -> str:
     """Return the identity of a cell as text, except for that of its rows."""
-    return json.dumps({name: identity[name] for name in sorted({*identity} - {*DIGESTS})})
+    return json.dumps({k: v for k, v in identity.items() if k not in DIGESTS}, sort_keys=True)
 
 
 def logged_tables(paths: Iterable[str]) -> dict[str, str]:

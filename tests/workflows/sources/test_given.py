@@ -29,7 +29,7 @@ from dcs_workflows.sources.given import GivenTable, given_tables
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.study.study import Setup
 from tests.dcs.refusals import refuses
-from tests.workflows.conftest import UNDRAWN, biased_table, done, refused, swept
+from tests.workflows.conftest import UNDRAWN, biased_table, done, refused, stopped, swept
 
 
 def write(path: Path, n_rows: int = 120, *, seed: int = 0, **origin: object) -> ProbabilityTable:
@@ -230,10 +230,6 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
     write(path, seed=1)
     with pytest.raises(TableError, match="changed"):
         given.read()
-
-
-def stopped(*cell: object, **about: object) -> None:
-    raise RuntimeError("stopped")
 
 
 def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path, monkeypatch):

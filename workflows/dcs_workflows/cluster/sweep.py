@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
+from dcs.prompting.tasks import SPLITS
 from dcs_tracking import CellRecord, Recorder, ScoringRecord
 from dcs_tracking.schema import without_rows
-from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, sharing
+from dcs_workflows.plan import ORIGINS, Budget, Progress, SweepPlan, cells_of, sharing
 from dcs_workflows.sources.scored import StoredTables
 
 
@@ -127,16 +128,18 @@ def _record_all(
     plan: SweepPlan, recorder: Recorder, ended: Iterable[CellRecord]
 ) -> list[CellRecord]:
     """Record all cells of a plan and return their summaries in configuration order."""
-    if not plan.missing_tables:
-        # At once: no mean of a run that is stopped may have their cells.
-        recorder.leave_out(_replaced(plan, recorder, _planned(plan)))
+    # At once: no mean of a run that is stopped may have their cells.
+    known = [cell.key for cells in plan.cells.values() for cell in cells]
+    recorder.leave_out(
+        _replaced(plan, recorder, known, part=plan.part or bool(plan.missing_tables))
+    )
     for key in plan.ended:
         recorder.known(key)
     for record in ended:
         # Not kept: the memory of this process must not grow with the number of cells.
         recorder.record(record)
     keys = _planned(plan)
-    recorder.leave_out(_replaced(plan, recorder, keys))
+    recorder.leave_out(_replaced(plan, recorder, keys, part=plan.part))
     recorder.archive.index()
     new = recorder.archive.load((key for key in keys if key not in plan.ended), summaries=True)
     found = {**plan.ended, **new}
@@ -150,16 +153,19 @@ def _planned(plan: SweepPlan) -> list[str]:
     return list(dict.fromkeys(cell.key for cells in tables for cell in cells))
 
 
-def _replaced(plan: SweepPlan, recorder: Recorder, keys: Sequence[str]) -> list[str]:
-    """Return the cells of earlier runs of a sweep that its tables, as they are now, do not have.
+def _replaced(
+    plan: SweepPlan, recorder: Recorder, keys: Sequence[str], *, part: bool
+) -> list[str]:
+    """Return the cells of earlier runs of a sweep that are none of these.
 
-    Of a part of a sweep, those that differ from its cells in their rows only.
+    If they are a part of a sweep, those that differ from cells of the plan in their rows only.
     """
     planned = {*keys}
     old = [key for key in recorder.archive.keys(recorder.sweep_key) if key not in planned]
-    if not old or not plan.part:
+    if not old or not part:
         return old
-    records = recorder.archive.load([*keys, *old], summaries=True)
-    who = {key: without_rows(record.identity) for key, record in records.items()}
-    now = {who[key] for key in keys if key in who}
-    return [key for key in old if who.get(key) in now]
+    sources = [source for own in plan.sources.values() for source in own]
+    unknown = cells_of(sources, plan.variants, dict.fromkeys(SPLITS, ""))
+    now = {without_rows(cell.identity) for cell in unknown}
+    records = recorder.archive.load(old, summaries=True)
+    return [key for key, record in records.items() if without_rows(record.identity) in now]
