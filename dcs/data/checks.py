@@ -504,9 +504,15 @@ def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) 
 
 
 def doubts_about(
-    labels: NDArray[np.int64], probs: NDArray[np.float64], fewest: int = TELLING
+    labels: NDArray[np.int64],
+    probs: NDArray[np.float64],
+    fewest: int = TELLING,
+    classes: Sequence[str] = (),
 ) -> list[str]:
-    """Return why labels may be predictions, or those of other columns; in words."""
+    """Return why labels may be predictions, or those of other columns; and `classes` without any.
+
+    In words.
+    """
     found = []
     if are_predictions(labels, probs, fewest):
         # No metric of a model without errors can improve.
@@ -518,6 +524,12 @@ def doubts_about(
         found.append(
             f"{own} of {(labels >= 0).sum()} labels are predicted, fewer than by chance; are the "
             "classes in the order of the columns?"
+        )
+    absent = [name for k, name in enumerate(classes) if k not in labels]
+    if absent and (labels >= 0).any():
+        found.append(
+            f"no row is labelled {quoted(absent)}: no metric counts the class, and a scheme may "
+            "hardly predict it"
         )
     return found
 

@@ -145,7 +145,10 @@ def open_source(
     for key, value in given:
         if value not in (None, getattr(reading, key)):
             raise TableError(f"{escaped(path)}: is a table of dcs, read as it is; remove {key}")
-    return Source(table, records.frame, reading)
+    named = table.classes if known is None else ()
+    doubts = doubts_about(table.labels, table.probs, 1, named)
+    remark = f"{escaped(path)}: warning: {'; '.join(doubts)}" if doubts else ""
+    return Source(table, records.frame, reading, remark)
 
 
 def _interpret(records: Records, given: Reading, known: Reading | None, source: str) -> Source:
@@ -197,15 +200,11 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
                 f"{source}: column {show(reading.label)} names the most probable class of every "
                 f"row: if it holds labels, specify --read label={reading.label}"
             )
-        remarks += [f"warning: {doubt}" for doubt in doubts_about(labels, probs, fewest=1)]
+        # Later rows need not have all classes.
+        named = classes if known is None else ()
+        remarks += [f"warning: {doubt}" for doubt in doubts_about(labels, probs, 1, named)]
         if missing := int((labels < 0).sum()):
             remarks.append(f"{missing:,} rows without a label")
-        absent = [name for k, name in enumerate(classes) if k not in labels]
-        if absent and missing < len(labels) and known is None:
-            remarks.append(
-                f"warning: no row is labelled {quoted(absent)}: no metric counts the class, and a "
-                "scheme may hardly predict it"
-            )
     corrected = all(each.startswith(CORRECTED) for each in columns)
     origin = replace(
         records.origin, reading=reading, corrected_by="a scheme" if corrected else None

@@ -349,8 +349,9 @@ def test_rows_are_matched_by_place_or_by_index_but_not_by_chance() -> None:
     frame, gold = columns(), pd.Series(GOLD)
     for fit in (fit_scheme, DCSClassifier().fit):
         refuses(DCSError, fit, frame, gold[::-1], names=["index"])
-    for build in (ProbabilityTable.from_arrays, ProbabilityTable.from_counts):
-        refuses(TableError, build, frame, pd.Series(LABELS)[::-1], names=["index", "labels"])
+    other = {"labels": pd.Series(LABELS)[::-1], "names": ["index", "labels"]}
+    refuses(TableError, ProbabilityTable.from_arrays, frame, **other)
+    refuses(TableError, ProbabilityTable.from_counts, (10 * frame).round(), **other)
     refuses(TableError, checked_rows, frame[1:90], gold[2:91], names=["index"])
     assert checked_rows(frame, gold[::-1].to_numpy()[::-1])[1].tolist() == LABELS.tolist()
     assert checked_rows(frame[:9], gold[5:14]) is not None
@@ -358,6 +359,15 @@ def test_rows_are_matched_by_place_or_by_index_but_not_by_chance() -> None:
         hidden = [np.ma.masked_array(each, each == each[3]) for each in (PROBS, LABELS)]
         arrays = [hidden[0], LABELS] if k == 0 else [PROBS, hidden[1]]
         refuses(TableError, checked_rows, *arrays, names=["masked"])
+
+
+def test_doubts_about_labels_are_said_of_our_own_files_too(tmp_path: Path) -> None:
+    path, table = tmp_path / "own.parquet", ProbabilityTable.from_arrays(PROBS, LABELS)
+    table.write(path)
+    assert open_source(path).remark == ""
+    for labels, doubt in ((PROBS.argmin(axis=1), "by chance"), (LABELS * 0, "no row is labelled")):
+        ProbabilityTable.from_arrays(PROBS, labels).write(path)
+        assert doubt in open_source(path).remark
 
 
 @pytest.mark.parametrize("prefix", ["", "p:"])

@@ -10,6 +10,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from dcs.schemes import apply
+from dcs.schemes.scheme import CorrectionScheme
 from dcs_tracking.store.queries import find_cell
 from dcs_tracking.store.serving import log_cell_scheme, save_model
 from tests.tracking.cells import SCHEME, recorded
@@ -40,6 +41,15 @@ def test_what_is_no_probability_is_refused(folder: Path) -> None:
             model.predict(rows)
     with pytest.raises(MlflowException, match="no rows"):
         model.predict(rows.head(0))
+
+
+@pytest.mark.parametrize("total", [0.0, 0.3, 1.9])
+def test_many_classes_excuse_no_sum(total: float, tmp_path: Path) -> None:
+    names = [f"c{k}" for k in range(200)]
+    save_model(CorrectionScheme.identity(names), tmp_path / "model", run_id="r1")
+    rows = pd.DataFrame([[total / 200] * 200], columns=[f"p:{name}" for name in names])
+    with pytest.raises(MlflowException, match="are not probabilities"):
+        mlflow.pyfunc.load_model(str(tmp_path / "model")).predict(rows)
 
 
 def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:

@@ -126,6 +126,14 @@ def test_new_texts_are_labelled_as_the_tables_were(
     assert len(server.requests) == asked
 
 
+def test_other_columns_of_texts_stay_as_they_are(scheme: Path, tmp_path: Path) -> None:
+    rows = [{"text": "It broke.", "n": 10**18 + 1}, {"text": "It works.", "n": None}]
+    (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done("predict", scheme, tmp_path / "new.jsonl")
+    written = (tmp_path / "new-predicted.jsonl").read_text().splitlines()
+    assert [json.loads(line)["n"] for line in written] == [10**18 + 1, None]
+
+
 def test_an_option_of_the_fit_is_set_to_its_default(scheme: Path, tmp_path: Path) -> None:
     (tmp_path / "new.jsonl").write_text('{"text": "It broke."}')
     loaded = dcs.CorrectionScheme.load(scheme)

@@ -18,8 +18,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel
 
-#: Largest distance of the sum of a row from 1, per class, that rounding explains.
-ROUNDING = 0.005
+#: Largest distance of the sum of a row from 1 that rounding explains: per class, and at all.
+ROUNDING, LARGEST = 0.005, 0.1
 
 
 class SchemeModel(PythonModel):
@@ -59,7 +59,7 @@ def checked(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
         raise MlflowException.invalid_parameter_value("no rows; give at least one")
     bad = ~np.isfinite(values).all(axis=1) | (values < 0.0).any(axis=1)
     sums = values.sum(axis=1)
-    bad |= np.abs(sums - 1.0) > ROUNDING * values.shape[1]
+    bad |= np.abs(sums - 1.0) > min(ROUNDING * values.shape[1], LARGEST)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise MlflowException.invalid_parameter_value(

@@ -93,7 +93,7 @@ def predict(
     if not kept:
         raise ConfigError(f"{texts}: no row could be scored")
     probs = probs[kept]
-    frame = pd.DataFrame([rows[row] for row in kept])
+    frame = pd.DataFrame([rows[row] for row in kept], dtype=object)
     frame[[PREFIX + name for name in correction.classes]] = probs
     tables.write_corrected(frame, target, Reading(), correction, probs)
     missing = f", {len(reasons)} rows left out; with -o {target} the command tries them again"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs.data.checks import doubts_about
 from dcs.scoring import Advance, StoredScorer
 from dcs.scoring.base import Prompts, score_rows
 from dcs.scoring.cache import SHARD_SIZE
@@ -157,8 +158,14 @@ class TableScoring:
 
     def store(self, stored: StoredTables, info: ScorerInfo) -> Scoring:
         """Write both tables of a complete scoring, and return its record."""
+        tables = self.prompts.tables(self._probs, info, self._reasons)
+        doubts = (
+            f"{split}: {doubt}"
+            for split, table in tables.items()
+            for doubt in doubts_about(table.labels, table.probs, classes=table.classes)
+        )
         return stored.write(
-            self.prompts.tables(self._probs, info, self._reasons),
+            tables,
             seconds=time.perf_counter() - self._clock,
             gpus=sum(gpus for gpus, _ in self._actors.values()),
             scorer={
@@ -169,6 +176,7 @@ class TableScoring:
                 **info.settings,
             },
             remarks=[
+                *doubts,
                 *([self.prompts.unlabelled] if self.prompts.unlabelled else []),
                 *(line for _, lines in self._actors.values() for line in lines),
             ],
