@@ -80,9 +80,6 @@ def cluster() -> Iterator[None]:
     """Ray on two CPUs that say themselves that they are for cells; all tests share it."""
     import ray
 
-    if ray.is_initialized():  # by the tests of the benchmarks, which share this fixture
-        yield
-        return
     os.environ[KEY_VARIABLE] = SECRET
     # Inherited by all processes of Ray, as when a script starts a sweep in the background.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
