@@ -18,8 +18,7 @@ from dcs.selection.methods import get_method
 from dcs_workflows.study.cell import compute_cell
 from dcs_workflows.study.study import Setup
 from tests.dcs.biased import biased_table
-from tests.tracking.cells import recorded
-from tests.tracking.paper_cells import paper_cells
+from tests.tracking.cells import paper_cells, recorded
 from tests.workflows.conftest import toy_cell
 
 CLASSES: Final = ("Terrible", "Bad", "Okay", "Good", "Great")

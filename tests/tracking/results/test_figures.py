@@ -13,8 +13,7 @@ from matplotlib.text import Text
 from dcs_tracking.results import figures
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.figures import figure_bytes
-from tests.tracking.cells import SCHEME, failed_cell, make_cell
-from tests.tracking.paper_cells import paper_cells
+from tests.tracking.cells import SCHEME, failed_cell, make_cell, paper_cells
 
 
 def _titles(figure: Figure) -> list[str]:

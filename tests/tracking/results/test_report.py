@@ -11,8 +11,7 @@ import pytest
 from dcs.errors import InvalidInputError
 from dcs_tracking.records import CellRecord, StoredCell
 from dcs_tracking.results.report import render_report
-from tests.tracking.cells import failed_cell, make_cell
-from tests.tracking.paper_cells import paper_cells
+from tests.tracking.cells import failed_cell, make_cell, paper_cells
 
 
 def _render(records: list[CellRecord], title: str = "demo") -> str:

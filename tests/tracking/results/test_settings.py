@@ -11,8 +11,7 @@ from dcs_tracking.records import CellRecord
 from dcs_tracking.results import settings
 from dcs_tracking.store.views import cell_name
 from dcs_workflows.config.sweep import value_label
-from tests.tracking.cells import failed_cell, make_cell
-from tests.tracking.paper_cells import paper_cells
+from tests.tracking.cells import failed_cell, make_cell, paper_cells
 
 _TASKS = ("trec", "ddi")
 

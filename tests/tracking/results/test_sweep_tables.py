@@ -18,8 +18,7 @@ from dcs_tracking.results import sweep_tables as tables
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.sweep_tables import ResultTable
 from dcs_tracking.schema import safe_name, task_metric
-from tests.tracking.cells import failed_cell, make_cell
-from tests.tracking.paper_cells import paper_cells
+from tests.tracking.cells import failed_cell, make_cell, paper_cells
 
 
 def _line(table: ResultTable, **where: str) -> dict[str, str]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcs_tracking import Archive, Recorder
+from dcs_tracking import Archive
 from dcs_tracking.records import StoredCell
 from dcs_tracking.results.report import render_report
 from dcs_tracking.store.client import default_tracking_uri, run_link
 from dcs_tracking.store.queries import newest_links, stored_cells
 from tests.servers import free_port, mlflow_server
-from tests.tracking.paper_cells import paper_cells
+from tests.tracking.cells import paper_cells, recorded
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -33,12 +33,9 @@ _PATIENCE = 120_000
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser")
     methods = ("icl", "dnip", "furud", "dcs")
-    drawn = paper_cells(tasks=("trec",), methods=("dcs",), objective="err")
-    with Recorder(output=folder, experiment=EXPERIMENT, sweep_key="s1") as recorder:
-        for record in paper_cells(tasks=("trec", "ddi"), shots=(1, "N"), methods=methods):
-            recorder.record(record)
-        for record in drawn:
-            recorder.record(record)
+    cells = paper_cells(tasks=("trec", "ddi"), shots=(1, "N"), methods=methods)
+    cells += paper_cells(tasks=("trec",), methods=("dcs",), objective="err")
+    recorded(folder, *cells, experiment=EXPERIMENT)
     return folder
 
 

@@ -17,7 +17,7 @@ import typer
 from dcs_workflows.cli.console import Stop, conclude, console, explained, new_table, prepare_output
 from dcs_workflows.cli.views import progress_line, show_results
 from dcs_workflows.plan import Progress
-from tests.tracking.paper_cells import paper_cells
+from tests.tracking.cells import paper_cells
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from dcs_tracking import Archive
-from tests.tracking.cells import recorded
-from tests.tracking.paper_cells import paper_cells
+from tests.tracking.cells import paper_cells, recorded
 from tests.workflows.conftest import done, refused
 
 
