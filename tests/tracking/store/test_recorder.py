@@ -405,8 +405,7 @@ def test_runs_that_cannot_be_noted_are_pending_and_noted_by_sync(
 def test_a_cell_that_another_sweep_of_the_name_has_stays(output: Path, uri: str) -> None:
     recorded(output, 1, sweep_key="s2")
     recorded(output, 1, 2)
-    sweep = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
-    with Recorder(output=output, **sweep) as recorder:
+    with Recorder(output=output, **SWEEP) as recorder:
         recorder.leave_out(["cell0001", "cell0002"])
     assert {*content()[1]} == {"cell0001"}
 

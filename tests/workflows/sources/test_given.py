@@ -22,13 +22,13 @@ from dcs_tracking import Archive, Recorder
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.sweep_tables import all_tables
 from dcs_tracking.schema import CELL_KEY
-from dcs_tracking.store.client import open_client
 from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.plan import Cell, cells_of, paths_by_name, plan_sweep, sweep_key, variants_of
 from dcs_workflows.sources.given import GivenTable, given_tables
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.study.study import Setup
 from tests.dcs.refusals import refuses
+from tests.tracking.cells import runs_of
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused, stopped, swept
 
 
@@ -242,10 +242,8 @@ def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path, monkeypat
         about = {"experiment": "given", "sweep_key": sweep_key(sweep), "figures": "none"}
         with Recorder(output=output, **about) as recorder:
             records = run_here(plan_sweep(sweep, output, only=only), recorder, lambda share: None)
-        client = open_client(recorder.tracking_uri)
-        (experiment,) = client.search_experiments(filter_string="name = 'given'")
-        found = client.search_runs([experiment.experiment_id], "tags.dcs.kind = 'cell'")
         kept = {*recorder.archive.keys(sweep_key(sweep))}
+        found = runs_of(recorder.tracking_uri, "given")
         assert kept == {each.data.tags[CELL_KEY] for each in found}
         return {record.key for record in records}, kept
 
