@@ -10,14 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import SchemeError
+from dcs.errors import InvalidInputError, SchemeError
+from dcs.methods.calibrations import CALIBRATIONS
 from dcs.schemes.calibration import Calibration, from_arrays
 from dcs.schemes.corrections import DONT_CHANGE, CorrectionSet, Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from tests.dcs.biased import biased_table
 from tests.dcs.refusals import refuses
 
 _SET = CorrectionSet.dcs(weight_scale=5)
 _CALIBRATION = Calibration("vector", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.5))
+_PROBS, _LABELS = biased_table(400, 4)
 
 
 @settings(max_examples=25, deadline=None)
@@ -44,6 +47,19 @@ def test_ties_go_to_the_lowest_class_and_lost_rows_stay() -> None:
     scheme = CorrectionScheme(("a", "b", "c"), (high, high, high))
     assert scheme.predict([[0.3, 0.45, 0.25]]).tolist() == [1]
     assert np.array_equal(scheme.correct([[0.3, 0.45, 0.25]]), [[0.3, 0.45, 0.25]])
+
+
+def test_products_are_stored() -> None:
+    found = CALIBRATIONS["products"].fit(_PROBS, _LABELS, ridge=10.0, anchor=0.0)
+    scheme = CorrectionScheme.identity(tuple("abcd"), calibration=found)
+    assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
+    refuses(InvalidInputError, Calibration, "x", found.matrix, found.offset)
+
+
+def test_a_row_by_itself_is_calibrated_as_among_others() -> None:
+    found = CALIBRATIONS["linear"].fit(_PROBS, _LABELS, ridge=10.0, anchor=0.0)
+    alone = np.concatenate([found.apply(row[None]) for row in _PROBS])
+    assert np.array_equal(found.apply(_PROBS), alone)
 
 
 @pytest.mark.parametrize("correction", [DONT_CHANGE, Weight(0.5), Weight(1.0)])
