@@ -1,20 +1,18 @@
-"""Small problems, a plain NumPy judge of solutions, and settings of recorded parameters."""
+"""Small problems, a plain NumPy judge of solutions, and those of the published implementation."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import Objective, confusion_matrix
-from dcs.methods.parameters import STANDARD_SCHEDULE, Hyperparameters
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.schedule import Schedule
 
 SETS = {
     "dcs": CorrectionSet.dcs(weight_scale=7),
@@ -61,10 +59,10 @@ def least(
     return min(judge(probs, labels, corrections, objective, choice) for choice in choices)
 
 
-def setting_of(params: Mapping[str, Any]) -> Hyperparameters:
-    """Return the setting that a trial recorded."""
-    own, schedule = (
-        {each.name: params[each.name] for each in fields(kind) if each.name in params}
-        for kind in (Hyperparameters, Schedule)
-    )
-    return Hyperparameters(**own, schedule=replace(STANDARD_SCHEDULE, **schedule))
+def published_figures() -> dict[str, NDArray[Any]]:
+    """Return figures of the published implementation: rules on a grid, and solutions judged.
+
+    The corrections are numbered as published: 19 memberships, then the weights 1/30 .. 30/30.
+    """
+    with np.load(Path(__file__).parent / "data" / "published_figures.npz") as figures:
+        return dict(figures)

@@ -14,8 +14,8 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
-from tests.dcs.published import published_figures
 from tests.dcs.refusals import refuses
+from tests.dcs.solutions import published_figures
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:sklearn")

@@ -9,7 +9,7 @@ import pytest
 
 from dcs.errors import InvalidInputError
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Membership, Weight
-from tests.dcs.published import published_figures
+from tests.dcs.solutions import published_figures
 
 
 def test_every_function_equals_the_published_one() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ import pytest
 
 from dcs.errors import DCSError
 from dcs.methods.parameters import PARAMETERS, STANDARD_SCHEDULE, Hyperparameters
+from dcs.search.schedule import Schedule
 from dcs.selection.fitting import Fitting, Threads
 from dcs.selection.methods import get_method
 from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.study import storage
 from dcs_workflows.study.storage import StoredStudy, StudyStorageError
 from dcs_workflows.study.study import SearchSpace, Setup, Tuned, make_sampler, study_scheme
-from tests.dcs.solutions import setting_of
 from tests.workflows.conftest import biased_table, toy_cell
 
 SETTINGS = TunerSettings(trials=42, judge={"folds": 3}, space={"weight_scale": [10, 40]})
@@ -35,8 +35,22 @@ def _study(
     return study_scheme(cell, TABLE, setup=setup)
 
 
+def _setting_of(params: dict[str, Any]) -> Hyperparameters:
+    """Return the setting that a trial recorded."""
+    own, schedule = (
+        {each.name: params[each.name] for each in fields(kind) if each.name in params}
+        for kind in (Hyperparameters, Schedule)
+    )
+    return Hyperparameters(**own, schedule=replace(STANDARD_SCHEDULE, **schedule))
+
+
 def _results(tuned: Tuned) -> list[tuple[Any, ...]]:
     return [(t.params, t.metrics) for t in tuned.trials]
+
+
+@pytest.fixture
+def stored(tmp_path) -> StoredStudy:
+    return StoredStudy("cell", tmp_path / "cell.journal")
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +65,7 @@ def test_the_number_of_workers_does_not_change_the_study(tuned):
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", pytest.param("gp", marks=pytest.mark.slow)])
-def test_every_trial_has_every_parameter(sampler, tmp_path):
-    stored = StoredStudy("cell", tmp_path / "cell.journal")
+def test_every_trial_has_every_parameter(sampler, stored):
     space = {"corrections": "weights"} if sampler == "gp" else {}
     settings = TunerSettings(trials=10, sampler=sampler, judge={"development": 0.3}, space=space)
     found = _study(settings, stored=stored)
@@ -76,7 +89,7 @@ def test_the_sampler_varies_every_knob_in_many_trials(tuned):
         values = {trial.params[row.name] for trial in tuned.trials}
         bounds = len(row.values) == 2 and not isinstance(row.values[0], str)
         assert len(values) > (5 if bounds else len(row.values) - 1), row.name
-    standard = [t for t in tuned.trials if setting_of(t.params).schedule == STANDARD_SCHEDULE]
+    standard = [t for t in tuned.trials if _setting_of(t.params).schedule == STANDARD_SCHEDULE]
     assert len(tuned.trials) - len(standard) >= 0.4 * len(tuned.trials)
 
 
@@ -90,7 +103,7 @@ def test_what_trials_gained_is_recorded(tuned):
 def test_what_is_recorded_is_what_ran(tuned):
     fitting = Fitting(TABLE.probs, TABLE.labels, 3, seed=3)
     chosen = tuned.trials[:: len(tuned.trials) // 6]
-    fits = fitting.judge([setting_of(t.params) for t in chosen])
+    fits = fitting.judge([_setting_of(t.params) for t in chosen])
     for trial, fit in zip(chosen, fits, strict=True):
         assert fit.accuracy == trial.metrics["dev/accuracy"]
         assert fit.cobias == trial.metrics["dev/cobias"]
@@ -113,8 +126,7 @@ def _killed_after(results: int):
     return mapper
 
 
-def test_a_study_killed_three_times_resumes_to_the_same_trials(tmp_path):
-    stored = StoredStudy("cell", tmp_path / "cell.journal")
+def test_a_study_killed_three_times_resumes_to_the_same_trials(stored):
     settings = _SHORT.model_copy(update={"trials": 24})
     for results in (2, 12, 4):
         with pytest.raises(_Killed):
@@ -169,9 +181,8 @@ def test_trials_that_are_stored_twice_are_read_once(ended, tmp_path):
         assert len(study.trials) == doubled
 
 
-def test_a_study_in_use_names_the_lock(tmp_path, monkeypatch):
+def test_a_study_in_use_names_the_lock(stored, monkeypatch):
     monkeypatch.setattr(storage, "_WAIT_SECONDS", 0.2)
-    stored = StoredStudy("cell", tmp_path / "cell.journal")
     with (
         stored.opened(),
         pytest.raises(StudyStorageError, match=f"'cell': in use by .* {stored.file};"),
@@ -194,8 +205,7 @@ def test_studies_are_collected_for_the_dashboard(tmp_path):
         assert found.metric_names == own.metric_names
 
 
-def test_a_limit_is_a_constraint_of_the_study(tmp_path):
-    stored = StoredStudy("cell", tmp_path / "cell.journal")
+def test_a_limit_is_a_constraint_of_the_study(stored):
     limits = {"max_cobias": 3.0, "max_accuracy_loss": 0.5}
     _study(TunerSettings(trials=8, judge={"development": 0.3}, **limits), stored=stored)
     best = 0.0
@@ -208,8 +218,7 @@ def test_a_limit_is_a_constraint_of_the_study(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["dnip", "furud"])
-def test_other_methods_keep_to_their_corrections_and_are_read_back(method, tmp_path):
-    stored = StoredStudy("cell", tmp_path / "cell.journal")
+def test_other_methods_keep_to_their_corrections_and_are_read_back(method, stored):
     settings = TunerSettings(trials=14, judge={"development": 0.3})
     first, again = (_study(settings, method, stored=stored) for _ in range(2))
     families = {trial.params["corrections"] for trial in first.trials}
