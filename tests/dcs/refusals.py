@@ -15,10 +15,11 @@ def refuses(
     *arguments: Any,
     names: Sequence[object] = (),
     **options: Any,
-) -> None:
-    """Assert that a call fails with such an error, of one line that names all parts."""
+) -> str:
+    """Assert that a call fails with such an error, of one line that names all parts: return it."""
     with pytest.raises(error) as caught:
         ask(*arguments, **options)
     said = str(caught.value)
     assert len(said.splitlines()) == 1
     assert [part for part in map(str, names) if part not in said] == []
+    return said

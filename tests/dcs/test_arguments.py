@@ -89,8 +89,7 @@ def test_searches_refuse_what_would_take_for_ever() -> None:
 
 @pytest.mark.parametrize("classes", [[0, 1], [3, 5]])
 def test_names_of_classes_are_texts(classes: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        anneal([[0.5, 0.5]] * 4, [0, 1, 0, 1], classes=classes)
+    refuses(InvalidInputError, anneal, [[0.5, 0.5]] * 4, [0, 1, 0, 1], classes=classes)
 
 
 _FRAME = pd.DataFrame(_PROBS, columns=["a", "b", "c"])
@@ -116,11 +115,9 @@ _TWO = CorrectionScheme.identity(
 )
 def test_rows_that_an_index_orders_otherwise(call: Callable[[pd.DataFrame], object]) -> None:
     call(_FRAME)
-    with pytest.raises(InvalidInputError, match="index"):
-        call(_FRAME.iloc[::-1])
+    refuses(InvalidInputError, call, _FRAME.iloc[::-1], names=["index"])
 
 
 @pytest.mark.parametrize("predicted", [np.eye(3)[_LABELS], _LABELS[:-1], _LABELS.astype(str)])
 def test_cobias_needs_a_label_of_one_type_for_each_row(predicted: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        cobias_score(_LABELS, predicted)
+    refuses(InvalidInputError, cobias_score, _LABELS, predicted)

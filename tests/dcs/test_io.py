@@ -42,8 +42,7 @@ def test_files_are_written_together_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_no_file_takes_the_place_of_a_device() -> None:
-    with pytest.raises(OSError, match="/dev/null"):
-        atomic_write("/dev/null", "x")
+    refuses(OSError, atomic_write, "/dev/null", "x", names=["/dev/null"])
     assert not Path("/dev/null").is_file()
 
 
@@ -73,7 +72,6 @@ def test_yaml_holds_plain_values(tmp_path: Path) -> None:
 
 
 def test_what_could_make_a_small_file_large(tmp_path: Path) -> None:
-    for text, name in (("a: &a {x: 1}\nb: *a\n", "alias \\*a"), ("[" * 200, "nested")):
+    for text, name in (("a: &a {x: 1}\nb: *a\n", "alias *a"), ("[" * 200, "nested")):
         (tmp_path / "f").write_text(text)
-        with pytest.raises(ConfigError, match=name):
-            read_yaml(tmp_path / "f", error=ConfigError)
+        refuses(ConfigError, read_yaml, tmp_path / "f", error=ConfigError, names=[name])

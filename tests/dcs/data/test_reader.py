@@ -618,8 +618,7 @@ def test_rows_need_not_sum_to_one_and_are_not_copied() -> None:
     assert values is probs
     assert labels.tolist() == [0, 1]
     assert classes == ("class_0", "class_1")
-    with pytest.raises(TableError):
-        checked_rows([[0.5, 1.1]], [0])
+    refuses(TableError, checked_rows, [[0.5, 1.1]], [0])
 
 
 def _write(path: Path, ids: list[str], share: float) -> Path:

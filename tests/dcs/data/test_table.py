@@ -52,8 +52,7 @@ def test_a_small_file_of_very_many_rows(tmp_path: Path) -> None:
             writer.write_table(group)
     assert path.stat().st_size < 10**6
     for read in (ProbabilityTable.read, read_table):
-        with pytest.raises(TableError, match="34000000 rows"):
-            read(path)
+        refuses(TableError, read, path, names=["34000000 rows"])
 
 
 @st.composite
@@ -183,15 +182,13 @@ class TestFiles:
     def test_what_is_no_file(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         for name in ("none.parquet", "", "pipe", "a\0b"):
-            with pytest.raises(TableError):
-                ProbabilityTable.read(tmp_path / name)
+            refuses(TableError, ProbabilityTable.read, tmp_path / name)
 
     def test_unwritable_places(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         (tmp_path / "folder").mkdir()
         for path in (tmp_path / "file" / "t.parquet", tmp_path / "folder"):
-            with pytest.raises(TableError):
-                make().write(path)
+            refuses(TableError, make().write, path)
         assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 

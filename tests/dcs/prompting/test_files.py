@@ -220,8 +220,7 @@ class TestOwnTask:
 
     def test_disjoint(self, tmp_path: Path) -> None:
         assert len(get_task(write_own(tmp_path)).examples("optimization")) == 20
-        with pytest.raises(TableError):
-            get_task(write_own(tmp_path, disjoint=None)).examples("optimization")
+        refuses(TableError, get_task(write_own(tmp_path, disjoint=None)).examples, "optimization")
         kept = get_task(write_own(tmp_path, disjoint=True)).examples("optimization")
         assert [e.text for e in kept] == [f"text {k}" for k in range(4, 20)]
 
@@ -398,8 +397,7 @@ class TestHub:
         monkeypatch.chdir(tmp_path)
         for split in SPLITS:
             lines(tmp_path / TREC.hub.dataset / f"{split}.jsonl", [{"text": "a", "label": 0}])
-        with pytest.raises(ConfigError, match="local path"):
-            read_examples(TREC, "test")
+        refuses(ConfigError, read_examples, TREC, "test", names=["local path"])
 
     @pytest.mark.parametrize(
         "where",

@@ -59,8 +59,7 @@ def test_shots() -> None:
     read = {"1": 1, "5": 5, "N": "N", "n": "N", 0: 0, " 12 ": 12}
     assert {value: parse_shots(value) for value in read} == read
     for value in ("-1", "", "1.5", "all", True):
-        with pytest.raises(ConfigError):
-            parse_shots(value)
+        refuses(ConfigError, parse_shots, value)
 
 
 class TestDemonstrations:

@@ -172,8 +172,7 @@ def test_a_scheme_that_was_edited_is_refused_until_its_digest_is_deleted(tmp_pat
     edited = json.loads(path.read_text())
     edited["corrections"][0]["value"] = 0.75
     path.write_text(json.dumps(edited))
-    with pytest.raises(SchemeError):
-        CorrectionScheme.load(path)
+    refuses(SchemeError, CorrectionScheme.load, path)
     del edited["digest"]
     path.write_text(json.dumps(edited))
     assert CorrectionScheme.load(path).corrections[0] == Weight(0.75)

@@ -124,8 +124,7 @@ def test_a_model_in_memory() -> None:
 def test_closed_scorer() -> None:
     scorer = load_scorer("tiny_lm", device="cpu")
     scorer.close()
-    with pytest.raises(ScoringError, match="closed"):
-        scorer.score("", QUERIES, TASK.label_words)
+    refuses(ScoringError, scorer.score, "", QUERIES, TASK.label_words, names=["closed"])
 
 
 def failing(error: Exception, most: int = 0, **options: Any) -> TransformersScorer:

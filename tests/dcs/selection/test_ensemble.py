@@ -68,8 +68,7 @@ def test_rows_and_classes_in_any_order_are_matched() -> None:
     smaller = TableEnsemble.matched({"x": first, "y": part})
     assert smaller.tables[0].ids == tuple(row for row in first.ids if row != "7")
     assert smaller.tables[1].ids == smaller.tables[0].ids
-    with pytest.raises(TableError):
-        TableEnsemble.of(mean_of(found), [("x", first), ("y", part)])
+    refuses(TableError, TableEnsemble.of, mean_of(found), [("x", first), ("y", part)])
 
 
 def test_a_label_missing_in_one_table_is_taken_from_another() -> None:
@@ -178,10 +177,8 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
     )
     assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
     for wrong in (ensemble.probs[:1], ensemble.probs[0], ensemble.probs[:, :, :2]):
-        with pytest.raises(InvalidInputError):
-            scheme.apply(wrong)
-    with pytest.raises(InvalidInputError):
-        CorrectionScheme(_CLASSES, scheme.corrections, combination=stack)
+        refuses(InvalidInputError, scheme.apply, wrong)
+    refuses(InvalidInputError, CorrectionScheme, _CLASSES, scheme.corrections, combination=stack)
 
 
 def test_accuracy_is_held_against_the_tables_before_they_were_combined() -> None:

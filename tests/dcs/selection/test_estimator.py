@@ -14,6 +14,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
 from tests.dcs.biased import biased_table
+from tests.dcs.refusals import refuses
 
 #: What scikit-learn's checks feed to a classifier is not class probabilities: random numbers with
 #: more or fewer columns than classes. On these the estimator rightly raises. Nor do probabilities
@@ -107,8 +108,7 @@ def test_columns_in_another_order_than_fitted_are_refused(names: list[Any]) -> N
         with pytest.raises(ValueError, match="order"):
             fitted.predict(frame.iloc[:, [2, 0, 1]])
     turned = CorrectionScheme.identity(["2", "0", "1"])
-    with pytest.raises(InvalidInputError, match="another order"):
-        turned.apply(pd.DataFrame(_PROBS))
+    refuses(InvalidInputError, turned.apply, pd.DataFrame(_PROBS), names=["another order"])
 
 
 def test_column_of_a_class_without_rows() -> None:
@@ -116,5 +116,4 @@ def test_column_of_a_class_without_rows() -> None:
     with pytest.warns(UserWarning, match="'2'"):
         model = _quick(labels=[0, 1, 2]).fit(_PROBS[keep], _LABELS[keep])
     assert model.predict_proba(_PROBS).shape == (300, 3)
-    with pytest.raises(InvalidInputError, match="labels="):
-        _quick().fit(_PROBS[keep], _LABELS[keep])
+    refuses(InvalidInputError, _quick().fit, _PROBS[keep], _LABELS[keep], names=["labels="])

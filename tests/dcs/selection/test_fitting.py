@@ -21,6 +21,7 @@ from dcs.schemes.corrections import Membership
 from dcs.selection.compare import fit_scheme
 from dcs.selection.fitting import Fit, Fitting, Threads, cobias_noise
 from tests.dcs.biased import biased_table
+from tests.dcs.refusals import refuses
 
 #: Not shrunk: it equalises the classes on the rows that it is fitted on.
 _EQUALISER = Hyperparameters(calibration="none", beta=1.0, prior_rows=0.0, weight_scale=200)
@@ -173,14 +174,12 @@ def test_rows_of_a_group_are_in_one_fold() -> None:
     part = Fitting(probs, labels, 5, seed=0, development=0.3, groups=np.arange(200) // 2)
     assert np.array_equal(part.rows.place[::2], part.rows.place[1::2])
     assert (part.rows.place == 0).sum() == pytest.approx(60, abs=2)
-    with pytest.raises(TableError):
-        fit_scheme(probs, labels, groups=np.arange(199))
+    refuses(TableError, fit_scheme, probs, labels, groups=np.arange(199))
 
 
 def test_rows_that_are_all_equal_are_refused() -> None:
     labels = np.arange(30) % 3
-    with pytest.raises(InvalidInputError):
-        Fitting(np.full((30, 3), 1 / 3), labels, 5, seed=0)
+    refuses(InvalidInputError, Fitting, np.full((30, 3), 1 / 3), labels, 5, seed=0)
     two = np.where(labels[:, None] == 0, [0.51234, 0.28766, 0.2], [1 / 3] * 3)
     assert Fitting(two, labels, 5, seed=0).n_folds >= 2
 

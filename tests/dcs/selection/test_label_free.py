@@ -12,6 +12,7 @@ from dcs.selection.estimator import DCSClassifier
 from dcs.selection.methods import get_method
 from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table, gain
+from tests.dcs.refusals import refuses
 
 _PROBS, _LABELS = biased_table(900, 4)
 _QUICK = SelectionSettings(betas=(1.0,), folds=3, preference=Preference(prefer="balance"))
@@ -47,16 +48,14 @@ def test_what_learns_from_labels_takes_the_rows_that_have_them(name: str) -> Non
     method, labels = get_method(name), _with(300)
     known = labels >= 0
     assert method.fit(_PROBS, labels) == method.fit(_PROBS[known], labels[known])
-    with pytest.raises(InvalidInputError):
-        method.fit(_PROBS, _with(0))
+    refuses(InvalidInputError, method.fit, _PROBS, _with(0))
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_with_too_few_labels_to_compare_it_is_batch_calibration(count: int) -> None:
     labels = _with(count)
     assert get_method("dcs").fit(_PROBS, labels) == get_method("batch").fit(_PROBS, _LABELS)
-    with pytest.raises(InvalidInputError):
-        fit_scheme(_PROBS, labels)
+    refuses(InvalidInputError, fit_scheme, _PROBS, labels)
 
 
 _FEW = SelectionSettings(betas=(0.3,), folds=3)

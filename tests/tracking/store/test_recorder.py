@@ -24,6 +24,7 @@ from dcs_tracking.store.client import open_client, run_link
 from dcs_tracking.store.queries import stored_cells
 from dcs_tracking.store.runs import SweepRuns
 from dcs_tracking.store.serving import log_cell_scheme
+from tests.dcs.refusals import refuses
 from tests.tracking.cells import STARTED, content, failed_cell, make_cell, recorded, runs, table
 
 SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
@@ -222,8 +223,7 @@ def test_a_moved_folder_is_not_made_again(output: Path, tmp_path: Path) -> None:
         store = f"sqlite:///{moved}/mlflow.db"
         cell = stored_cells(moved, "demo")[0]
         cell = replace(cell, record=make_cell(2))
-        with pytest.raises(TrackingError, match="was moved or copied"):
-            log_cell_scheme(store, cell)
+        refuses(TrackingError, log_cell_scheme, store, cell, names=["was moved or copied"])
         assert set(output.rglob("*")) == (before if left else set())
 
 
@@ -280,8 +280,7 @@ def test_an_exception_ends_the_sweep(
     rec.close()
     assert runs(kind="sweep")["status"].tolist() == [status], "closing again changes nothing"
     assert "RUNNING" not in set(runs()["status"])
-    with pytest.raises(TrackingError, match="closed"):
-        rec.record(make_cell(2))
+    refuses(TrackingError, rec.record, make_cell(2), names=["closed"])
 
 
 def test_a_signal_in_the_middle_of_recording_does_not_lock_up(
@@ -343,29 +342,25 @@ def test_a_tag_that_another_driver_adds_at_the_same_time_is_replaced(
 def test_a_second_recorder_of_the_same_sweep_is_refused(output: Path, uri: str) -> None:
     with Recorder(output=output, **SWEEP):
         for record in (lambda: Recorder(output=output, **SWEEP), lambda: sync(output)):
-            with pytest.raises(TrackingError, match="'demo'"):
-                record()
+            refuses(TrackingError, record, names=["'demo'"])
         recorded(output, sweep_key="s2")
 
 
 def test_wrong_options_are_said_at_once(tmp_path: Path) -> None:
     for wrong in ({"tracking_uri": "./mlruns"}, {"sweep_key": "a/b"}, {"trials": "best"}):
-        with pytest.raises(ConfigError):
-            Recorder(output=tmp_path, **(SWEEP | wrong))
+        refuses(ConfigError, Recorder, output=tmp_path, **SWEEP | wrong)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_sync_needs_a_sweep_and_its_password(
     tmp_path: Path, output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(TrackingError, match="check --output"):
-        sync(tmp_path / "nothing")
+    refuses(TrackingError, sync, tmp_path / "nothing", names=["check --output"])
     secret = "http://me:secret@127.0.0.1:9"
     assert "secret" not in recorded(output, 1, tracking_uri=secret).message
     files = [path for path in output.rglob("*") if path.is_file()]
     assert not any(b"me:secret" in path.read_bytes() for path in files)
-    with pytest.raises(TrackingError, match="password"):
-        sync(output)
+    refuses(TrackingError, sync, output, names=["password"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", secret)
     assert [report.pending for report in sync(output)] == [1]
 

@@ -8,6 +8,7 @@ import pytest
 
 from dcs.errors import ConfigError, TrackingError
 from dcs_tracking.store.client import open_client, open_store, redact_uri, resolve_tracking_uri
+from tests.dcs.refusals import refuses
 from tests.servers import free_port
 
 
@@ -25,13 +26,11 @@ def test_default_store_is_a_file_in_the_output_folder(
 
 def test_stores_that_lose_runs_are_refused() -> None:
     for uri in ("mlruns", "file:///tmp/mlruns", "ftp://x", "sqlite:///:memory:", ""):
-        with pytest.raises(ConfigError, match=repr(uri)):
-            resolve_tracking_uri(uri, "runs")
+        refuses(ConfigError, resolve_tracking_uri, uri, "runs", names=[repr(uri)])
 
 
 def test_a_server_that_is_not_there_is_found_out_without_mlflow() -> None:
-    with pytest.raises(TrackingError, match="refused"):
-        open_client(f"http://127.0.0.1:{free_port()}")
+    refuses(TrackingError, open_client, f"http://127.0.0.1:{free_port()}", names=["refused"])
 
 
 def test_opening_a_new_store_says_nothing_and_leaves_the_root_logger(

@@ -22,6 +22,7 @@ from dcs.prompting.tasks import SPLITS
 from dcs.scoring.base import RowsError
 from dcs.scoring.models import first_tokens
 from tests.dcs.prompting.test_files import OWN
+from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused
 
@@ -156,12 +157,10 @@ def test_another_model_or_no_prompt_is_refused(scheme: Path, tmp_path: Path) -> 
     refused("predict", tmp_path / "plain.json", *asked, says=["plain.json", "dcs apply"])
     table = loaded.provenance["table"] | {"revision": "sha256:other"}
     changed = dcs.CorrectionScheme.identity(loaded.classes, provenance={"table": table})
-    with pytest.raises(ScoringError, match="sha256:other"):
-        dcs.Classifier.load(changed)
+    refuses(ScoringError, dcs.Classifier.load, changed, names=["sha256:other"])
     table = table | {"prompt_hash": "0"}
     changed = dcs.CorrectionScheme.identity(loaded.classes, provenance={"table": table})
-    with pytest.raises(dcs.DCSError, match="is not that of the fitted rows"):
-        dcs.Classifier.load(changed)
+    refuses(dcs.DCSError, dcs.Classifier.load, changed, names=["is not that of the fitted rows"])
 
 
 def test_rows_that_moved_are_an_alarm_and_labels_settle_it(tmp_path: Path, output: Path) -> None:

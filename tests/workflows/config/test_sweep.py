@@ -80,7 +80,7 @@ def test_a_wrong_setting_is_named(text, named):
         ({"held_out": 0.5}, "held_out"),
         ({"seeds": [True]}, "seeds"),
         ({"tuner": {"max_cobias": False}}, "max_cobias"),
-        ({"limit": 19}, "'limit'.* 20"),
+        ({"limit": 19}, "'limit' and 20"),
         ({"tables": [["a", "b", "c"]]}, "'tables.0'"),
         ({"tasks": ["revews"]}, "'reviews'"),
         ({"sheds": [1]}, "'seeds'"),
@@ -120,10 +120,8 @@ def test_a_wrong_setting_is_named(text, named):
 )
 def test_a_mistake_is_named_on_one_line(tmp_path, changes, named):
     path = _write(tmp_path, **changes)
-    with pytest.raises(ConfigError, match=named) as caught:
-        load_config(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
+    said = refuses(ConfigError, load_config, path, names=[path, *named.split(" and ")])
+    assert "secret" not in said
 
 
 def test_a_sweep_is_narrowed_to_what_is_named():
