@@ -191,13 +191,12 @@ def test_rows_that_moved_are_an_alarm_and_labels_settle_it(tmp_path: Path, outpu
     assert "have moved" in done("check", scheme, tmp_path / "hot.parquet", code=3).out
     # Rows whose labels are what the scheme predicts keep any promise, and the opposite breaks it.
     loaded = dcs.CorrectionScheme.load(scheme)
-    if "margin" in loaded.provenance["held_out"]:
-        kept = dataclasses.replace(moved, labels=loaded.predict(moved.probs))
-        kept.write(tmp_path / "kept.parquet")
-        assert "is kept" in done("check", scheme, tmp_path / "kept.parquet").out
-        plain = dataclasses.replace(moved, labels=moved.probs.argmax(axis=1))
-        plain.write(tmp_path / "broken.parquet")
-        assert "is broken" in done("check", scheme, tmp_path / "broken.parquet", code=3).out
+    kept = dataclasses.replace(moved, labels=loaded.predict(moved.probs))
+    kept.write(tmp_path / "kept.parquet")
+    assert "is kept" in done("check", scheme, tmp_path / "kept.parquet").out
+    plain = dataclasses.replace(moved, labels=moved.probs.argmax(axis=1))
+    plain.write(tmp_path / "broken.parquet")
+    assert "is broken" in done("check", scheme, tmp_path / "broken.parquet", code=3).out
     done("pick", scheme, "--prefer", "accuracy")
     out = done("check", scheme, tmp_path / "same.parquet").out
     assert "show no change" in out and "--prefer no-harm" in out
