@@ -59,10 +59,10 @@ class ScorerContract:
 
 
 class TestTinyLM(ScorerContract):
-    @pytest.fixture(scope="class")
+    @pytest.fixture(scope="class", params=["auto", "joint"])
     @classmethod
-    def scorer(cls, tiny_scorer: Scorer) -> Scorer:
-        return tiny_scorer
+    def scorer(cls, request: pytest.FixtureRequest) -> Scorer:
+        return load_scorer("tiny_lm", device="cpu", label_rule=request.param)
 
 
 class TestOtherArchitecture(ScorerContract):
@@ -70,10 +70,3 @@ class TestOtherArchitecture(ScorerContract):
     @classmethod
     def scorer(cls, other_model: Path) -> Scorer:
         return load_scorer(other_model, device="cpu")
-
-
-class TestWholeWords(ScorerContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def scorer(cls) -> Scorer:
-        return load_scorer("tiny_lm", device="cpu", label_rule="joint")
