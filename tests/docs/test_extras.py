@@ -19,9 +19,20 @@ from dcs.selection.methods import get_method
 from dcs.testing import check_method, check_scorer
 from dcs_workflows.study.study import Setup, study_scheme
 from tests.dcs.biased import biased_table
+from tests.packages import install_editable
 from tests.workflows.conftest import toy_cell
 
-pytestmark = pytest.mark.usefixtures("extras")
+from .runner import ROOT
+
+EXTRAS = ROOT / "docs" / "examples" / "dcs-extras"
+
+
+@pytest.fixture(autouse=True)
+def extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the example package on the path, as pip would install it."""
+    install_editable(EXTRAS, tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(EXTRAS))
 
 
 def _table(n_classes: int, rows: int = 300) -> ProbabilityTable:
