@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -57,12 +57,13 @@ def sweep(
     progress: Progress | None = None,
     here: bool = False,
     budget: Budget | None = None,
+    only: Sequence[str] = (),
 ) -> tuple[list[CellRecord], RecorderReport]:
     """Run what is missing, recorded as ``dcs sweep`` records it.
 
     On the cluster that is joined, or, if its tables exist, in this process.
     """
-    plan = plan_sweep(config, output, retry_failed=retry)
+    plan = plan_sweep(config, output, only=only, retry_failed=retry)
     with Recorder(
         tracking_uri,
         output=output,

@@ -14,15 +14,13 @@ import numpy as np
 import psutil
 import pytest
 
-from dcs_tracking import Recorder, sync
-from dcs_workflows.cluster.sweep import run_here
-from dcs_workflows.plan import plan_sweep
+from dcs_tracking import sync
 from tests.servers import free_port, mlflow_server
 from tests.tracking.cells import runs_of
 from tests.workflows.conftest import biased_table, swept
 
 from .processes import add_node, end, find_workers, kill_worker, remove_node, start_dcs
-from .sweeps import kept, kept_files, results, sweep_command
+from .sweeps import kept, kept_files, results, sweep, sweep_command
 
 pytestmark = pytest.mark.soak
 
@@ -60,7 +58,7 @@ def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, t
     biased_table(200).write(tmp_path / "my.parquet")
     seeds = range(CELLS // len(METHODS))
     table = str(tmp_path / "my.parquet")
-    sweep = swept(table, name="soak", seeds=[*seeds], methods=METHODS)
+    config = swept(table, name="soak", seeds=[*seeds], methods=METHODS)
     port = free_port()
     nodes = [add_node(cluster, num_cpus=1) for _ in range(2)]
 
@@ -81,7 +79,7 @@ def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, t
     memory: dict[bool, list[float]] = {True: [], False: []}  # while cells are computed, and after
     workers = [0.0]
     address = f"http://127.0.0.1:{port}"
-    arguments = sweep_command(cluster, output, "--tracking-uri", address, config=sweep)
+    arguments = sweep_command(cluster, output, "--tracking-uri", address, config=config)
     with restarted(start_mlflow) as restart_mlflow:
         faults: dict[str, Callable[[], object]] = {
             "worker": lambda: kill_worker(os.getpid(), "run_cell", after=0.0),
@@ -112,12 +110,10 @@ def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, t
         while any(report.pending for report in sync(output)):
             time.sleep(5.0)
         recorded = time.monotonic() - started
-        stored = Counter(run.data.tags["dcs.cell_key"] for run in runs_of(address, sweep.name))
+        stored = Counter(run.data.tags["dcs.cell_key"] for run in runs_of(address, config.name))
     quiet, nowhere = tmp_path / "quiet", f"http://127.0.0.1:{free_port()}"
-    with Recorder(nowhere, output=quiet, experiment="quiet", sweep_key="k") as recorder:
-        some = sweep.model_copy(update={"seeds": sweep.seeds[:COMPARED]})
-        run_here(plan_sweep(some, quiet), recorder, lambda share: None)
-        recorder.close()
+    some = config.model_copy(update={"seeds": config.seeds[:COMPARED]})
+    sweep(quiet, some, tracking_uri=nowhere, here=True)
     found, alone = (
         {cell["key"]: cell for cell in results(kept(folder))} for folder in (output, quiet)
     )

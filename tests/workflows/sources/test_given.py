@@ -18,16 +18,16 @@ from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, InvalidInputError, TableError
 from dcs.methods.calibrations import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
-from dcs_tracking import Archive, Recorder
+from dcs_tracking import Archive
 from dcs_tracking.results.cells import Cells
 from dcs_tracking.results.sweep_tables import all_tables
 from dcs_tracking.schema import CELL_KEY
-from dcs_workflows.cluster.sweep import run_here
-from dcs_workflows.plan import Cell, cells_of, paths_by_name, plan_sweep, sweep_key, variants_of
+from dcs_workflows.plan import Cell, cells_of, paths_by_name, sweep_key, variants_of
 from dcs_workflows.sources.given import GivenTable, given_tables
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.study.study import Setup
 from tests.dcs.refusals import refuses
+from tests.faults.sweeps import sweep
 from tests.tracking.cells import runs_of
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused, stopped, swept
 
@@ -231,17 +231,15 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
 
 
 def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path, monkeypatch):
-    output, sweep = tmp_path / "out", swept(str(tmp_path / "{task}_shot{shots}.parquet"))
+    output, config = tmp_path / "out", swept(str(tmp_path / "{task}_shot{shots}.parquet"))
     a, b, c = (
         tmp_path / name for name in ("a_shot1.parquet", "b_shot5.parquet", "c_shot5.parquet")
     )
 
     def run(*only: str) -> tuple[set[str], set[str]]:
-        about = {"experiment": "given", "sweep_key": sweep_key(sweep), "figures": "none"}
-        with Recorder(output=output, **about) as recorder:
-            records = run_here(plan_sweep(sweep, output, only=only), recorder, lambda share: None)
-        kept = {*recorder.archive.keys(sweep_key(sweep))}
-        found = runs_of(recorder.tracking_uri, "given")
+        records, _ = sweep(output, config, here=True, only=only)
+        kept = {*Archive(output).keys(sweep_key(config))}
+        found = runs_of(f"sqlite:///{output / 'mlflow.db'}", "given")
         assert kept == {each.data.tags[CELL_KEY] for each in found}
         return {record.key for record in records}, kept
 
@@ -267,7 +265,7 @@ def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path, monkeypat
     monkeypatch.setattr("dcs_workflows.study.cell.compute_cell", stopped)
     with pytest.raises(RuntimeError):
         run()
-    assert {*Archive(output).keys(sweep_key(sweep))} < kept
+    assert {*Archive(output).keys(sweep_key(config))} < kept
 
 
 def _without(table: ProbabilityTable, labelled: int) -> ProbabilityTable:

@@ -14,11 +14,10 @@ from dcs.data.table import ProbabilityTable, Provenance
 from dcs.data.values import to_shares
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, inputs_of
-from dcs_tracking import Recorder
-from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.plan import plan_sweep
 from dcs_workflows.sources.given import given_tables
 from dcs_workflows.sources.scored import JointTables
+from tests.faults.sweeps import sweep
 from tests.workflows.conftest import UNDRAWN, biased_table, done, refused, swept
 
 
@@ -80,16 +79,11 @@ def test_cells_of_an_ensemble_wait_for_its_last_table(output):
         assert (key in known) == (number == 2)
     again = plan_sweep(config, output)
     assert [cell.key for cell in again.cells[key]] == [cell.key for cell in known[key]]
-    only = dataclasses.replace(again, sources={key: [ensemble]}, cells={key: again.cells[key]})
-    with Recorder(
-        output=output,
-        experiment="joint",
-        sweep_key="k",
-        sweep_params=config.model_dump(mode="json"),
-    ) as recorder:
-        uncorrected, batch = run_here(only, recorder, lambda share: None)
+    records, _ = sweep(output, config, here=True, only=["shots=1"])
+    joint = {cell.key for cell in again.cells[key]}
+    uncorrected, batch = (record for record in records if record.key in joint)
     assert batch.metrics["uncorrected/test/accuracy"] == uncorrected.metrics["test/accuracy"]
-    scheme = CorrectionScheme.from_dict(recorder.archive.with_scheme(batch).scheme or {})
+    scheme = CorrectionScheme.from_dict(batch.scheme or {})
     test = again.tables[key].read()["test"]
     hits = scheme.predict(inputs_of(scheme, test)) == test.labels
     assert batch.metrics["test/accuracy"] == pytest.approx(hits.mean())
