@@ -37,6 +37,8 @@ class ModelServer:
 
     def reset(self) -> None:
         self.faults: list[tuple[int, dict[str, str], str | Iterable[bytes]]] = []
+        #: What is answered to some prompts for ever.
+        self.sick: dict[str, tuple[int, dict[str, str], str]] = {}
         self.sent = 0
         self.requests: list[tuple[str, dict[str, str], dict[str, Any], float]] = []
         self.key = ""
@@ -79,6 +81,8 @@ class ModelServer:
         self.requests.append((path, headers, body, time.monotonic()))
         if self.faults:
             return self.faults.pop(0)
+        if (prompt := str(body.get("prompt"))) in self.sick:
+            return self.sick[prompt]
         if self.key and headers.get("authorization") != f"Bearer {self.key}":
             given = headers.get("authorization", "")
             return 401, {}, json.dumps({"error": {"message": f"wrong key {given}"}})

@@ -262,39 +262,28 @@ class TestFaults:
         ],
     )
     def test_a_prompt_that_always_fails_costs_its_row(
-        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch, fault: Any, exact: bool
+        self, server: ModelServer, fault: Any, exact: bool
     ) -> None:
-        answer, sick = server.answer, QUERIES[6:18]
-
-        def fail(path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
-            given = fault if str(body["prompt"]) in sick else answer(path, headers, body)
-            return given[0], dict(given[1]), given[2]
-
         server.exact = exact
         top = {"top_logprobs": None if exact else 2000, "retries": 0}
         expected = ask(server, 20, **top)
-        monkeypatch.setattr(server, "answer", fail)
+        server.sick = dict.fromkeys(QUERIES[6:18], fault)
         with pytest.raises(RowsError) as caught:
             ask(server, 20, **top)
         assert [*caught.value.reasons] == [*range(6, 18)]
         healthy = [*range(6), 18, 19]
         np.testing.assert_allclose(caught.value.probs[healthy], expected[healthy], atol=1e-9)
         # A server that answers nothing is another thing.
-        sick += [*QUERIES, "A"]
+        server.sick = dict.fromkeys([*QUERIES, "A"], fault)
         with pytest.raises(ScoringError) as other:
             ask(server, 20, top_logprobs=2000, retries=0, concurrency=1)
         assert not isinstance(other.value, RowsError)
 
     def test_after_four_failures_in_a_row_the_server_is_asked_whether_it_answers(
-        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+        self, server: ModelServer
     ) -> None:
         failing = np.random.default_rng(0).random(24) < 0.75
-        sick, answer = {q for q, bad in zip(QUERIES, failing, strict=False) if bad}, server.answer
-
-        def fail(path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
-            return (400, {}, "no") if body["prompt"] in sick else answer(path, headers, body)
-
-        monkeypatch.setattr(server, "answer", fail)
+        server.sick = {q: (400, {}, "no") for q, bad in zip(QUERIES, failing, strict=True) if bad}
         with pytest.raises(RowsError):
             ask(server, 24, retries=0, concurrency=1)
         asked = [body["prompt"] for _, _, body, _ in server.requests].count("A")
