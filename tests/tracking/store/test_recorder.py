@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -155,26 +155,31 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     assert sync(output) == (), "nothing is left to do"
 
 
+def _interrupt(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, failures: Iterator[int]
+) -> None:
+    """Let calls fail as while a server is restarted, as often as there are failures left."""
+    real = getattr(owner, name)
+
+    def request(*arguments: Any, **options: Any) -> Any:
+        if next(failures, None) is not None:
+            raise ConnectionError("the server is being restarted")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, request)
+    monkeypatch.setattr(recorder, "_RETRY_SECONDS_AT_END", 0.01)
+
+
 @pytest.mark.parametrize(("seconds", "pending"), [(60.0, 0), (0.0, 1)])
 def test_recorder_waits_at_the_end_for_a_store_that_answered(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch, seconds: float, pending: int
 ) -> None:
     """As when a server is restarted: two requests fail, the third is answered."""
-    monkeypatch.setattr(recorder, "_RETRY_SECONDS_AT_END", 0.01)
     monkeypatch.setattr(recorder, "_AWAY_SECONDS", seconds)
     failures = iter(range(2))
-
-    def restarting(real: Callable[..., Any]) -> Callable[..., Any]:
-        def request(*arguments: Any, **options: Any) -> Any:
-            if next(failures, None) is not None:
-                raise ConnectionError("the server is being restarted")
-            return real(*arguments, **options)
-
-        return request
-
     # The first to fail has begun a run already.
     for owner, name in ((sweep_runs, "log_files"), (SweepRuns, "look_up")):
-        monkeypatch.setattr(owner, name, restarting(getattr(owner, name)))
+        _interrupt(monkeypatch, owner, name, failures)
     report = recorded(output, 1)
     assert (report.pending, report.recorded) == (pending, 1 - pending)
     assert [*content()[1].values()] == ["RUNNING" if pending else "FINISHED"]
@@ -184,15 +189,7 @@ def test_recorder_waits_at_the_end_for_a_store_that_answered(
 def test_tables_that_a_restart_interrupts_are_written_again(
     output: Path, monkeypatch: pytest.MonkeyPatch, times: int, complete: bool
 ) -> None:
-    monkeypatch.setattr(recorder, "_RETRY_SECONDS_AT_END", 0.01)
-    real, failures = SweepRuns.write_summary, iter(range(times))
-
-    def write(*arguments: Any) -> None:
-        if next(failures, None) is not None:
-            raise ConnectionError("the server is being restarted")
-        real(*arguments)
-
-    monkeypatch.setattr(SweepRuns, "write_summary", write)
+    _interrupt(monkeypatch, SweepRuns, "write_summary", iter(range(times)))
     assert recorded(output, 1).complete is complete
 
 
