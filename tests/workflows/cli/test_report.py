@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dcs_tracking import Archive
+from dcs_tracking import Archive, CellRecord
 from tests.tracking.cells import paper_cells, recorded
 from tests.workflows.conftest import done, refused
 
@@ -57,16 +57,12 @@ def test_sweeps_are_put_together(runs, tmp_path):
 
 def test_cells_of_one_table_with_other_rows_have_no_mean(new_output, tmp_path):
     folder = new_output()
-    for name, seeds, method in (("third", (0, 1), "dcs"), ("half", (1, 2), "dnip")):
-        cells = [
-            replace(cell, key=f"{name}{cell.key}", identity={**cell.identity, "test_digest": name})
-            for cell in paper_cells(tasks=("trec",), methods=(method,), seeds=seeds)
-        ]
-        recorded(folder, *cells, experiment=name, sweep_key=name)
+    _recorded(folder, "third", 0.5, (0, 1), test_digest="third")
+    half = _recorded(folder, "half", 0.5, (1, 2), test_digest="half", method="dnip")
     page = ("-o", tmp_path / "report.html", "--runs", folder)
     refused("report", "third", "half", *page, says=["third", "half"])
     done("report", "third", *page)
-    recorded(folder, *cells, experiment="third", sweep_key="edited")
+    recorded(folder, *half, experiment="third", sweep_key="edited")
     for words in (("report", "third", *page), ("compare", "third", "half", *page[2:])):
         refused(*words, says=["third", "dcs rm"])
 
@@ -80,13 +76,14 @@ def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, monkeypatch, words):
 
 def _recorded(
     folder: Path, name: str, accuracy: float, seeds: tuple[int, ...], **others: str
-) -> None:
+) -> list[CellRecord]:
     cells = []
     for record in paper_cells(tasks=("trec",), methods=("dcs",), seeds=seeds):
         changed = record.metrics | {"test/accuracy": accuracy + record.identity["seed"] / 100}
         about: Any = {"metrics": changed, "identity": {**record.identity, **others}}
         cells.append(replace(record, key=f"{name}{record.key}", **about))
     recorded(folder, *cells, experiment=name, sweep_key=name)
+    return cells
 
 
 def test_two_sweeps_are_compared_over_what_both_have_and_one_is_deleted(new_output):
