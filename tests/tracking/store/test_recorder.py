@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from dcs_tracking.store.queries import stored_cells
 from dcs_tracking.store.runs import SweepRuns
 from dcs_tracking.store.serving import log_cell_scheme
 from tests.dcs.refusals import refuses
+from tests.servers import free_port, mlflow_server
 from tests.tracking.cells import STARTED, content, failed_cell, make_cell, recorded, runs, table
 
 SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
@@ -408,3 +409,22 @@ def test_a_noted_run_that_was_deleted_is_recorded_again(output: Path, uri: str) 
     MlflowClient().delete_run(runs(kind="cell")["run_id"].iloc[0])
     assert recorded(output, 1, 2).recorded == 1
     assert content()[:2] == (1, _finished(1, 2))
+
+
+@pytest.mark.slow
+def test_a_cell_costs_eight_requests(
+    output: Path, new_output: Callable[[], Path], tmp_path: Path
+) -> None:
+    identity = {"model": "m", "task": "t", "method": "dcs", "optimization_digest": "ab" * 32}
+    cells = [make_cell(number, identity=identity | {"seed": number}) for number in range(5)]
+    log = tmp_path / "access.log"
+
+    def requests_for(count: int) -> int:
+        before = len(log.read_text().splitlines())
+        options = {"experiment": f"of {count}", "tracking_uri": server, "writers": 1}
+        recorded(output / str(count), *cells[:count], **options)
+        return len(log.read_text().splitlines()) - before
+
+    with mlflow_server(new_output(), free_port(), access_log=log) as server:
+        # The sweep itself costs as much with one cell as with five: one model in both.
+        assert requests_for(5) - requests_for(1) == 4 * 8
