@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dcs.errors import TrackingError
@@ -29,7 +29,6 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     metrics=st.dictionaries(st.text(max_size=10), numbers, max_size=5),
     params=st.dictionaries(st.text(max_size=10), plain, max_size=4),
@@ -155,7 +154,6 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
         refuses(OSError, write, names=[str(tmp_path)])
 
 
-@settings(max_examples=30, deadline=None)
 @given(cut=st.integers(0, 40))
 def test_a_list_of_cells_cut_anywhere_names_only_cells_that_are_there(
     tmp_path_factory: pytest.TempPathFactory, cut: int

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dcs.data.splits import (
@@ -20,8 +20,6 @@ from dcs.data.splits import (
 )
 from dcs.errors import InvalidInputError
 
-quick = settings(max_examples=40, deadline=None)
-
 NAMES = ["optimization", "development", "test", "spare"]
 weights = st.lists(st.integers(1, 20), min_size=1, max_size=4)
 # One class has a row for every part.
@@ -32,7 +30,6 @@ def shares(parts: list[int]) -> dict[str, float]:
     return {name: part / sum(parts) for name, part in zip(NAMES, parts, strict=False)}
 
 
-@quick
 @given(labels=labellings, parts=weights, seed=st.integers(0, 2**70))
 def test_parts_are_a_partition_in_which_classes_keep_their_shares(
     labels: list[int], parts: list[int], seed: int
@@ -57,7 +54,6 @@ def test_parts_are_a_partition_in_which_classes_keep_their_shares(
                 assert abs(count - fractions[name] * size) < 1 + 1e-6
 
 
-@quick
 @given(sizes=st.lists(st.integers(20, 60), min_size=1, max_size=30), parts=weights)
 def test_totals_do_not_drift_with_the_number_of_classes(
     sizes: list[int], parts: list[int]
@@ -92,7 +88,6 @@ def test_refused(changes: dict[str, Any]) -> None:
         stratified_split(**arguments)
 
 
-@quick
 @given(labels=labellings, seed=st.integers(0, 2**70), data=st.data())
 def test_smaller_choices_are_part_of_larger_ones(
     labels: list[int], seed: int, data: st.DataObject
@@ -106,7 +101,6 @@ def test_smaller_choices_are_part_of_larger_ones(
     assert stratified_choice(labels, len(labels), seed=seed).tolist() == list(range(len(labels)))
 
 
-@quick
 @given(labels=labellings, seed=st.integers(0, 1000), data=st.data())
 def test_choices_hold_the_mix_of_classes(
     labels: list[int], seed: int, data: st.DataObject
@@ -165,7 +159,6 @@ def test_rows_that_coincide_are_no_copies(number: int, n_classes: int) -> None:
         assert _n_copies(coarse) == 0
 
 
-@quick
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=20), st.randoms())
 def test_groupings_are_joined(first: list[int], random: Random) -> None:
     second = random.sample(first, len(first))
@@ -180,7 +173,6 @@ def test_groupings_are_joined(first: list[int], random: Random) -> None:
     assert found.tolist() == expected
 
 
-@quick
 @given(st.integers(0, 1000), st.integers(2, 6))
 def test_groups_stay_together_and_keep_the_shares(seed: int, n_classes: int) -> None:
     rng = np.random.default_rng(seed)
@@ -198,7 +190,6 @@ def test_groups_stay_together_and_keep_the_shares(seed: int, n_classes: int) -> 
     assert np.bincount(place).min() > 0.15 * labels.size
 
 
-@quick
 @given(st.integers(0, 1000), st.integers(20, 60), st.integers(0, 200), st.booleans())
 def test_rows_that_are_placed_stay_and_the_others_make_up_for_them(
     seed: int, earlier: int, added: int, copied: bool

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dcs.data.table import ProbabilityTable
@@ -23,7 +23,6 @@ _CALIBRATION = Calibration("vector", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.5))
 _PROBS, _LABELS = biased_table(400, 4)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     choice=st.lists(st.integers(0, len(_SET) - 1), min_size=3, max_size=3), seed=st.integers(0, 99)
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -34,7 +34,6 @@ def ask(
     return scorer.score("p ", queries, WORDS, progress=None if steps is None else steps.append)
 
 
-@settings(max_examples=25)
 @given(st.lists(st.lists(st.sampled_from(QUERIES[:20]), max_size=40), max_size=4))
 def test_no_prompt_is_scored_twice(batches: list[list[str]]) -> None:
     clerk = Clerk()
@@ -48,7 +47,6 @@ def test_no_prompt_is_scored_twice(batches: list[list[str]]) -> None:
     assert sorted(clerk.asked) == sorted({*sum(batches, [])})
 
 
-@settings(max_examples=25)
 @given(st.sets(st.sampled_from(QUERIES), min_size=1), st.lists(st.sampled_from(QUERIES)))
 def test_prompts_that_fail_are_asked_again(bad: set[str], queries: list[str]) -> None:
     class Choosy(Clerk):
@@ -110,7 +108,6 @@ def content(root: Path) -> dict[Path, bytes]:
     return {path.relative_to(root): path.read_bytes() for path in files}
 
 
-@settings(max_examples=25)
 @given(data=st.data())
 def test_a_damaged_shard_is_scored_again(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -65,7 +65,6 @@ _POINTS = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(_POINTS)
 def test_front_is_what_no_point_beats(points: list[FrontPoint]) -> None:
     front = pareto_front(points)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, create_model
 
@@ -80,10 +80,6 @@ def narrowed(config: SweepConfig, *only: str) -> SweepConfig:
     return config.restricted(selected(config.axis_values, only))
 
 
-quick = settings(max_examples=30, deadline=None)
-
-
-@quick
 @given(configs())
 def test_every_cell_is_there_once_and_made_again_from_what_is_recorded(config: SweepConfig):
     cells = _cells(config)
@@ -98,7 +94,6 @@ def test_every_cell_is_there_once_and_made_again_from_what_is_recorded(config: S
     assert [cell.key for cell in read] == keys
 
 
-@quick
 @given(configs(), st.data())
 def test_narrowing_leaves_a_part_and_the_parts_are_the_whole(config: SweepConfig, data):
     axis = data.draw(st.sampled_from([*config.axes, "objectives", "optimization_sizes"]))
@@ -120,7 +115,6 @@ def _flat(tuner: TunerSettings) -> dict[str, Any]:
     return own | {name: value for part in parts for name, value in part.items()}
 
 
-@quick
 @given(configs())
 def test_one_at_a_time_differs_from_the_tuner_in_one_thing_at_most(config: SweepConfig):
     config = config.model_copy(update={"combine": "one_at_a_time"})
