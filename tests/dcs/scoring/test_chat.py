@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +121,9 @@ class TestScorer:
     @classmethod
     def folder(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """Return the packaged model with a chat template."""
-        from transformers import AutoModelForCausalLM
-
         folder = tmp_path_factory.mktemp("models") / "chat"
-        tokenizer_with(TEMPLATES["no system"]).save_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(resolve_model("tiny_lm").location)
-        model.save_pretrained(folder)
+        shutil.copytree(resolve_model("tiny_lm").location, folder)
+        (folder / "chat_template.jinja").write_text(TEMPLATES["no system"])
         return folder
 
     def test_reads_the_labels_where_the_answer_begins(self, folder: Path) -> None:

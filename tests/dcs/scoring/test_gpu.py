@@ -41,9 +41,8 @@ class TestContract(ScorerContract):
         scorer.close()
 
 
-def test_agrees_with_float32_on_the_cpu(on_gpu: Scorer) -> None:
-    on_cpu = load_scorer("tiny_lm", device="cpu", dtype="float32")
-    expected = on_cpu.score(PREFIX, QUERIES, TASK.label_words)
+def test_agrees_with_float32_on_the_cpu(on_gpu: Scorer, tiny_scorer: Scorer) -> None:
+    expected = tiny_scorer.score(PREFIX, QUERIES, TASK.label_words)
     probs = on_gpu.score(PREFIX, QUERIES, TASK.label_words)
     tolerance = TOLERANCES[on_gpu.settings["dtype"]]
     np.testing.assert_allclose(probs, expected, atol=tolerance)

@@ -97,10 +97,9 @@ def test_of_other_architectures(other_model: Path, rule: LabelRule, words: Seque
     check(str(other_model), prefix_of(2), words, rule)
 
 
-def test_prefix_and_query_may_share_a_token() -> None:
-    scorer = load_scorer("tiny_lm", device="cpu")
-    whole = scorer.score("", [f"A network cable. {q}" for q in QUERIES], TASK.label_words)
-    split = scorer.score("A netw", [f"ork cable. {q}" for q in QUERIES], TASK.label_words)
+def test_prefix_and_query_may_share_a_token(tiny_scorer: Scorer) -> None:
+    whole = tiny_scorer.score("", [f"A network cable. {q}" for q in QUERIES], TASK.label_words)
+    split = tiny_scorer.score("A netw", [f"ork cable. {q}" for q in QUERIES], TASK.label_words)
     np.testing.assert_allclose(split, whole, atol=1e-6)
 
 
@@ -111,14 +110,12 @@ def in_memory(name: str) -> LoadedModel:
     return LoadedModel(*(kind.from_pretrained(TINY) for kind in kinds), name)
 
 
-def test_a_model_in_memory() -> None:
+def test_a_model_in_memory(tiny_scorer: Scorer) -> None:
     scorer = TransformersScorer(in_memory("mine"))
-    loaded = load_scorer("tiny_lm", device="cpu")
     assert (scorer.model, scorer.revision) == ("mine", "unknown")
-    assert scorer.settings == loaded.settings
-    np.testing.assert_array_equal(
-        scorer.score("", QUERIES, TASK.label_words), loaded.score("", QUERIES, TASK.label_words)
-    )
+    assert scorer.settings == tiny_scorer.settings
+    probs = [each.score("", QUERIES, TASK.label_words) for each in (scorer, tiny_scorer)]
+    np.testing.assert_array_equal(*probs)
 
 
 def test_closed_scorer() -> None:
@@ -144,13 +141,13 @@ def failing(error: Exception, most: int = 0, **options: Any) -> TransformersScor
 class TestOutOfMemory:
     @pytest.mark.parametrize("said", ["", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory"])
     def test_halves_the_batch_and_goes_on(
-        self, said: str, caplog: pytest.LogCaptureFixture
+        self, said: str, tiny_scorer: Scorer, caplog: pytest.LogCaptureFixture
     ) -> None:
         import torch
 
         error = RuntimeError(said) if said else torch.OutOfMemoryError("full")
         asked, steps = (prefix_of(1), QUERIES, TASK.label_words), list[int]()
-        expected = load_scorer("tiny_lm", device="cpu").score(*asked)
+        expected = tiny_scorer.score(*asked)
         probs = failing(error, 2).score(*asked, progress=steps.append)
         np.testing.assert_allclose(probs, expected, atol=1e-5)
         assert sum(steps) == len(QUERIES)
