@@ -106,7 +106,7 @@ class Postgres:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory) -> Iterator[Postgres]:
+def postgres(tmp_path_factory) -> Iterator[Postgres]:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
@@ -139,9 +139,3 @@ def postgres_server(tmp_path_factory) -> Iterator[Postgres]:
     finally:
         server.stop()
         shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="session")
-def postgres(postgres_server) -> str:
-    """The address of a PostgreSQL database."""
-    return postgres_server.uri

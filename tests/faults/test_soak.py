@@ -54,7 +54,7 @@ def resident(pid: int) -> float:
     return 0.0
 
 
-def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, tmp_path):
+def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres, output, tmp_path):
     biased_table(200).write(tmp_path / "my.parquet")
     seeds = range(CELLS // len(METHODS))
     table = str(tmp_path / "my.parquet")
@@ -67,12 +67,12 @@ def test_a_long_sweep_is_that_of_a_quiet_day(cluster, postgres_server, output, t
         nodes.append(add_node(cluster, num_cpus=1))
 
     def restart_postgres() -> None:
-        postgres_server.stop()
+        postgres.stop()
         time.sleep(2.0)
-        postgres_server.start()
+        postgres.start()
 
     def start_mlflow(held: ExitStack) -> None:
-        store = mlflow_server(tmp_path, port, backend=postgres_server.uri, workers=2)
+        store = mlflow_server(tmp_path, port, backend=postgres.uri, workers=2)
         held.enter_context(store)
 
     started, deaths = time.monotonic(), Counter[str]()

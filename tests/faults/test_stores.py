@@ -50,9 +50,9 @@ def test_a_server_gone_for_good_is_replaced_by_postgresql(undisturbed, finished,
     address = f"http://127.0.0.1:{free_port()}"
     ended = done(*sweep_command(None, finished, "--tracking-uri", address), code=3)
     assert f"dcs sync --output {finished}" in ended.out
-    (report,) = sync(finished, tracking_uri=postgres)
+    (report,) = sync(finished, tracking_uri=postgres.uri)
     assert report.pending == 0
-    check_complete(finished, undisturbed[1], postgres)
+    check_complete(finished, undisturbed[1], postgres.uri)
     # Nothing is left for the old one.
     assert sync(finished) == ()
 
@@ -60,11 +60,11 @@ def test_a_server_gone_for_good_is_replaced_by_postgresql(undisturbed, finished,
 def test_a_server_on_postgresql_killed_between_runs(undisturbed, finished, postgres, tmp_path):
     port = free_port()
     half = CONFIG.model_copy(update={"seeds": (0,)})
-    with mlflow_server(tmp_path, port, backend=postgres) as address:
+    with mlflow_server(tmp_path, port, backend=postgres.uri) as address:
         sweep(finished, half, tracking_uri=address)
     _, report = sweep(finished, tracking_uri=address)
     assert report.pending == len(undisturbed[1])
-    with mlflow_server(tmp_path, port, backend=postgres):
+    with mlflow_server(tmp_path, port, backend=postgres.uri):
         _, report = sweep(finished, tracking_uri=address)
         assert report.pending == 0
         check_complete(finished, undisturbed[1], address)

@@ -33,15 +33,15 @@ TRIALS = CONFIG.tuner.trials
 
 
 @pytest.fixture
-def studies(postgres: str) -> Iterator[str]:
+def studies(postgres) -> Iterator[str]:
     """A database of its own: MLflow keeps its version in a table that Optuna has too."""
     import psycopg
 
     name = f"optuna_{time.monotonic_ns()}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
+    with psycopg.connect(postgres.uri, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-    yield postgres.replace("dcs@", f"dcs:{PASSWORD}@").rpartition("/")[0] + f"/{name}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
+    yield postgres.uri.replace("dcs@", f"dcs:{PASSWORD}@").rpartition("/")[0] + f"/{name}"
+    with psycopg.connect(postgres.uri, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
