@@ -367,16 +367,9 @@ class SweepPlan:
         lines = (line for each in given if isinstance(each, GivenTable) for line in each.remarks)
         return list(dict.fromkeys(lines))
 
-    def located(self, key: str, record: CellRecord) -> CellRecord:
-        """Return the record of a cell with the files of its tables in their provenance."""
-        files, tables = self.tables[key].files, record.provenance.get("tables")
-        if not files or tables is None:
-            return record
-        located = {
-            split: {**about, "file": str(files[split].absolute())}
-            for split, about in tables.items()
-        }
-        return replace(record, provenance={**record.provenance, "tables": located})
+    def files_of(self, key: str) -> dict[str, str]:
+        """Return the file of each split of a table, if it has own ones, on any machine."""
+        return {split: str(file.absolute()) for split, file in self.tables[key].files.items()}
 
     @property
     def varies(self) -> tuple[str, ...]:

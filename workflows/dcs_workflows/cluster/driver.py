@@ -57,7 +57,6 @@ class _Tuning:
     """Cells that are submitted together."""
 
     cells: tuple[Cell, ...]
-    key: str
     started_ms: int
     width: int
 
@@ -276,13 +275,18 @@ class Driver:
                 self._rows = key, ray.put(tables)
             name = f"run_cells {cells[0].label} {cells[0].key[:8]}"
             mapper = RayMapper(width, self._placement.cells)
-            setup = Setup(sweep=self._plan.config.name, mapper=mapper, stored=self._studies.of)
+            setup = Setup(
+                sweep=self._plan.config.name,
+                mapper=mapper,
+                stored=self._studies.of,
+                files=self._plan.files_of(key),
+            )
             running = self._cell_task.options(name=name, **options).remote(
                 cells, self._rows[1], setup
             )
             if not (self._tuning or self._progress.work["cells"]):
                 self._progress.first_cell = time.monotonic()
-            self._tuning[running] = _Tuning(cells, key, now_ms(), width)
+            self._tuning[running] = _Tuning(cells, now_ms(), width)
 
     def _width(self, cell: Cell) -> int:
         """Return the number of parallel tasks of a cell: its share of the CPUs without a cell.
@@ -315,7 +319,7 @@ class Driver:
             self._progress.cells_done += 1
             self._progress.cells_failed += not record.finished
             self._progress.work.update(cells=1, trials=len(record.trials))
-            yield self._plan.located(ended.key, record)
+            yield record
 
 
 def _compile() -> None:

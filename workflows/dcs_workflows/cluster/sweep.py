@@ -119,9 +119,9 @@ def _run_in_process(plan: SweepPlan, progress: Callable[[float], None]) -> Itera
     for key, cells in plan.missing_cells.items():
         tables = plan.tables[key].read()
         for group in sharing(cells):
-            setup = Setup(sweep=plan.config.name, **about)
+            setup = Setup(sweep=plan.config.name, files=plan.files_of(key), **about)
             for cell in group:
-                yield plan.located(key, compute_cell(cell, tables, setup=setup))
+                yield compute_cell(cell, tables, setup=setup)
 
 
 def _record_all(

@@ -72,6 +72,7 @@ def compute_cell(cell: Cell, tables: Mapping[str, Rows], *, setup: Setup) -> Cel
     scheme = _add_provenance(scheme, cell, optimization, **kept)
     metrics, class_accuracies = _score(*judged, test)
     metrics |= fitted.metrics
+    about = _describe(optimization, test, setup.files)
     return CellRecord(
         key=cell.key,
         sweep=setup.sweep,
@@ -84,7 +85,7 @@ def compute_cell(cell: Cell, tables: Mapping[str, Rows], *, setup: Setup) -> Cel
         front=None if fitted.front is None else fitted.front.to_dict(),
         started_ms=started_ms,
         finished_ms=now_ms(),
-        provenance=collect_provenance(tables=_describe(optimization, test), seeds=_seeds(cell)),
+        provenance=collect_provenance(tables=about, seeds=_seeds(cell)),
     )
 
 
@@ -238,16 +239,16 @@ def read_as(scheme: CorrectionScheme, table: Rows) -> CorrectionScheme:
     return replace(scheme, provenance=others | own)
 
 
-def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
-    # The scheme has the prompt.
-    fitted, held_out = (
-        replace(each.provenance, prompt=None).to_dict() | {"rows": each.n_rows}
-        for each in (optimization, test)
-    )
-    fitted["labelled"] = int(optimization.labelled.sum())
+def _describe(optimization: Rows, test: Rows, files: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for split, rows in {"optimization": optimization, "test": test}.items():
+        # The scheme has the prompt.
+        found[split] = replace(rows.provenance, prompt=None).to_dict() | {"rows": rows.n_rows}
+        found[split] |= {"file": files[split]} if files else {}
+    found["optimization"]["labelled"] = int(optimization.labelled.sum())
     if isinstance(optimization, TableEnsemble):
-        fitted["tables"] = len(optimization.tables)
-    return {"optimization": fitted, "test": held_out}
+        found["optimization"]["tables"] = len(optimization.tables)
+    return found
 
 
 def _seeds(cell: Cell) -> dict[str, int]:

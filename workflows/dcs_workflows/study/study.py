@@ -67,6 +67,8 @@ class Setup:
     stored : callable
         Returns the stored study of a cell, given its key and label, from which later runs resume;
         None keeps it in memory. See :meth:`dcs_workflows.study.storage.Studies.of`.
+    files : mapping of str to str
+        Files of the tables by split, to be recorded.
     known : dict
         Cache shared by cells that differ only in their preference, to pick from one study; see
         :func:`dcs_workflows.plan.sharing`.
@@ -76,6 +78,7 @@ class Setup:
     progress: Callable[[float], None] = lambda share: None
     mapper: Mapper = Threads(1)
     stored: Callable[[str, str], StoredStudy | None] = lambda key, label: None
+    files: Mapping[str, str] = field(default_factory=dict)
     known: dict[Any, Any] = field(default_factory=dict)
 
 
