@@ -13,8 +13,9 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from dcs.scoring.generation import ScorerInfo
+from dcs_workflows.cli import sweeps
 from dcs_workflows.cluster.pool import ScoringPool
-from dcs_workflows.cluster.scoring import ScoredShard, ScoringActor, TableScoring, score_here
+from dcs_workflows.cluster.scoring import ScoredShard, ScoringActor, TableScoring
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.parallel import one_thread
@@ -31,10 +32,11 @@ WHOLE = dataclasses.replace(REQUEST, limit=80)
 
 
 def score(folder: Path, request: TableRequest, **settings: Any) -> Scoring:
-    actor = ScoringActor("tiny_lm", folder / "shards", ScoringSettings(device="cpu", **settings))
-    with closing(actor):
-        table, store = TableScoring("k", request), StoredTables(folder, "k")
-        return score_here(table, actor, actor.load(), store)
+    own = dataclasses.replace(request, scoring=ScoringSettings(device="cpu", **settings))
+    sweeps.score("tiny_lm", {"k": own}, folder)
+    scoring = StoredTables(folder, "k").scoring
+    assert scoring is not None
+    return scoring
 
 
 def test_the_record_says_what_the_numbers_are(tmp_path):
@@ -42,9 +44,7 @@ def test_the_record_says_what_the_numbers_are(tmp_path):
     assert scoring.scorer["dtype"] == "float32"
     assert scoring.scorer["version"].startswith("transformers ")
     assert scoring.rows == scoring.scored
-    stored = StoredTables(tmp_path, "k")
-    assert stored.scoring == scoring
-    np.testing.assert_allclose(stored.read()["test"].probs.sum(axis=1), 1.0)
+    np.testing.assert_allclose(StoredTables(tmp_path, "k").read()["test"].probs.sum(axis=1), 1.0)
     assert list((tmp_path / "shards").iterdir())
 
 
@@ -121,9 +121,8 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
         compute_cell(CELL, TABLES, setup=Setup(mapper=look))
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=0, seed=0, limit=5)
     actor = ScoringActor("tiny_lm", tmp_path / "shards", request.scoring)
-    store = StoredTables(tmp_path, "k")
     with closing(actor):
-        table, info = TableScoring("k", request), actor.load()
-        score_here(table, actor, info, store, lambda count: seen.append(_threads()))
+        actor.load()
+        actor.score(request.prompts.prompts(), lambda count: seen.append(_threads()))
     assert len(seen) >= 2
     assert set.union(*seen) == {1}

@@ -110,7 +110,7 @@ def table_name(request: TableRequest) -> str:
 
 def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
     """Score requests, by key, with one model; return the number of prompts not in the cache."""
-    from dcs_workflows.cluster.scoring import ScoringActor, TableScoring, score_here
+    from dcs_workflows.cluster.scoring import ScoringActor, TableScoring
     from dcs_workflows.sources.scored import StoredTables
 
     tables = [TableScoring(key, request) for key, request in missing.items()]
@@ -121,9 +121,10 @@ def score(model: str, missing: dict[str, TableRequest], output: Path) -> int:
             info = actor.load()
         with progress_bar("scoring prompts", total) as progress:
             for table in tables:
-                stored = StoredTables(output, table.key)
-                done = score_here(table, actor, info, stored, lambda n: progress(advance=n))
-                scored += done.scored
+                for shard in table.left:
+                    prompts = table.prompts.prompts(shard)
+                    table.add(shard, actor.score(prompts, lambda n: progress(advance=n)), actor)
+                scored += table.store(StoredTables(output, table.key), info).scored
     return scored
 
 

@@ -184,16 +184,3 @@ class TableScoring:
             scored=self._scored,
             tokens=self._tokens,
         )
-
-
-def score_here(
-    table: TableScoring,
-    actor: ScoringActor,
-    info: ScorerInfo,
-    stored: StoredTables,
-    progress: Advance | None = None,
-) -> Scoring:
-    """Score a table with a loaded actor of this process, write it and return its record."""
-    for shard in table.left:
-        table.add(shard, actor.score(table.prompts.prompts(shard), progress), actor)
-    return table.store(stored, info)
