@@ -36,7 +36,7 @@ from dcs.search.schedule import Schedule
 from dcs_tracking import Recorder
 from dcs_workflows.cluster.sweep import run_sweep
 from dcs_workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
-from dcs_workflows.parallel import one_thread
+from dcs_workflows.parallel import one_thread, repeating
 from dcs_workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
 from dcs_workflows.sources.scored import StoredTables, TableRequest
 
@@ -188,15 +188,12 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
 
     dcs_workflows.cluster.driver.run_cells = _make_sleeper(seconds)  # type: ignore[assignment]
     memory: list[float] = []
-
-    def watch(progress: Progress) -> None:
-        if progress.cells_done % max(1, cells // 10) == 0:
-            memory.append(resident())
-
-    with local_ray(cpus):
+    # About ten times.
+    pause = max(1.0, seconds * cells / cpus / 10)
+    with local_ray(cpus), repeating(lambda: memory.append(resident()), pause):
         clock = time.perf_counter()
         with Recorder(output=folder, experiment="sleep", sweep_key="s", figures="none") as to:
-            records = run_sweep(plan, to, Progress(show=watch))
+            records = run_sweep(plan, to, Progress())
             wall = time.perf_counter() - clock
             recorded = to.recorded
             to.finish()

@@ -31,15 +31,12 @@ CONFIG = SweepConfig(
 )
 
 
-def _sweep(config: SweepConfig, output: Path) -> tuple[list[CellRecord], list[tuple[int, ...]]]:
-    """Run a sweep; return its records, and what it said of tables and cells."""
-    said: list[tuple[int, ...]] = []
-
-    def show(seen: Progress) -> None:
-        tables, cells = (seen.tables_done, seen.tables_total), (seen.cells_done, seen.cells_total)
-        said.append((*tables, *cells, seen.cells_failed))
-
-    return sweep(output, config, progress=Progress(show=show))[0], said
+def _sweep(config: SweepConfig, output: Path) -> tuple[list[CellRecord], tuple[int, ...]]:
+    """Run a sweep; return its records, and its numbers of tables and cells at the end."""
+    seen = Progress()
+    records, _ = sweep(output, config, progress=seen)
+    tables, cells = (seen.tables_done, seen.tables_total), (seen.cells_done, seen.cells_total)
+    return records, (*tables, *cells, seen.cells_failed)
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +46,14 @@ def finished(cluster, new_output):
 
 
 def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
-    output, records, said = finished
+    output, records, ended = finished
     assert [(r.identity["task"], r.identity["shots"], r.identity["method"]) for r in records] == [
         (task, shots, method)
         for task in CONFIG.tasks
         for shots in CONFIG.shots
         for method in CONFIG.methods
     ]
-    assert said[-1] == (4, 4, 8, 8, 0)
+    assert ended == (4, 4, 8, 8, 0)
     for icl, dcs in zip(records[::2], records[1::2], strict=True):
         assert len(dcs.trials) == 2
         for name in METRICS:
@@ -72,7 +69,7 @@ def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
 
 def test_what_is_finished_is_not_computed_again_also_in_a_wider_sweep(finished):
     output, records, _ = finished
-    assert _sweep(CONFIG, output) == (records, [(4, 4, 8, 8, 0)])
+    assert _sweep(CONFIG, output) == (records, (4, 4, 8, 8, 0))
     wider = CONFIG.model_copy(update={"name": "wider", "methods": ("icl", "dcs", "dnip")})
     plan = plan_sweep(wider, output)
     assert sorted(plan.ended) == sorted(record.key for record in records)
@@ -142,11 +139,11 @@ def test_a_cell_that_raises_stops_no_other_and_those_are_the_same_without_ray(
     poison(monkeypatch)
     methods = ("icl", "batch", "dnip")
     config = swept(str(tmp_path / "my.parquet"), seeds=(1, 0), methods=methods)
-    on_ray, said = _sweep(config, new_output())
+    on_ray, ended = _sweep(config, new_output())
     failed = [record for record in on_ray if not record.finished]
     assert [record.identity["method"] for record in failed] == ["dnip"] * 2
     assert "Traceback" in (failed[0].error or "")
-    assert said[-1] == (2, 2, 6, 6, 2)
+    assert ended == (2, 2, 6, 6, 2)
     plain = config.model_copy(update={"methods": methods[:2]})
     here, _ = sweep(new_output(), plain, here=True)
     finished = [record for record in on_ray if record.finished]

@@ -399,8 +399,6 @@ class Progress:
 
     Attributes
     ----------
-    show : callable
-        Called with this object after every change.
     tables_done, tables_total : int
         Number of existing tables, and of all tables.
     cells_done, cells_failed, cells_total : int
@@ -410,15 +408,11 @@ class Progress:
     work : collections.Counter of str
         Work done in this run: ``cells``, ``trials``, ``prompts``, and of the prompts those that
         were not stored: ``requests`` to a model, with their ``tokens``.
-    recording : callable
-        Returns the numbers of cells recorded in this run and of those to be recorded, and what
-        is recorded now: ``cells``, ``tables`` or ``figures``.
     started, first_cell : float
         Time of the start of the run and of its first submitted cell, by :func:`time.monotonic`;
         NaN before that cell.
     """
 
-    show: Callable[[Progress], object] = lambda progress: None
     tables_done: int = 0
     tables_total: int = 0
     cells_done: int = 0
@@ -426,7 +420,6 @@ class Progress:
     cells_total: int = 0
     running: int = 0
     work: Counter[str] = field(default_factory=Counter)
-    recording: Callable[[], tuple[int, int, str]] = lambda: (0, 0, "cells")
     started: float = field(default_factory=time.monotonic)
     first_cell: float = math.nan
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,18 +110,19 @@ def test_what_is_printed_holds_nothing_that_turns_or_hides_it(capsys, monkeypatc
 
 def test_progress_shows_rates_and_time_left():
     seen = Progress(tables_done=2, tables_total=4, cells_total=50, running=6)
+    recorder: Any = SimpleNamespace(recorded=0, pending=0, stage="cells")
     seen.started, seen.first_cell, seen.cells_failed, seen.cells_done = 100.0, 155.0, 1, 20
     seen.work.update(trials=50, cells=6)
     seen.tables_done = 4
-    assert "left" not in progress_line(seen, 220.0), "while the first cells run"
+    assert "left" not in progress_line(seen, recorder, 220.0), "while the first cells run"
     seen.work.update(cells=1)
-    assert progress_line(seen, 225.0) == (
+    assert progress_line(seen, recorder, 225.0) == (
         "tables 4/4, cells 20/50, 1 failed: 6 running · 0.4 trials/s · about 5 min left"
     )
-    seen.recording = lambda: (5, 30, "cells")
-    assert "recording 30 cells · about 12 min left" in progress_line(seen, 225.0)
-    seen.cells_done, seen.recording = 50, lambda: (50, 0, "figures")
-    assert progress_line(seen, 225.0).endswith("recording figures")
+    recorder.recorded, recorder.pending = 5, 30
+    assert "recording 30 cells · about 12 min left" in progress_line(seen, recorder, 225.0)
+    seen.cells_done, recorder.pending, recorder.stage = 50, 0, "figures"
+    assert progress_line(seen, recorder, 225.0).endswith("recording figures")
 
 
 def test_what_is_printed_of_a_sweep_does_not_grow_with_its_cells(tmp_path, capsys):

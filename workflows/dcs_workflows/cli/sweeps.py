@@ -341,15 +341,13 @@ def _run(
         run_name=whole.name,
     ) as recorder:
         archive = recorder.archive
-        progress = Progress(
-            recording=lambda: (recorder.recorded, recorder.pending, recorder.stage)
-        )
+        progress = Progress()
         with ExitStack() as opened:
             if plan.has_work:
                 with console.status("starting Ray" if address is None else "joining Ray"):
                     opened.enter_context(connected(address, shared=plan.shared_folder))
                 STOP.listen()  # Ray has installed its own signal handlers.
-            opened.enter_context(sweep_progress(progress))
+            opened.enter_context(sweep_progress(progress, recorder))
             try:
                 records, spent = run_sweep(plan, recorder, progress, budget), ""
             except BudgetSpentError as error:
@@ -364,7 +362,7 @@ def _run(
             show_results(shown, plan.output / "results" / f"{whole.name}.csv")
             del shown
         del records  # The recorder reads them again, for the tables of the sweep.
-        with sweep_progress(progress):
+        with sweep_progress(progress, recorder):
             report = recorder.finish("KILLED" if spent else "FINISHED")
     options.show_report(report, f"sweep {whole.name}:")
     console.print(f"written to {plan.output} in {time.perf_counter() - console.started:.0f} s")

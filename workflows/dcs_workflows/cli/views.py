@@ -29,7 +29,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Prefer, Preference
-from dcs_tracking import CellRecord
+from dcs_tracking import CellRecord, Recorder
 from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import MEASURES, Cells, marked, method_title
 from dcs_tracking.store.views import cell_name
@@ -153,13 +153,15 @@ def _results_table(cells: Cells, *, means: bool) -> tuple[Table, str]:
     return table, cells.uneven(by)
 
 
-def progress_line(progress: Progress, now: float) -> str:
+def progress_line(progress: Progress, recorder: Recorder, now: float) -> str:
     """Return the progress of a sweep on one line, with work per second and the time left.
 
     Parameters
     ----------
     progress : Progress
         Progress of the sweep.
+    recorder : Recorder
+        Its recorder.
     now : float
         Current time of :func:`time.monotonic`.
     """
@@ -170,7 +172,7 @@ def progress_line(progress: Progress, now: float) -> str:
         f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
     ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
-    recorded, waiting, stage = progress.recording()
+    recorded, waiting, stage = recorder.recorded, recorder.pending, recorder.stage
     computed = progress.cells_done == progress.cells_total
     if waiting or computed:
         what = f"{waiting} {stage}" if waiting else stage
@@ -187,12 +189,12 @@ def progress_line(progress: Progress, now: float) -> str:
 
 
 @contextmanager
-def sweep_progress(progress: Progress) -> Iterator[None]:
+def sweep_progress(progress: Progress, recorder: Recorder) -> Iterator[None]:
     """Show progress while the block runs: live on a terminal, periodic lines otherwise."""
-    with console.status(progress_line(progress, time.monotonic())) as status:
+    with console.status(progress_line(progress, recorder, time.monotonic())) as status:
         show: Callable[[str], None] = status.update if console.is_terminal else console.print
         seconds = _SHOW_SECONDS if console.is_terminal else _LINE_SECONDS
-        with repeating(lambda: show(progress_line(progress, time.monotonic())), seconds):
+        with repeating(lambda: show(progress_line(progress, recorder, time.monotonic())), seconds):
             yield
 
 

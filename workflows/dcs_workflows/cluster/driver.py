@@ -213,7 +213,6 @@ class Driver:
             self._pool.fill(*self._placement.scoring(self._plan.config.scoring))
             self._start_tuning()
             self._progress.running = len(self._tuning)
-            self._progress.show(self._progress)
             if not (self._pool.running or self._tuning):
                 return
             for done in self._wait():

@@ -28,7 +28,7 @@ def run_sweep(
     recorder : Recorder
         Receives every record, including those of earlier runs, so that its tables are complete.
     progress : Progress
-        Progress of the sweep, updated and shown.
+        Progress of the sweep, updated.
     budget : Budget, optional
         What the run may use; by default unlimited.
 
@@ -46,7 +46,6 @@ def run_sweep(
     progress.tables_done, progress.tables_total = len(plan.cells), len(plan.sources)
     progress.cells_done, progress.cells_total = len(plan.ended), plan.n_cells
     progress.cells_failed = plan.n_failed
-    progress.show(progress)
     ended: Iterable[CellRecord] = ()
     with ExitStack() as stack:
         if plan.has_work:
