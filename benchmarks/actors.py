@@ -17,6 +17,7 @@ import os
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -86,16 +87,16 @@ def table_seconds(config: SweepConfig, actors: int, seconds: float, *, kill: boo
         output = Path(folder)
         plan = plan_sweep(config, output)
         ((key, request),) = plan.missing_tables.items()
-        pool = pool_module.ScoringPool(plan)
-        done, start, complete = 0, None, None
+        work = Counter[str]()
+        pool = pool_module.ScoringPool(plan, work)
+        start, complete = None, None
         total = len(request.prompts.texts)
         while complete is None:
             pool.fill({"num_cpus": 1, "num_gpus": 0}, actors)
             (ready, *_), _ = ray.wait(list(pool.running), num_returns=1)
-            prompts, complete = pool.end(ready)
+            complete = pool.end(ready)
             start = start or time.perf_counter()
-            done += prompts
-            if kill and done >= total / 2:
+            if kill and work["prompts"] >= total / 2:
                 os.kill(int(next(pids.iterdir()).name), signal.SIGKILL)
                 kill = False
         elapsed = time.perf_counter() - start

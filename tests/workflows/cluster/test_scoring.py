@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -77,7 +78,8 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
 
 def test_other_texts_than_the_planned_ones_are_not_scored(tmp_path):
     config = SweepConfig(name="x", tasks=("reviews",))
-    pool = ScoringPool(SweepPlan(config, tmp_path, (), sources={"another key": [REQUEST]}))
+    plan = SweepPlan(config, tmp_path, (), sources={"another key": [REQUEST]})
+    pool = ScoringPool(plan, Counter())
     pool.fill({}, 1)
     assert "the texts or the model have changed" in str(pool.unscored[0])
 

@@ -158,7 +158,7 @@ class Driver:
         self._watch = ClusterWatch(look)
         self._placement = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
-        self._pool = ScoringPool(plan)
+        self._pool = ScoringPool(plan, progress.work)
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
         if plan.missing_tables and any(get_method(name).settings for name in plan.config.methods):
             # At the same time as the models are loaded.
@@ -223,7 +223,6 @@ class Driver:
 
     def _spend(self) -> None:
         """Begin nothing more for which the budget is spent."""
-        self._progress.work |= self._pool.used
         if not (reached := self._budget.spent(self._progress)):
             return
         self._spent.add(reached)
@@ -243,9 +242,7 @@ class Driver:
         return list(ready)
 
     def _end_scoring(self, done: Any) -> Iterator[CellRecord]:
-        prompts, scored = self._pool.end(done)
-        self._progress.work.update(prompts=prompts)
-        if scored is None:
+        if (scored := self._pool.end(done)) is None:
             return
         self._ready.add(scored)
         for ready, cells in self._plan.cells_after(scored, self._ready).items():

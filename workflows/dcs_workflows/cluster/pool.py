@@ -56,6 +56,9 @@ class ScoringPool:
     ----------
     plan : SweepPlan
         The sweep whose missing tables are scored; this process writes them.
+    work : Counter of str
+        Counts the ``prompts`` that are scored, of these the ``requests`` to a model, and their
+        ``tokens``.
 
     Attributes
     ----------
@@ -65,18 +68,15 @@ class ScoringPool:
         The actors.
     running : dict
         The calls in flight, by reference.
-    used : Counter of str
-        Numbers of ``requests``, prompts that models have scored, and of their ``tokens``.
     """
 
-    def __init__(self, plan: SweepPlan) -> None:
+    def __init__(self, plan: SweepPlan, work: Counter[str]) -> None:
         self.unscored: list[ScoringError] = []
-        self._plan, self._settings = plan, plan.config.scoring
+        self._plan, self._settings, self._work = plan, plan.config.scoring, work
         self._waiting = deque(plan.missing_tables.items())
         self._open: list[TableScoring] = []
         self.actors: list[_Actor] = []
         self.running: dict[Any, _Call] = {}
-        self.used = Counter[str]()
         self._infos: dict[str, ScorerInfo] = {}
         self._deaths: Counter[tuple[str, int]] = Counter()
         # Restarted by the pool, so that its shards need not wait for it.
@@ -162,14 +162,12 @@ class ScoringPool:
         models = (table.request.model for table in self._open)
         return next((m for m in models if self._n_left(m) > IN_FLIGHT * loading[m]), None)
 
-    def end(self, reference: Any) -> tuple[int, str | None]:
+    def end(self, reference: Any) -> str | None:
         """Process a call that has ended.
 
         Returns
         -------
-        prompts : int
-            Number of prompts of a scored shard.
-        key : str or None
+        str or None
             Key of the table that is complete now.
 
         Raises
@@ -187,26 +185,26 @@ class ScoringPool:
         except RayTaskError as error:
             # The actor is still usable.
             self._fail(call, error)
-            return 0, None
+            return None
         except RayError as error:
             check_alive()
             self._lose(call, error)
-            return 0, None
+            return None
         if table is None:
             self._admit(actor, result)
-            return 0, None
+            return None
         table.add(call.shard, result, actor, actor.gpus)
-        self.used.update(requests=result.scored, tokens=result.tokens)
-        complete = None
-        if not table.unscored and table in self._open:
-            self._open.remove(table)
-            stored = StoredTables(self._plan.output, table.key)
-            try:
-                table.store(stored, self._infos[actor.model])
-                complete = table.key
-            except ScoringError as error:
-                self._skip(table.request, error)  # no row is left
-        return len(result.probs), complete
+        done = {"prompts": len(result.probs), "requests": result.scored, "tokens": result.tokens}
+        self._work.update(done)
+        if table.unscored or table not in self._open:
+            return None
+        self._open.remove(table)
+        try:
+            table.store(StoredTables(self._plan.output, table.key), self._infos[actor.model])
+        except ScoringError as error:
+            self._skip(table.request, error)  # no row is left
+            return None
+        return table.key
 
     def _admit(self, actor: _Actor, info: ScorerInfo) -> None:
         """Admit an actor whose model is loaded, if its numbers are those of the others."""
