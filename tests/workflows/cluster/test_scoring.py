@@ -21,7 +21,7 @@ from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import SweepPlan
-from dcs_workflows.sources.scored import Scoring, StoredTables, TableRequest
+from dcs_workflows.sources.scored import StoredTables, TableRequest
 from dcs_workflows.study.cell import compute_cell
 from dcs_workflows.study.study import Setup
 from tests.dcs.scoring.clerk import Clerk
@@ -32,12 +32,10 @@ REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=2
 WHOLE = dataclasses.replace(REQUEST, limit=80)
 
 
-def score(folder: Path, request: TableRequest, **settings: Any) -> Scoring:
+def score(folder: Path, request: TableRequest, **settings: Any) -> Any:
     own = dataclasses.replace(request, scoring=ScoringSettings(device="cpu", **settings))
     sweeps.score("tiny_lm", {"k": own}, folder)
-    scoring = StoredTables(folder, "k").scoring
-    assert scoring is not None
-    return scoring
+    return StoredTables(folder, "k").scoring
 
 
 def test_the_record_says_what_the_numbers_are(tmp_path):
