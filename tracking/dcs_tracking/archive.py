@@ -23,10 +23,10 @@ from sys import intern
 from typing import Annotated, Any, Final, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from dcs.errors import TrackingError
-from dcs.io import Strict, atomic_path, atomic_write, first_fault, naming, read_text
+from dcs.io import Strict, atomic_path, atomic_write, naming, parse_json, read_text, validated
 from dcs_tracking import schema
 from dcs_tracking.records import (
     KEY_PATTERN,
@@ -310,12 +310,8 @@ class Archive:
         found, advice = [], "delete it and run the sweep again to record it"
         for path in sorted(self._sweeps.glob("[!.]*.json")):
             text = read_text(path, error=TrackingError, advice=advice)
-            try:
-                found.append(Sweep.model_validate_json(text))
-            except ValidationError as error:
-                raise TrackingError(
-                    f"{path}: invalid description of a sweep ({first_fault(error)}); {advice}"
-                ) from error
+            about: Any = {"source": f"{path} ({advice})", "error": TrackingError}
+            found.append(validated(Sweep, parse_json(text, **about, finite=False), **about))
         return found
 
     def save_sweep(self, sweep: Sweep) -> None:
