@@ -135,6 +135,18 @@ def test_other_columns_of_texts_stay_as_they_are(scheme: Path, tmp_path: Path) -
     assert [json.loads(line)["n"] for line in written] == [10**18 + 1, None]
 
 
+def test_numbers_that_a_task_gives_to_its_classes_are_no_positions(tmp_path: Path) -> None:
+    rows = biased_table(60, classes=("no", "yes"))
+    task = {"classes": [*rows.classes], "files": {"labels": [["1"], ["0"]]}}
+    table = {"table": {"prompt": {"task": task}}, "reading": {"classes": [*rows.classes]}}
+    dcs.CorrectionScheme.identity(rows.classes, provenance=table).save(tmp_path / "scheme.json")
+    columns = {f"p:{name}": rows.probs[:, k] for k, name in enumerate(rows.classes)}
+    pd.DataFrame({**columns, "label": rows.labels}).to_csv(tmp_path / "new.csv", index=False)
+    asked = ("evaluate", tmp_path / "new.csv", "-s", tmp_path / "scheme.json")
+    refused(*asked, says=["'1'", "labels=from-0"])
+    done(*asked, "--read", "labels=from-0")
+
+
 def test_an_option_of_the_fit_is_set_to_its_default(scheme: Path, tmp_path: Path) -> None:
     (tmp_path / "new.jsonl").write_text('{"text": "It broke."}')
     loaded = dcs.CorrectionScheme.load(scheme)

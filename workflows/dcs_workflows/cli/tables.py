@@ -390,6 +390,8 @@ def open_rows(
         path = file / "test.parquet" if file.is_dir() else file
         source = open_source(path, given, known=known)
         if scheme is not None:
+            table = noted.get("table", {}) if name is None else noted
+            _refuse_positions(source, given, table.get("prompt", {}).get("task", {}), str(file))
             about = f"{file}: the scheme is for other classes"
             source = replace(source, table=source.table.with_classes(scheme.classes, source=about))
             refuse_corrected(source.table, file)
@@ -397,6 +399,25 @@ def open_rows(
             console.print(source.remark)
         found[str(file)] = source
     return found
+
+
+def _refuse_positions(source: Source, given: Reading, task: Mapping[str, Any], file: str) -> None:
+    """Refuse labels that were read as positions, if the task of the fit gives them a meaning."""
+    place = task.get("files") or task.get("hub") or {}
+    values = place.get("labels") or task.get("labels") or ()
+    labels = {
+        name: [*map(str, own)] for name, own in zip(task.get("classes", ()), values, strict=False)
+    }
+    first = {"from-0": 0, "from-1": 1}.get(source.reading.labels or "")
+    if not labels or first is None or given.labels is not None:
+        return
+    for position, name in enumerate(source.table.classes, first):
+        if str(position) not in labels[name]:
+            raise TableError(
+                f"{file}: {show(name)} is label {position} by its position, and "
+                f"{quoted(labels[name])} in the task of the fit; write the names of the classes, "
+                f"or specify --read labels=from-{first}"
+            )
 
 
 def apply(
