@@ -149,14 +149,11 @@ def read_labels(
     check = partial(_check, probs=probs, ask=ask)
     whole = documented and all(isinstance(cell, int) for cell in cells)
     counted = whole and _fits(distinct, positions, 0, len(names.classes))
-    numerals = all(isinstance(comparable(text), Decimal) for text in distinct)
-    inside_of = partial(_number_in, signs=len(names.classes) == 2)
-    by_number = ((inside_of, "by the number in the name"),) if numerals else ()
     if counting in (None, "names"):
         found, how, named = _by_name(texts, names.classes)
         truths = {*map(fold, distinct)} <= {"true", "false"}
         if found is None and (counting == "names" or truths):
-            found, how, _ = _by_name(texts, names.classes, by_number)
+            found, how = by_number(texts, names.classes), "by the number in the name"
         numbered = [*map(comparable, names.classes)] == [*range(len(names.classes))]
         if found is not None and (lost := sorted({*EMPTY} & {*names.classes} - {*texts})):
             rule = f"may be the class {quoted(lost)}, read as empty; write it in another way"
@@ -199,7 +196,7 @@ def read_labels(
         if size == 2 and {*positions.values()} == {1} and -1 in found:
             question = "labels are -1 and 1: is -1 the first class, or an unlabelled row"
             ask(question, ("from-0",), "classes=-1,1")
-        if (other := _by_name(texts, names.classes, by_number)[0]) is not None:
+        if (other := by_number(texts, names.classes)) is not None:
             check(found, other, (f"from-{start}", "names"), documented=documented)
         minus = np.array([comparable(text) == _MISSING for text in texts])
         if minus.any() and max(positions.values()) == size - 2:
@@ -224,6 +221,13 @@ def _number_in(cell: Any, *, signs: bool) -> Hashable:
     if len(numbers) == 1:
         return Decimal(numbers[0])
     return comparable(_SIGNS.get(text, text) if signs else text)
+
+
+def by_number(texts: Sequence[str], classes: Sequence[str]) -> NDArray[np.int64] | None:
+    """Return class indices if labels are numbers, and those in the names, such as ``5 stars``."""
+    numerals = all(isinstance(comparable(text), Decimal) for text in {*texts} - {""})
+    inside_of = partial(_number_in, signs=len(classes) == 2)
+    return _by_name(texts, classes, ((inside_of, ""),))[0] if numerals else None
 
 
 def _by_name(

@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from dcs.data.files import TEXT_BYTES
-from dcs.data.labels import as_text, fold
+from dcs.data.labels import as_text, by_number, fold
 from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
 from dcs.data.table import open_parquet
@@ -213,7 +213,7 @@ def _read(
     else:
         where = f"{place.dataset} ({getattr(place, part)})"
         rows = _load_hub_rows(file, place, part)
-    known, examples, given, unnamed = _label_indices(file, place), [], set(), []
+    known, examples, given, unnamed = _label_indices(file, place), [], dict[str, int](), []
     for row, values in enumerate(rows):
         try:
             if not isinstance(values, Mapping):
@@ -224,7 +224,7 @@ def _read(
         except ValueError as error:
             raise ConfigError(f"{where}: row {row}: {error}") from None
         examples.append(Example(f"{file.name}-{part}-{own}", text, label))
-        given.add(as_text(raw))
+        given[as_text(raw)] = label
         if raw is None:
             unnamed.append(values)
     _check_labels(file, place, where, given)
@@ -243,20 +243,25 @@ def _read(
     return examples
 
 
-def _check_labels(file: TaskFile, place: TextLocation, where: str, given: Collection[str]) -> None:
-    """Refuse numbers, the labels of a file as texts, that count from 0 or from another number."""
-    numbers = {str(index) for index in range(len(file.classes))}
+def _check_labels(file: TaskFile, place: TextLocation, where: str, given: dict[str, int]) -> None:
+    """Refuse labels of a file, as texts with their class indices, that can be read otherwise."""
+    size, labels = len(file.classes), sorted({*given} - {""})
+    positions = {str(k): k for k in range(-1, size)}
+    if place.labels or file.labels or positions.keys() & {*file.classes}:
+        return
+    places = {positions[label] for label in labels if label in positions}
+    named, top = len(places) < len(labels), max(places, default=-1)
+    own = by_number(labels, file.classes)
     doubts = {
-        "is -1 a class, or a text without a label": {"-1", *numbers} - {max(numbers, key=int)},
-        "do they count from 1, or has class 0 no text": numbers - {"0"},
+        "are all of them names of classes, or positions": named and top >= 0,
+        "are they positions, or the numbers in the names (yes, positive: 1)": own is not None
+        and own.tolist() != [given[label] for label in labels],
+        "is -1 a class, or a text without a label": places == {-1, 1}
+        or (-1 in places and top == size - 2),
+        "do they count from 1, or has class 0 no text": top > 1 and places == {*range(1, size)},
     }
-    named = place.labels or file.labels or (numbers | {"-1"}) & {*file.classes}
-    for doubt, labels in doubts.items():
-        if {*given} - {""} == labels and len(labels) > 1 and not named:
-            raise ConfigError(
-                f"{where}: labels are {quoted(sorted(labels))}: {doubt}; give the values of each "
-                "class in the key labels"
-            )
+    for doubt in (doubt for doubt, holds in doubts.items() if holds):
+        raise ConfigError(f"{where}: labels {quoted(labels)}: {doubt}; answer in the key labels")
 
 
 def _raw_label(place: TextLocation, values: Mapping[str, Any]) -> Any:
@@ -353,13 +358,12 @@ def _get(values: Mapping[str, Any], key: str) -> Any:
 
 def _label_indices(file: TaskFile, place: TextLocation) -> dict[str, int]:
     """Return the class index of each label: of `labels`, or class names and numbers."""
-    labels = place.labels or file.labels or tuple((name,) for name in file.classes)
+    given = place.labels or file.labels
+    labels = given or tuple((name,) for name in file.classes)
     known = {str(value): index for index, entry in enumerate(labels) for value in entry}
-    if place.labels or file.labels:
-        return known
     numbers = {str(index): index for index in range(len(labels))}
     # Names that are numbers leave none for positions.
-    return known if numbers.keys() & known.keys() else numbers | known
+    return known if given or numbers.keys() & known.keys() else numbers | known
 
 
 def _find_label(known: Mapping[str, int], raw: Any) -> int:

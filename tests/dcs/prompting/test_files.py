@@ -182,7 +182,7 @@ def write_own(folder: Path, **changes: Any) -> str:
     path.write_text(yaml.safe_dump(OWN | changes))
     rows = [{"text": f"text {k}", "mood": "Sad" if k % 2 else "Happy"} for k in range(20)]
     lines(folder / "a.jsonl", rows)
-    lines(folder / "b.jsonl", [{"text": "new", "mood": 1}, *rows[:4]])
+    lines(folder / "b.jsonl", [{"text": "new", "mood": "Sad"}, *rows[:4]])
     return str(path)
 
 
@@ -315,12 +315,35 @@ class TestOwnTask:
         task = get_task(write_own(tmp_path, classes=["1", "0"]))
         lines(tmp_path / "b.jsonl", [{"text": "a", "mood": 1}, {"text": "b", "mood": "0"}])
         assert [e.label for e in task.examples("test")] == [0, 1]
-        three = ["a", "b", "c"]
-        for classes, labels in ((["1", "2"], [0, 1]), (three, [-1, 0, 1]), (three, [1, 2])):
-            words = [f"word {name}" for name in classes]
-            task = get_task(write_own(tmp_path, classes=classes, label_words=words))
+
+    @pytest.mark.parametrize(
+        ("classes", "labels"),
+        [
+            (["1", "2"], [0, 1]),
+            (["a", "b", "c"], [-1, 0, 1]),
+            (["a", "b", "c"], [-1, 1]),
+            (["a", "b", "c"], [1, 2]),
+            (["a", "b"], [-1, 1]),
+            (["a", "b"], ["a", "b", 0, 1]),
+            (["yes", "no"], [0, 1]),
+            (["True", "False"], [0, 1]),
+            (["positive", "negative"], ["0", "1"]),
+            (["2 stars", "1 star", "0 stars"], [0, 1, 2]),
+            (["LABEL_2", "LABEL_1", "LABEL_0"], [0, 1, 2]),
+        ],
+    )
+    def test_labels_in_doubt(self, tmp_path: Path, classes: list[str], labels: list[Any]) -> None:
+        words = [f"word {name}" for name in classes]
+        own = {"classes": classes, "label_words": words}
+        task = get_task(write_own(tmp_path, **own))
+        lines(tmp_path / "b.jsonl", [{"text": f"t{k}", "mood": k} for k in labels])
+        refuses(ConfigError, task.examples, "test", names=["b.jsonl", labels[0]])
+        # As the file of the task may say.
+        values = [[label] for label in labels[: len(classes)]]
+        if len(values) == len(classes) == len(labels):
+            task = get_task(write_own(tmp_path, **own, labels=values))
             lines(tmp_path / "b.jsonl", [{"text": f"t{k}", "mood": k} for k in labels])
-            refuses(ConfigError, task.examples, "test", names=["b.jsonl", labels[0]])
+            assert [e.label for e in task.examples("test")] == [*range(len(classes))]
 
 
 TREC = read_task_file(DESCRIBED["trec"])
