@@ -222,7 +222,7 @@ def _separated(
     for quoting in quotings:
         for mark in (mark for mark in marks if mark in head):
             try:
-                rows = _fields(text, mark, quoting)
+                rows = split_rows(text, mark, quoting)
             except csv.Error as error:
                 fault = fault or reason(error)
                 continue
@@ -254,7 +254,7 @@ def _is_row(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     return not others or precise or any(row[k] == names[k] for row in rows[1:] for k in others)
 
 
-def _fields(text: str, mark: str, quoting: str) -> list[list[str]]:
+def split_rows(text: str, mark: str, quoting: str) -> list[list[str]]:
     """Return the fields of all rows; raise csv.Error unless all have as many."""
     plain: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if quoting == "none" else {}
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True, **plain)
@@ -386,7 +386,7 @@ def _from_vectors(path: Path, text: str) -> Records:
     spaced = "\n".join(" ".join(line.split()) for line in text.split("\n"))
     advice = "each line must have id, label, prediction and at least 2 probabilities"
     with readable(escaped(path), advice, error=TableError):
-        rows = _fields(spaced, " ", "none")
+        rows = split_rows(spaced, " ", "none")
         size = max([2, *(len(row) - 3 for row in rows)])
         names = ["id", "label", "prediction", *(f"{PREFIX}class_{k}" for k in range(size))]
         frame = pd.DataFrame(rows, columns=names, dtype=object)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import re
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dcs.data.files import TEXT_BYTES
+from dcs.data.files import TEXT_BYTES, split_rows
 from dcs.data.labels import as_text, by_number, fold
 from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
@@ -417,15 +416,13 @@ def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
 def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
     """Return the rows of a text in a format of :class:`FileLocation`."""
     if kind in ("csv", "tsv"):
-        mark = "\t" if kind == "tsv" else ","
-        rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
-        with readable(source, f"give it as {kind}", error=ConfigError):
-            names = rows.fieldnames or ()
-            if twice := [name for name in {*names} - {""} if names.count(name) > 1]:
-                raise ConfigError(
-                    f"{source}: column names are not unique: {show(twice[0])}; rename one"
-                )
-            return list(rows)
+        advice = "put texts with separators, quotes or line breaks into quotes"
+        with readable(source, advice, error=ConfigError):
+            names, *rows = split_rows(text, "\t" if kind == "tsv" else ",", "double") or [[]]
+        if twice := [name for name in {*names} - {""} if names.count(name) > 1]:
+            fault = f"column names are not unique: {show(twice[0])}; rename one"
+            raise ConfigError(f"{source}: {fault}")
+        return [dict(zip(names, row, strict=True)) for row in rows]
     if kind == "json":
         content = parse_json(text, source=source, error=ConfigError, finite=False)
         if isinstance(content, dict):

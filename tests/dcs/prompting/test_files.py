@@ -230,6 +230,9 @@ class TestOwnTask:
         (tmp_path / "b.csv").write_bytes(b'text,mood\r\n"a\r\nb",Sad\r\n')
         (row,) = read_texts(tmp_path / "b.csv")
         assert task.examples("test")[0].text == row["text"] == "a\nb"
+        for torn in ("mood,text\nSad,poor, truly so\n", "text,mood\npoor\ntruly so,Sad\n"):
+            (tmp_path / "b.csv").write_text(torn)
+            refuses(ConfigError, task.examples, "test", names=["b.csv", "line 2", "quotes"])
 
     def test_one_file_is_enough(self, tmp_path: Path) -> None:
         place = {k: v for k, v in OWN["files"].items() if k not in SPLITS} | {"train": "a.jsonl"}

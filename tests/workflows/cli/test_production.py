@@ -117,7 +117,7 @@ def test_new_texts_are_labelled_as_the_tables_were(
     assert "39 rows" in done("apply", scheme, "probs.csv", "-o", "again.csv").out
     assert pd.read_csv("again.csv")["predicted_corrected"].tolist() == wanted
     Path("broken.csv").write_text("text\nIt broke, at once\n")
-    refused("predict", scheme, "broken.csv", says=["broken.csv", "no row"])
+    refused("predict", scheme, "broken.csv", says=["broken.csv", "line 2"])
     Path("twice.csv").write_text("text,text\nIt broke,It works\n")
     refused("predict", scheme, "twice.csv", says=["twice.csv", "'text'"])
     refused("predict", scheme, "new.csv", "-o", "new.csv", says=["--output new.csv"])
