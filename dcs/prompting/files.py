@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
@@ -416,9 +417,10 @@ def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
 def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
     """Return the rows of a text in a format of :class:`FileLocation`."""
     if kind in ("csv", "tsv"):
-        advice = "put texts with separators, quotes or line breaks into quotes"
+        advice = "write JSON lines, or put texts with separators or quotes into quotes"
         with readable(source, advice, error=ConfigError):
-            names, *rows = split_rows(text, "\t" if kind == "tsv" else ",", "double") or [[]]
+            found = _tabbed(text) if kind == "tsv" else split_rows(text, ",", "double")
+            names, *rows = found or [[]]
         if twice := [name for name in {*names} - {""} if names.count(name) > 1]:
             fault = f"column names are not unique: {show(twice[0])}; rename one"
             raise ConfigError(f"{source}: {fault}")
@@ -437,6 +439,18 @@ def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
         parts = [line.rstrip("\r").partition(" ") for line in text.split("\n") if line.strip()]
         return [{"label": head.partition(":")[0], "text": rest} for head, _, rest in parts]
     return parse_json_lines(text, source=source, error=ConfigError)
+
+
+def _tabbed(text: str) -> list[list[str]]:
+    """Return the rows of text with tabs, where quotes enclose cells or are text."""
+    try:
+        rows = split_rows(text, "\t", "double")
+    except csv.Error:
+        return split_rows(text, "\t", "none")
+    with suppress(csv.Error):
+        if len(split_rows(text, "\t", "none")) != len(rows):
+            raise ValueError("there are other rows if quotes are text than if they enclose cells")
+    return rows
 
 
 def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[Any]:

@@ -476,3 +476,11 @@ def test_texts_are_the_same_in_every_format(tmp_path: Path) -> None:
     rows.to_parquet(tmp_path / "a.parquet")
     for file in tmp_path.iterdir():
         assert read_texts(file) == rows.to_dict("records")
+
+
+def test_quotes_in_texts_between_tabs(tmp_path: Path) -> None:
+    file = tmp_path / "new.tsv"
+    file.write_text('id\ttext\n1\t"Lovely", they said\n2\tonly 5"\n')
+    assert [row["text"] for row in read_texts(file)] == ['"Lovely", they said', 'only 5"']
+    file.write_text('id\ttext\n1\t"Lovely, they said\n2\tbad\n3\tonly 5"\n')
+    refuses(ConfigError, read_texts, file, names=["new.tsv", "quotes are text"])
