@@ -176,8 +176,8 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     if file.disjoint is not False and split == "optimization":
         test = [example.text for example in _load(file, "test", data, stamp)]
         if file.disjoint:
-            shown = {*test}
-            examples = [each for each in examples if each.text not in shown]
+            shown = {*map(fold, test)}
+            examples = [each for each in examples if fold(each.text) not in shown]
         else:
             fitted = [example.text for example in examples]
             advice = "disjoint: true in the task excludes them, disjoint: false keeps them"

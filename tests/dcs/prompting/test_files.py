@@ -221,7 +221,9 @@ class TestOwnTask:
     def test_disjoint(self, tmp_path: Path) -> None:
         assert len(get_task(write_own(tmp_path)).examples("optimization")) == 20
         refuses(TableError, get_task(write_own(tmp_path, disjoint=None)).examples, "optimization")
-        kept = get_task(write_own(tmp_path, disjoint=True)).examples("optimization")
+        task = get_task(write_own(tmp_path, disjoint=True))
+        lines(tmp_path / "b.jsonl", [{"text": f"Text {k}", "mood": "Sad"} for k in range(4)])
+        kept = task.examples("optimization")
         assert [e.text for e in kept] == [f"text {k}" for k in range(4, 20)]
 
     def test_line_breaks_are_those_of_other_texts(self, tmp_path: Path) -> None:
