@@ -380,9 +380,12 @@ def _find_label(known: Mapping[str, int], raw: Any) -> int:
 def _find_file(file: TaskFile, part: str, data: str) -> Path:
     name = str(getattr(file.files, part, ""))
     paths = [folder / name for folder in (Path(data) / file.name, Path(data))]
-    path = next((each for each in paths if each.is_file()), None)
-    if path is None:
+    found = {each.resolve(): each for each in paths if each.is_file()}
+    if not found:
         raise ConfigError(_missing_texts(file, data))
+    path, *others = found.values()
+    if others:
+        raise ConfigError(f"{escaped(path)}, {escaped(others[0])}: both exist; keep one of them")
     # A third-party task must not send unrelated local files to a model server.
     if not path.resolve().is_relative_to(Path(data).resolve()):
         raise ConfigError(

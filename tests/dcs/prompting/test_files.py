@@ -196,6 +196,10 @@ class TestOwnTask:
         # Texts that have changed are read again.
         lines(tmp_path / "b.jsonl", [{"text": "only one left", "mood": 1}])
         assert [e.text for e in task.examples("test")] == ["only one left"]
+        lines(tmp_path / "moods/b.jsonl", [{"text": "another", "mood": 1}])
+        both = [tmp_path / "moods/b.jsonl", f"{tmp_path / 'b.jsonl'}: both exist"]
+        refuses(ConfigError, task.examples, "test", names=both)
+        (tmp_path / "moods/b.jsonl").unlink()
         (tmp_path / "b.jsonl").unlink()
         refuses(ConfigError, task.examples, "test", names=[f"b.jsonl into {tmp_path} or"])
 
