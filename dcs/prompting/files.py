@@ -318,6 +318,7 @@ def read_texts(path: Path, *, text: str | None = None) -> list[Any]:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         with open_parquet(path) as file:
+            _refuse_twice(file.schema_arrow.names, escaped(path))
             rows: list[Any] = file.read().to_pylist()
     else:
         kind = suffix[1:] if suffix in (".tsv", ".jsonl", ".json") else "csv"
@@ -424,9 +425,7 @@ def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
         with readable(source, advice, error=ConfigError):
             found = _tabbed(text) if kind == "tsv" else split_rows(text, ",", "double")
             names, *rows = found or [[]]
-        if twice := [name for name in {*names} - {""} if names.count(name) > 1]:
-            fault = f"column names are not unique: {show(twice[0])}; rename one"
-            raise ConfigError(f"{source}: {fault}")
+        _refuse_twice(names, source)
         return [dict(zip(names, row, strict=True)) for row in rows]
     if kind == "json":
         content = parse_json(text, source=source, error=ConfigError, finite=False)
@@ -442,6 +441,12 @@ def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
         parts = [line.rstrip("\r").partition(" ") for line in text.split("\n") if line.strip()]
         return [{"label": head.partition(":")[0], "text": rest} for head, _, rest in parts]
     return parse_json_lines(text, source=source, error=ConfigError)
+
+
+def _refuse_twice(names: list[str], source: str) -> None:
+    """Refuse columns of one name, of which only the last would be read."""
+    if twice := [name for name in {*names} - {""} if names.count(name) > 1]:
+        raise ConfigError(f"{source}: column names are not unique: {show(twice[0])}; rename one")
 
 
 def _tabbed(text: str) -> list[list[str]]:

@@ -482,6 +482,9 @@ def test_texts_are_the_same_in_every_format(tmp_path: Path) -> None:
     rows.to_parquet(tmp_path / "a.parquet")
     for file in tmp_path.iterdir():
         assert read_texts(file) == rows.to_dict("records")
+    twice = tmp_path / "twice.parquet"
+    pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), twice)
+    refuses(ConfigError, read_texts, twice, names=["twice.parquet", "'text'"])
 
 
 def test_quotes_in_texts_between_tabs(tmp_path: Path) -> None:
