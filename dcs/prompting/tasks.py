@@ -128,7 +128,7 @@ class Prompt(Strict):
         As in :class:`dcs.prompting.Task`.
     template : str
         The query, with ``{field}`` as placeholder for a field of the text; the last line is the
-        answer prefix.
+        answer prefix. Braces are written twice, as for :meth:`str.format`.
     label_words : tuple of str
         As in :class:`dcs.prompting.Task`; by default the class names.
     separator : str
@@ -227,14 +227,14 @@ class TaskFile(Prompt):
     @property
     def answer_prefix(self) -> str:
         """The last line of the template."""
-        return self.template.rpartition("\n")[2]
+        return self.template.rpartition("\n")[2].format()
 
     @property
     def input_prefix(self) -> str:
         """The text before the field, if the template has a single field at its end; else empty."""
-        head, brace, tail = self.input_template.partition("{")
-        plain = brace and tail.endswith("}") and "{" not in tail
-        return head.rstrip(" ") if plain and "\n" not in head and head.endswith(" ") else ""
+        head, _, tail = self.input_template.partition("{")
+        plain = tail[-1:] == "}" and tail[:-1].isidentifier() and "\n" not in head
+        return head.rstrip(" ").replace("}}", "}") if plain and head.endswith(" ") else ""
 
     @field_validator("template")
     @classmethod
@@ -244,7 +244,7 @@ class TaskFile(Prompt):
         if not parts or not all(plain):
             raise ValueError("fields must be written as {text}, with only a name in the braces")
         last = template.rpartition("\n")[2]
-        if "\n" not in template or "{" in last or not last.strip():
+        if "\n" not in template or "{" in last.replace("{{", "") or not last.strip():
             raise ValueError("the last line must be the answer prefix, without fields")
         return template
 

@@ -8,7 +8,7 @@ import hashlib
 import pytest
 
 from dcs.errors import ConfigError
-from dcs.prompting.files import PACKAGED, get_task
+from dcs.prompting.files import PACKAGED, described_task, get_task, row_text
 from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
@@ -91,6 +91,18 @@ class TestPrompt:
         nothing = Demonstrations(examples=(), shots=0, seed=0)
         assert str(render_prefix(COINS, nothing)) == "Say which side is up.\n\n"
         assert chat_messages(render_prefix(COINS, SHOWN), "a coin")[0]["role"] == "system"
+
+    @pytest.mark.parametrize(
+        ("template", "query"),
+        [
+            ("Coin }} {text}\nSide }}{{:", "Coin } x\nSide }{:"),
+            ("Coin {text}}}\nSide:", "Coin x}\nSide:"),
+            ("{{Coin}} {text}\nSide:", "{Coin} x\nSide:"),
+        ],
+    )
+    def test_braces_are_written_twice(self, template: str, query: str) -> None:
+        task = described_task(FILE.described | {"template": template}, source="coins")
+        assert render_query(task, row_text(task.file, "x")) == query
 
     def test_hash_knows_all_but_the_query(self) -> None:
         asked = [(COINS, SHOWN), (get_task("reviews"), SHOWN)]
