@@ -25,6 +25,7 @@ from dcs.io import atomic_write, content_key
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring.base import SCORING_VERSION, Advance, Engine, Prompts, Scorer, Scores, score_rows
+from dcs.scoring.labels import sharing_version
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ def score_settings(
         "scorer_version": scorer.version,
         **({} if plugin is None else {"plugin": plugin}),
         "scoring": SCORING_VERSION,
+        **sharing_version(label_words, scorer.settings.get("label_rule")),
         "settings": dict(scorer.settings),
         # The text alone does not tell the turns of a chat.
         "prefix": str(prefix) if isinstance(prefix, str) or not is_chat else asdict(prefix),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 from typing import Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ from dcs.scoring.chat import Tokenizer
 
 #: How a label word of several tokens is scored: the mean of their probabilities at the answer
 #: position (as published), the first token alone, or the probability of the whole word. ``auto``
-#: uses the mean if the first tokens of the words differ, and the whole word otherwise.
+#: uses the mean if the first token of each word is in no other, and the whole word otherwise.
 LabelRule = Literal["auto", "mean", "first", "joint"]
 
 
@@ -56,9 +56,10 @@ def read_label_words(
     Raises
     ------
     ScoringError
-        If two label words begin with the same token or have the same set of tokens, so that the
-        model's answers to them cannot be distinguished. With the rule ``joint``, if the tokens
-        of one word are a prefix of those of another, which could then never win.
+        If two label words begin with the same token, so that the model's answers to them cannot
+        be distinguished. With the rule ``mean``, if the first token of one word is any of another,
+        whose mean would be mostly that of the first. With the rule ``joint``, if the tokens of one
+        word are a prefix of those of another, which could then never win.
     """
     if rule == "auto":
         try:
@@ -66,7 +67,7 @@ def read_label_words(
         except ScoringError:
             rule = "joint"
     base, bare, *whole = tokenizer.encode([prompt, "", *(prompt + word for word in label_words)])
-    found = []
+    found, number = [], 1 if rule == "first" else None
     for word, joined in zip(label_words, whole, strict=True):
         if joined[: len(base)] == base and len(joined) > len(base):
             tokens = joined[len(base) :]
@@ -78,7 +79,7 @@ def read_label_words(
                 f"label word {word.strip()!r} has no token in the model's tokenizer; choose "
                 "another word"
             )
-        found.append(tuple(tokens if rule == "joint" else dict.fromkeys(tokens)))
+        found.append(tuple(tokens if rule == "joint" else dict.fromkeys(tokens[:number])))
     for pair in combinations(zip(label_words, found, strict=True), 2):
         (_, ids), (_, other) = pair
         if _collide(ids, other, rule):
@@ -88,16 +89,27 @@ def read_label_words(
             )
             raise ScoringError(
                 f"label words {words} have colliding tokens and cannot be distinguished by this "
-                "model; choose words with different first tokens"
+                "model; choose words with different first tokens that are in no other word"
             )
-    return tuple(ids[:1] for ids in found) if rule == "first" else tuple(found), rule
+    return tuple(found), rule
 
 
 def _collide(ids: tuple[int, ...], other: tuple[int, ...], rule: LabelRule) -> bool:
     if rule == "joint":
         return all(a == b for a, b in zip(ids, other, strict=False))
-    # Later tokens may be shared: their probability at the answer position is negligible.
-    return ids[0] == other[0] or (rule == "mean" and set(ids) == set(other))
+    # Other tokens may be shared: their probability at the answer position is negligible.
+    return ids[0] in other or other[0] in ids
+
+
+def sharing_version(label_words: Sequence[str], rule: str | None) -> dict[str, int]:
+    """Return a part of the key of scored prompts if a first token may be in another word.
+
+    By the rules ``auto`` and ``mean``, such words have been read otherwise. Any token may begin
+    with a space, or with the first byte of its word.
+    """
+    words = [b" " + _encoded(word.strip()) for word in label_words]
+    shared = any({*one[:2]} & {*other[2:]} for one, other in permutations(words, 2))
+    return {"shared tokens": 2} if shared and rule in ("auto", "mean") else {}
 
 
 def class_probabilities(

@@ -87,6 +87,22 @@ def test_what_decides_the_numbers_decides_which_shards_are_used() -> None:
     assert key(**content) == key(**content, model="elsewhere/abacus")
 
 
+@pytest.mark.parametrize(
+    ("words", "rule", "again"),
+    [
+        (("good", "not good"), "auto", True),
+        (("good", "not good"), "first", False),
+        (("good", "bad"), "auto", False),
+    ],
+)
+def test_words_that_share_tokens_are_scored_again(
+    words: Sequence[str], rule: str, again: bool
+) -> None:
+    clerk = Clerk()
+    clerk.settings = {"label_rule": rule}
+    assert ("shared tokens" in score_settings(clerk, "", words)) == again
+
+
 @pytest.mark.parametrize("call", [1, 4])
 def test_a_killed_run_goes_on_at_the_shard(tmp_path: Path, call: int) -> None:
     folder, undisturbed = tmp_path / "store", tmp_path / "undisturbed"
