@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dcs.data.forms.logs import texts_of
 from dcs.data.labels import plain_of
-from dcs.errors import ScoringError
+from dcs.errors import ScoringError, quoted
 from dcs.scoring.chat import Tokenizer
 
 #: How a label word of several tokens is scored: the mean of their probabilities at the answer
@@ -181,7 +181,8 @@ def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64
     Raises
     ------
     ScoringError
-        If a label word is a prefix of another, so that their tokens would be ambiguous.
+        If a label word is a prefix of another, so that their tokens would be ambiguous, or if
+        tokens that begin several words have more probability than the labels.
     """
     plain = plain_of(label_words)
     texts = texts_of([token for token, _ in shown], label_words)
@@ -197,10 +198,17 @@ def label_masses(shown: Shown, label_words: Sequence[str]) -> NDArray[np.float64
                 "of the other; choose other words"
             )
     masses = np.zeros(len(spelled))
+    common: Counter[tuple[int, ...]] = Counter()
     for start, mass in variants.items():
-        owners = [k for k, word in enumerate(spelled) if word.startswith(start)]
-        if start and len(owners) == 1:
+        owners = tuple(k for k, word in enumerate(spelled) if start and word.startswith(start))
+        if len(owners) == 1:
             masses[owners[0]] = max(masses[owners[0]], mass)
+        elif owners:
+            common[owners] += mass
+    # Below a hundredth, the model was not about to write a label.
+    if common.total() > max(masses.sum(), 0.01):
+        names = quoted([label_words[k].strip() for k in common.most_common(1)[0][0]])
+        raise ScoringError(f"label words {names} collide: likely tokens begin all; choose others")
     return masses
 
 

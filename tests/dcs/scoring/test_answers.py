@@ -38,6 +38,9 @@ class TestLabelMasses:
     def test_a_token_of_two_words_counts_for_neither(self) -> None:
         shown = logs(_A=0.3, _Ar=0.2, _Ath=0.1, _=0.1)
         np.testing.assert_allclose(label_masses(shown, ("Artist", "Athlete")), [0.2, 0.1])
+        # Unless that is what the model is about to write.
+        likely, words = logs(_A=0.4, _Ar=0.2, _Bo=0.1), ("Artist", "Athlete", "Book")
+        refuses(ScoringError, label_masses, likely, words, names=["'Artist'", "'Athlete'"])
 
     def test_case_counts_if_it_distinguishes_labels(self) -> None:
         np.testing.assert_allclose(label_masses(logs(us=0.3, _US=0.2), ("us", "US")), [0.3, 0.2])
