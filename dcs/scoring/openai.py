@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from dcs.data.answers import ANSWER_READING, NO_DISTRIBUTION, count_votes, mean_distribution
+from dcs.data.answers import ANSWER_READING, count_votes, mean_distribution
 from dcs.data.forms.logs import fill_missing
 from dcs.errors import ScoringError, origin, plain_address, served_revision, show
 from dcs.io import Strict, content_key
@@ -263,7 +263,8 @@ class OpenAIScorer(ServedEngine):
         """
         self.answered += answered
         if self._asked.answer is not None:
-            return {row: f"{NO_DISTRIBUTION}: {show(text)}" for row, text in silent.items()}
+            what = "its answer states no share of each label, such as A: 70 %, B: 30 %"
+            return {row: f"{what}: {show(text)}" for row, text in silent.items()}
         if 2 * len(silent) <= answered:
             self.unlabelled += len(silent)
             return {}
