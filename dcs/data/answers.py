@@ -22,14 +22,15 @@ _THOUGHT_BEGIN = re.compile(rf"[<\[◁](?:{_THOUGHT})[>\]▷]|<\|channel\|>analy
 ANSWER_READING: Final = "4"
 
 
-def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
+def parse_vote(text: str, label_words: Sequence[str], *, cut: bool = False) -> int | None:
     """Return the index of the label that an answer names, None if it is not clear.
 
     The text after a thought is read. It counts if it begins with a label, apart from punctuation;
     or if it names exactly one without a negation. If it names another one, too, the label with
     which it begins must end its line, or be followed by a bracket or a reason. The case of the
     label words is tried first; any case if no label is written in its own. Labels that are asked
-    about (``toxic?``) or denied (``"toxic": false``) are not named.
+    about (``toxic?``) or denied (``"toxic": false``) are not named. An answer that was `cut` may
+    be a thought, unless it begins with a label.
     """
     *_, answer = _THOUGHT_END.split(text)
     if _THOUGHT_BEGIN.search(answer):
@@ -40,7 +41,7 @@ def parse_vote(text: str, label_words: Sequence[str]) -> int | None:
     own = _named(as_text(answer), [*map(as_text, label_words)], set())
     loose = _named(plain(answer), [*map(plain, label_words)], common)
     first, named = own if own[1] and loose[1].keys() - own[1].keys() <= common else loose
-    if first is None and len(named) == 1:
+    if first is None and not cut and len(named) == 1:
         first = next((k for k, negated in named.items() if not negated), None)
     return first
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from dcs.data.answers import ANSWER_READING, count_votes, mean_distribution
+from dcs.data.answers import ANSWER_READING, count_votes, mean_distribution, parse_vote
 from dcs.data.forms.logs import fill_missing
 from dcs.errors import ScoringError, origin, plain_address, served_revision, show
 from dcs.io import Strict, content_key
@@ -386,15 +386,19 @@ class OpenAIScorer(ServedEngine):
             choices = answer["choices"][:missing]
             if not choices:
                 raise ValueError("no answer")
-            said = (c["message"]["content"] if "message" in c else c["text"] for c in choices)
-            texts += [str(text or "") for text in said]
+            for c in choices:
+                said = str((c["message"]["content"] if "message" in c else c["text"]) or "")
+                cut = c.get("finish_reason") == "length"
+                lost = cut and parse_vote(said, label_words, cut=True) is None
+                texts.append("" if lost else said)
         if asked.answer is None:
             read = count_votes(texts, label_words)
             self.parsed += int(read.sum())
         else:
             read, stated = mean_distribution(texts, label_words)
             self.parsed += stated
-        return read, "" if (read > 0).any() else texts[0] or "nothing"
+        nothing = f"nothing in {asked.max_tokens} tokens"
+        return read, "" if (read > 0).any() else texts[0] or nothing
 
     async def _read_exact(
         self, words: Sequence[tuple[int, ...]], client: AsyncOpenAI, prompt: RenderedPrompt

@@ -145,6 +145,13 @@ def test_votes(text: str, words: tuple[str, ...], vote: int | None) -> None:
     assert parse_vote(text, words) == vote
 
 
+def test_an_answer_that_was_cut_may_be_a_thought() -> None:
+    assert (
+        parse_vote("A tale of Sports", WORDS) == parse_vote("Sports. A tale", WORDS, cut=True) == 1
+    )
+    assert parse_vote("A tale of Sports", WORDS, cut=True) is None
+
+
 @pytest.mark.parametrize(
     ("text", "shares"),
     [

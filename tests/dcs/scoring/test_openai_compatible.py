@@ -163,6 +163,14 @@ class TestVotes:
         many = [f"{query} {k}" for k, query in enumerate([*QUERIES] * 20)][:25]
         refuses(ScoringError, scorer.score, PREFIX, many, self.WORDS, names=["25 of 25", "eh"])
 
+    def test_a_cut_answer_counts_if_it_begins_with_a_label(self, server: ModelServer) -> None:
+        good, bad = self.WORDS[:2]
+        said = [(f"The user may mean {bad}", "length"), (f"{good}. The", "length"), (bad, "stop")]
+        choices = [{"message": {"content": t}, "finish_reason": why} for t, why in said]
+        server.faults = [(200, {}, json.dumps({"choices": choices}))]
+        counts = make(server, api="chat", votes=3).score(PREFIX, QUERIES[:1], self.WORDS)
+        assert counts[0].tolist() == [1, 1] + [0] * (len(self.WORDS) - 2)
+
     def test_distributions(self, server: ModelServer) -> None:
         said = [f"{word}: {20 + 5 * k} %" for k, word in enumerate(self.WORDS)]
         server.says = [*[", ".join(said[:4])] * 6, "no idea"]
