@@ -128,7 +128,7 @@ KINDS = {
     "task": Kind("moods.yaml", read_task, content=TASK, dump=yaml.safe_dump),
     "texts": Kind("texts.jsonl", read_texts, content=TEXTS, dump=lines),
     "texts json": Kind("texts.json", read_texts, content=TEXTS),
-    "texts csv": Kind("texts.csv", read_texts, b'label,text\n1,"tears, many"\nSad,a smile\n'),
+    "texts csv": Kind("texts.csv", read_texts, b'label,text\nHappy,"tears, many"\nSad,a smile\n'),
     "texts lines": Kind("texts.txt", read_texts, b"Happy: a smile\nSad: tears, many\n"),
     "sweep": Kind("s.yaml", load_config, content=SWEEP, dump=yaml.safe_dump),
     "recorded sweep": Kind(

@@ -27,10 +27,10 @@ def parse_vote(text: str, label_words: Sequence[str], *, cut: bool = False) -> i
 
     The text after a thought is read. It counts if it begins with a label, apart from punctuation;
     or if it names exactly one without a negation. If it names another one, too, the label with
-    which it begins must end its line, or be followed by a bracket or a reason. The case of the
-    label words is tried first; any case if no label is written in its own. Labels that are asked
-    about (``toxic?``) or denied (``"toxic": false``) are not named. An answer that was `cut` may
-    be a thought, unless it begins with a label.
+    which it begins must end its line or a sentence, or be followed by a bracket or a reason. The
+    case of the label words is tried first; any case if no label is written in its own. Labels that
+    are asked about (``toxic?``) or denied (``"toxic": false``) are not named. An answer that was
+    `cut` may be a thought, unless it begins with a label.
     """
     *_, answer = _THOUGHT_END.split(text)
     if _THOUGHT_BEGIN.search(answer):
@@ -59,14 +59,16 @@ def _named(text: str, words: list[str], common: set[int]) -> tuple[int | None, d
     # In any case, so that "Non-toxic" is not "toxic", which is spelled alike.
     for m in re.finditer(pattern, text, re.I):
         k = words.index(m[0]) if m[0] in words else _ANOTHER
-        if k == _ANOTHER or (k in common and _GOES_ON.match(text, m.end())):
+        # After the first label, "no errors" is no label.
+        weak = k in common or (named and m[0].lower() == "no")
+        if k == _ANOTHER or (weak and _GOES_ON.match(text, m.end())):
             continue
         # Long answers name labels many times.
         negated = _NEGATION.search(text, max(0, m.start() - 160), m.start()) is not None
         if not (negated or named) and not re.search(r"[^\W_]", text[: m.start()]):
             first, stands = k, alone.match(text, m.end()) is not None
         named[k] = negated or named.get(k, False)
-        if listed.match(text, m.end()):
+        if not negated and listed.match(text, m.end()):
             named[_ANOTHER] = False
     stands = stands or all(named[k] for k in named.keys() - {first})
     return first if stands else None, named
@@ -107,9 +109,11 @@ _LIST: Final = (
     r"\W{{0,4}}(?:{0})"
 )
 
-#: How a label stands alone that is followed by others: at the end of its line, if none begins
-#: another one; before a bracket that has the others, a reason, or the end of a scale.
+#: How a label stands alone that is followed by others: at the end of its line, or of a sentence
+#: that it is, if none begins another line; before a bracket that has the others, a reason, or the
+#: end of a scale.
 _ALONE: Final = (
+    r"(?<=[^\W\d_]{{2}})[\"'`*_)\]}}»”’]*+(?:[.!][\"'`*_»”’]*+\s|[。！])(?!(?s:.*\n)[^\w\n]*(?:{0}))|"
     r"[^\S\n]*+[\"'`*_.,;!)\]}}>»”’。，]*+[^\S\n]*+(?:\n(?!(?s:.*\n)?[^\w\n]*(?:{0}))"
     r"|[(\[（][^)\]）]*+(?!(?s:.*)(?:{0}))|\W*+(?:since|because)\b|(?:\w+\s)?(?:/|out\sof)\s?\d)"
 )
