@@ -543,7 +543,7 @@ def _plan_requests(plan: SweepPlan, kept: Callable[[Origin], bool]) -> None:
         # Without demonstrations, all seeds share one table.
         firsts.setdefault(key, request)
         if kept(request):
-            plan.add(key, request, request.stored(plan.output, key))
+            plan.add(key, request, request.stored(plan.output, known))
     stored: dict[Any, Any] = {firsts[key]: tables for key, tables in plan.tables.items()}
     for over in plan.config.ensemble:
         for group, drawn in grouped_over([*firsts.values()], over):

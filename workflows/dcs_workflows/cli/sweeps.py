@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,7 +50,7 @@ def generate(
     Example: `dcs generate --task helpdesk --model tiny_lm --shots 1,N --limit 100`
     """
     from dcs_workflows.config.sweep import PromptsConfig, configured
-    from dcs_workflows.sources.scored import request_key, table_requests
+    from dcs_workflows.sources.scored import table_requests
 
     config = configured(
         PromptsConfig,
@@ -64,7 +64,8 @@ def generate(
         scoring__engine=engine,
     )
     folders = {each: output / "tables" / table_name(each) for each in table_requests(config)}
-    stored = {each: each.stored(output, request_key(each)) for each in folders}
+    known = dict[Any, Any]()
+    stored = {each: each.stored(output, known) for each in folders}
     missing = {own.key: each for each, own in stored.items() if not own.complete}
     announce(missing.values())
     scored = sum(

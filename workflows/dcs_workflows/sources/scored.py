@@ -59,15 +59,18 @@ class TableRequest(Origin):
         task = get_task(self.task, self.data)
         return PromptSet.select(task, shots=self.shots, seed=self.seed, limit=self.limit)
 
-    def stored(self, output: Path, key: str) -> StoredTables:
+    def stored(self, output: Path, known: dict[Any, Any]) -> StoredTables:
         """Return its tables in an output folder, which are complete if they still hold.
 
         The key tells no commit of a hub model, which is unknown before it is downloaded, nor how
-        other texts are read.
+        other texts are read. `known` is that of :func:`request_key`.
         """
-        now = {"reading": get_task(self.task, self.data).file.reading}
-        commit = self.scoring.commit(self.model)
-        return StoredTables(output, key, now | ({"revision": commit} if commit else {}))
+        key, model = request_key(self, known=known), (self.model, "commit")
+        if model not in known:
+            known[model] = self.scoring.commit(self.model)
+        task, _ = known[self.task, self.data]
+        now = {"reading": task.file.reading, "revision": known[model]}
+        return StoredTables(output, key, {name: own for name, own in now.items() if own})
 
 
 def table_requests(config: PromptsConfig) -> list[TableRequest]:
