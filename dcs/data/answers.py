@@ -113,7 +113,7 @@ _LIST: Final = (
 #: that it is, if none begins another line; before a bracket that has the others, a reason, or the
 #: end of a scale.
 _ALONE: Final = (
-    r"(?<=[^\W\d_]{{2}})[\"'`*_)\]}}»”’]*+(?:[.!][\"'`*_»”’]*+\s|[。！])(?!(?s:.*\n)[^\w\n]*(?:{0}))|"
+    r"(?<=[^\W\d_]{{2}})[\"'`*_)\]}}»”’]*+(?:[.!][\"'`*_»”’]*+\s|[。！])(?!(?s:.*\n)?\W*(?:{0}))|"
     r"[^\S\n]*+[\"'`*_.,;!)\]}}>»”’。，]*+[^\S\n]*+(?:\n(?!(?s:.*\n)?[^\w\n]*(?:{0}))"
     r"|[(\[（][^)\]）]*+(?!(?s:.*)(?:{0}))|\W*+(?:since|because)\b|(?:\w+\s)?(?:/|out\sof)\s?\d)"
 )

@@ -234,15 +234,17 @@ def cobias_score(y_true: ArrayLike, y_pred: ArrayLike) -> float:
     """
     refuse_other_order(y_true, y_pred=y_pred)
     both = [np.asarray(y_true), np.asarray(y_pred)]
-    kinds = {isinstance(each, str) for own in both for each in own.ravel().tolist()}
-    if both[0].ndim != 1 or both[0].shape != both[1].shape or len(kinds) > 1:
+    labels = [each for own in both for each in own.ravel().tolist()]
+    missing = any(each is None or each != each for each in labels)
+    several = len({isinstance(each, str) for each in labels}) > 1
+    if both[0].ndim != 1 or both[0].shape != both[1].shape or several or missing:
         first, second = (f"{own.dtype} of shape {own.shape}" for own in both)
         raise InvalidInputError(
-            f"y_true is {first}, y_pred {second}; must be labels of one type, one for each row"
+            f"y_true is {first}, y_pred {second}; must be a label of one type for each row"
         )
     classes, codes = np.unique(np.concatenate(both), return_inverse=True)
-    labels, predicted = np.split(codes, 2)
-    return ClassificationMetrics.from_predictions(labels, predicted, classes.size).cobias
+    true, predicted = np.split(codes, 2)
+    return ClassificationMetrics.from_predictions(true, predicted, classes.size).cobias
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,7 @@ def _check_labels(file: TaskFile, place: TextLocation, where: str, given: dict[s
         or (-1 in places and top == size - 2),
         "do they count from 1, or has class 0 no text": top > 1 and places == {*range(1, size)},
     }
-    for doubt in (doubt for doubt, holds in doubts.items() if holds):
+    if doubt := next((doubt for doubt, holds in doubts.items() if holds), ""):
         raise ConfigError(f"{where}: labels {quoted(labels)}: {doubt}; answer in the key labels")
 
 

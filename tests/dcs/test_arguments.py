@@ -118,6 +118,8 @@ def test_rows_that_an_index_orders_otherwise(call: Callable[[pd.DataFrame], obje
     refuses(InvalidInputError, call, _FRAME.iloc[::-1], names=["index"])
 
 
-@pytest.mark.parametrize("predicted", [np.eye(3)[_LABELS], _LABELS[:-1], _LABELS.astype(str)])
+@pytest.mark.parametrize(
+    "predicted", [np.eye(3)[_LABELS], _LABELS[:-1], _LABELS.astype(str), _LABELS * math.nan]
+)
 def test_cobias_needs_a_label_of_one_type_for_each_row(predicted: Any) -> None:
     refuses(InvalidInputError, cobias_score, _LABELS, predicted)

@@ -119,6 +119,8 @@ VOTES: dict[str, int | None] = {
         ("It is IT.", ("IT", "Sales"), 0),
         ("May be negative", ("negative", "may"), None),
         ("Negative. It starts positive.", ("positive", "negative"), 1),
+        ("Positive. Negative.", ("positive", "negative"), None),
+        ("good. Bad is the answer", ("good", "bad"), None),
         ("Good: neither bad nor okay", ("good", "bad", "okay"), 0),
         ("Correct answer: incorrect", ("correct", "incorrect"), None),
         ("in-correct", ("correct", "incorrect"), None),

@@ -112,7 +112,8 @@ class ScoringSettings(_Options):  # type: ignore[misc]
         reference = resolve_model(model)
         if reference.revision is not None or find_spec("huggingface_hub") is None:
             return ""
-        return loaded_revision(reference).replace("unknown", "")
+        found = loaded_revision(reference)
+        return "" if found == "unknown" else found
 
     def identity(self, model: str) -> dict[str, Any]:
         """Return what determines a model's numbers, as far as known without loading it.

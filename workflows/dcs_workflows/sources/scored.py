@@ -65,11 +65,11 @@ class TableRequest(Origin):
         The key tells no commit of a hub model, which is unknown before it is downloaded, nor how
         other texts are read. `known` is that of :func:`request_key`.
         """
-        key, model = request_key(self, known=known), (self.model, "commit")
-        if model not in known:
-            known[model] = self.scoring.commit(self.model)
+        key, commit = request_key(self, known=known), ("commit", self.model, self.scoring)
+        if commit not in known:
+            known[commit] = self.scoring.commit(self.model)
         task, _ = known[self.task, self.data]
-        now = {"reading": task.file.reading, "revision": known[model]}
+        now = {"reading": task.file.reading, "revision": known[commit]}
         return StoredTables(output, key, {name: own for name, own in now.items() if own})
 
 
