@@ -269,7 +269,8 @@ class Cells:
                 words = (axis.words(key[axis.name]) for axis in axes)
                 lacking[", ".join((name_of(key, "shots", "method"), *words))] += len(every - own)
         texts = [f"{name} lacks {number}" for name, number in lacking.most_common(4) if number]
-        return f"Means are of different cells: {'; '.join(texts)}." if texts else ""
+        lacks = "; ".join(texts)
+        return f"Means are of different cells: {lacks} that others have." if texts else ""
 
 
 #: Changes with a p-value below this level are marked.
