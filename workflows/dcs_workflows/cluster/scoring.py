@@ -159,10 +159,11 @@ class TableScoring:
     def store(self, stored: StoredTables, info: ScorerInfo) -> Scoring:
         """Write both tables of a complete scoring, and return its record."""
         tables = self.prompts.tables(self._probs, info, self._reasons)
+        # No labels of a task are predictions of the model, even if all of them are predicted.
         doubts = (
             f"{split}: {doubt}"
-            for split, table in tables.items()
-            for doubt in doubts_about(table.labels, table.probs, classes=table.classes)
+            for split, rows in tables.items()
+            for doubt in doubts_about(rows.labels, rows.probs, rows.n_rows + 1, rows.classes)
         )
         return stored.write(
             tables,
