@@ -91,6 +91,13 @@ def confusion_matrix(
     true = checked_labels(labels, n_classes=n_classes)
     names = Named("predictions")
     predicted = checked_labels(predictions, n_rows=true.size, n_classes=n_classes, names=names)
+    return count_confusion(true, predicted, n_classes)
+
+
+def count_confusion(
+    true: NDArray[np.int64], predicted: NDArray[np.int64], n_classes: int
+) -> NDArray[np.int64]:
+    """Return the confusion matrix of class indices that were checked."""
     cells = true * n_classes + predicted
     return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 

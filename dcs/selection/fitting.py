@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import whole_number
 from dcs.data.splits import copied_rows, stratified_folds, stratified_split
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.evaluation.metrics import ClassificationMetrics, count_confusion
 from dcs.evaluation.uncertainty import design_effect, paired_counts, paired_errors
 from dcs.methods.calibrations import CALIBRATIONS, MOST_PRODUCT_CLASSES, Labels
 from dcs.methods.parameters import MIXTURE, Hyperparameters
@@ -501,7 +501,8 @@ class Fitting:
 
     def _score(self, truth: Labels, predictions: Labels) -> float:
         """Return accuracy minus COBias."""
-        found = ClassificationMetrics.from_predictions(truth, predictions, self.n_classes)
+        counts = count_confusion(truth, predictions, self.n_classes)
+        found = ClassificationMetrics.from_confusion(counts)
         return found.accuracy - found.cobias
 
     def logits_of(self, calibrations: Sequence[Calibration | None]) -> Array:
@@ -610,7 +611,8 @@ class Fitting:
 
         COBias includes the noise that cross-validation hides; see :class:`Fitting`.
         """
-        found = ClassificationMetrics.from_predictions(self.truth, predictions, self.n_classes)
+        counts = count_confusion(self.truth, predictions, self.n_classes)
+        found = ClassificationMetrics.from_confusion(counts)
         # Development rows do not take part in the fit, so that no noise cancels.
         size = self.labels.size, self.n_classes
         degrees = [each.follows(*size) for each in settings if each is not None]

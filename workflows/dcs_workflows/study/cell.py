@@ -13,7 +13,7 @@ from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
 from dcs.errors import redact
 from dcs.evaluation.drift import describe_rows
-from dcs.evaluation.metrics import METRICS, ClassificationMetrics, confusion_matrix
+from dcs.evaluation.metrics import METRICS, ClassificationMetrics, count_confusion
 from dcs.evaluation.uncertainty import compare_predictions, design_effect, metric_intervals
 from dcs.methods.calibrations import Labels
 from dcs.schemes.scheme import CorrectionScheme
@@ -153,8 +153,7 @@ def evidence(
         the scheme or only the uncorrected probabilities have right, and ``margin``, the promised
         limit of the loss of accuracy in points, if there is one.
     """
-    confusion = np.zeros((n_classes, n_classes), np.int64)
-    np.add.at(confusion, (labels, after), 1)
+    confusion = count_confusion(labels, after, n_classes)
     gained = int(((after == labels) & (before != labels)).sum())
     lost = int(((after != labels) & (before == labels)).sum())
     promise: dict[str, Any] = {}
@@ -192,7 +191,7 @@ def _score(
     n_classes, copies = test.n_classes, test.only_labelled().copies
     before = ClassificationMetrics.from_predictions(labels, first, n_classes)
     figures = metric_intervals(
-        confusion_matrix(labels, second, n_classes), effect=design_effect(copies)
+        count_confusion(labels, second, n_classes), effect=design_effect(copies)
     )
     change = compare_predictions(labels, first, second, n_classes, groups=copies)
     metrics = {f"test/{name}_p": found.p for name, found in change.items()}

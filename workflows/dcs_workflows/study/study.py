@@ -134,7 +134,7 @@ def study_scheme(
         fitting = Fitting(
             table.probs, table.labels, **selection.judge, seed=cell.seed, groups=table.groups
         )
-        trials, fits, gain = _run(cell, fitting, selection=selection, setup=setup)
+        trials, fits, gain = _run(cell, method, fitting, selection=selection, setup=setup)
         about: Any = {"settings": selection, "classes": table.classes, "reference": reference}
         setup.known[_FRONT] = trials, front_of(fitting, fits, **about), gain
     trials, front, gain = setup.known[_FRONT]
@@ -183,7 +183,12 @@ def _selection(usual: SelectionSettings, settings: TunerSettings | None) -> Sele
 
 
 def _run(
-    cell: Cell, fitting: Fitting, *, selection: SelectionSettings, setup: Setup
+    cell: Cell,
+    method: Method,
+    fitting: Fitting,
+    *,
+    selection: SelectionSettings,
+    setup: Setup,
 ) -> tuple[tuple[TrialRecord, ...], list[Fit], float]:
     """Return trials, all judged settings, and what the sampled trials gained, in score."""
     settings, standard = cell.tuner, standard_settings(selection, fitting.n_classes)
@@ -196,7 +201,7 @@ def _run(
     searched = [each for each in standard if each.corrections != "none"] or standard
     # Development rows do not take part in searches.
     n_rows = fitting.labels.size - (fitting.truth.size if fitting.n_folds == 1 else 0)
-    space = SearchSpace(settings, get_method(cell.method), searched, n_rows=int(n_rows))
+    space = SearchSpace(settings, method, searched, n_rows=int(n_rows))
     unsearched = [each for each in standard if each not in searched and space.admits(each)]
     others = fitting.judge(unsearched, mapper=setup.mapper)
     stored = setup.stored(cell.key, cell.label)
