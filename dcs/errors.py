@@ -9,8 +9,14 @@ import difflib
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class DCSError(Exception):
@@ -157,6 +163,55 @@ def quoted(names: Sequence[str], limit: int = 8) -> str:
     """Return at most `limit` names in quotes for a message, with the number of the others."""
     shown = ", ".join(show(name, 30) for name in names[:limit]) or "none"
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Names of an array, its columns and its rows in error messages.
+
+    Parameters
+    ----------
+    source : str
+        File or argument with which messages begin.
+    classes : sequence of str
+        Column names; column numbers are used if it is empty.
+    ids : sequence of str
+        Row names, shown in addition to the row numbers.
+    """
+
+    source: str
+    classes: Sequence[str] = ()
+    ids: Sequence[str] = ()
+
+    def refuse(
+        self,
+        wrong: NDArray[np.bool_],
+        values: NDArray[Any] | Sequence[Any],
+        rule: str,
+        *,
+        what: str = "value",
+    ) -> None:
+        """Raise an error if some of the values [M] or [M, N] are marked as wrong.
+
+        Raises
+        ------
+        TableError
+            If any is; names row, class and value of the first, and counts the others.
+        """
+        if not wrong.any():
+            return
+        row, *column = (int(index[0]) for index in wrong.nonzero())
+        value, place = values[row], f"{self.source}: row {row}"
+        if self.ids:
+            place += f" (id {show(self.ids[row], 40)})"
+        if column:
+            value = value[column[0]]
+            place += f", class {show(self.classes[column[0]] if self.classes else column[0])}"
+        fraction = isinstance(value, Real) and not isinstance(value, Integral)
+        shown = f"{value:.9g}" if fraction else show(value)
+        count = int(wrong.sum()) - 1
+        others = f" (and {count} more)" if count else ""
+        raise TableError(f"{place}: {what} is {shown}; {rule}{others}")
 
 
 def escaped(text: object) -> str:

@@ -71,12 +71,10 @@ if find_spec("sqlalchemy") is not None:
 _STRAYS = [ROOT / name for name in ("mlflow.db", "mlruns", "mlartifacts")]
 
 
-#: Files whose tests one process runs, so that it alone starts Ray, loads Torch, or compiles what
-#: is not kept.
+#: Files whose tests one process runs, so that it alone starts Ray or loads Torch.
 _TOGETHER = {
     "ray": re.compile("workflows/(test_(sweep|tables)|cluster/test_(parallel|connect))"),
     "torch": re.compile("dcs/scoring/|/test_(scoring|commands|export|generate|production)"),
-    "compiled": re.compile("benchmarks/test_bounds|docs/test_extras"),
 }
 
 

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from numbers import Integral, Real
 from os.path import commonprefix
 from typing import Any, Final
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.labels import TELLING, as_text, below_chance, read_labels
-from dcs.errors import InvalidInputError, TableError, quoted, show
+from dcs.errors import InvalidInputError, Named, TableError, quoted, show
 from dcs.io import readable
 
 #: Largest allowed difference between a row's sum and 1; it admits float32 rounding.
@@ -92,54 +91,6 @@ def whole_number(value: Any, name: str, *, least: int, most: int | None = None) 
         return int(value)
     rule = f">= {least}" if most is None else f"between {least} and {most}"
     raise InvalidInputError(f"{name} {show(value)}: must be an integer {rule}")
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Names of an array, its columns and its rows in error messages.
-
-    Parameters
-    ----------
-    source : str
-        File or argument with which messages begin.
-    classes : sequence of str
-        Column names; column numbers are used if it is empty.
-    ids : sequence of str
-        Row names, shown in addition to the row numbers.
-    """
-
-    source: str
-    classes: Sequence[str] = ()
-    ids: Sequence[str] = ()
-
-    def refuse(
-        self,
-        wrong: NDArray[np.bool_],
-        values: NDArray[Any] | Sequence[Any],
-        rule: str,
-        *,
-        what: str = "value",
-    ) -> None:
-        """Raise an error if some of the values [M] or [M, N] are marked as wrong.
-
-        Raises
-        ------
-        TableError
-            If any is; names row, class and value of the first, and counts the others.
-        """
-        if not wrong.any():
-            return
-        row, *column = (int(index) for index in np.argwhere(wrong)[0])
-        value, place = values[row], f"{self.source}: row {row}"
-        if self.ids:
-            place += f" (id {show(self.ids[row], 40)})"
-        if column:
-            value = value[column[0]]
-            place += f", class {show(self.classes[column[0]] if self.classes else column[0])}"
-        shown = f"{value:.9g}" if isinstance(value, float | np.floating) else show(value)
-        count = int(wrong.sum()) - 1
-        others = f" (and {count} more)" if count else ""
-        raise TableError(f"{place}: {what} is {shown}; {rule}{others}")
 
 
 def checked_rows(
@@ -385,12 +336,15 @@ def _check_values(values: NDArray[np.float64], names: Named, *, most: float, rul
     names.refuse(largest == 0.0, largest, rule, what="the largest probability")
 
 
+_LABELS: Final = Named("labels")
+
+
 def checked_labels(
     labels: ArrayLike,
     *,
     n_rows: int | None = None,
     n_classes: int | None = None,
-    names: Named = Named("labels"),
+    names: Named = _LABELS,
     missing: bool = False,
 ) -> NDArray[np.int64]:
     """Return `labels` as a new int64 array [M] of class indices ``0 .. n_classes - 1``.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from dcs.data.checks import SEPARATORS, Named, affixes, classes_of, spellings
+from dcs.data.checks import SEPARATORS, affixes, classes_of, spellings
 from dcs.data.labels import TELLING, Counting, are_positions, as_text, comparable, hashable
 from dcs.data.names import (
     is_id,
@@ -27,7 +27,7 @@ from dcs.data.names import (
     numbered,
 )
 from dcs.data.values import ROUNDING, Mark, Number, Values, fitting, likeliest, to_number
-from dcs.errors import TableError, quoted, show, suggest
+from dcs.errors import Named, TableError, quoted, show, suggest
 from dcs.io import Strict
 
 if TYPE_CHECKING:

@@ -7,15 +7,12 @@ import unicodedata
 from collections.abc import Callable, Hashable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import TableError, quoted
-
-if TYPE_CHECKING:
-    from dcs.data.checks import Named
+from dcs.errors import Named, TableError, quoted
 
 Counting: TypeAlias = Literal["names", "from-0", "from-1"]
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import (
-    Named,
     are_predictions,
     checked_classes,
     checked_ids,
@@ -31,7 +30,7 @@ from dcs.data.names import is_id
 from dcs.data.splits import are_common, copied_rows, joined
 from dcs.data.table import ProbabilityTable
 from dcs.data.values import to_shares
-from dcs.errors import ConfigError, TableError, escaped, quoted, show
+from dcs.errors import ConfigError, Named, TableError, escaped, quoted, show
 from dcs.io import validated
 
 if TYPE_CHECKING:

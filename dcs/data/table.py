@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel
 
 from dcs.data.checks import (
-    Named,
     checked_classes,
     checked_groups,
     checked_ids,
@@ -34,7 +33,7 @@ from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import as_text
 from dcs.data.splits import copied_rows
 from dcs.data.values import SMOOTHING, smoothed
-from dcs.errors import TableError, escaped, quoted, reason, show
+from dcs.errors import Named, TableError, escaped, quoted, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, readable, validated
 
 #: Minimum size of the sample of rows with which overlap between tables is detected.

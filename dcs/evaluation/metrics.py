@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import Named, checked_labels, finite_number, refuse_other_order
-from dcs.errors import InvalidInputError
+from dcs.data.checks import checked_labels, finite_number, refuse_other_order
+from dcs.errors import InvalidInputError, Named
 
 
 @dataclass(frozen=True, slots=True)

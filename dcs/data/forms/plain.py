@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.answers import parse_vote
-from dcs.data.checks import Named
 from dcs.data.columns import PREFIX, Reading, cells_in, has_class_columns, marks_one, name_classes
 from dcs.data.labels import EMPTY, TELLING, as_text, comparable, hashable
 from dcs.data.names import is_id, is_label, names_predictions, names_truth, numbered
 from dcs.data.values import fitting, to_number
-from dcs.errors import TableError, quoted, show
+from dcs.errors import Named, TableError, quoted, show
 
 if TYPE_CHECKING:
     import pandas as pd

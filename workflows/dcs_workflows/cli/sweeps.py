@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcs.errors import ConfigError, origin
+from dcs.errors import ConfigError
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import STOP, conclude, console, new_table, progress_bar
 from dcs_workflows.cli.options import argument, flag, option
@@ -50,7 +49,7 @@ def generate(
     Example: `dcs generate --task helpdesk --model tiny_lm --shots 1,N --limit 100`
     """
     from dcs_workflows.config.sweep import PromptsConfig, configured
-    from dcs_workflows.sources.scored import table_requests
+    from dcs_workflows.sources.scored import expected_requests, table_requests
 
     config = configured(
         PromptsConfig,
@@ -67,7 +66,8 @@ def generate(
     known = dict[Any, Any]()
     stored = {each: each.stored(output, known) for each in folders}
     missing = {own.key: each for each, own in stored.items() if not own.complete}
-    announce(missing.values())
+    for line in expected_requests(missing.values()):
+        console.print(line)
     scored = sum(
         score(name, {key: each for key, each in missing.items() if each.model == name}, output)
         for name in dict.fromkeys(request.model for request in missing.values())
@@ -134,30 +134,6 @@ def _show_remarks(request: TableRequest, stored: StoredTables) -> None:
     if (scoring := stored.scoring) is not None:
         for line in (*scoring.remarks, *scoring.shortfall):
             console.print(f"{request.label}: {line}")
-
-
-def announce(requests: Iterable[TableRequest], *, local: bool = False) -> None:
-    """Print the maximum number of requests to each server before the first prompt is scored.
-
-    Parameters
-    ----------
-    requests : iterable of TableRequest
-        Tables to score.
-    local : bool
-        Whether to print those to engines that run locally, too.
-    """
-    from dcs.scoring import engine_trait
-
-    counts: Counter[tuple[str, str]] = Counter()
-    for request in requests:
-        if local or engine_trait(request.scoring.engine, "served"):
-            address = request.scoring.base_url
-            address = origin(address) if address else request.scoring.engine
-            # A server may return one sample per request.
-            samples = request.scoring.votes or 1
-            counts[request.model, address] += samples * len(request.prompts.texts)
-    for (model, address), number in counts.items():
-        console.print(f"{model} at {address}: at most {number:,} requests")
 
 
 @tasks.callback()
@@ -324,14 +300,14 @@ def _run(
     from dcs_workflows.cluster.connect import connected
     from dcs_workflows.cluster.sweep import run_sweep
     from dcs_workflows.plan import BudgetSpentError, Progress, sweep_key
-    from dcs_workflows.sources.scored import StoredTables
+    from dcs_workflows.sources.scored import StoredTables, expected_requests
 
     def recorded() -> list[CellRecord]:
         """Return all cells of the sweep, of which the plan may be a part."""
         return [*archive.load(archive.keys(recorder.sweep_key), summaries=True).values()]
 
-    console.print(headline(plan))
-    announce(plan.missing_tables.values())
+    requests = expected_requests(plan.missing_tables.values())
+    console.print(headline(plan), *requests, sep="\n")
     with options.recording(
         uri,
         whole,

@@ -34,12 +34,12 @@ from dcs_tracking.records import UNCORRECTED
 from dcs_tracking.results.cells import MEASURES, Cells, marked, method_title
 from dcs_tracking.store.views import cell_name
 from dcs_workflows.cli.console import console, duration, new_table, warn
-from dcs_workflows.cli.sweeps import announce
 from dcs_workflows.config.sweep import value_label
 from dcs_workflows.parallel import repeating
 from dcs_workflows.plan import ORIGINS, Progress, SweepPlan, counted
 from dcs_workflows.sources.held_out import FITTED
 from dcs_workflows.sources.joint import Rows
+from dcs_workflows.sources.scored import expected_requests
 
 #: Interval between updates of the progress, and between its lines if there is no terminal.
 _SHOW_SECONDS, _LINE_SECONDS = 1.0, 30.0
@@ -71,8 +71,8 @@ def headline(plan: SweepPlan) -> str:
 
 def show_plan(plan: SweepPlan) -> None:
     """Print the axes of a sweep, how much of it is finished, and what is missing."""
-    console.print(headline(plan), *_axes(plan), sep="\n")
-    announce(plan.missing_tables.values(), local=True)
+    requests = expected_requests(plan.missing_tables.values(), local=True)
+    console.print(headline(plan), *_axes(plan), *requests, sep="\n")
     unscored = counted(len(plan.missing_tables), "table")
     missing = counted(plan.n_cells - len(plan.ended), "cell")
     console.print(f"to do: {unscored} to score, {missing} to compute")

@@ -7,7 +7,8 @@ are recognised on any machine.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import Any, Final
 from filelock import FileLock
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import TableError
+from dcs.errors import TableError, origin
 from dcs.io import Strict, atomic_write, content_key, parse_json, read_text, validated
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, prompt_hash, select_demonstrations
+from dcs.scoring import engine_trait
 from dcs.scoring.generation import PromptSet
 from dcs.scoring.labels import sharing_version
 from dcs.selection.ensemble import joint_digest
@@ -92,6 +94,27 @@ def table_requests(config: PromptsConfig) -> list[TableRequest]:
         TableRequest(model=model, task=task, shots=shots, seed=seed, **common)
         for model, task, shots, seed in axes
     ]
+
+
+def expected_requests(requests: Iterable[TableRequest], *, local: bool = False) -> list[str]:
+    """Return lines with the maximum number of requests to each server.
+
+    Parameters
+    ----------
+    requests : iterable of TableRequest
+        Tables to score.
+    local : bool
+        Whether those to engines that run locally are counted, too.
+    """
+    counts: Counter[str] = Counter()
+    for request in requests:
+        scoring = request.scoring
+        if local or engine_trait(scoring.engine, "served"):
+            address = origin(scoring.base_url) if scoring.base_url else scoring.engine
+            # A server may return one sample per request.
+            number = (scoring.votes or 1) * len(request.prompts.texts)
+            counts[f"{request.model} at {address}"] += number
+    return [f"{place}: at most {number:,} requests" for place, number in counts.items()]
 
 
 def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
