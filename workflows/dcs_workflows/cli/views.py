@@ -235,10 +235,8 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
     labels, n_classes, copies = rows.labels, rows.n_classes, rows.copies
     effect = design_effect(copies)
     predictions = [scheme.predict(inputs_of(scheme, rows)) for scheme in schemes.values()]
-    found = [
-        metric_intervals(confusion_matrix(labels, predicted, n_classes), effect=effect)
-        for predicted in predictions
-    ]
+    confusions = (confusion_matrix(labels, each, n_classes) for each in predictions)
+    found = [metric_intervals(each, effect=effect) for each in confusions]
     pairs = {
         name: [
             compare_predictions(labels, before, after, n_classes, groups=copies)

@@ -129,9 +129,8 @@ def _record_all(
     """Record all cells of a plan and return their summaries in configuration order."""
     # At once: no mean of a run that is stopped may have their cells.
     known = [cell.key for cells in plan.cells.values() for cell in cells]
-    recorder.leave_out(
-        _replaced(plan, recorder, known, part=plan.part or bool(plan.missing_tables))
-    )
+    part = plan.part or bool(plan.missing_tables)
+    recorder.leave_out(_replaced(plan, recorder, known, part=part))
     for key in plan.ended:
         recorder.known(key)
     for record in ended:

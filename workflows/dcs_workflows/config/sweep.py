@@ -75,19 +75,16 @@ Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(distinct)]
 AtLeastOne: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(distinct)]
 
 
-def _axes_model() -> Any:
-    """Return a model with a list of values per setting, validated like the setting itself."""
-    fields: dict[str, Any] = {}
-    for name in ABLATED:
-        value: Any = ABLATED[name].rebuild_annotation()
-        if name in PARTS["space"].model_fields:
-            # None stands for the space of the tuner.
-            value = Annotated[value | None, AfterValidator(_as_single)]
-        fields[name] = (AtLeastOne[value], ())
-    return create_model("Axes", __base__=Strict, **fields)
+def _axis(name: str) -> Any:
+    """Return type and default of the values of a setting, validated like the setting itself."""
+    value: Any = ABLATED[name].rebuild_annotation()
+    if name in PARTS["space"].model_fields:
+        # None stands for the space of the tuner.
+        value = Annotated[value | None, AfterValidator(_as_single)]
+    return AtLeastOne[value], ()
 
 
-_AXES: Final = _axes_model()
+_AXES: Any = create_model("Axes", __base__=Strict, **{name: _axis(name) for name in ABLATED})
 
 
 def _check_axes(value: Any) -> dict[str, tuple[Any, ...]]:
@@ -283,10 +280,10 @@ class SweepConfig(PromptsConfig, TuneConfig):
         if not self.tasks and not self.tables:
             raise ValueError("tasks or tables is required")
         kinds = {"tables": ("held_out", "reading", "earlier"), "prompts": _OF_PROMPTS}
-        for name in kinds["prompts" if self.tables else "tables"]:
+        own, other = ("tables", "prompts") if self.tables else ("prompts", "tables")
+        for name in kinds[other]:
             usual = type(self).model_fields[name].get_default(call_default_factory=True)
             if getattr(self, name) != usual:
-                other, own = ("prompts", "tables") if self.tables else ("tables", "prompts")
                 raise ValueError(f"{name} is of sweeps of {other}, and this one is of {own}")
         cells = math.prod(map(len, self.axis_values.values()))
         if cells > MAX_CELLS:
@@ -380,9 +377,8 @@ def configured(
                 node[name] = {}
             node = node[name]
         node[path[-1]] = value
-    return validated(
-        model, content, source=f"{source} with --set" if sets else source, error=ConfigError
-    )
+    origin = f"{source} with --set" if sets else source
+    return validated(model, content, source=origin, error=ConfigError)
 
 
 def load_config(

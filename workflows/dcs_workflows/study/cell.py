@@ -189,10 +189,9 @@ def _score(
     if not labels.size:
         return {}, {}
     n_classes, copies = test.n_classes, test.only_labelled().copies
-    before = ClassificationMetrics.from_predictions(labels, first, n_classes)
-    figures = metric_intervals(
-        count_confusion(labels, second, n_classes), effect=design_effect(copies)
-    )
+    before, after = (count_confusion(labels, each, n_classes) for each in (first, second))
+    uncorrected = ClassificationMetrics.from_confusion(before)
+    figures = metric_intervals(after, effect=design_effect(copies))
     change = compare_predictions(labels, first, second, n_classes, groups=copies)
     metrics = {f"test/{name}_p": found.p for name, found in change.items()}
     for name in METRICS:
@@ -201,11 +200,11 @@ def _score(
             f"test/{name}": interval.estimate,
             f"test/{name}_low": interval.low,
             f"test/{name}_high": interval.high,
-            f"uncorrected/test/{name}": getattr(before, name),
+            f"uncorrected/test/{name}": getattr(uncorrected, name),
         }
     columns: dict[str, list[Any]] = {
         "class": list(test.classes),
-        "before": list(before.class_accuracies),
+        "before": list(uncorrected.class_accuracies),
         "after": [each.estimate for each in figures.class_accuracies],
         "after_low": [each.low for each in figures.class_accuracies],
         "after_high": [each.high for each in figures.class_accuracies],
@@ -232,9 +231,8 @@ def read_as(scheme: CorrectionScheme, table: Rows) -> CorrectionScheme:
     else:
         own = {"reading": noted["reading"]} if "reading" in noted else {}
         own |= {"table": noted} if "prompt" in noted else {}
-    others = {
-        k: v for k, v in scheme.provenance.items() if k not in ("tables", "reading", "table")
-    }
+    replaced = ("tables", "reading", "table")
+    others = {k: v for k, v in scheme.provenance.items() if k not in replaced}
     return replace(scheme, provenance=others | own)
 
 
@@ -251,6 +249,5 @@ def _describe(optimization: Rows, test: Rows, files: Mapping[str, str]) -> dict[
 
 
 def _seeds(cell: Cell) -> dict[str, int]:
-    return {"root": cell.seed} | {
-        stream: derive_seed(cell.seed, stream) for stream in ("split", "sampler", "anneal")
-    }
+    streams = ("split", "sampler", "anneal")
+    return {"root": cell.seed} | {each: derive_seed(cell.seed, each) for each in streams}

@@ -214,11 +214,10 @@ def collect_studies(studies: Iterable[StoredStudy], path: Path) -> int:
     with atomic_path(path) as file:
         storage = StoredStudy("", file).storage
         for stored in found:
-            name, read = stored.name, InMemoryStorage()
+            read = InMemoryStorage()
+            copy = partial(optuna.copy_study, from_study_name=stored.name)
             with stored.storage_errors():
-                optuna.copy_study(
-                    from_study_name=name, from_storage=stored.storage, to_storage=read
-                )
+                copy(from_storage=stored.storage, to_storage=read)
             # Not in the same step: a full disk is no failure of the study's storage.
-            optuna.copy_study(from_study_name=name, from_storage=read, to_storage=storage)
+            copy(from_storage=read, to_storage=storage)
     return len(found)

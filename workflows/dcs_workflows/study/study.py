@@ -213,9 +213,8 @@ def _run(
         )
         study.run()
     fits = [*others, *study.fits]
-    before, after = (
-        reference_of(fitting, each, selection) for each in (fits[: len(others) + len(first)], fits)
-    )
+    known = fits[: len(others) + len(first)]
+    before, after = (reference_of(fitting, each, selection) for each in (known, fits))
     gain = (after.accuracy - after.cobias) - (before.accuracy - before.cobias)
     return tuple(study.records), fits, gain
 
@@ -297,9 +296,8 @@ class SearchSpace:
     def first(self, standard: Sequence[Hyperparameters]) -> list[dict[str, Any]]:
         """Return the parameters to enqueue, as near to `standard` as possible."""
         near = [each for each in standard if self.admits(each)] or standard[:1]
-        found = [self._params(each) for each in near]
         distinct: dict[Hyperparameters, dict[str, Any]] = {}
-        for params in found:
+        for params in map(self._params, near):
             distinct.setdefault(self.suggest(FixedTrial(params)), params)
         return [*distinct.values()]
 
@@ -371,10 +369,8 @@ class _Study:
     def __post_init__(self) -> None:
         self.n_trials = max(self.space.settings.trials, len(self.first))
         seed = derive_seed(self.fitting.rows.seed, "sampler") % _SAMPLER_SEEDS
-        self.study = optuna.create_study(
-            directions=[*OBJECTIVES.values()],
-            sampler=make_sampler(self.space.settings.sampler, seed=seed, trials=self.n_trials),
-        )
+        sampler = make_sampler(self.space.settings.sampler, seed=seed, trials=self.n_trials)
+        self.study = optuna.create_study(directions=[*OBJECTIVES.values()], sampler=sampler)
         complete = self.copy.get_trials(states=[TrialState.COMPLETE]) if self.copy else []
         # Those asked again are found in order: two processes may have stored each twice.
         self.complete = iter(complete)
