@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,10 +20,10 @@ class Clerk:
     name, version, model, revision = "clerk", "1", "abacus", "r7"
     settings = {"dtype": "float64"}  # noqa: RUF012
 
-    def __init__(self, *, die_after: int | None = None, pause: float = 0.0) -> None:
+    def __init__(self, *, die_after: int | None = None) -> None:
         self.asked: list[str] = []
         self.calls: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
-        self.die_after, self.pause = die_after, pause
+        self.die_after = die_after
 
     def score(
         self,
@@ -37,7 +36,6 @@ class Clerk:
         self.calls.append((prefix, tuple(queries), tuple(label_words)))
         if len(self.calls) == self.die_after:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(self.pause)
         self.asked += queries
         if progress is not None:
             progress(len(queries))

@@ -26,14 +26,8 @@ from tests.servers import free_port, running
 MEMORY = 0.2 if shutil.which("nvidia-smi") else None
 
 
-def agrees(
-    scorer: Scorer,
-    prefix: str | PromptPrefix,
-    queries: list[str],
-    words: Sequence[str],
-    rule: str = "auto",
-) -> None:
-    expected = load_scorer("tiny_lm", device="cpu", label_rule=rule).score(prefix, queries, words)
+def agrees(scorer: Scorer, prefix: PromptPrefix, queries: list[str], words: Sequence[str]) -> None:
+    expected = load_scorer("tiny_lm", device="cpu").score(prefix, queries, words)
     np.testing.assert_allclose(scorer.score(prefix, queries, words), expected, atol=1e-3)
 
 

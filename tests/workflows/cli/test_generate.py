@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from dcs.scoring.models import load_tokenizer
 from dcs_workflows.cli.sweeps import table_name
 from dcs_workflows.config.scoring import ScoringSettings
 from dcs_workflows.sources.scored import StoredTables, TableRequest
+from tests.dcs.prompting.test_files import OWN, write_own
 from tests.packages import install
 from tests.workflows.conftest import biased_table, done, refused
 
@@ -72,35 +72,15 @@ def test_a_row_that_fails_is_listed_and_tried_again(data, tmp_path, monkeypatch)
 
 
 def test_texts_are_read_as_the_task_says_now(tmp_path):
-    rows = [
-        {"old": f"It was {w} {k}.", "mood": w, "id": k} for k, w in enumerate(["good", "bad"] * 20)
-    ]
-    files = {"train": "rows.jsonl", "fields": {"text": "old"}, "label": "mood", "id": "id"}
-    task = {
-        "name": "mood",
-        "classes": ["good", "bad"],
-        "template": "{text}\nMood:",
-        "files": files,
-    }
-    folder = tmp_path / "tables" / "mood_tiny_lm_shot0_seed0"
-    for key in ("old", "new"):
-        named = [{key if name == "old" else name: cell for name, cell in r.items()} for r in rows]
-        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, named)))
-        (tmp_path / "mood.yaml").write_text(
-            json.dumps(task | {"files": files | {"fields": {"text": key}}})
-        )
-        out = done(
-            "generate",
-            "--task",
-            tmp_path / "mood.yaml",
-            "--model",
-            "tiny_lm",
-            "--shots",
-            0,
-            "-o",
-            tmp_path,
-        ).out
-        assert ("40 prompts scored" in out) == (key == "old") and "earlier" not in out
+    folder = tmp_path / "tables" / "moods_tiny_lm_shot0_seed0"
+    for name in ("old", "new"):
+        files = OWN["files"] | {"fields": {"text": name}}
+        task = write_own(tmp_path, disjoint=True, files=files)
+        for texts in tmp_path.glob("*.jsonl"):
+            texts.write_text(texts.read_text().replace('"text":', f'"{name}":'))
+        asked = ("--task", task, "--model", "tiny_lm", "--shots", 0, "-o", tmp_path)
+        out = done("generate", *asked).out
+        assert ("21 prompts scored" in out) == (name == "old") and "earlier" not in out
         done("tune", folder, "--method", "batch", "-o", tmp_path)
     scheme = CorrectionScheme.load(tmp_path / f"{folder.name}-batch")
     assert scheme.provenance["table"]["prompt"]["task"]["files"]["fields"] == {"text": "new"}
