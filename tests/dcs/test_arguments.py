@@ -48,7 +48,8 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
     (Schedule, {"cooling_rate": [1.0, _NAN], "lambda2": ["6"], "restarts": [0]}),
     (Schedule, {"budget": [1.5], "moves": ["swap"], "start": ["anywhere"]}),
     (partial(anneal, **_ON_ROWS), {"probs": [[[0.5, 0.5], [_NAN, 1.0]]], "labels": [[0, 2]]}),
-    (partial(anneal, **_ON_ROWS), {"classes": [["a", "a"]], "seed": [-1]}),
+    # Names of classes are texts.
+    (partial(anneal, **_ON_ROWS), {"classes": [["a", "a"], [0, 1], [3, 5]], "seed": [-1]}),
     (Objective, {"beta": [-1.0, _NAN], "tau": [-1.0, math.inf]}),
     (Objective, {"error_weight": [-1.0, "1"], "pseudo_count": [-1.0, 0, math.inf]}),
     (Hyperparameters, {"calibration": ["platt"], "corrections": ["all"], "spacing": ["cubic"]}),
@@ -70,6 +71,9 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
     (CorrectionSet.dcs, {"weight_scale": [0, 2.5]}),
     (partial(CorrectionSet.logarithmic, count=3, smallest=0.5), {"count": [1], "smallest": [1]}),
     (CorrectionSet.furud().limited, {"memberships": [20]}),
+    # Not a label of one type for each row.
+    (partial(cobias_score, _LABELS), {"y_pred": [np.eye(3)[_LABELS], _LABELS[:-1]]}),
+    (partial(cobias_score, _LABELS), {"y_pred": [_LABELS.astype(str), _LABELS * _NAN]}),
 ]
 
 
@@ -85,11 +89,6 @@ def test_searches_refuse_what_would_take_for_ever() -> None:
     refuses(InvalidInputError, exact_search, *coarse_problem(300, 250), names=["250 classes"])
     probs, labels = coarse_problem(30, 8)
     refuses(InvalidInputError, exact_search, probs, labels, names=["8 classes"])
-
-
-@pytest.mark.parametrize("classes", [[0, 1], [3, 5]])
-def test_names_of_classes_are_texts(classes: Any) -> None:
-    refuses(InvalidInputError, anneal, [[0.5, 0.5]] * 4, [0, 1, 0, 1], classes=classes)
 
 
 _FRAME = pd.DataFrame(_PROBS, columns=["a", "b", "c"])
@@ -116,10 +115,3 @@ _TWO = CorrectionScheme.identity(
 def test_rows_that_an_index_orders_otherwise(call: Callable[[pd.DataFrame], object]) -> None:
     call(_FRAME)
     refuses(InvalidInputError, call, _FRAME.iloc[::-1], names=["index"])
-
-
-@pytest.mark.parametrize(
-    "predicted", [np.eye(3)[_LABELS], _LABELS[:-1], _LABELS.astype(str), _LABELS * math.nan]
-)
-def test_cobias_needs_a_label_of_one_type_for_each_row(predicted: Any) -> None:
-    refuses(InvalidInputError, cobias_score, _LABELS, predicted)

@@ -20,7 +20,6 @@ from dcs.evaluation.uncertainty import (
     metric_intervals,
     paired_counts,
     paired_errors,
-    percent,
 )
 from tests.dcs.refusals import refuses
 
@@ -135,9 +134,8 @@ def test_errors_of_differences_are_those_of_new_samples() -> None:
 
 def test_class_without_rows_has_no_interval() -> None:
     found = metric_intervals(np.array([[5, 1, 0], [0, 0, 0], [2, 0, 9]]))
-    assert math.isnan(found.class_accuracies[1].low) and not math.isnan(
-        found.metrics["cobias"].high
-    )
+    assert math.isnan(found.class_accuracies[1].low)
+    assert not math.isnan(found.metrics["cobias"].high)
     assert found.metrics["weakest_class"].estimate == found.class_accuracies[2].estimate
 
 
@@ -158,7 +156,6 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     assert same["accuracy"].p == same["cobias"].p == 1.0
     assert same["cobias"].standard_error == 0.0, "the two vary together"
     assert 0.0 < same["cobias"].high < 0.01
-    assert percent(0.052, interval=(0.04, 0.6)) == "5.2 [4.0, 60.0]"
 
 
 def test_the_p_value_of_a_change_of_cobias_is_small_where_its_interval_excludes_none() -> None:
