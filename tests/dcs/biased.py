@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import replace
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.parameters import Hyperparameters
 from dcs.schemes.scheme import CorrectionScheme
@@ -26,14 +29,25 @@ def biased_table(
     return weights / weights.sum(axis=1, keepdims=True), labels.astype(np.int64)
 
 
+def labelled(table: ProbabilityTable, known: ArrayLike) -> ProbabilityTable:
+    """Return the table without the labels of other rows."""
+    return replace(table, labels=np.where(known, table.labels, -1))
+
+
+def judged(
+    scheme: CorrectionScheme, probs: NDArray[np.float64], labels: NDArray[np.int64]
+) -> list[ClassificationMetrics]:
+    """Return the metrics of the predictions without a scheme and with it."""
+    predictions = (probs.argmax(axis=1), scheme.predict(probs))
+    count = probs.shape[1]
+    return [ClassificationMetrics.from_predictions(labels, each, count) for each in predictions]
+
+
 def gain(
     scheme: CorrectionScheme, probs: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> tuple[float, float]:
     """Return how much more accurate and how much fairer a scheme makes the predictions."""
-    before, after = (
-        ClassificationMetrics.from_predictions(labels, predictions, probs.shape[1])
-        for predictions in (probs.argmax(axis=1), scheme.predict(probs))
-    )
+    before, after = judged(scheme, probs, labels)
     return after.accuracy - before.accuracy, before.cobias - after.cobias
 
 

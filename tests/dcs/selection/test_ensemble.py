@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import ArrayLike
 
 from dcs.data.reader import read_table
 from dcs.data.table import ProbabilityTable
@@ -20,7 +19,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.compare import SelectionSettings, front_of
 from dcs.selection.ensemble import TableEnsemble, combine, mean_of
 from dcs.selection.fitting import Fitting
-from tests.dcs.biased import biased_table
+from tests.dcs.biased import biased_table, labelled
 from tests.dcs.refusals import refuses
 
 _CLASSES = ("a", "b", "c")
@@ -44,22 +43,10 @@ def _accuracy(table: ProbabilityTable) -> float:
     return float(np.mean(table.probs.argmax(axis=1) == table.labels))
 
 
-def _labelled(table: ProbabilityTable, known: ArrayLike) -> ProbabilityTable:
-    """Return the table without the labels of other rows."""
-    return replace(table, labels=np.where(known, table.labels, -1))
-
-
 def test_rows_and_classes_in_any_order_are_matched() -> None:
     first, second = _tables(60, 0, 1).values()
     order = np.random.default_rng(0).permutation(60)
-    turned = [2, 0, 1]
-    shuffled = second.subset(order)
-    shuffled = ProbabilityTable.from_arrays(
-        shuffled.probs[:, turned],
-        np.argsort(turned)[shuffled.labels],
-        classes=[_CLASSES[j] for j in turned],
-        ids=shuffled.ids,
-    )
+    shuffled = second.subset(order).with_classes("cab")
     found = TableEnsemble.matched({"x": first, "y": shuffled})
     assert found.digest == TableEnsemble.matched({"x": first, "y": second}).digest
     assert np.array_equal(found.probs, [first.probs, second.probs])
@@ -73,7 +60,7 @@ def test_rows_and_classes_in_any_order_are_matched() -> None:
 
 def test_a_label_missing_in_one_table_is_taken_from_another() -> None:
     first, second = _tables(60, 0, 1).values()
-    some = {"x": _labelled(first, np.arange(60) < 30), "y": _labelled(second, np.arange(60) >= 20)}
+    some = {"x": labelled(first, np.arange(60) < 30), "y": labelled(second, np.arange(60) >= 20)}
     found = TableEnsemble.matched(some)
     assert np.array_equal(found.labels, first.labels)
 
@@ -133,12 +120,10 @@ def test_what_the_rows_show_best_is_chosen() -> None:
     assert table.digest != many.combined(scheme).digest
     # Nor a copy of it.
     rows = np.repeat(np.arange(1000), 2)
-    twice = {
-        name: ProbabilityTable.from_arrays(
-            each.probs[rows], each.labels[rows], classes=_CLASSES, groups=rows
-        )
-        for name, each in named.items()
-    }
+    twice = {}
+    for name, each in named.items():
+        doubled = each.probs[rows], each.labels[rows]
+        twice[name] = ProbabilityTable.from_arrays(*doubled, classes=_CLASSES, groups=rows)
     _, table = combine(TableEnsemble.matched(twice))
     np.testing.assert_array_equal(table.probs[::2], table.probs[1::2])
     # Of a table and one that says nothing, the first alone is the best.
@@ -153,7 +138,7 @@ def test_what_the_rows_show_best_is_chosen() -> None:
 def test_rows_without_labels_are_combined_too() -> None:
     ensemble = TableEnsemble.matched(_tables(300, 0, 1))
     hidden = TableEnsemble(
-        tuple(_labelled(table, np.arange(300) < 200) for table in ensemble.tables), ensemble.names
+        tuple(labelled(table, np.arange(300) < 200) for table in ensemble.tables), ensemble.names
     )
     scheme, table = combine(hidden)
     assert scheme == combine(ensemble.subset(range(200)))[0]

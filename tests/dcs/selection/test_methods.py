@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import DEFAULT_FLOOR
 from dcs.search.schedule import Schedule
 from dcs.selection.compare import front_of, standard_settings
 from dcs.selection.fitting import Fitting
 from dcs.selection.methods import PUBLISHED_GRID, get_method, method_names
-from tests.dcs.biased import biased_table
+from tests.dcs.biased import biased_table, judged
 
 _PROBS, _LABELS = biased_table(240, 3)
 #: Weights, or first corners of memberships, that the published methods chose in earlier versions.
@@ -39,10 +38,7 @@ def test_logistic_is_scikit_learns(n_classes: int, name: str, class_weight: str 
 def test_peers_reduce_the_bias_of_rows_they_have_not_seen(name: str) -> None:
     probs, labels = biased_table(2000, 4, seed=2)
     scheme = get_method(name).fit(probs[:1200], labels[:1200])
-    before, after = (
-        ClassificationMetrics.from_predictions(labels[1200:], predictions, 4)
-        for predictions in (probs[1200:].argmax(axis=1), scheme.predict(probs[1200:]))
-    )
+    before, after = judged(scheme, probs[1200:], labels[1200:])
     assert after.cobias < 0.6 * before.cobias
     assert after.weakest_class > before.weakest_class
 

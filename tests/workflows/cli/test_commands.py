@@ -29,6 +29,7 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Preference
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.cli import app
+from tests.dcs.biased import labelled
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, refused, run_dcs
 
 
@@ -43,11 +44,8 @@ def _commands(command, names=()):
 
 
 COMMANDS = _commands(typer.main.get_command(app))
-STUDY = (
-    *UNDRAWN,
-    "--set",
-    "tuner={trials: 4, space: {calibration: none, corrections: both, beta: 0.5}}",
-)
+SPACE = "space: {calibration: none, corrections: both, beta: 0.5}"
+STUDY = (*UNDRAWN, "--set", f"tuner={{trials: 4, {SPACE}}}")
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +225,7 @@ def test_rows_of_an_earlier_scheme_keep_their_part(tmp_path, output):
     named, moved = (replace(everything, ids=[f"r{k}" for k in o]) for o in (everything.ids, moved))
     moved.write(tmp_path / "moved.parquet")
     some = named.subset(np.arange(100))
-    replace(some, labels=np.where(np.arange(100) < 80, some.labels, -1)).write(
-        tmp_path / "named.parquet"
-    )
+    labelled(some, np.arange(100) < 80).write(tmp_path / "named.parquet")
     done("tune", tmp_path / "named.parquet", *batch)
     given = ("--earlier", output / "named-batch" / "scheme.json")
     named.write(tmp_path / "labelled.parquet")
@@ -288,9 +284,8 @@ def test_apply_reads_and_writes_standard_streams(tmp_path, monkeypatch):
     found = pd.read_csv(io.StringIO(outcome.out), dtype={"text": str}, keep_default_na=False)
     assert found["text"].tolist() == ["007", "", "NA"]
     assert found["predicted"].tolist() == ["p:odd", "a, b", "p:odd"]
-    np.testing.assert_allclose(
-        found[["corrected:a, b", "corrected:p:odd"]].to_numpy(), scheme.apply(probs)
-    )
+    corrected = found[["corrected:a, b", "corrected:p:odd"]]
+    np.testing.assert_allclose(corrected, scheme.apply(probs))
 
 
 @pytest.mark.parametrize("target", [".csv", ".jsonl", ".parquet"])
@@ -354,8 +349,7 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
     names = ("gone.parquet", "runs.parquet", "turned.parquet", "scheme.json")
     gone, output, turned, other = (tmp_path / name for name in names)
     biased_table(classes=("Anger", "Joy", "Sad")).write(turned)
-    plain, bare = biased_table(), tmp_path / "bare.parquet"
-    replace(plain, labels=np.full(plain.n_rows, -1)).write(bare)
+    labelled(biased_table(), False).write(bare := tmp_path / "bare.parquet")
     CorrectionScheme.identity(("a", "b", "c")).save(other)
     generate = ["generate", "--model", "tiny_lm", "--task", "helpdesk"]
     for arguments, words in [
@@ -370,7 +364,6 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["apply", gone, table], [str(gone)]),
         (["apply", other, table], [str(table), "Anger", "scheme"]),
         (["sweep", gone], [str(gone)]),
-        (["ui"], [str(output)]),
         ([*generate, "--seeds", "0,x"], ["seeds"]),
         ([*generate, "--shots", "two"], ["'two'"]),
     ]:
