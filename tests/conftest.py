@@ -152,6 +152,16 @@ def page() -> Iterator[Any]:
     assert [text for text in troubles if not any(part in text for part in _EXPECTED)] == []
 
 
+@pytest.fixture(scope="module")
+def model_server() -> Iterator[Any]:
+    """A server of the packaged model."""
+    from tests.dcs.scoring.server import ModelServer
+
+    server = ModelServer()
+    with server.serving():
+        yield server
+
+
 @pytest.fixture(scope="session")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all processes of this run."""

@@ -46,6 +46,10 @@ class ModelServer:
         self.paths = ("/v1/completions", "/v1/chat/completions")
         self.exact = False
         self.most = 10_000
+        #: What its tokenizer puts around texts, and the name that a limit of tokens must have.
+        self.opening: list[int] = []
+        self.ending: list[int] = []
+        self.limit = "max_tokens"
         #: What samples say, in turn, and how many a request may ask for.
         self.says: list[str] = []
         self.most_samples = 100
@@ -57,7 +61,7 @@ class ModelServer:
         if isinstance(prompt, list) and isinstance(prompt[0], dict):
             prompt = "".join(message["content"] for message in prompt)
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=special)["input_ids"]
-        return ids
+        return [*self.opening, *ids, *self.ending] if special else ids
 
     def all_logs(self, ids: list[int]) -> Any:
         with self.lock, self.torch.inference_mode():
@@ -81,6 +85,9 @@ class ModelServer:
         self.requests.append((path, headers, body, time.monotonic()))
         if self.faults:
             return self.faults.pop(0)
+        if self.limit not in body:
+            told = {"error": {"message": f"use {self.limit!r} instead"}}
+            return 400, {}, json.dumps(told)
         if (prompt := str(body.get("prompt"))) in self.sick:
             return self.sick[prompt]
         if self.key and headers.get("authorization") != f"Bearer {self.key}":

@@ -31,18 +31,11 @@ SECRET = "sk-very-secret-key"
 SOON = {"retry-after-ms": "10"}
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ModelServer]:
-    server = ModelServer()
-    with server.serving():
-        yield server
-
-
 @pytest.fixture
-def server(running: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+def server(model_server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    yield running
-    running.reset()
+    yield model_server
+    model_server.reset()
 
 
 def make(server: ModelServer, **options: Any) -> OpenAIScorer:
@@ -57,8 +50,9 @@ def ask(server: ModelServer, count: int = 1, **options: Any) -> Any:
 class TestContract(ScorerContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def scorer(cls, running: ModelServer) -> Scorer:
-        return load_scorer("tiny_lm", engine="openai", base_url=running.url, top_logprobs=2000)
+    def scorer(cls, model_server: ModelServer) -> Scorer:
+        options = {"base_url": model_server.url, "top_logprobs": 2000}
+        return load_scorer("tiny_lm", engine="openai", **options)
 
     def test_agrees_with_transformers(self, scorer: Scorer, tiny_scorer: Scorer) -> None:
         # Other spellings of the labels count too.
@@ -90,28 +84,16 @@ class TestExact:
         expected = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(probs, expected, atol=1e-6)
 
-    def test_a_server_that_appends_a_token(
-        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        server.exact, encode = True, server.encode
-        monkeypatch.setattr(
-            server,
-            "encode",
-            lambda text, special=True: encode(text, special=special) + [1] * special,
-        )
-        refuses(
-            ScoringError, ask, server, top_logprobs=None, names=["appends token 1", "api=chat"]
-        )
+    def test_a_server_that_appends_a_token(self, server: ModelServer) -> None:
+        server.exact, server.ending = True, [1]
+        names = ["appends token 1", "api=chat"]
+        refuses(ScoringError, ask, server, top_logprobs=None, names=names)
 
-    def test_a_chat_template_that_prints_the_date(
-        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        server.exact, encode = True, server.encode
+    def test_a_chat_template_that_prints_the_date(self, server: ModelServer) -> None:
+        server.exact = True
         first = make(server, api="chat", top_logprobs=None)
         rendering = first.settings["rendering"]
-        monkeypatch.setattr(
-            server, "encode", lambda prompt, **options: [7, *encode(prompt, **options)]
-        )
+        server.opening = [7]
         assert make(server, api="chat", top_logprobs=None).settings["rendering"] != rendering
         names = ["chat template", "run the same command again"]
         refuses(ScoringError, first.score, "", QUERIES[:2], ("A", "B"), names=names)
@@ -185,26 +167,15 @@ class TestVotes:
 
 
 @pytest.mark.parametrize("options", [{"votes": 2}, {"top_logprobs": 9, "api": "chat"}, {}])
-def test_a_limit_of_another_name(
-    server: ModelServer, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
-    server.says, answer = [TASK.label_words[0]], server.answer
-    asked: list[str] = []
-
-    def strict(path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
-        asked.append(next(name for name in body if name.startswith("max_")))
-        if asked[-1] == "max_tokens":
-            told = {"error": {"message": "use 'max_completion_tokens' instead"}}
-            return 400, {}, json.dumps(told)
-        return answer(path, headers, body)
-
-    monkeypatch.setattr(server, "answer", strict)
+def test_a_limit_of_another_name(server: ModelServer, options: dict[str, Any]) -> None:
+    server.says, server.limit = [TASK.label_words[0]], "max_completion_tokens"
     scorer = make(server, **{"top_logprobs": None} | options)
     scorer.score("", QUERIES[:6], TASK.label_words)
-    assert "max_tokens" in asked
-    asked.clear()
+    assert any("max_tokens" in body for _, _, body, _ in server.requests)
+    server.requests.clear()
     scorer.score("", QUERIES[:2], TASK.label_words)
-    assert {*asked} == {"max_completion_tokens"}
+    assert server.requests
+    assert not any("max_tokens" in body for _, _, body, _ in server.requests)
 
 
 class TestRequests:
@@ -217,9 +188,8 @@ class TestRequests:
         assert path == "/v1/completions"
         assert headers["authorization"] == f"Bearer {SECRET}"
         assert (body["model"], body["max_tokens"]) == ("tiny_lm", 1)
-        assert {b["prompt"] for _, _, b, _ in server.requests} == {
-            f"{PREFIX}{q}" for q in QUERIES[:3]
-        }
+        asked = {body["prompt"] for _, _, body, _ in server.requests}
+        assert asked == {f"{PREFIX}{query}" for query in QUERIES[:3]}
 
     @pytest.mark.parametrize("concurrency", [1, 4])
     def test_concurrency_is_bounded(self, server: ModelServer, concurrency: int) -> None:

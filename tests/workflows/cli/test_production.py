@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import mlflow
@@ -48,17 +48,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ModelServer]:
-    server = ModelServer()
-    with server.serving():
-        yield server
-
-
-@pytest.fixture(scope="module")
-def scheme(folder: Path, server: ModelServer, new_output: Callable[[], Path]) -> Path:
+def scheme(folder: Path, model_server: ModelServer, new_output: Callable[[], Path]) -> Path:
     """A scheme of a served model on the task of the folder."""
     runs = new_output().rename(folder / "runs")
-    options = ("--engine", "openai", "--set", f"scoring.base_url={server.url}", "--model", "tiny")
+    address = f"scoring.base_url={model_server.url}"
+    options = ("--engine", "openai", "--set", address, "--model", "tiny")
     task = ("--task", folder / "mood.yaml", "--shots", "N", "-o", runs)
     out = done("generate", *task, *options).out
     assert re.search("mood.*: 60 of 117 optimization texts have no label", out)
@@ -70,7 +64,7 @@ def scheme(folder: Path, server: ModelServer, new_output: Callable[[], Path]) ->
 def test_new_texts_are_labelled_as_the_tables_were(
     folder: Path,
     scheme: Path,
-    server: ModelServer,
+    model_server: ModelServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -79,7 +73,7 @@ def test_new_texts_are_labelled_as_the_tables_were(
     texts = [{"number": k, "text": row["text"]} for k, row in enumerate(rows)]
     texts[3]["text"] = " "
     pd.DataFrame(texts).to_csv("new.csv", index=False)
-    server.faults = [(429, {"Retry-After": "0"}, "{}")] * 3
+    model_server.faults = [(429, {"Retry-After": "0"}, "{}")] * 3
     out = done("predict", scheme, "new.csv").out
     assert "row 4: " in out and "39 rows, 1 rows left out" in out
     found = pd.read_csv("new-predicted.csv")
@@ -92,14 +86,14 @@ def test_new_texts_are_labelled_as_the_tables_were(
     probs = found[[f"p:{name}" for name in WORDS]].to_numpy()
     np.testing.assert_allclose(probs, table.probs[kept], atol=1e-9)
     # What was scored is not asked for again, and what is written is read by the other commands.
-    asked = len(server.requests)
+    asked = len(model_server.requests)
     with dcs.Classifier.load(scheme, store="dcs-runs/shards") as classifier:
         assert classifier.predict([row["text"] for row in rows if row is not rows[3]]) == wanted
         assert classifier.predict(pd.DataFrame(texts).drop(index=3)) == wanted
         for odd, error in (([""], RowsError), ([7], RowsError), ("text", dcs.DCSError)):
             with pytest.raises(error, match="text"):
                 classifier.predict(odd)
-    assert len(server.requests) <= asked + 2  # asks the server what it can do
+    assert len(model_server.requests) <= asked + 2  # asks the server what it can do
     biases = json.loads(done("export", scheme.parent, "--model", "tiny_lm").out)["logit_bias"]
     tokens = first_tokens([*WORDS.values()], model="tiny_lm")
     assert [*biases] == [str(token) for own in tokens for token in own]
@@ -121,10 +115,10 @@ def test_new_texts_are_labelled_as_the_tables_were(
     Path("twice.csv").write_text("text,text\nIt broke,It works\n")
     refused("predict", scheme, "twice.csv", says=["twice.csv", "'text'"])
     refused("predict", scheme, "new.csv", "-o", "new.csv", says=["--output new.csv"])
-    asked = len(server.requests)
+    asked = len(model_server.requests)
     refused("predict", scheme, "new-predicted.csv", says=["new-predicted.csv", "'p:unhappy'"])
     refused("predict", scheme, "new.csv", "-o", "new.xlsx", says=["new.xlsx", ".jsonl"])
-    assert len(server.requests) == asked
+    assert len(model_server.requests) == asked
 
 
 def test_other_columns_of_texts_stay_as_they_are(scheme: Path, tmp_path: Path) -> None:
