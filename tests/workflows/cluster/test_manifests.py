@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,21 +10,11 @@ import yaml
 
 from dcs_workflows.cluster.connect import CELLS, MAX_CPUS, MAX_GPUS, MAX_GPUS_PER_NODE, place
 from dcs_workflows.config.sweep import load_config, packaged_config
-
-ROOT = Path(__file__).parents[3]
-
-
-def _block(title: str, language: str) -> str:
-    """Return the first block of code below a heading of the document."""
-    text = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    section = text.partition(f"## {title}")[2].partition("\n## ")[0]
-    found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
-    assert found, f"no {language} block under {title}"
-    return found[1]
-
+from tests.docs.runner import ROOT, blocks_of
 
 AWS = yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8"))
-JOB = yaml.safe_load(_block("Kubernetes", "yaml"))
+(_JOB,) = (each.code for each in blocks_of("docs/cluster.md") if each.language == "yaml")
+JOB = yaml.safe_load(_JOB)
 
 
 def _kuberay_types() -> dict[str, Any]:

@@ -235,24 +235,25 @@ def test_two_memberships_are_a_choice_and_none_are_not():
     assert {trial.params["corrections"] for trial in found.trials} == {"memberships"}
 
 
+def _space(schedule: Schedule = STANDARD_SCHEDULE, bounds: Any = (), **own: Any) -> SearchSpace:
+    """Return the space of weights on 900 rows, of which one schedule is the standard."""
+    settings = TunerSettings(space={"corrections": "weights", **dict(bounds)}, **own)
+    standard = [Hyperparameters(corrections="weights", schedule=schedule)]
+    return SearchSpace(settings, get_method("dcs"), standard, n_rows=900)
+
+
 def test_the_schedule_of_the_paper_counts_moves_per_class():
-    space, search = {"corrections": "weights"}, {"schedule": "paper", "restarts": 3}
-    settings = TunerSettings.model_validate({"space": space, "search": search})
-    standard = [Hyperparameters(corrections="weights")]
-    own = SearchSpace(settings, get_method("dcs"), standard, n_rows=900)
-    schedule = own.suggest(optuna.create_study().ask()).schedule
+    trial = optuna.create_study().ask()
+    schedule = _space(search={"schedule": "paper", "restarts": 3}).suggest(trial).schedule
     assert (schedule.per_class, schedule.restarts) == (True, 3)
 
 
 def test_searches_among_many_classes_make_fewer_moves_unless_the_bounds_are_given():
     few = replace(STANDARD_SCHEDULE, lambda1=0.4, lambda2=0.4)
-    standard = [Hyperparameters(corrections="weights", schedule=few)]
     bounds = []
-    for space in ({}, {"lambda2": [1.0, 3.0]}):
-        settings = TunerSettings.model_validate({"space": {"corrections": "weights", **space}})
-        own = SearchSpace(settings, get_method("dcs"), standard, n_rows=900)
+    for bounded in ({}, {"lambda2": [1.0, 3.0]}):
         trial = optuna.create_study().ask()
-        own.suggest(trial)
+        _space(few, bounded).suggest(trial)
         drawn = [trial.distributions[name] for name in ("lambda1", "lambda2")]
         bounds += [(each.low, each.high) for each in drawn]
     assert bounds == [pytest.approx((0.1, 0.8))] * 3 + [(1.0, 3.0)]
