@@ -59,9 +59,8 @@ class _Lengths:
         progress(len(queries))
         match self._fault:
             case "batch":
-                return (
-                    probs / probs.sum(axis=0) / (probs / probs.sum(axis=0)).sum(1, keepdims=True)
-                )
+                shares = probs / probs.sum(axis=0)
+                return shares / shares.sum(axis=1, keepdims=True)
             case "sum":
                 return probs * 0.5
             case "columns":

@@ -197,14 +197,9 @@ def test_distributions(text: str, shares: list[float] | None) -> None:
 
 
 def test_answers_in_files_are_read_alike() -> None:
-    frame = pd.DataFrame(
-        {
-            "label": ["Yes", "No"] * 10,
-            "answer_1": ["No.", "**Yes**"] * 10,
-            "answer_2": ["Yes", "No, since ..."] * 10,
-            "answer_3": ["no", "yes or no?"] * 10,
-        }
-    )
+    said = {"answer_1": ["No.", "**Yes**"], "answer_2": ["Yes", "No, since ..."]}
+    said |= {"answer_3": ["no", "yes or no?"], "label": ["Yes", "No"]}
+    frame = pd.concat([pd.DataFrame(said)] * 10, ignore_index=True)
     with pytest.raises(TableError):
         read_table(frame)
     table = read_table(frame, classes=["No", "Yes"])

@@ -184,9 +184,8 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
     sources = (ours, path, published)
     assert source_files(tmp_path) == sources
     assert [source_files(source) for source in sources] == [(source,) for source in sources]
-    assert [list(open_sources(each)) for each in (ours, published)] == [
-        ["optimization", "test"]
-    ] * 2
+    for source in (ours, published):
+        assert list(open_sources(source)) == ["optimization", "test"]
     assert list(open_sources(ours / "test.csv")) == ["optimization"]
     test = open_sources(published)["test"].table
     assert test.ids == ("y",)

@@ -210,9 +210,8 @@ def one_column(truth: Truth, path: Path) -> None:
     """Write the probability of the second of two classes."""
     score = truth.probs[:, 1] / truth.probs.sum(axis=1)
     name = f"p_{truth.classes[1]}"
-    pd.DataFrame({"text": truth.texts, name: score, "label": truth.names}).to_csv(
-        path, index=False
-    )
+    frame = pd.DataFrame({"text": truth.texts, name: score, "label": truth.names})
+    frame.to_csv(path, index=False)
 
 
 def confidence(truth: Truth, path: Path) -> None:

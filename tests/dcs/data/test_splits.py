@@ -41,9 +41,8 @@ def test_parts_are_a_partition_in_which_classes_keep_their_shares(
     assert all((np.diff(part) > 0).all() for part in split.values())
     for label in {*labels}:
         size = labels.count(label)
-        counts = {
-            name: int((np.array(labels)[rows] == label).sum()) for name, rows in split.items()
-        }
+        own = np.array(labels) == label
+        counts = {name: int(own[rows].sum()) for name, rows in split.items()}
         if size >= len(parts):
             assert min(counts.values()) >= 1
         else:

@@ -25,13 +25,10 @@ BASE = [0.4, 0.3, 0.2, 0.1]
 
 
 def share_found(count: int, shares: list[float], **options: float) -> float:
-    found = [
-        compare_rows(
-            describe_rows(*rows(600, BASE, seed=seed)),
-            *rows(500, shares, seed=10_000 + seed, **options),
-        ).p
-        for seed in range(count)
-    ]
+    found = []
+    for seed in range(count):
+        reference = describe_rows(*rows(600, BASE, seed=seed))
+        found.append(compare_rows(reference, *rows(500, shares, seed=10_000 + seed, **options)).p)
     return float(np.mean(np.array(found) <= 0.05))
 
 

@@ -84,9 +84,8 @@ def test_the_order_of_rows_and_classes_does_not_matter(kind: LinearMap) -> None:
     again = kind.fit(_PROBS[rows], _LABELS[rows], ridge=10.0, anchor=1.0)
     np.testing.assert_allclose(again.apply(_PROBS), found.apply(_PROBS), atol=0.02)
     turned = kind.fit(_PROBS[:, turn], np.argsort(turn)[_LABELS], ridge=10.0, anchor=1.0)
-    np.testing.assert_allclose(
-        turned.apply(_PROBS[:, turn]), found.apply(_PROBS)[:, turn], atol=0.02
-    )
+    expected = found.apply(_PROBS)[:, turn]
+    np.testing.assert_allclose(turned.apply(_PROBS[:, turn]), expected, atol=0.02)
 
 
 @pytest.mark.parametrize("kind", CALIBRATIONS.values(), ids=[*CALIBRATIONS])

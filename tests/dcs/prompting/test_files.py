@@ -143,10 +143,8 @@ class TestPaperTasks:
         query, _, word = paper.published.rpartition(" ")
         example = task.examples("test")[task.label_words.index(word)]
         shown = Demonstrations((example,), shots=1, seed=0)
-        separated = f"{paper.published}\n\n====\n\n"
-        assert (
-            str(render_prefix(task, shown)) == f"{render_prefix(get_task(name), BARE)}{separated}"
-        )
+        instruction = render_prefix(get_task(name), BARE)
+        assert str(render_prefix(task, shown)) == f"{instruction}{paper.published}\n\n====\n\n"
         assert render_query(task, example.text) == query
 
 
@@ -184,6 +182,13 @@ def write_own(folder: Path, **changes: Any) -> str:
     lines(folder / "a.jsonl", rows)
     lines(folder / "b.jsonl", [{"text": "new", "mood": "Sad"}, *rows[:4]])
     return str(path)
+
+
+def labels_of(folder: Path, moods: list[Any], **own: Any) -> list[int]:
+    """Return the labels that are read of a task with such moods."""
+    task = get_task(write_own(folder, **own))
+    lines(folder / "b.jsonl", [{"text": f"t{k}", "mood": mood} for k, mood in enumerate(moods)])
+    return [example.label for example in task.examples("test")]
 
 
 class TestOwnTask:
@@ -321,9 +326,7 @@ class TestOwnTask:
         refuses(ConfigError, task.examples, "test", names=["b.jsonl", "line 3"])
 
     def test_class_names_go_before_numbers(self, tmp_path: Path) -> None:
-        task = get_task(write_own(tmp_path, classes=["1", "0"]))
-        lines(tmp_path / "b.jsonl", [{"text": "a", "mood": 1}, {"text": "b", "mood": "0"}])
-        assert [e.label for e in task.examples("test")] == [0, 1]
+        assert labels_of(tmp_path, [1, "0"], classes=["1", "0"]) == [0, 1]
 
     @pytest.mark.parametrize(
         ("classes", "labels"),
@@ -342,17 +345,12 @@ class TestOwnTask:
         ],
     )
     def test_labels_in_doubt(self, tmp_path: Path, classes: list[str], labels: list[Any]) -> None:
-        words = [f"word {name}" for name in classes]
-        own = {"classes": classes, "label_words": words}
-        task = get_task(write_own(tmp_path, **own))
-        lines(tmp_path / "b.jsonl", [{"text": f"t{k}", "mood": k} for k in labels])
-        refuses(ConfigError, task.examples, "test", names=["b.jsonl", labels[0]])
+        own = {"classes": classes, "label_words": [f"word {name}" for name in classes]}
+        refuses(ConfigError, labels_of, tmp_path, labels, **own, names=["b.jsonl", labels[0]])
         # As the file of the task may say.
         values = [[label] for label in labels[: len(classes)]]
         if len(values) == len(classes) == len(labels):
-            task = get_task(write_own(tmp_path, **own, labels=values))
-            lines(tmp_path / "b.jsonl", [{"text": f"t{k}", "mood": k} for k in labels])
-            assert [e.label for e in task.examples("test")] == [*range(len(classes))]
+            assert labels_of(tmp_path, labels, **own, labels=values) == [*range(len(classes))]
 
 
 TREC = read_task_file(DESCRIBED["trec"])
@@ -446,7 +444,7 @@ class TestHub:
     def test_classes_in_another_order(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        rows = SimpleNamespace(features={"label": SimpleNamespace(names=["sad", "happy"])})
+        rows = SimpleNamespace(features={"mood": SimpleNamespace(names=["sad", "happy"])})
         builder = SimpleNamespace(
             config=SimpleNamespace(data_files=None),
             download_and_prepare=lambda: None,
@@ -454,12 +452,8 @@ class TestHub:
         )
         datasets = SimpleNamespace(load_dataset_builder=lambda *_, **__: builder)
         monkeypatch.setitem(sys.modules, "datasets", datasets)
-        hub = {
-            "dataset": "owner/own",
-            "train": "train",
-            "fields": {"text": "text"},
-            "label": "label",
-        }
+        columns = {name: OWN["files"][name] for name in ("fields", "label")}
+        hub = {"dataset": "owner/own", "train": "train", **columns}
         path = write_own(tmp_path, files=None, hub=hub)
         refuses(ConfigError, get_task(path).examples, "test", names=["'sad', 'happy'", "order"])
 

@@ -66,9 +66,8 @@ class TestLabelMasses:
     ) -> None:
         for token, owner in zip(tokens, owners, strict=False):
             shown = [(other, math.log(0.5) if other == token else -math.inf) for other in tokens]
-            assert (
-                label_masses(shown, words).tolist() == (0.5 * np.eye(len(words))[owner]).tolist()
-            )
+            expected = 0.5 * np.eye(len(words))[owner]
+            assert label_masses(shown, words).tolist() == expected.tolist()
 
 
 def test_missing_labels() -> None:

@@ -76,12 +76,8 @@ def test_fit_scheme_finds_a_front_and_repeats_itself() -> None:
     assert found.chosen.cobias < found.plain.cobias
     assert found.scheme.classes == names
     provenance = json.loads(found.scheme.to_json())["provenance"]
-    assert provenance["rule"] == {
-        "prefer": "no-harm",
-        "rate": 0.1,
-        "confidence": 0.95,
-        "cautious": True,
-    }
+    rule = {"prefer": "no-harm", "rate": 0.1, "confidence": 0.95, "cautious": True}
+    assert provenance["rule"] == rule
     assert provenance["estimate"]["cobias"] == found.chosen.cobias
     assert sum(each["share"] for each in provenance["settings"]) == pytest.approx(1.0)
     again = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names, mapper=Threads(2))

@@ -169,11 +169,11 @@ def test_copies_stay_in_one_fold_and_count_once() -> None:
 
 def test_rows_of_a_group_are_in_one_fold() -> None:
     probs, labels = biased_table(200, 3)
-    fitting = Fitting(probs, labels, 5, seed=0, groups=np.arange(200) // 2)
-    assert np.array_equal(fitting.rows.place[::2], fitting.rows.place[1::2])
-    part = Fitting(probs, labels, 5, seed=0, development=0.3, groups=np.arange(200) // 2)
-    assert np.array_equal(part.rows.place[::2], part.rows.place[1::2])
-    assert (part.rows.place == 0).sum() == pytest.approx(60, abs=2)
+    groups = np.arange(200) // 2
+    for share in (None, 0.3):
+        place = Fitting(probs, labels, 5, seed=0, development=share, groups=groups).rows.place
+        assert np.array_equal(place[::2], place[1::2])
+    assert (place == 0).sum() == pytest.approx(60, abs=2)
     refuses(TableError, fit_scheme, probs, labels, groups=np.arange(199))
 
 

@@ -69,9 +69,8 @@ def test_minus_one_is_no_label() -> None:
     assert set(model.predict(_PROBS)) <= {3, 5, 7, 9}
     unlabelled = DCSClassifier(labels=[3, 5, 7, 9]).fit(_PROBS, np.full(900, -1))
     assert unlabelled.result_ is None
-    np.testing.assert_allclose(
-        unlabelled.predict_proba(_PROBS), batch_calibration(_PROBS).apply(_PROBS)
-    )
+    batch = batch_calibration(_PROBS).apply(_PROBS)
+    np.testing.assert_allclose(unlabelled.predict_proba(_PROBS), batch)
 
 
 def test_or_it_is_a_class() -> None:

@@ -25,14 +25,10 @@ def fitted() -> FittedScheme:
 
 def _said(right: list[tuple[int, int]], rows: int = 40) -> str:
     """Return the verdict if these rows of each class are right before and after."""
-    n = len(right)
-    labels = np.repeat(np.arange(n), rows)
-    before, after = (
-        np.concatenate(
-            [np.where(np.arange(rows) < pair[k], c, (c + 1) % n) for c, pair in enumerate(right)]
-        )
-        for k in (0, 1)
-    )
+    n, place = len(right), np.arange(len(right) * rows)
+    labels, other = place // rows, (place // rows + 1) % n
+    counts = np.repeat(right, rows, axis=0).T
+    before, after = (np.where(place % rows < count, labels, other) for count in counts)
     return verdict(labels, before, after, "abc"[:n])
 
 

@@ -196,10 +196,8 @@ def test_rows_that_prove_nothing_leave_the_probabilities_and_say_what_is_missing
     unfair = FittedScheme((_point(0.67, _PLAIN.cobias + 0.1, 1), _PLAIN), Preference())
     assert "no correction" in unfair.guarantee
     only = replace(fair, path=0.5)  # a share of a reference that is none the fairer
-    assert (
-        "no correction"
-        in FittedScheme((*unfair.points[:-1], only, _PLAIN), Preference()).guarantee
-    )
+    beside = FittedScheme((*unfair.points[:-1], only, _PLAIN), Preference())
+    assert "no correction" in beside.guarantee
     assert f"about {more:,.0f} more labelled rows" in kept.guarantee
     # More rows would confirm a loss.
     lossy = FittedScheme((_point(0.669, 0.39, 150), _PLAIN), Preference())
