@@ -16,11 +16,8 @@ from tests.tracking.cells import failed_cell, make_cell, paper_cells
 
 def _render(records: list[CellRecord], title: str = "demo") -> str:
     cells = [StoredCell(record, f"run{i:05d}", "7") for i, record in enumerate(records)]
-    return render_report(
-        cells,
-        title=title,
-        link=lambda cell: f"http://127.0.0.1:5000/#/runs/{cell.run_id}",
-    )
+    runs = "http://127.0.0.1:5000/#/runs"
+    return render_report(cells, title=title, link=lambda cell: f"{runs}/{cell.run_id}")
 
 
 @pytest.fixture(scope="module")

@@ -103,18 +103,15 @@ def test_bounds_have_the_words_that_only_accepts() -> None:
 
 def test_names_of_runs_differ_where_mlflow_shows_them() -> None:
     methods = ("icl", "dnip", "logistic", "logistic-balanced", "published-long")
-    cells = [
-        cell
-        for objective in ("full", "err+pmi", "err+cobias")
-        for cell in tuned(methods=methods, objective=objective, space={"weight_scale": [30]})
-    ]
+    cells = []
+    for objective in ("full", "err+pmi", "err+cobias"):
+        cells += tuned(methods=methods, objective=objective, space={"weight_scale": [30]})
     names = [cell_name(cell, ("method", "objective", "task", "seed")) for cell in cells]
     assert len({name[:20] for name in names}) == len(cells)
     assert "(logistic-balanced, " in names[3 * 3] and "objective full" in names[3 * 3]
     (cell, *_) = tuned(space={"weight_scale": [10]}, memberships=5)
-    assert cell_name(cell, ("weight_scale", "memberships")) == (
-        "10 5 (weight scale 10, memberships 5)"
-    )
+    name = cell_name(cell, ("weight_scale", "memberships"))
+    assert name == "10 5 (weight scale 10, memberships 5)"
 
 
 def test_runs_are_named_by_what_is_known_of_them() -> None:
@@ -122,7 +119,6 @@ def test_runs_are_named_by_what_is_known_of_them() -> None:
     tables = {"tables": {"test": {"task": "headlines"}}}
     cell = make_cell(identity={**who, "method": "icl"}, provenance=tables)
     assert cell_name(cell) == "uncorrected headlines seed 3 some-model"
-    assert cell_name(cell, ["seed", "task", "method"]) == (
-        "uncorrec headline s3 (uncorrected, headlines, seed 3)"
-    )
+    short = cell_name(cell, ["seed", "task", "method"])
+    assert short == "uncorrec headline s3 (uncorrected, headlines, seed 3)"
     assert cell_name(make_cell(identity={**who, "method": "icl"})).startswith("uncorrected own ")

@@ -34,11 +34,7 @@ def key(scoring: ScoringSettings = REQUEST.scoring, **changes) -> str:
 class TestKey:
     def test_depends_on_all_that_decides_the_numbers(self):
         served = SERVED.model_dump(exclude_none=True)
-        server = [
-            {"revision": "3"},
-            {"api": "chat"},
-            {"votes": 3},
-        ]
+        server = [{"revision": "3"}, {"api": "chat"}, {"votes": 3}]
         words = [{"label_rule": "first"}, {"label_rule": "joint"}]
         precision = [{"dtype": "bfloat16"}, {"dtype": "float32"}]
         engines = [{"engine": "vllm"}, {"engine": "openai"}]
@@ -93,12 +89,8 @@ class TestKey:
 
 def test_options_go_to_the_engine():
     scorer = ScoringSettings(device="cpu", label_rule="joint").load("tiny_lm")
-    assert scorer.settings == {
-        "dtype": "float32",
-        "label_rule": "joint",
-        "joint": "sum",
-        "prompt": "completion",
-    }
+    read = {"label_rule": "joint", "joint": "sum"}
+    assert scorer.settings == read | {"dtype": "float32", "prompt": "completion"}
     # Nothing answers at the address that could say what it offers.
     away = SERVED.model_copy(update={"retries": 0})
     with pytest.raises(ScoringError):

@@ -26,6 +26,7 @@ from dcs_workflows.plan import Cell, cells_of, paths_by_name, sweep_key, variant
 from dcs_workflows.sources.given import GivenTable, given_tables
 from dcs_workflows.study.cell import compute_cell, optimization_rows
 from dcs_workflows.study.study import Setup
+from tests.dcs.biased import labelled
 from tests.dcs.refusals import refuses
 from tests.faults.sweeps import sweep
 from tests.tracking.cells import runs_of
@@ -148,10 +149,8 @@ def test_what_a_pattern_does_not_name_is_read_from_the_table_or_is_the_folder(tm
             path = tmp_path / "vectors" / name / f"run{number}x.parquet"
             write(path, seed=number, **({"model": "toy"} if name == "rte" else {}))
     found = given_tables(swept(str(tmp_path / "vectors" / "{task}" / "run{seed}?.*")))
-    assert [who(each) for each in found] == [
-        *(("toy", "rte", None, seed) for seed in (3, 4)),
-        *(("vectors", "trec", None, seed) for seed in (3, 4)),
-    ]
+    wanted = [("toy", "rte"), ("vectors", "trec")]
+    assert [who(each) for each in found] == [(*w, None, seed) for w in wanted for seed in (3, 4)]
     # The rows that a table holds out are drawn with its own seed.
     assert found[0].digests != found[1].digests
 
@@ -163,11 +162,8 @@ def test_tables_that_share_a_seed_but_not_all_are_refused(tmp_path):
     refuses(ConfigError, given_tables, sweep, names=["trec_m_shot1_seed0", "{task}"])
     # Each is a task by its folder.
     sweep = swept(str(tmp_path / "{task}" / "trec_{model}_shot{shots}_seed{seed}.parquet"))
-    assert {who(given) for given in given_tables(sweep)} == {
-        ("m", "a", 1, 0),
-        ("m", "a", 1, 1),
-        ("m", "b", 1, 0),
-    }
+    found = {who(given) for given in given_tables(sweep)}
+    assert found == {("m", "a", 1, 0), ("m", "a", 1, 1), ("m", "b", 1, 0)}
 
 
 def test_the_parts_of_a_table_are_not_two(tmp_path):
@@ -209,11 +205,8 @@ def test_a_sweep_of_named_tables_has_means_over_seeds(cluster, new_output):
 
 
 def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
-    assert [*paths_by_name([Path("a/x.parquet"), Path("b/y.npz"), Path()])] == [
-        "x",
-        "y",
-        Path.cwd().name,
-    ]
+    found = paths_by_name([Path("a/x.parquet"), Path("b/y.npz"), Path()])
+    assert [*found] == ["x", "y", Path.cwd().name]
     paths = [Path("a/x.parquet"), Path("/b/../x.parquet"), Path("a/y/x.parquet")]
     # Tables of the same file name are named after their paths.
     found = paths_by_name(paths)
@@ -232,9 +225,8 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
 
 def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path, monkeypatch):
     output, config = tmp_path / "out", swept(str(tmp_path / "{task}_shot{shots}.parquet"))
-    a, b, c = (
-        tmp_path / name for name in ("a_shot1.parquet", "b_shot5.parquet", "c_shot5.parquet")
-    )
+    names = ("a_shot1", "b_shot5", "c_shot5")
+    a, b, c = (tmp_path / f"{name}.parquet" for name in names)
 
     def run(*only: str) -> tuple[set[str], set[str]]:
         records, _ = sweep(output, config, here=True, only=only)
@@ -268,13 +260,8 @@ def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path, monkeypat
     assert {*Archive(output).keys(sweep_key(config))} < kept
 
 
-def _without(table: ProbabilityTable, labelled: int) -> ProbabilityTable:
-    labels = np.where(np.arange(table.n_rows) < labelled, table.labels, -1)
-    return dataclasses.replace(table, labels=labels)
-
-
 def test_only_labelled_rows_are_held_out_and_chosen(tmp_path):
-    _without(biased_table(120), 40).write(tmp_path / "some.parquet")
+    labelled(biased_table(120), np.arange(120) < 40).write(tmp_path / "some.parquet")
     batch = {"methods": ["batch"], "optimization_sizes": [10]}
     given, (cell,) = planned(tmp_path / "some.parquet", **batch)
     parts = given.read()
@@ -286,7 +273,7 @@ def test_only_labelled_rows_are_held_out_and_chosen(tmp_path):
 
 
 def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
-    table = _without(biased_table(120), 0)
+    table = labelled(biased_table(120), False)
     table.write(tmp_path / "none.parquet")
     given, cells = planned(tmp_path / "none.parquet", methods=["icl", "dcs"])
     records = [compute_cell(cell, given.read(), setup=Setup(sweep="given")) for cell in cells]
