@@ -35,26 +35,21 @@ def prepare(name: str, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _biased() -> tuple[np.ndarray, np.ndarray]:
-    return biased_table(400, len(CLASSES))
-
-
-def _parquet(path: Path) -> None:
-    probs, labels = _biased()
-    ProbabilityTable.from_arrays(probs, labels, classes=CLASSES).write(path)
+def _table() -> ProbabilityTable:
+    return ProbabilityTable.from_arrays(*biased_table(400, len(CLASSES)), classes=CLASSES)
 
 
 def _csv(path: Path) -> None:
-    probs, labels = _biased()
-    frame = pd.DataFrame(probs, columns=[f"p:{name}" for name in CLASSES])
-    frame.insert(0, "label", [CLASSES[label] for label in labels])
+    table = _table()
+    frame = pd.DataFrame(table.probs, columns=[f"p:{name}" for name in CLASSES])
+    frame.insert(0, "label", [CLASSES[label] for label in table.labels])
     frame.insert(0, "id", [f"row{i}" for i in frame.index])
     frame.to_csv(path, index=False)
 
 
 def _scheme(path: Path) -> None:
-    probs, labels = _biased()
-    fitted = get_method("surrogate").fit(probs, labels, classes=CLASSES)
+    table = _table()
+    fitted = get_method("surrogate").fit(table.probs, table.labels, classes=CLASSES)
     CorrectionScheme(CLASSES, (Weight(0.5), *fitted.corrections[1:])).save(path)
 
 
@@ -63,9 +58,8 @@ def _trec(path: Path) -> None:
     names = ("NUM", "LOC", "HUM", "DESC", "ENTY", "ABBR")
     path.mkdir()
     for file, split, rows in (("train", "optimization", 240), ("test", "test", 120)):
-        lines = [
-            f"{names[e.label]}:some {e.text}" for e in get_task("helpdesk").examples(split)[:rows]
-        ]
+        examples = get_task("helpdesk").examples(split)[:rows]
+        lines = [f"{names[each.label]}:some {each.text}" for each in examples]
         (path / f"{file}.txt").write_text("\n".join(lines), encoding="latin-1")
 
 
@@ -77,8 +71,7 @@ def record_quickstart(path: Path) -> None:
 
 def _tuned(path: Path) -> None:
     """Record a scheme for reviews, as `dcs tune` does, by a method that takes no time."""
-    probs, labels = _biased()
-    table = ProbabilityTable.from_arrays(probs, labels, classes=CLASSES)
+    table = _table()
     cell = toy_cell(table, model="reviews", task="reviews", shots=None, method="logistic")
     record = compute_cell(cell, {"optimization": table, "test": table}, setup=Setup(sweep="tune"))
     recorded(path.parent, record, experiment="tune")
@@ -119,8 +112,8 @@ def _verdicts(path: Path) -> None:
 
 _FILES: Final[dict[str, Callable[[Path], None]]] = {
     "my.csv": _csv,
-    "my.parquet": _parquet,
-    "table.parquet": _parquet,
+    "my.parquet": lambda path: _table().write(path),
+    "table.parquet": lambda path: _table().write(path),
     "rows.csv": _csv,
     "labelled.csv": _texts,
     "new.csv": _texts,
@@ -133,7 +126,7 @@ _FILES: Final[dict[str, Callable[[Path], None]]] = {
 }
 
 _NAMES: Final[dict[str, Callable[[], Any]]] = {
-    "probs": lambda: _biased()[0],
+    "probs": lambda: _table().probs,
     "prefix": lambda: "Grade each review as bad, okay or good.\n\n",
     "queries": lambda: ["Review: It broke at once.\nRating:", "Review: I like it.\nRating:"],
     "label_words": lambda: ["bad", "okay", "good"],

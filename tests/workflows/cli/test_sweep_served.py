@@ -7,7 +7,6 @@ import json
 import pytest
 
 from dcs.data.table import ProbabilityTable
-from tests.dcs.scoring.server import ModelServer
 from tests.workflows.conftest import KEY_VARIABLE, SECRET, done
 
 SWEEP = f"""
@@ -28,23 +27,21 @@ scoring:
 
 
 @pytest.mark.slow
-def test_a_served_model(cluster, output, tmp_path):
-    server = ModelServer()
-    server.key = SECRET
+def test_a_served_model(cluster, model_server, output, tmp_path):
+    model_server.key = SECRET
     (tmp_path / "sweep.yaml").write_text(SWEEP)
-    command = ("sweep", tmp_path / "sweep.yaml", "-o", output)
-    with server.serving() as url:
-        served = (*command, "--set", f"scoring.base_url={url}")
-        plan = done(*served, "--dry-run")
-        assert server.requests == []
-        outcome, again = done(*served), done(*served)
+    address = f"scoring.base_url={model_server.url}"
+    served = ("sweep", tmp_path / "sweep.yaml", "-o", output, "--set", address)
+    plan = done(*served, "--dry-run")
+    assert model_server.requests == []
+    outcome, again = done(*served), done(*served)
 
     assert "at most 40 requests" in plan.out and "at most 40 requests" in outcome.out
     assert "requests" not in again.out
-    scored = [body for path, _, body, _ in server.requests if path == "/v1/completions"]
+    scored = [body for path, _, body, _ in model_server.requests if path == "/v1/completions"]
     assert len(scored) == 40
     assert {body["model"] for body in scored} == {"served-model"}
-    assert server.most_active <= 4
+    assert model_server.most_active <= 4
     assert "was missing from" in outcome.out
 
     (folder,) = (output / "probabilities").iterdir()
