@@ -22,11 +22,8 @@ def _cells(**accuracies: list[float]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for name, values in accuracies.items():
         for seed, value in enumerate(values):
-            rows += [
-                {"table": "t", "texts": "x", "method": name, "seed": seed, "accuracy": value}
-                | {"ratio": 3 / 7, "p": 0.5}
-            ]
-    return pd.DataFrame(rows)
+            rows.append({"method": name, "seed": seed, "accuracy": value})
+    return pd.DataFrame(rows).assign(table="t", texts="x", ratio=3 / 7, p=0.5)
 
 
 def test_differences_are_tested_over_the_splits_of_a_table() -> None:

@@ -122,11 +122,8 @@ def postgres(tmp_path_factory) -> Iterator[Postgres]:
         os.chown(folder, user.pw_uid, user.pw_gid)
         run_as |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     data = folder / "data"
-    subprocess.run(
-        [programs / "initdb", "-D", data, "-U", "dcs", "-A", "trust", "--no-sync"],
-        check=True,
-        **run_as,
-    )
+    make = [programs / "initdb", "-D", data, "-U", "dcs", "-A", "trust", "--no-sync"]
+    subprocess.run(make, check=True, **run_as)
     server = Postgres(
         f"postgresql://dcs@127.0.0.1:{port}/postgres",
         [programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log"],

@@ -34,10 +34,8 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, undisturbed, scored, monk
     poison(monkeypatch, deadly=True)
     records, report = sweep(scored, config)
     assert report.pending == 0
-    assert {record.identity["method"]: record.finished for record in records} == {
-        "icl": True,
-        "dnip": False,
-    }
+    ended = {record.identity["method"]: record.finished for record in records}
+    assert ended == {"icl": True, "dnip": False}
     assert "Traceback" in next(record.error for record in records if not record.finished)
     again, _ = sweep(scored, config)
     assert results(again) == results(records)

@@ -69,15 +69,8 @@ def make_cell(number: int = 0, *, trials: int = 2, **changes: Any) -> CellRecord
 
 
 def failed_cell(number: int, error: str = "Traceback ...\nValueError: bad") -> CellRecord:
-    return make_cell(
-        number,
-        trials=0,
-        status="FAILED",
-        error=error,
-        metrics={},
-        scheme=None,
-        class_accuracies={},
-    )
+    nothing = {"metrics": {}, "scheme": None, "class_accuracies": {}}
+    return make_cell(number, trials=0, status="FAILED", error=error, **nothing)
 
 
 def paper_cells(

@@ -14,9 +14,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.data.values import to_shares
 from dcs_workflows.cli import main
 from dcs_workflows.cluster.connect import CELLS
 
@@ -104,12 +104,8 @@ def biased_table(
     labels = np.arange(n_rows) % n_classes
     logits = rng.normal(size=(n_rows, n_classes)) + 1.5 * np.eye(n_classes)[labels]
     logits[:, 0] += 2.0
-    return ProbabilityTable.from_arrays(
-        to_shares(np.exp(logits), "scores"),
-        labels,
-        classes=classes,
-        provenance=Provenance(model="toy", task="moods", shots=1),
-    )
+    probs, origin = softmax(logits, axis=1), Provenance(model="toy", task="moods", shots=1)
+    return ProbabilityTable.from_arrays(probs, labels, classes=classes, provenance=origin)
 
 
 def swept(*tables: object, **settings: Any) -> Any:

@@ -120,10 +120,8 @@ def _note_width(cells, tables, setup) -> list[CellRecord]:
 def test_the_last_cells_share_all_cpus(finished, output, monkeypatch):
     """Those that others hold when they are handed out come free while they run."""
     monkeypatch.setattr("dcs_workflows.cluster.driver.run_cells", _note_width)
-    monkeypatch.setattr(
-        "dcs_workflows.cluster.driver.look",
-        lambda: replace(place([]), cells={}, cell_cpus=8),
-    )
+    eight = replace(place([]), cells={}, cell_cpus=8)
+    monkeypatch.setattr("dcs_workflows.cluster.driver.look", lambda: eight)
     # Scoring takes longer than all else.
     shutil.copytree(finished[0] / "probabilities", output / "probabilities")
     records, _ = _sweep(CONFIG, output)

@@ -164,10 +164,7 @@ def spoilt(**changes: Any) -> pd.DataFrame:
             pd.DataFrame({"prob": np.dstack([HALF, 1 - HALF]).ravel(), "label": [0, 1] * 120}),
             "id=",
         ),
-        (
-            columns(classes=["NA", *"abcd"]).assign(label=[[None, *"abcd"][k] for k in LABELS]),
-            "NA",
-        ),
+        (columns(classes=["NA", *"abcd"]).assign(label=np.array([None, *"abcd"])[LABELS]), "NA"),
         (columns().assign(label=TOP), "label=label"),
         (columns().assign(label=PROBS.argmax(axis=1)), "label=label"),
         (pd.concat([columns(form="a_{}"), columns(PROBS[::-1], "b_{}")], axis=1), "columns="),

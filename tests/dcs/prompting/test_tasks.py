@@ -33,13 +33,13 @@ FILE = TaskFile(
     template="Coin: {text}\nSide:",
     files={"train": "coins.jsonl", "fields": {"text": "text"}, "label": "side"},
 )
-COINS = Task(
-    name="coins",
-    file=FILE,
-    examples=lambda split: tuple(
-        Example(id=f"{split}-{i}", text=f"coin {i} of {split}", label=0) for i in range(4)
-    ),
-)
+
+
+def _heads(split: str) -> tuple[Example, ...]:
+    return tuple(Example(f"{split}-{i}", f"coin {i} of {split}", 0) for i in range(4))
+
+
+COINS = Task(name="coins", file=FILE, examples=_heads)
 SHOWN = Demonstrations(
     examples=(Example("a", "a bright coin", 1), Example("b", "a dull coin", 0)), shots=2, seed=0
 )

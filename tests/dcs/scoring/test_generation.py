@@ -23,13 +23,13 @@ from tests.dcs.prompting.test_tasks import COINS
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
 
-TASK = dataclasses.replace(
-    COINS,
-    examples=lambda split: tuple(
-        Example(id=f"{split}-{i}", text=f"{i} of {split}", label=i % 2)
-        for i in range(12 if split == "optimization" else 7)
-    ),
-)
+
+def _both(split: str) -> tuple[Example, ...]:
+    count = 12 if split == "optimization" else 7
+    return tuple(Example(f"{split}-{i}", f"{i} of {split}", i % 2) for i in range(count))
+
+
+TASK = dataclasses.replace(COINS, examples=_both)
 
 
 @pytest.mark.parametrize("shots", [0, 1, 5, "N"])

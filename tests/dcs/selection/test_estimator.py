@@ -35,11 +35,10 @@ def _quick(**parameters: Any) -> DCSClassifier:
 
 
 def _checks(estimator: DCSClassifier) -> list[Any]:
+    checks = estimator_checks_generator(estimator, legacy=True, mark=None)
     return [
         pytest.param(item, check, id=f"{check.func.__name__}-{i}")
-        for i, (item, check) in enumerate(
-            estimator_checks_generator(estimator, legacy=True, mark=None)
-        )
+        for i, (item, check) in enumerate(checks)
     ]
 
 

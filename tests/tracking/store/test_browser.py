@@ -6,6 +6,7 @@ Run with ``pytest -m browser``; needs Playwright and Chromium.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,12 +54,8 @@ def server(runs: Path) -> Iterator[str]:
 def test_the_report_draws_and_sorts(
     page: Page, runs: Path, cells: list[StoredCell], server: str, tmp_path: Path
 ) -> None:
-    text = render_report(
-        cells,
-        title=EXPERIMENT,
-        archive=Archive(runs),
-        link=lambda cell: run_link(server, cell),
-    )
+    link = partial(run_link, server)
+    text = render_report(cells, title=EXPERIMENT, archive=Archive(runs), link=link)
     (report := tmp_path / "report.html").write_text(text, encoding="utf-8")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
