@@ -228,6 +228,7 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
         ("t.csv", "label,a,b\na,,.9\nb,.8,.2\n", "row 0, a is empty"),
         ("t.csv", "label,a,a\n0,1,0\n", "not unique"),
         ("t.csv", 'label,a,b\n0,"1,0\n', "columns="),
+        ("t.csv", "0,0.5,0.5\n", "column names"),
         ("t.csv", "label,1,2\n1,.9,.1\n2,.2,.8\n1,.6,.4\n", [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]),
         ("t.csv", "n,prob_a,prob_b\n7,.9,.1\n2,.2,.8\n", [[0.9, 0.1], [0.2, 0.8]]),
         ("t", "", "cannot be read"),
