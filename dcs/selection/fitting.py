@@ -145,12 +145,9 @@ def mean_calibration(parts: Sequence[tuple[Calibration | None, float]]) -> Calib
     products = any(each is not None and each.products for each in distinct)
     matrix, offset = np.zeros((n, n * (n + 3) // 2 if products else n)), np.zeros(n)
     for each, share in parts:
-        if each is None:
-            matrix[:, :n] += share * np.eye(n)
-            continue
-        own = np.array(each.matrix)
-        matrix[:, : own.shape[1]] += share * own
-        offset += share * np.array(each.offset)
+        weights, added = (np.eye(n), np.zeros(n)) if each is None else each.step[:2]
+        matrix[:, : len(weights)] += share * weights.T
+        offset += share * added
     return from_arrays(MIXTURE, matrix.round(_DIGITS), offset.round(_DIGITS), products=products)
 
 
