@@ -95,12 +95,7 @@ class Threads:
     width: int
 
     def __call__(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        /,
-        *,
-        ahead: int | None = None,
+        self, function: Callable[[T], R], items: Iterable[T], /, *, ahead: int | None = None
     ) -> Iterator[R]:
         """Yield ``function(item)`` for every item, in order."""
         source, running = iter(items), deque[Future[R]]()
@@ -226,6 +221,11 @@ class Fit:
         return total
 
 
+#: Name, ridge and anchor of a calibration, and what was fitted of it without each fold.
+_Item: TypeAlias = tuple[str, float, float]
+_Folded: TypeAlias = tuple[Calibration | None, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldedRows:
     """Rows with their folds, which fit settings here or in other processes.
@@ -252,11 +252,9 @@ class FoldedRows:
     place: Labels
     n_folds: int
     seed: int
-    made: Mapping[tuple[str, float, float], tuple[Calibration | None, ...]] = field(
-        default_factory=dict
-    )
+    made: Mapping[_Item, _Folded] = field(default_factory=dict)
 
-    def calibrations(self, item: tuple[str, float, float]) -> tuple[Calibration | None, ...]:
+    def calibrations(self, item: _Item) -> _Folded:
         """Fit a calibration without each fold.
 
         The differences in offset of those of all folds, which go against the labels of the fold,
@@ -270,7 +268,7 @@ class FoldedRows:
         found = tuple(kind.fit(self.probs, own, ridge=ridge, anchor=anchor) for own in known)
         return self.level(found) if kind.needs_labels else found
 
-    def level(self, found: Sequence[Calibration | None]) -> tuple[Calibration | None, ...]:
+    def level(self, found: Sequence[Calibration | None]) -> _Folded:
         """Shift the calibrations of all folds to the same mean logits over all rows."""
         own = [each for each in found if each is not None]
         if self.n_folds == 1 or len(own) < len(found):
@@ -316,9 +314,7 @@ class FoldedRows:
         calibration = mean_calibration([(each, share) for each in calibrations])
         return CorrectionScheme(fit.schemes[0].classes, corrections, origin, calibration)
 
-    def _calibrated(
-        self, calibrations: Sequence[Calibration | None]
-    ) -> tuple[Array, Labels, Labels]:
+    def _calibrated(self, calibrations: _Folded) -> tuple[Array, Labels, Labels]:
         """Return the labelled rows, calibrated without the labels of their fold, and the folds.
 
         With development rows, the fitted rows have the calibration that was fitted on them.
@@ -455,10 +451,8 @@ class Fitting:
         losses = [_losses(each, self.truth) for each in scaled]
         predictions = [each.argmax(axis=1) for each in scaled]
         # The rows outside a fold decide; development rows have been in no fit.
-        weights = [
-            self._weights(losses, predictions, (self._fold != fold) | (self.n_folds == 1))
-            for fold in range(self.n_folds)
-        ]
+        deciding = ((self._fold != fold) | (self.n_folds == 1) for fold in range(self.n_folds))
+        weights = [self._weights(losses, predictions, rows) for rows in deciding]
         # The share of batch calibration, which needs no labels, fades as labels increase.
         prior = _BATCH_ROWS * self.n_classes
         prior /= prior + self.labels.size
