@@ -145,21 +145,16 @@ def _calibrating(
     return Method(name, title, fitter, **options)
 
 
+#: What the settings of all papers share: no calibration, weights ``i / D_W``, the labels alone.
+_PAPERS: Final[dict[str, Any]] = {"calibration": "none", "spacing": "linear", "prior_rows": 0.0}
+
+
 def _paper(name: str, title: str, corrections: CorrectionFamily) -> Method:
     """Return a method as defined in its paper: its own corrections without calibration."""
-    fixed: dict[str, Any] = {
-        "calibration": "none",
-        "ridge": 10.0,
-        "anchor": 1.0,
-        "corrections": corrections,
-        "spacing": "linear",
-        "prior_rows": 0.0,
-    }
-    settings = SelectionSettings(
-        candidates=(Hyperparameters(**fixed, weight_scale=30),),
-        betas=(0.0, 0.1, 0.2, 0.3, 0.5, 1.0),
-        method=name,
-    )
+    fixed = _PAPERS | {"ridge": 10.0, "anchor": 1.0, "corrections": corrections}
+    candidate = Hyperparameters(**fixed, weight_scale=30)
+    betas = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
+    settings = SelectionSettings((candidate,), betas, method=name)
     return Method(name, title, settings=lambda n_labelled: settings, fixed=fixed, peer=False)
 
 
@@ -197,24 +192,13 @@ def _published(
     def settings(n_labelled: int) -> SelectionSettings:
         n_fitted = n_labelled - max(1, round(_DEVELOPMENT * n_labelled))
         moves = (150, 300) if long else (3, 6)
-        shared: dict[str, Any] = {
-            "calibration": "none",
-            "corrections": "both",
-            "spacing": "linear",
-            "prior_rows": 0.0,
-            "schedule": Schedule.published(n_fitted, *moves),
-        }
-        return SelectionSettings(
-            candidates=tuple(
-                Hyperparameters(**shared, **each, stream=number)
-                for number, each in enumerate(PUBLISHED_GRID)
-            ),
-            betas=(),
-            development=_DEVELOPMENT,
-            stratified=False,
-            preference=Preference(prefer, cautious=False),
-            method=name,
-        )
+        schedule = Schedule.published(n_fitted, *moves)
+        shared = _PAPERS | {"corrections": "both", "schedule": schedule}
+        grid = enumerate(PUBLISHED_GRID)
+        candidates = tuple(Hyperparameters(**shared, **each, stream=k) for k, each in grid)
+        split: Any = {"development": _DEVELOPMENT, "stratified": False}
+        preference = Preference(prefer, cautious=False)
+        return SelectionSettings(candidates, betas=(), **split, preference=preference, method=name)
 
     return Method(name, title, settings=settings, **options)
 
@@ -241,6 +225,14 @@ def _regression(probs: Array, labels: Labels, *, balanced: bool = False) -> Cali
 _PEER_DROPS: Final = replace(DROPS, steps=100, most_rows=None)
 _PEER_SURROGATE: Final = replace(SURROGATE, steps=30, most_rows=None)
 
+_fit_surrogate: Final = partial(_PEER_SURROGATE.fit, ridge=10.0, anchor=0.0)
+_fit_balanced: Final = partial(_regression, balanced=True)
+
+
+def _compared(n_labelled: int) -> SelectionSettings | None:
+    """Return what the default method compares: nothing if too few rows are labelled."""
+    return SelectionSettings() if n_labelled >= FEWEST_LABELS else None
+
 
 _BATCH: Final = _calibrating(
     "batch", "Batch calibration", lambda p, y: batch_calibration(p), needs="rows"
@@ -251,32 +243,13 @@ METHODS: Final = (
     _calibrating("icl", "uncorrected", lambda p, y: None, needs="nothing", peer=False),
     _paper("dnip", "DNIP", "weights"),
     _paper("furud", "FuRud", "memberships"),
-    Method(
-        "dcs",
-        "DCS",
-        fitter=_BATCH.fitter,
-        settings=lambda n_labelled: SelectionSettings() if n_labelled >= FEWEST_LABELS else None,
-        needs="rows",
-        fixed={},
-        peer=False,
-        version=2,
-    ),
+    Method("dcs", "DCS", _BATCH.fitter, _compared, needs="rows", fixed={}, peer=False, version=2),
     _BATCH,
     _calibrating("prior", "Prior reweighting", prior_reweighting, needs="rows"),
     _calibrating("logistic", "Logistic regression", _regression, version=2),
-    _calibrating(
-        "logistic-balanced",
-        "Balanced logistic regression",
-        partial(_regression, balanced=True),
-        version=2,
-    ),
+    _calibrating("logistic-balanced", "Balanced logistic regression", _fit_balanced, version=2),
     _calibrating("drops", "DROPS", partial(_PEER_DROPS.fit, ridge=1.0, anchor=0.0), version=2),
-    _calibrating(
-        "surrogate",
-        "Smooth surrogate",
-        partial(_PEER_SURROGATE.fit, ridge=10.0, anchor=0.0),
-        version=2,
-    ),
+    _calibrating("surrogate", "Smooth surrogate", _fit_surrogate, version=2),
     _published("published", "Published DCS"),
     _published("published-balanced", "Published DCS, balanced", "balance", shares="published"),
     _published("published-long", "Published DCS, long", long=True),
