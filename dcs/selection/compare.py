@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -267,13 +267,9 @@ def front_of(
     if reference is not None:
         before = np.asarray(reference)[fitting.rows.place >= 0]
     best = _best(fitting, fits, settings)
-    builder = _Front(
-        fitting=fitting,
-        plain=plain,
-        before=before,
-        middle=min(best, key=lambda each: abs(each[1] - _REFERENCE_BETA))[0],
-        origin={"method": settings.method, "seed": fitting.rows.seed},
-    )
+    middle, _ = min(best, key=lambda each: abs(each[1] - _REFERENCE_BETA))
+    origin = {"method": settings.method, "seed": fitting.rows.seed}
+    builder = _Front(fitting, plain, before, middle, origin)
     return FittedScheme(builder.points(best), settings.preference, fitting.pool)
 
 
@@ -332,7 +328,11 @@ def _best_few(fits: Sequence[Fit], beta: float, n_rows: int) -> list[tuple[Fit, 
     return [(fit, weight / total) for fit, weight in kept]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+#: An end of a part of the front: a point, and the fit that it was made of.
+_End: TypeAlias = tuple[FrontPoint, Fit]
+
+
+@dataclass(frozen=True, slots=True)
 class _Front:
     """Builds the points of a front."""
 
@@ -348,15 +348,10 @@ class _Front:
         plain = self.point(self.plain)
         linear = [each for each in ends if each[1].is_linear]
         front = {id(point) for point in pareto_front([point for point, _ in linear])}
-        line = sorted(
-            (each for each in linear if id(each[0]) in front),
-            key=lambda each: each[0].change.changed,
-        )
-        found = [
-            point
-            for first, second in pairwise([(plain, self.plain), *line])
-            for point in self._between(first, second)
-        ]
+        line = [each for each in linear if id(each[0]) in front]
+        line.sort(key=lambda each: each[0].change.changed)
+        gaps = pairwise([(plain, self.plain), *line])
+        found = [point for first, second in gaps for point in self._between(first, second)]
         points = [point for point, _ in ends]
         kept = {id(point) for point in pareto_front([*points, plain, *found])}
         way = [self._on_the_way(share) for share in _WAY] if self.middle.is_linear else []
@@ -373,24 +368,18 @@ class _Front:
             again = scheme.predict(fitting.rows.probs[fitting.rows.labels >= 0])
             own = ClassificationMetrics.from_predictions(fitting.labels, again, fitting.n_classes)
             judged = again if own.accuracy < estimate.accuracy else judged
-            estimate = replace(
-                estimate,
-                accuracy=min(estimate.accuracy, own.accuracy),
-                cobias=max(estimate.cobias, own.cobias),
-            )
+            accuracy = min(estimate.accuracy, own.accuracy)
+            cobias = max(estimate.cobias, own.cobias)
+            estimate = replace(estimate, accuracy=accuracy, cobias=cobias)
         parts = () if fit is self.plain else fit.shares.items()
         settings = tuple(
             {"share": share, **(each.to_params() if each else {})} for each, share in parts
         )
-        provenance = self.origin | {
-            "estimate": {
-                "accuracy": estimate.accuracy,
-                "cobias": estimate.cobias,
-                "rows": estimate.n_rows,
-                "folds": fitting.n_folds,
-            },
-            **({"settings": list(settings)} if settings else {}),
-        }
+        shown = {"accuracy": estimate.accuracy, "cobias": estimate.cobias}
+        shown |= {"rows": estimate.n_rows, "folds": fitting.n_folds}
+        provenance = self.origin | {"estimate": shown}
+        if settings:
+            provenance["settings"] = list(settings)
         confusion = confusion_matrix(fitting.truth, judged, fitting.n_classes)
         return FrontPoint(
             settings=settings,
@@ -408,12 +397,7 @@ class _Front:
         fit = self.fitting.averaged([(self.plain, 1.0 - share), (self.middle, share)])
         return self.point(fit, share)
 
-    def _between(
-        self,
-        first: tuple[FrontPoint, Fit],
-        second: tuple[FrontPoint, Fit],
-        step: float = 1.0,
-    ) -> Iterator[FrontPoint]:
+    def _between(self, first: _End, second: _End, step: float = 1.0) -> Iterator[FrontPoint]:
         """Yield points interpolated between two, by bisection until the steps are small."""
         (low_point, low_fit), (high_point, high_fit) = first, second
         rows = high_point.estimate.n_rows
