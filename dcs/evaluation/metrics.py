@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -166,7 +166,7 @@ class ClassificationMetrics:
         return float(np.nanmin(self.class_accuracies))
 
     @classmethod
-    def from_confusion(cls, confusion: NDArray[Any]) -> ClassificationMetrics:
+    def from_confusion(cls, confusion: NDArray[Any]) -> Self:
         """Compute all metrics from a confusion matrix.
 
         Parameters
@@ -204,9 +204,7 @@ class ClassificationMetrics:
         )
 
     @classmethod
-    def from_predictions(
-        cls, labels: ArrayLike, predictions: ArrayLike, n_classes: int
-    ) -> ClassificationMetrics:
+    def from_predictions(cls, labels: ArrayLike, predictions: ArrayLike, n_classes: int) -> Self:
         """Compute all metrics of `predictions` given the true `labels`.
 
         Parameters

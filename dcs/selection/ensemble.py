@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,7 +58,7 @@ class TableEnsemble:
     names: tuple[str, ...]
 
     @classmethod
-    def matched(cls, tables: Mapping[str, ProbabilityTable]) -> TableEnsemble:
+    def matched(cls, tables: Mapping[str, ProbabilityTable]) -> Self:
         """Match tables by id, in the order of rows and classes of the first.
 
         Rows that are not in all tables are dropped: a demonstration of one prompt can be a row of
@@ -118,9 +118,7 @@ class TableEnsemble:
         return cls(tuple(replace(each, labels=base.labels) for each in matched), tuple(tables))
 
     @classmethod
-    def of(
-        cls, scheme: CorrectionScheme, tables: Sequence[tuple[str, ProbabilityTable]]
-    ) -> TableEnsemble:
+    def of(cls, scheme: CorrectionScheme, tables: Sequence[tuple[str, ProbabilityTable]]) -> Self:
         """Return the input tables of a scheme, in the order of its inputs.
 
         Parameters
