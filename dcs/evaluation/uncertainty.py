@@ -78,13 +78,10 @@ class Interval:
     def widened(self, effect: float) -> Interval:
         """Return the interval of a metric whose variance is `effect` times as large."""
         factor = math.sqrt(effect)
-        return Interval(
-            self.estimate,
-            # A missing value stays one.
-            max(self.estimate - factor * (self.estimate - self.low), 0.0),
-            min(self.estimate + factor * (self.high - self.estimate), 1.0),
-            factor * self.standard_error,
-        )
+        # A missing value stays one.
+        low = max(self.estimate - factor * (self.estimate - self.low), 0.0)
+        high = min(self.estimate + factor * (self.high - self.estimate), 1.0)
+        return Interval(self.estimate, low, high, factor * self.standard_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +150,9 @@ def metric_intervals(
         "macro_f1": _bootstrap(estimate.macro_f1, _resample_f1(counts, resamples)),
         "weakest_class": around(estimate.weakest_class, ends, lowest),
     }
-    return MetricIntervals(
-        {name: each.widened(effect) for name, each in metrics.items()},
-        tuple(each.widened(effect) for each in by_class),
-        curve.centre,
-    )
+    widened = {name: each.widened(effect) for name, each in metrics.items()}
+    classes = tuple(each.widened(effect) for each in by_class)
+    return MetricIntervals(widened, classes, curve.centre)
 
 
 def compare_predictions(
@@ -349,9 +344,8 @@ class _CobiasCurve:
         rising, falling = np.maximum.accumulate(above), np.minimum.accumulate(below)
         # Normal quantiles of the probabilities of a COBias at least, and at most, as large as the
         # observed one: smoother than the probabilities themselves, between which they interpolate.
-        self.above, self.below = (
-            ndtri(np.clip(each, _LEAST_P, 1.0 - _LEAST_P)) for each in (rising, falling)
-        )
+        clipped = (np.clip(each, _LEAST_P, 1.0 - _LEAST_P) for each in (rising, falling))
+        self.above, self.below = map(ndtri, clipped)
 
     @property
     def centre(self) -> float:
@@ -475,9 +469,8 @@ def _bootstrap(estimate: float, drawn: Array) -> Interval:
     edge = 1.0 / (drawn.size + 1)
     shift = normal.inv_cdf(float(np.clip(below, edge, 1.0 - edge)))
     reach = normal.inv_cdf((1.0 + _LEVEL) / 2)
-    low, high = np.quantile(
-        drawn, [normal.cdf(2 * shift - reach), normal.cdf(2 * shift + reach)]
-    ).tolist()
+    tails = [normal.cdf(2 * shift - reach), normal.cdf(2 * shift + reach)]
+    low, high = np.quantile(drawn, tails).tolist()
     return around(estimate, (low, high), drawn)
 
 
