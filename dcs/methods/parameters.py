@@ -89,12 +89,7 @@ PARAMETERS: Final = (
     # Of the schedule: temperatures are on the scale of Z, the last is a share of the first.
     Parameter("initial_temperature", (0.002, 0.2), least=1e-9, logarithmic=True, schedule=True),
     Parameter(
-        "temperature_ratio",
-        (0.0001, 0.1),
-        least=1e-9,
-        most=1.0,
-        logarithmic=True,
-        schedule=True,
+        "temperature_ratio", (0.0001, 0.1), least=1e-9, most=1.0, logarithmic=True, schedule=True
     ),
     Parameter("cooling_rate", (0.2, 0.8), least=0.01, most=0.999, schedule=True),
     Parameter("lambda1", (0.5, 4.0), least=1e-9, logarithmic=True, schedule=True),
@@ -221,9 +216,8 @@ class Hyperparameters:
         if self.corrections == "none":
             names = ("calibration", "ridge", "anchor", "corrections")
             return {name: values[name] for name in names}
-        schedule["temperature_ratio"] = (
-            self.schedule.final_temperature / self.schedule.initial_temperature
-        )
+        first, last = self.schedule.initial_temperature, self.schedule.final_temperature
+        schedule["temperature_ratio"] = last / first
         return values | schedule
 
     def smoothing(self, n_rows: int, n_classes: int) -> float:

@@ -75,10 +75,8 @@ def _smoothed_labels(posterior: Array, labels: Labels, share: float, *, seed: in
     below = (posterior / posterior.sum(axis=1, keepdims=True)).cumsum(axis=1)
     # Spread evenly over the distribution of each row.
     first = np.random.default_rng(seed).random(n_rows)
-    targets = [
-        np.minimum((((i + first) / drawn)[:, None] > below).sum(axis=1), n - 1)
-        for i in range(drawn)
-    ]
+    places = ((i + first) / drawn for i in range(drawn))
+    targets = [np.minimum((each[:, None] > below).sum(axis=1), n - 1) for each in places]
     return np.stack([*targets, *[labels] * (copies - drawn)])
 
 
