@@ -84,12 +84,9 @@ class ChatTemplate:
                 f"model {self.model!r}: its chat template cannot render the prompt "
                 f"({named(error)}); use prompt=completion"
             ) from None
-        thought = _OPEN_THOUGHT.search(texts[0])
-        if thought is not None:
-            opening, name, closing = thought.groups()
-            start = f"\n{opening}/{name}{closing}\n\n"
-        else:
-            start = _FINAL_CHANNEL if texts[0].endswith("<|start|>assistant") else ""
+        start = _FINAL_CHANNEL if texts[0].endswith("<|start|>assistant") else ""
+        if thought := _OPEN_THOUGHT.search(texts[0]):
+            start = thought.expand(r"\n\1/\2\3\n\n")
         space = "" if start or not closed.startswith(f"{texts[0]} x") else " "
         return [text + start for text in texts], space
 

@@ -135,10 +135,8 @@ class TransformersScorer(TokenEngine):
                 continue
             # The tensors of the failed run are only freed outside of the except block.
             self._budget = cost * (len(rows) // 2)
-            _log.warning(
-                "model %s: out of memory on %s; continuing with at most %.0f tokens per batch",
-                *(self.model, self._device, self._budget),
-            )
+            fault = "model %s: out of memory on %s; continuing with at most %.0f tokens per batch"
+            _log.warning(fault, self.model, self._device, self._budget)
             self._torch.cuda.empty_cache()
         return np.stack([found[row] for row in range(len(prompts))])
 
