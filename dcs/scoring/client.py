@@ -70,12 +70,11 @@ class ServedEngine(Engine):
         # Some servers call the limit otherwise. Concurrent requests learn it at the same time.
         other = "max_completion_tokens"
         for name in (self._limit_name, other):
+            limited = body | {name: limit}
             try:
                 # Retries and waits included: a server that drips would take one for each of them.
                 async with asyncio.timeout(_ATTEMPTS_OF_A_PROMPT * self._asked.timeout):
-                    answer: Any = await client.post(
-                        path, cast_to=object, body={**body, name: limit}
-                    )
+                    answer: Any = await client.post(path, cast_to=object, body=limited)
                 self._limit_name = name
                 break
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:

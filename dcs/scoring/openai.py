@@ -173,11 +173,8 @@ class OpenAIScorer(ServedEngine):
         if self._top is None:
             exact = {"log-probabilities": "exact", "label_rule": "auto"}
             return settings | exact | self._rendering()
-        return settings | {
-            "label_rule": "first",
-            "log-probabilities": f"top {self._top}",
-            "missing": "spread",
-        }
+        top = {"label_rule": "first", "log-probabilities": f"top {self._top}", "missing": "spread"}
+        return settings | top
 
     def report(self) -> list[str]:
         """Return lines on labels missing from responses, and on answers that name none."""
@@ -368,15 +365,13 @@ class OpenAIScorer(ServedEngine):
         import openai
 
         asked, texts = self._asked, list[str]()
-        options: dict[str, Any] = {"temperature": asked.temperature}
+        options: dict[str, Any] = {"temperature": asked.temperature, "limit": asked.max_tokens}
         if not self._chat and asked.answer is None:
             options["stop"] = "\n"
         while missing := (self.votes or 1) - len(texts):
             number = min(self._samples, missing)
             try:
-                answer = await self._post(
-                    client, prompt, limit=asked.max_tokens, n=number, **options
-                )
+                answer = await self._post(client, prompt, n=number, **options)
             except openai.BadRequestError:
                 # Some servers return one sample at a time.
                 if number == 1:

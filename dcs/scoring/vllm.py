@@ -133,13 +133,8 @@ class VLLMScorer(TokenEngine):
 
     def _logs(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
         """Return the log-probabilities of at most 128 tokens after each prompt [M, K]."""
-        sampling = self._vllm.SamplingParams(
-            temperature=0,
-            max_tokens=1,
-            detokenize=False,
-            logprobs=len(wanted),
-            logprob_token_ids=wanted,
-        )
+        logs = {"logprobs": len(wanted), "logprob_token_ids": wanted}
+        sampling = self._vllm.SamplingParams(temperature=0, max_tokens=1, detokenize=False, **logs)
         # One object for all prompts: vLLM silently returns wrong values for a batch whose prompts
         # ask for different tokens.
         requests = [{"prompt_token_ids": ids} for ids in prompts]
