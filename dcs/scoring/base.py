@@ -282,9 +282,8 @@ class TokenEngine(Engine):
         prefix, queries, label_words = prompts
         texts, space = self._tokenizer.render(prefix, queries)
         words = [space + word.strip() for word in label_words]
-        token_ids, rule = read_label_words(
-            self._tokenizer, texts[0], words, self._asked.label_rule
-        )
+        rule = self._asked.label_rule
+        token_ids, rule = read_label_words(self._tokenizer, texts[0], words, rule)
         # The joint rule also runs all tokens of the word except the last.
         more = max(map(len, token_ids)) - 1 if rule == "joint" else 0
         # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.

@@ -193,8 +193,7 @@ class StoredScorer(Engine):
         progress(len(hashes) - len(distinct))
         missing = np.full(len(label_words), np.nan)
         found = np.stack([missing if key in reasons else group.rows[key] for key in hashes])
-        rows = enumerate(hashes)
-        return found, {row: reasons[key] for row, key in rows if key in reasons}
+        return found, {row: reasons[key] for row, key in enumerate(hashes) if key in reasons}
 
     def report(self) -> list[str]:
         """Return the report of the engine, e.g. on labels missing from server responses."""

@@ -138,9 +138,8 @@ def class_probabilities(
     # The normaliser of the softmax is one factor per row, which the normalisation over classes
     # cancels. Subtracting the largest logit suffices, and the winner cannot underflow.
     weights = np.exp(values - values.max(axis=1, keepdims=True))
-    means = np.stack(
-        [weights[:, [columns[t] for t in ids]].mean(axis=1) for ids in token_ids], axis=1
-    )
+    own = [weights[:, [columns[t] for t in ids]].mean(axis=1) for ids in token_ids]
+    means = np.stack(own, axis=1)
     return np.asarray(means / means.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
