@@ -153,9 +153,8 @@ def load_tokenizer(model: str | os.PathLike[str], prompt: PromptStyle = "auto") 
     reference = resolve_model(model)
     transformers = require("transformers")
     with _loading_errors(reference, transformers):
-        loaded = transformers.AutoTokenizer.from_pretrained(
-            reference.location, revision=reference.version
-        )
+        options = {"revision": reference.version}
+        loaded = transformers.AutoTokenizer.from_pretrained(reference.location, **options)
     return Tokenizer.of(loaded, reference.name, prompt)
 
 
@@ -223,9 +222,8 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
     def load(local_files_only: bool) -> tuple[Any, Any]:
         options = {"revision": reference.version, "local_files_only": local_files_only}
         tokenizer = transformers.AutoTokenizer.from_pretrained(reference.location, **options)
-        return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
-            reference.location, dtype=precision, **options
-        )
+        causal = transformers.AutoModelForCausalLM
+        return tokenizer, causal.from_pretrained(reference.location, dtype=precision, **options)
 
     with _loading_errors(reference, transformers):
         try:
@@ -253,9 +251,8 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether torch or an underlying library ran out of memory."""
     # torch raises a plain RuntimeError on a CPU, as do the underlying libraries on a GPU.
-    return isinstance(error, require("torch").OutOfMemoryError) or any(
-        sign in str(error) for sign in ("allocate memory", "ALLOC_FAILED")
-    )
+    told = any(sign in str(error) for sign in ("allocate memory", "ALLOC_FAILED"))
+    return told or isinstance(error, require("torch").OutOfMemoryError)
 
 
 @contextmanager
@@ -305,8 +302,6 @@ def first_tokens(
         check_choice("encoding", encoding, tiktoken.list_encoding_names())
         encode = tiktoken.get_encoding(encoding)
         tokenizer = Tokenizer(encode.encode_batch, lambda token: str(encode.decode([token])))
-    found = [
-        read_label_words(tokenizer, "Answer:", [space + word for word in label_words], "first")[0]
-        for space in (" ", "")
-    ]
+    spaced = ([space + word for word in label_words] for space in (" ", ""))
+    found = [read_label_words(tokenizer, "Answer:", words, "first")[0] for words in spaced]
     return [list(dict.fromkeys(ids[0] for ids in own)) for own in zip(*found, strict=True)]
