@@ -231,10 +231,8 @@ def suggest(name: object, allowed: Iterable[str]) -> str:
 def unknown(what: str, value: object, allowed: Iterable[str], more: str = "") -> ConfigError:
     """Return the error for a value that is not allowed, which lists the allowed values."""
     names = tuple(allowed)
-    known = ", ".join(names) or "none"
-    return ConfigError(
-        f"{what} {show(value)}{suggest(value, names)}: must be one of {known}{more}"
-    )
+    known, nearest = ", ".join(names) or "none", suggest(value, names)
+    return ConfigError(f"{what} {show(value)}{nearest}: must be one of {known}{more}")
 
 
 def check_choice(what: str, value: object, allowed: Collection[str]) -> None:

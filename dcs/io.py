@@ -11,6 +11,7 @@ import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -90,9 +91,7 @@ def inert(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and re.match(r"[=@\t\r]|[+-](?!\d)", cell) else cell
 
 
-def write_together(
-    files: Mapping[Path, bytes | str | Callable[[Path], object] | None],
-) -> None:
+def write_together(files: Mapping[Path, bytes | str | Callable[[Path], object] | None]) -> None:
     """Write several files that belong together: all of them or, if one cannot be written, none.
 
     Parameters
@@ -250,10 +249,8 @@ def parse_json_lines(text: str, *, source: str, error: type[DCSError]) -> list[A
     """Return the values of JSON lines; NaN and infinities are allowed, errors name the line."""
     # Only line feeds end a line: texts may contain other separators used by splitlines().
     numbered = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
-    return [
-        parse_json(line, source=f"{source}: line {n}", error=error, finite=False)
-        for n, line in numbered
-    ]
+    read = partial(parse_json, error=error, finite=False)
+    return [read(line, source=f"{source}: line {n}") for n, line in numbered]
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

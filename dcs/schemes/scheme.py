@@ -299,10 +299,10 @@ class CorrectionScheme:
             made = self.calibration.apply([even])[0]
             shown = _largest(np.abs(made - even))
             parts = ", ".join(f"{self.classes[k]} {percent(made[k])} %" for k in shown)
-            rest = ", and the others less changed" if len(shown) < even.size else ""
+            less = ", and the others less changed" if len(shown) < even.size else ""
             sentences.append(
                 f"First, {self.calibration.name} calibration of all classes: of equal "
-                f"probabilities, {percent(even[0])} % each, it makes {parts}{rest}."
+                f"probabilities, {percent(even[0])} % each, it makes {parts}{less}."
             )
         if is_uniform:
             return [*sentences, "No class has a correction of its own."]
@@ -310,9 +310,8 @@ class CorrectionScheme:
         shown = _largest([float(np.abs(each(grid) - grid).mean()) for each in self.corrections])
         sentences += [f"{self.classes[k]}: {self.corrections[k].effect}." for k in shown]
         left = len(self.classes) - len(shown)
-        return sentences + (
-            [f"The other {left} classes change less; see the file."] if left else []
-        )
+        rest = [f"The other {left} classes change less; see the file."] if left else []
+        return sentences + rest
 
     def share_fitted(self, table: ProbabilityTable) -> float:
         """Return the approximate share of the rows used to fit the scheme that are in a table.
