@@ -15,6 +15,9 @@ from numpy.typing import ArrayLike
 
 from dcs.evaluation.uncertainty import Array, design_effect
 
+#: The kinds of change, in the order of the features.
+_KINDS: Final = ("class probabilities", "predicted shares", "confidence")
+
 #: Number of draws of the test, whose smallest p-value is one over it.
 _DRAWS: Final = 4000
 
@@ -96,7 +99,7 @@ def compare_rows(
     shares = (n * before + m * now)[n_classes:-1] / (n + m)
     pooled[n_classes:-1] = shares * (1.0 - shares)
     errors = np.sqrt(pooled * (1.0 / n + 1.0 / m))
-    kinds = np.repeat([0, 1, 2], [n_classes, n_classes, 1])
+    kinds = np.repeat(_KINDS, [n_classes, n_classes, 1])
     used = errors > 1e-12
     used[n_classes:-1] &= (n + m) * np.minimum(shares, 1.0 - shares) >= _FEWEST
     observed = ((now - before)[used] / errors[used]) ** 2
@@ -108,12 +111,9 @@ def compare_rows(
     roots, axes = np.linalg.eigh(correlations)
     normal = np.random.default_rng(0).standard_normal((_DRAWS, len(roots)))
     drawn = ((normal * np.sqrt(np.maximum(roots, 0.0))) @ axes.T) ** 2
-    names = ("class probabilities", "predicted shares", "confidence")
     ps, alone = {}, []
-    for k, name in enumerate(names):
-        own = kinds[used] == k
-        if not own.any():
-            continue
+    for name in dict.fromkeys(kinds[used].tolist()):
+        own = kinds[used] == name
         sums, total = drawn[:, own].sum(axis=1), float(observed[own].sum())
         ps[name] = (1 + int((sums >= total).sum())) / (1 + _DRAWS)
         alone.append((_DRAWS + 1 - rankdata(sums)) / _DRAWS)
