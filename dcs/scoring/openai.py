@@ -52,6 +52,10 @@ _FAILURES = 4
 _Reader = Callable[["AsyncOpenAI", RenderedPrompt], Awaitable[tuple[NDArray[np.float64], str]]]
 
 
+# JSON is what is recorded: without the path, which may contain a key.
+_BaseUrl = Annotated[str, AfterValidator(plain_address), PlainSerializer(origin, when_used="json")]
+
+
 class OpenAIOptions(Strict):
     """Options of the engine ``openai``.
 
@@ -90,10 +94,7 @@ class OpenAIOptions(Strict):
         in the header of the requests.
     """
 
-    # JSON is what is recorded: without the path, which may contain a key.
-    base_url: Annotated[
-        str, AfterValidator(plain_address), PlainSerializer(origin, when_used="json")
-    ] = "https://api.openai.com/v1"
+    base_url: _BaseUrl = "https://api.openai.com/v1"
     api: Literal["completions", "chat"] = "completions"
     top_logprobs: int | None = Field(default=None, ge=1)
     votes: int | None = Field(default=None, ge=1, le=1000)
