@@ -21,26 +21,8 @@ from dcs.data.reader import refuse_shared_texts
 from dcs.data.splits import stratified_split
 from dcs.data.table import open_parquet
 from dcs.errors import HUB_ADVICE, ConfigError, escaped, quoted, show, unknown
-from dcs.io import (
-    existing_file,
-    parse_json,
-    parse_json_lines,
-    read_text,
-    read_yaml,
-    readable,
-    validated,
-)
-from dcs.prompting.tasks import (
-    SPLITS,
-    Example,
-    FileLocation,
-    HubLocation,
-    Prompt,
-    Split,
-    Task,
-    TaskFile,
-    TextLocation,
-)
+from dcs.io import parse_json, parse_json_lines, read_text, read_yaml, readable, validated
+from dcs.prompting.tasks import SPLITS, Example, FileLocation, HubLocation, Split, Task, TaskFile
 from dcs.seeds import derive_generator
 
 _FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
@@ -218,7 +200,7 @@ def _read(
         try:
             if not isinstance(values, Mapping):
                 raise ValueError(f"expected an object, got {show(values)}")
-            text, raw = _compose(file, place.fields, values), _raw_label(place, values)
+            text, raw = _compose(file, place.fields, values), _raw_label(values, place.label)
             own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
             label = _find_label(known, raw)
         except ValueError as error:
@@ -227,7 +209,8 @@ def _read(
         given[as_text(raw)] = label
         if raw is None:
             unnamed.append(values)
-    _check_labels(file, place, where, given)
+    if not (place.labels or file.labels):
+        _check_labels(file, where, given)
     texts = {place.id, _KEY, *place.fields.values()}
     for key in (key for key in (unnamed and unnamed[0]) if key not in texts):
         if {str(values.get(key)) for values in unnamed} <= known.keys():
@@ -243,11 +226,11 @@ def _read(
     return examples
 
 
-def _check_labels(file: TaskFile, place: TextLocation, where: str, given: dict[str, int]) -> None:
+def _check_labels(file: TaskFile, where: str, given: dict[str, int]) -> None:
     """Refuse labels of a file, as texts with their class indices, that can be read otherwise."""
     size, labels = len(file.classes), sorted({*given} - {""})
     positions = {str(k): k for k in range(-1, size)}
-    if place.labels or file.labels or positions.keys() & {*file.classes}:
+    if positions.keys() & {*file.classes}:
         return
     places = {positions[label] for label in labels if label in positions}
     named, top = len(places) < len(labels), max(places, default=-1)
@@ -264,10 +247,10 @@ def _check_labels(file: TaskFile, place: TextLocation, where: str, given: dict[s
         raise ConfigError(f"{where}: labels {quoted(labels)}: {doubt}; answer in the key labels")
 
 
-def _raw_label(place: TextLocation, values: Mapping[str, Any]) -> Any:
+def _raw_label(values: Mapping[str, Any], key: str) -> Any:
     """Return the label of a row as it is written, None if there is none."""
     with suppress(ValueError):
-        return _get(values, place.label)
+        return _get(values, key)
     return None
 
 
@@ -332,16 +315,16 @@ def read_texts(path: Path, *, text: str | None = None) -> list[Any]:
     return rows
 
 
-def _format_field(prompt: Prompt, values: Mapping[str, Any], key: str) -> str:
+def _format_field(file: TaskFile, values: Mapping[str, Any], key: str) -> str:
     """Return a field of a row as text for the prompt."""
     value = _get(values, key)
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        value = prompt.join.join(value)
+        value = file.join.join(value)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"key {key!r}: expected a non-empty text, got {show(value)}")
-    for old, new in prompt.replace:
+    for old, new in file.replace:
         value = value.replace(old, new)
-    for name in prompt.clean:
+    for name in file.clean:
         value = _CLEANERS[name](value)
     if not value.strip():
         raise ValueError(f"key {key!r}: nothing is left of the text after replace and clean")
@@ -357,7 +340,7 @@ def _get(values: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def _label_indices(file: TaskFile, place: TextLocation) -> dict[str, int]:
+def _label_indices(file: TaskFile, place: FileLocation | HubLocation) -> dict[str, int]:
     """Return the class index of each label: of `labels`, or class names and numbers."""
     given = place.labels or file.labels
     labels = given or tuple((name,) for name in file.classes)
@@ -411,9 +394,8 @@ def _missing_texts(file: TaskFile, data: str | None) -> str:
 def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
     advice = f"files.encoding in the task file is {show(place.encoding)}"
     with readable(escaped(path), advice, error=ConfigError):
-        content = existing_file(path, error=ConfigError).read_bytes()
         # Line breaks as everywhere else, also within a text.
-        text = io.StringIO(content.decode(place.encoding), newline=None).getvalue()
+        text = io.StringIO(path.read_bytes().decode(place.encoding), newline=None).getvalue()
         text = text.removeprefix("\ufeff")
     return _parse_rows(text, place.format, escaped(path))
 
