@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -30,11 +30,10 @@ _FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
 #: Files of the tasks with packaged texts, by name.
 PACKAGED: Final = {name: _FOLDER / f"{name}.yaml" for name in ("helpdesk", "reviews")}
 
+_OF_PAPER: Final = ("agnews", "dbpedia", "sst5", "trec", "rte", "ddi", "pubmedqa")
+
 #: Files of the tasks of the paper, which are packaged without texts, by name.
-DESCRIBED: Final = {
-    name: _FOLDER / f"{name}.yaml"
-    for name in ("agnews", "dbpedia", "sst5", "trec", "rte", "ddi", "pubmedqa")
-}
+DESCRIBED: Final = {name: _FOLDER / f"{name}.yaml" for name in _OF_PAPER}
 
 _YAML: Final = (".yaml", ".yml")
 
@@ -55,10 +54,7 @@ def tokenized(text: str) -> str:
 
 
 #: Functions for the values of `Prompt.clean`.
-_CLEANERS: Final[dict[str, Callable[[str], str]]] = {
-    "tokenized": tokenized,
-    "lower-cased": str.lower,
-}
+_CLEANERS: Final = {"tokenized": tokenized, "lower-cased": str.lower}
 
 
 def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
@@ -372,10 +368,8 @@ def _find_file(file: TaskFile, part: str, data: str) -> Path:
         raise ConfigError(f"{escaped(path)}, {escaped(others[0])}: both exist; keep one of them")
     # A third-party task must not send unrelated local files to a model server.
     if not path.resolve().is_relative_to(Path(data).resolve()):
-        raise ConfigError(
-            f"{escaped(path)}: is a file outside of {escaped(data)}; copy it to that folder, or "
-            "give another with --data"
-        )
+        advice = "copy it to that folder, or give another with --data"
+        raise ConfigError(f"{escaped(path)}: is a file outside of {escaped(data)}; {advice}")
     return path
 
 
@@ -448,15 +442,13 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
         import datasets
     except ImportError:
         raise ConfigError(_missing_texts(file, None)) from None
-    name, revision = getattr(place, part), place.revision or None
+    name, config, revision = getattr(place, part), place.config or None, place.revision or None
     where = f"task {file.name!r}: dataset {place.dataset!r} ({name})"
     if os.path.lexists(place.dataset):
         # datasets would open it instead of the dataset on the hub.
         raise ConfigError(f"{where} is also a local path; run the command in another folder")
     with readable(where, f"{HUB_ADVICE}, or use --data DIR", error=ConfigError):
-        builder = datasets.load_dataset_builder(
-            place.dataset, place.config or None, revision=revision
-        )
+        builder = datasets.load_dataset_builder(place.dataset, config, revision=revision)
         # A dataset may refer to files anywhere, also on this machine.
         files = [str(each) for part in (builder.config.data_files or {}).values() for each in part]
         home = re.compile(rf"(.*::)?hf://datasets/{re.escape(place.dataset)}[@/].*")
@@ -464,11 +456,10 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, part: str) -> Iterable[An
             fault = f"refers to {show(outside[0])}, which is not one of its files on the hub"
             raise ConfigError(f"{where} {fault}; use --data DIR")
         builder.download_and_prepare()
-        table: Any = builder.as_dataset(split=name)
-    names = getattr(getattr(table, "features", {}).get(place.label), "names", None) or ()
+        rows: Iterable[Any] = builder.as_dataset(split=name)
+    names = getattr(getattr(rows, "features", {}).get(place.label), "names", None) or ()
     orders = [[*map(fold, each)] for each in (names, file.classes)]
     same = orders[0] == orders[1] or sorted(orders[0]) != sorted(orders[1])
     if not (same or place.labels or file.labels):
         raise ConfigError(f"{where} has the classes {quoted(names)}; list them in this order")
-    rows: Iterable[Any] = table
     return rows
