@@ -195,13 +195,9 @@ class ProbabilityTable:
         elif column_names(probs) is not None:
             probs, labels, classes = checked_rows(probs, labels, classes, missing=True)
         probs, classes = named_columns(probs, classes)
-        given: dict[str, Any] = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
-        return cls(
-            **given,
-            provenance=provenance or Provenance(),
-            groups=np.asarray(groups),
-            source=escaped(os.fspath(source)),
-        )
+        origin, name = provenance or Provenance(), escaped(os.fspath(source))
+        given: Any = (probs, labels, classes, ids, origin, np.asarray(groups), name)
+        return cls(*given)
 
     @classmethod
     def from_counts(
@@ -337,18 +333,12 @@ class ProbabilityTable:
             index = np.flatnonzero(index)
         inside = index.dtype.kind in "iu" and ((index >= 0) & (index < self.n_rows)).all()
         if not (inside and index.size):
-            raise TableError(
-                f"rows {show(rows, 40)}: must be one or more numbers in 0..{self.n_rows - 1}, or "
-                f"a mask of {self.n_rows}"
-            )
-        return replace(
-            self,
-            probs=self.probs[index],
-            labels=self.labels[index],
-            ids=tuple(self.ids[row] for row in index.tolist()),
-            groups=self.groups[index],
-            provenance=replace(self.provenance, split=split or self.provenance.split),
-        )
+            needed = f"one or more numbers in 0..{self.n_rows - 1}, or a mask of {self.n_rows}"
+            raise TableError(f"rows {show(rows, 40)}: must be {needed}")
+        probs, labels, groups = self.probs[index], self.labels[index], self.groups[index]
+        ids = tuple(self.ids[row] for row in index.tolist())
+        origin = replace(self.provenance, split=split or self.provenance.split)
+        return ProbabilityTable(probs, labels, self.classes, ids, origin, groups)
 
     def only_labelled(self, *, source: str = "probability table") -> ProbabilityTable:
         """Return a table of the labelled rows, or the table itself if all are labelled.
@@ -390,16 +380,11 @@ class ProbabilityTable:
         plain = str if {*classes} == {*self.classes} else as_text
         place = {plain(name): k for k, name in enumerate(self.classes)}
         if sorted(map(plain, classes)) != sorted(place):
-            raise TableError(
-                f"{source}: classes are {quoted(self.classes)}; expected {quoted(classes)}"
-            )
+            both = f"classes are {quoted(self.classes)}; expected {quoted(classes)}"
+            raise TableError(f"{source}: {both}")
         columns = [place[plain(name)] for name in classes]
-        return replace(
-            self,
-            probs=self.probs[:, columns],
-            labels=np.where(self.labelled, np.argsort(columns)[self.labels], -1),
-            classes=tuple(classes),
-        )
+        labels = np.where(self.labelled, np.argsort(columns)[self.labels], -1)
+        return replace(self, probs=self.probs[:, columns], labels=labels, classes=tuple(classes))
 
     def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
         """Return the table with other probabilities for the same rows and classes.
