@@ -322,13 +322,10 @@ def _inside(row: Any) -> list[Any]:
 
 _PROBS: Final = "probs pred_probs probabilities proba y_pred_proba y_proba y_prob y_score"
 
+_OTHERS: Final = {"logits": "logits", "logprobs": "log-probabilities", "votes": "votes"}
+
 #: Names of the arrays of an archive, by what they hold.
-_VALUES: Final[dict[str, str]] = {
-    **dict.fromkeys(_PROBS.split(), "probabilities"),
-    "logits": "logits",
-    "logprobs": "log-probabilities",
-    "votes": "votes",
-}
+_VALUES: Final = dict.fromkeys(_PROBS.split(), "probabilities") | _OTHERS
 _TARGETS: Final = ("labels", "label", "y", "y_true", "target", "targets", "gold")
 
 
@@ -344,10 +341,9 @@ def _from_numpy(path: Path, given: Reading, source: str) -> Records:
         found = [key for key in _VALUES if key in arrays]
         labels = [key for key in _TARGETS if key in arrays]
         if len(found) != 1 or len(labels) > 1:
-            raise TableError(
-                f"{source}: has {quoted([*arrays])}; must have one of {quoted([*_VALUES], 12)}, "
-                "and optionally 'labels' (or 'y'), 'classes' and 'ids'"
-            )
+            others = "optionally 'labels' (or 'y'), 'classes' and 'ids'"
+            needed = f"one of {quoted([*_VALUES], 12)}, and {others}"
+            raise TableError(f"{source}: has {quoted([*arrays])}; must have {needed}")
         values = checked_shape(arrays[found[0]], source=f"{source}: array {found[0]!r}")
         own = arrays["classes"].tolist() if "classes" in arrays else ()
         names = in_own_order(own, given.classes) or None

@@ -118,10 +118,9 @@ def fitting(numbers: NDArray[np.float64]) -> dict[Values, NDArray[np.bool_]]:
     logs = np.nan_to_num(numbers, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
         positive, sums = (filled >= -1e-9).all(axis=1), filled.sum(axis=1)
-        found: dict[Values, NDArray[np.bool_]] = {
-            "probabilities": positive & (np.abs(sums - 1.0) <= tolerance),
-            "percent": positive & (np.abs(sums - 100.0) <= 100.0 * of_percent),
-        }
+        found: dict[Values, NDArray[np.bool_]] = {}
+        found["probabilities"] = positive & (np.abs(sums - 1.0) <= tolerance)
+        found["percent"] = positive & (np.abs(sums - 100.0) <= 100.0 * of_percent)
         negative = (logs <= 1e-6).all(axis=1)
         for kind, base in _BASES.items():
             total = (base**logs).sum(axis=1)
