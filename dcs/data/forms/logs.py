@@ -49,12 +49,10 @@ def texts_of(tokens: Sequence[str], label_words: Sequence[str]) -> list[str]:
     if not any("▁" in word for word in label_words):
         texts = [text.replace("▁", " ") for text in texts]
     decoded = [_from_pieces(text) for text in texts]
+    changed = [piece for text, piece in zip(texts, decoded, strict=True) if piece != text]
     # Of bytes that spell no letter, such as those of "é", none is printable.
-    spelled = [not text.isascii() and text.isprintable() for text in decoded]
-    marked = any(
-        text[:1] == "Ġ" or (letters and text != piece)
-        for text, piece, letters in zip(texts, decoded, spelled, strict=True)
-    )
+    spelled = any(not piece.isascii() and piece.isprintable() for piece in changed)
+    marked = spelled or any(text[:1] == "Ġ" for text in texts)
     plain = any(text[:1].isspace() for text in texts) or any("Ġ" in word for word in label_words)
     return decoded if marked and not plain else texts
 
@@ -149,10 +147,8 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> FormRows:
     absent = [name for name in classes if plain(name) not in tokens]
     for name in absent:
         if begun := sorted(t for t in tokens if t and plain(name).startswith(t)):
-            raise TableError(
-                f"no token is the class {show(name)}, but {quoted(begun, 3)} may begin it; "
-                "request labels that are single tokens, such as letters"
-            )
+            fault = f"no token is the class {show(name)}, but {quoted(begun, 3)} may begin it"
+            raise TableError(f"{fault}; request labels that are single tokens, such as letters")
     keys = [*map(plain, classes)]
     found = np.array([[masses.get(key, 0.0) for key in keys] for masses in first])
     answered = found.any(axis=1)
@@ -203,11 +199,10 @@ def _classify_rows(frame: pd.DataFrame, given: Reading, _: bool) -> FormRows:
     place = {plain_of(classes)(name): k for k, name in enumerate(classes)}
     others = any(place.get(plain_of(classes)(name), k) != k for k, name in pairs)
     if others or len(pairs) > len({*predicted.values()}):
-        raise TableError(
-            f"label is not the most probable class of every row, of probs in the order "
-            f"{quoted(classes)}; name the classes in the order of probs with --read classes=A,B,"
-            "..., and if it holds labels, add --read label=label"
-        )
+        fault = f"the most probable class of every row, of probs in the order {quoted(classes)}"
+        answer = "name the classes in the order of probs with --read classes=A,B,..."
+        advice = f"{answer}, and if it holds labels, add --read label=label"
+        raise TableError(f"label is not {fault}; {advice}")
     if "" in classes or len(classes) != size:
         found = f"{quoted([*predicted.values()])} of {size} classes are predicted"
         raise TableError(f"only {found}; name all in their order with --read classes=A,B,...")
@@ -216,15 +211,13 @@ def _classify_rows(frame: pd.DataFrame, given: Reading, _: bool) -> FormRows:
     return FormRows(with_scores(rest, scores, classes), {}, "label is the prediction")
 
 
-CLASSIFY = Form(
-    "rows of /classify of vLLM or SGLang",
-    lambda frame, given: (
-        {"label", "probs", "num_classes"} <= {*frame.columns}
-        and given.label != "label"
-        and bool(frame["label"].notna().any())
-    ),
-    _classify_rows,
-)
+def _are_classified(frame: pd.DataFrame, given: Reading) -> bool:
+    """Whether rows have the columns of ``/classify``, of which none is given as the labels."""
+    named = {"label", "probs", "num_classes"} <= {*frame.columns} and given.label != "label"
+    return named and bool(frame["label"].notna().any())
+
+
+CLASSIFY = Form("rows of /classify of vLLM or SGLang", _are_classified, _classify_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +324,8 @@ def _lm_eval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> FormRows:
     names = [*dict.fromkeys(filters)]
     name = names[0] if given.filter is None and len(names) == 1 else given.filter
     if name not in names:
-        raise TableError(
-            f"filter is {show(name)}; choose one of {quoted(names)} with --read filter=NAME"
-        )
+        answer = f"choose one of {quoted(names)} with --read filter=NAME"
+        raise TableError(f"filter is {show(name)}; {answer}")
     own = frame[[each == name for each in filters]]
     records = own.astype(object).where(own.notna(), None).to_dict("records")
     needs = "filtered_resps of a multiple-choice task, written with --log_samples"
@@ -345,11 +337,9 @@ def _having(*names: str) -> Callable[[pd.DataFrame, Reading], bool]:
     return lambda frame, given: {*names} <= {*frame.columns}
 
 
-LM_EVAL = Form(
-    "samples of lm-evaluation-harness",
-    _having("doc_id", "target", "filtered_resps"),
-    _lm_eval_rows,
-)
+_are_samples: Final = _having("doc_id", "target", "filtered_resps")
+
+LM_EVAL = Form("samples of lm-evaluation-harness", _are_samples, _lm_eval_rows)
 
 
 def _detail(record: tuple[Any, Any, Any]) -> Question:
