@@ -392,10 +392,8 @@ def _long_rows(
     for n in () if labelled else frame.columns.difference([*kept, key, name, value]):
         marks = cells_in(frame[n])
         if not names_predictions(n) and marks_one([marks[r] for r in g] for g in groups.values()):
-            raise TableError(
-                f"{show(n)} marks one row of each {key}; write its {name} as a column of labels, "
-                "or drop it if it marks predictions"
-            )
+            advice = f"write its {name} as a column of labels, or drop it if it marks predictions"
+            raise TableError(f"{show(n)} marks one row of each {key}; {advice}")
     numbers = cells_in(frame[value])
     scores = [{cells[row]: numbers[row] for row in rows} for rows in groups.values()]
     return FormRows(with_scores(first, scores), {"id": key, **_unordered(given)})
@@ -404,10 +402,8 @@ def _long_rows(
 LONG = Form("several rows per text", _long_columns, _long_rows)
 
 
-_RUN: Final = re.compile(
-    r"(\w*(?:run|answer|vote|pred|prediction|response|sample|seed|draw|output))[ _.-]?(\d{1,18})",
-    re.I,
-)
+_OF_RUNS: Final = "run|answer|vote|pred|prediction|response|sample|seed|draw|output"
+_RUN: Final = re.compile(rf"(\w*(?:{_OF_RUNS}))[ _.-]?(\d{{1,18}})", re.I)
 
 
 def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
@@ -471,10 +467,8 @@ def _single_rows(
 ) -> FormRows:
     score, guess, label = columns
     if guess == "label" and label and not (names_truth(label) or label in ("target", "y_true")):
-        raise TableError(
-            f"{show(label)} can be the prediction and 'label' the truth, or the reverse; name the "
-            "prediction predicted"
-        )
+        fault = f"{show(label)} can be the prediction and 'label' the truth, or the reverse"
+        raise TableError(f"{fault}; name the prediction predicted")
     values, classes = to_number(frame[score]).values, _classes(frame, given, guess, label)
     wrong = ~((values >= 0.0) & (values <= 1.0))
     Named(score).refuse(wrong, frame[score].tolist(), "must be a probability")
@@ -483,10 +477,9 @@ def _single_rows(
         raise TableError(f"{known}: the other classes have no values; give a column per class")
     keys = [*map(comparable, classes)]
     if len(values) >= 2 * TELLING and _are_pairs(values):
-        raise TableError(
-            f"{score} of every two rows has the sum 1: if they are of one text, name the column "
-            "of texts or ids with --read id=COLUMN; otherwise give a column per class"
-        )
+        fault = f"{score} of every two rows has the sum 1"
+        answer = "if they are of one text, name the column of texts or ids with --read id=COLUMN"
+        raise TableError(f"{fault}: {answer}; otherwise give a column per class")
     if keys[0] == keys[1]:
         raise TableError(f"classes {quoted(classes)} differ in case only; rename one")
     meanings: list[tuple[str, Any]] = [
@@ -502,10 +495,9 @@ def _single_rows(
         sure = given.classes and not re.fullmatch("conf(idence)?", score, re.I)
         if not sure and (lower or (len(values) >= TELLING and values.min() >= 0.5)):
             ways = f"name it p_{classes[place]}" if given.classes else _ways(classes)
-            raise TableError(
-                f"{score} is never below 0.5, or lower for {show(classes[place])}: if it is the "
-                f"confidence of a prediction, add the column predicted, or else {ways}"
-            )
+            fault = f"{score} is never below 0.5, or lower for {show(classes[place])}"
+            answer = "if it is the confidence of a prediction, add the column predicted"
+            raise TableError(f"{fault}: {answer}, or else {ways}")
     else:
         cells = [comparable(cell) for cell in cells_in(frame[guess])]
         wrong = np.array([cell not in keys for cell in cells])
@@ -516,10 +508,9 @@ def _single_rows(
         right = [np.where(k == guesses, values, 1.0 - values) >= 0.5 for _, k in meanings]
         fitting = [each for each, fits in zip(meanings, right, strict=True) if fits.all()]
         if not fitting:
-            raise TableError(
-                f"row {np.flatnonzero(values < 0.5)[0]}: {score} is below 0.5, but {guess} is no "
-                "less probable class; give a column per class"
-            )
+            row = np.flatnonzero(values < 0.5)[0]
+            fault = f"{score} is below 0.5, but {guess} is no less probable class"
+            raise TableError(f"row {row}: {fault}; give a column per class")
         remark, second = fitting[0]
     remark = f"{show(score)} is {remark}"
     values = np.where(second == 1, values, 1.0 - values)
@@ -552,16 +543,14 @@ def _place(score: str, classes: tuple[str, ...], given: Reading) -> int:
     keys = [*map(comparable, classes)]
     found = [pattern.fullmatch(score) for pattern in (_BEFORE, _AFTER)]
     named = {keys.index(name) for m in found if m and (name := comparable(m[1])) in keys}
+    if len(named) == 1:
+        return named.pop()
     other = any(m and _NEGATIVE.fullmatch(m[1]) for m in found)
     # The classes of earlier rows are given too, so that the name of the column goes first.
     usual = given.classes or (not named and keys in ([0, 1], [-1, 1]))
-    if len(named) != 1 and usual and not other:
+    if usual and not other:
         return 1
-    if len(named) != 1:
-        raise TableError(
-            f"{score} is the probability of one of {quoted(classes)}; {_ways(classes)}"
-        )
-    return named.pop()
+    raise TableError(f"{score} is the probability of one of {quoted(classes)}; {_ways(classes)}")
 
 
 SINGLE = Form("one column for two classes", _single_columns, _single_rows)
