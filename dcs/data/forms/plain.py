@@ -16,7 +16,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,6 +215,11 @@ def _lists(parts: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
+def _value(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """Return the value of the first of some keys that a row has, None if it has none."""
+    return next((row[key] for key in keys if key in row), None)
+
+
 def _pairs(cell: Any) -> list[tuple[str, Any]]:
     """Return the labels and scores of a cell; empty if it is something else."""
     if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list):
@@ -224,10 +229,7 @@ def _pairs(cell: Any) -> list[tuple[str, Any]]:
     if isinstance(cell, dict) and (names := _lists(cell)):
         labels, scores = (cell[name] for name in names)
     elif isinstance(cell, list | tuple) and all(isinstance(each, dict) for each in cell):
-        labels, scores = (
-            [next((each[key] for key in keys if key in each), None) for each in cell]
-            for keys in (_LABELS, _SCORES)
-        )
+        labels, scores = ([_value(each, keys) for each in cell] for keys in (_LABELS, _SCORES))
     if not (isinstance(labels, list | tuple) and isinstance(scores, list | tuple)):
         return []
     if len(labels) != len(scores) or None in labels or not all(map(is_number, scores)):
@@ -435,9 +437,11 @@ _AFTER: Final = re.compile(rf"(.+)[ _:.-](?:{_WORD})", re.I)
 _SCORE: Final = re.compile(rf"{_WORD}|{_BEFORE.pattern}|{_AFTER.pattern}", re.I)
 
 
-def _single_columns(
-    frame: pd.DataFrame, given: Reading
-) -> tuple[str, str | None, str | None] | None:
+#: The columns of values, of a prediction that they are the confidence of, and of labels.
+_Single: TypeAlias = tuple[str, str | None, str | None]
+
+
+def _single_columns(frame: pd.DataFrame, given: Reading) -> _Single | None:
     """Return the columns of the values, of a prediction they are the confidence of, of labels."""
     chosen = given.columns if given.columns and len(given.columns) == 1 else None
     scores = [n for n in frame.columns if (n in chosen if chosen else _SCORE.fullmatch(n))]
@@ -462,9 +466,7 @@ def _classes(frame: pd.DataFrame, given: Reading, *columns: str | None) -> tuple
     return given.classes or tuple(sorted(texts - {""}, key=natural))
 
 
-def _single_rows(
-    frame: pd.DataFrame, given: Reading, columns: tuple[str, str | None, str | None]
-) -> FormRows:
+def _single_rows(frame: pd.DataFrame, given: Reading, columns: _Single) -> FormRows:
     score, guess, label = columns
     if guess == "label" and label and not (names_truth(label) or label in ("target", "y_true")):
         fault = f"{show(label)} can be the prediction and 'label' the truth, or the reverse"
