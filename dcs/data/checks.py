@@ -45,10 +45,9 @@ def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
         If it has more than the maximum number of columns, or of values.
     """
     if n_columns > _MOST_COLUMNS or n_rows * n_columns > MOST_VALUES:
-        raise TableError(
-            f"{source}: {n_rows} rows of {n_columns:,} columns; at most {MOST_VALUES:,} values in "
-            f"{_MOST_COLUMNS:,} columns are read; is it turned?"
-        )
+        size = f"{n_rows} rows of {n_columns:,} columns"
+        most = f"at most {MOST_VALUES:,} values in {_MOST_COLUMNS:,} columns are read"
+        raise TableError(f"{source}: {size}; {most}; is it turned?")
 
 
 def finite_number(
@@ -149,10 +148,9 @@ def refuse_other_order(first: Any, /, **others: Any) -> None:
         rows = ({*index}, {*other})
         made = any([*own] == [*range(len(own))] for own in (index, other))
         if len(index) == len(other) and (rows[0] == rows[1] or (rows[0] & rows[1] and not made)):
-            raise TableError(
-                f"{name}: its index has rows of the other at other places: are rows matched by "
-                f"place or by index; give {name}.loc[other.index], or {name}.to_numpy()"
-            )
+            fault = "its index has rows of the other at other places"
+            ways = f"give {name}.loc[other.index], or {name}.to_numpy()"
+            raise TableError(f"{name}: {fault}: are rows matched by place or by index; {ways}")
 
 
 def column_names(values: Any) -> list[str] | None:
@@ -172,10 +170,9 @@ def refuse_other_columns(values: Any, names: Sequence[str], what: str) -> None:
     columns = flat_names(columns_of(values))
     found = spellings(columns, names) if len(columns) == len(names) else []
     if found and [*found[0]] != columns:
-        raise TableError(
-            f"columns {quoted(columns)} are in another order than {what}, {quoted(names)}; put "
-            "them in this order, or give an array without names if they are"
-        )
+        orders = f"{quoted(columns)} are in another order than {what}, {quoted(names)}"
+        advice = "put them in this order, or give an array without names if they are"
+        raise TableError(f"columns {orders}; {advice}")
 
 
 def columns_of(values: Any) -> Any:
@@ -246,10 +243,9 @@ def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> l
     """
     found = spellings(names, classes)
     if not found or len(names) != len(classes):
-        raise TableError(
-            f"columns {quoted(names)} are not named by the classes {quoted(classes)}; give one "
-            f"column per class, named by it, or an array without names, in the order of {option}"
-        )
+        fault = f"columns {quoted(names)} are not named by the classes {quoted(classes)}"
+        needed = "one column per class, named by it, or an array without names"
+        raise TableError(f"{fault}; give {needed}, in the order of {option}")
     return [*map(list(names).index, found[0])]
 
 
@@ -286,10 +282,9 @@ def checked_shape(
         raise TableError(f"{source}: type is {array.dtype}; must be an array of real numbers")
     many = array.ndim == 2 and array.shape[0] > 0 and array.shape[1] > 1
     if not many or n_classes not in (None, array.shape[1]):
-        raise TableError(
-            f"{source}: shape is {array.shape}; must be [rows, classes] with at least one row and "
-            f"{'at least two' if n_classes is None else n_classes} classes"
-        )
+        number = "at least two" if n_classes is None else n_classes
+        needed = f"[rows, classes] with at least one row and {number} classes"
+        raise TableError(f"{source}: shape is {array.shape}; must be {needed}")
     return np.asarray(array, dtype=np.float64)
 
 
@@ -364,10 +359,8 @@ def checked_labels(
             values = pd.array(values, dtype="Int64").fillna(-1).to_numpy(np.int64)
     one_per_row = values.ndim == 1 and values.size and n_rows in (None, values.size)
     if not one_per_row or values.dtype.kind not in "iu":
-        raise TableError(
-            f"{names.source}: labels have shape {values.shape} and type {values.dtype}; must "
-            f"be one integer for each of {n_rows or 'M'} rows"
-        )
+        fault = f"{names.source}: labels have shape {values.shape} and type {values.dtype}"
+        raise TableError(f"{fault}; must be one integer for each of {n_rows or 'M'} rows")
     if n_classes is not None:
         wrong = (values < (-1 if missing else 0)) | (values >= n_classes)
         rule = f"must be in 0..{n_classes - 1}"
@@ -391,14 +384,12 @@ def checked_classes(
         return tuple(f"class_{k}" for k in range(n_classes or 0))
     names = () if isinstance(classes, str) else tuple(classes)
     if n_classes is not None and len(names) != n_classes:
-        raise TableError(
-            f"{source}: {show(classes)} has {len(names)} class names; must be {n_classes}"
-        )
+        fault = f"{show(classes)} has {len(names)} class names"
+        raise TableError(f"{source}: {fault}; must be {n_classes}")
     for k, name in enumerate(names):
         if not isinstance(name, str) or not name.strip() or re.search("[\ud800-\udfff]", name):
-            raise TableError(
-                f"{source}: class {k} has the name {show(name)}; must be a text that is not empty"
-            )
+            fault = f"class {k} has the name {show(name)}"
+            raise TableError(f"{source}: {fault}; must be a text that is not empty")
     _refuse_repeated(names, "classes", source)
     return tuple(str(name) for name in names)
 
@@ -433,10 +424,8 @@ def checked_groups(groups: NDArray[Any], *, n_rows: int, source: str) -> NDArray
     """
     numbers = groups if groups.size else np.arange(n_rows)
     if numbers.shape != (n_rows,) or not np.issubdtype(numbers.dtype, np.integer):
-        raise TableError(
-            f"{source}: groups are {numbers.dtype} of shape {numbers.shape}; must be an integer "
-            f"for each of {n_rows} rows"
-        )
+        fault = f"groups are {numbers.dtype} of shape {numbers.shape}"
+        raise TableError(f"{source}: {fault}; must be an integer for each of {n_rows} rows")
     _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[group.ravel()].astype(np.int64)
 
@@ -470,21 +459,15 @@ def doubts_about(
     found = []
     if are_predictions(labels, probs, fewest):
         # No metric of a model without errors can improve.
-        found.append(
-            "labels name the most probable class of every row; if they are the predictions of the "
-            "model, give the true classes"
-        )
+        advice = "if they are the predictions of the model, give the true classes"
+        found.append(f"labels name the most probable class of every row; {advice}")
     if (own := below_chance(labels, probs)) is not None:
-        found.append(
-            f"{own} of {(labels >= 0).sum()} labels are predicted, fewer than by chance; are the "
-            "classes in the order of the columns?"
-        )
+        fault = f"{own} of {(labels >= 0).sum()} labels are predicted, fewer than by chance"
+        found.append(f"{fault}; are the classes in the order of the columns?")
     absent = [name for k, name in enumerate(classes) if k not in labels]
     if absent and (labels >= 0).any():
-        found.append(
-            f"no row is labelled {quoted(absent)}: no metric counts the class, and a scheme may "
-            "hardly predict it"
-        )
+        effect = "no metric counts the class, and a scheme may hardly predict it"
+        found.append(f"no row is labelled {quoted(absent)}: {effect}")
     return found
 
 

@@ -180,8 +180,8 @@ def read_labels(
         allowed += f", or all in {within[0]}..{within[-1]}" if within else ""
         rule = f"must be {allowed}; empty if unlabelled"
         if not named:
-            rule += "; name the classes in the order of the columns with "
-            rule += "--read classes=A,B,..." if option else "classes="
+            key = "--read classes=A,B,..." if option else "classes="
+            rule += f"; name the classes in the order of the columns with {key}"
         names.refuse(wrong, [*cells], rule, what="label")
     start = fitting[0]
     found = np.array([positions[text] - start if text in distinct else -1 for text in texts])
