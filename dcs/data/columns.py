@@ -167,11 +167,9 @@ class _Finder:
             raise self._ask(missing, f"{key}=COLUMN", self.names)
         return name
 
-    def _ask(self, question: str, key: str, columns: Iterable[str]) -> TableError:
-        return TableError(
-            f"{self.source}: {question}; specify it with --read {key} (columns: "
-            f"{quoted([*columns], 12)})"
-        )
+    def _ask(self, question: str, key: str, columns: Sequence[str]) -> TableError:
+        answer = f"specify it with --read {key} (columns: {quoted(columns, 12)})"
+        return TableError(f"{self.source}: {question}; {answer}")
 
     def label(self) -> str | None:
         """Return the label column by its name."""
@@ -212,18 +210,14 @@ class _Finder:
         numbers = [n for n in named if are_positions(cells[n], top, len(classes))]
         numbers = [n for n in numbers if not any(_are_codes(cells[n], cells[o]) for o in found)]
         found += [n for n in named if n not in found and n in (*naming, *numbers)]
-        unlike = {
-            tuple(cells[name]): name
-            for name in reversed(found)
-            if not same_as_top(cells[name], tops, classes)
-        }
+        others = [name for name in found if not same_as_top(cells[name], tops, classes)]
+        unlike = {tuple(cells[name]): name for name in reversed(others)}
         rest = [name for name in self.names if name not in columns]
         for group in () if found else spellings(rest, classes):
             if marks_one(zip(*(cells_in(self.frame[name]) for name in group), strict=True)):
-                raise TableError(
-                    f"{self.source}: columns {quoted(group)} mark a class of each row; write one "
-                    "column of labels, or drop them if they are predictions"
-                )
+                fault = f"columns {quoted(group)} mark a class of each row"
+                advice = "write one column of labels, or drop them if they are predictions"
+                raise TableError(f"{self.source}: {fault}; {advice}")
         if len(unlike) > 1:
             several = sorted(unlike.values(), key=found.index)
             raise self._ask("which column holds the labels", "label=COLUMN", several)
@@ -278,10 +272,8 @@ class _Finder:
                 raise self._ask(question, "columns=A,B,...", names)
             own = spellings(chosen, given.classes or ())
             if own and chosen != own[0]:
-                orders = f"{quoted(chosen, 4)} and {quoted(own[0], 4)}"
-                raise TableError(
-                    f"{self.source}: columns= and classes= give two orders, {orders}; remove one"
-                )
+                orders = f"two orders, {quoted(chosen, 4)} and {quoted(own[0], 4)}"
+                raise TableError(f"{self.source}: columns= and classes= give {orders}; remove one")
             return chosen, given.classes or tuple(classes_of(chosen))
         known = self.known.columns
         if known and {*known} <= {*names} and not given.classes:
@@ -291,10 +283,9 @@ class _Finder:
         found = [own for own in spellings(names, classes) if label not in own]
         spelled = found or self._numbered(label, len(classes))
         if not spelled:
-            raise NoClassColumnsError(
-                f"{self.source}: no column for each of the classes {quoted(classes)}; name them "
-                f"p:<class>, or with another common prefix (columns: {quoted(names, 12)})"
-            )
+            fault = f"{self.source}: no column for each of the classes {quoted(classes)}"
+            advice = "name them p:<class>, or with another common prefix"
+            raise NoClassColumnsError(f"{fault}; {advice} (columns: {quoted(names, 12)})")
         sure = [each for each in spelled if self._fits(each, named=bool(found))]
         sure = [each for each in sure if not each[0].startswith(CORRECTED)] or sure
         numeric = [own for own in spelled if all(self.number(name).plausible for name in own)]
@@ -372,10 +363,8 @@ class _Finder:
             own = self._only([*by_label])
             return own, by_label[own]
         question = "no columns are class probabilities, or named by the labels; which are they"
-        key = (
-            "columns=A,B,... or columns=prob_*; or, if cells are answers, classes=A,B,..., with "
-            "--read id=COLUMN if a text has several rows"
-        )
+        answers = "classes=A,B,..., with --read id=COLUMN if a text has several rows"
+        key = f"columns=A,B,... or columns=prob_*; or, if cells are answers, {answers}"
         raise NoClassColumnsError(str(self._ask(question, key, self.names)))
 
     def _refuse_additional(self, columns: tuple[str, ...]) -> None:
@@ -477,14 +466,11 @@ class _Finder:
                 question = f"only {own} are between 0 and 1: convert some, unless all are logits"
                 raise self._ask(question, "values=logits", columns)
         for row, column in np.argwhere(np.isnan(numbers) & ~fits[kind][:, None]):
-            raise TableError(
-                f"{self.source}: row {row}, {columns[column]} is empty, and the row is no "
-                "distribution without it; fill it in or drop the row"
-            )
-        rule = (
-            f"its values are not {kind}; drop or correct it, or specify their kind with --read "
-            "values=KIND (values=scores divides each row by its sum, if more is more probable)"
-        )
+            fault = f"{columns[column]} is empty, and the row is no distribution without it"
+            raise TableError(f"{self.source}: row {row}, {fault}; fill it in or drop the row")
+        scores = "values=scores divides each row by its sum, if more is more probable"
+        answer = f"specify their kind with --read values=KIND ({scores})"
+        rule = f"its values are not {kind}; drop or correct it, or {answer}"
         names.refuse(~fits[kind], sums, rule, what="the sum of the row")
         return kind
 
