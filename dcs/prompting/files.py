@@ -210,10 +210,9 @@ def _read(
     texts = {place.id, _KEY, *place.fields.values()}
     for key in (key for key in (unnamed and unnamed[0]) if key not in texts):
         if {str(values.get(key)) for values in unnamed} <= known.keys():
-            raise ConfigError(
-                f"{where}: rows without the label {place.label!r} have labels in {key!r}; name "
-                f"this in the key label of the task, or give these rows {place.label}: null"
-            )
+            fault = f"{where}: rows without the label {place.label!r} have labels in {key!r}"
+            other = f"give these rows {place.label}: null"
+            raise ConfigError(f"{fault}; name this in the key label of the task, or {other}")
     if not examples:
         raise ConfigError(f"{where}: contains no texts")
     (name, count), *_ = Counter(example.id for example in examples).most_common(1)

@@ -253,24 +253,19 @@ class TaskFile(Prompt):
         if self.files is None and self.hub is None:
             raise ValueError("key 'files' or 'hub' is required: the location of the texts")
         fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
-        lists: dict[str, Sequence[str | tuple[str | int, ...]]] = {
-            "classes": self.classes,
-            "labels": self.labels,
-            "label_words": self.label_words,
-        }
+        own = ("classes", "labels", "label_words")
+        lists: dict[str, Sequence[str | tuple[str | int, ...]]]
+        lists = {key: getattr(self, key) for key in own}
         for key, place in (("files", self.files), ("hub", self.hub)):
             if place is not None:
                 lists[f"{key}.labels"] = place.labels
                 if set(place.fields) != fields:
-                    own, needed = ", ".join(place.fields), ", ".join(sorted(fields))
-                    raise ValueError(
-                        f"key '{key}.fields' has {own}; those of the template: {needed}"
-                    )
+                    needed = f"those of the template: {', '.join(sorted(fields))}"
+                    raise ValueError(f"key '{key}.fields' has {', '.join(place.fields)}; {needed}")
         for key, entries in lists.items():
             if entries and len(entries) != len(self.classes):
-                raise ValueError(
-                    f"key {key!r} has {len(entries)} entries for {len(self.classes)} classes"
-                )
+                sizes = f"{len(entries)} entries for {len(self.classes)} classes"
+                raise ValueError(f"key {key!r} has {sizes}")
             values = ((entry,) if isinstance(entry, str) else entry for entry in entries)
             sets = [{*map(as_text, each)} for each in values]
             if twice := [text for text, n in Counter(chain(*sets)).items() if n > 1]:
@@ -424,10 +419,7 @@ class PromptPrefix:
 
 
 def chat_messages(
-    prefix: str | PromptPrefix,
-    query: str,
-    *,
-    system: bool = True,
+    prefix: str | PromptPrefix, query: str, *, system: bool = True
 ) -> list[dict[str, str]]:
     """Return a prompt as chat messages, up to the turn of the assistant.
 
