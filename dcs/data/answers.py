@@ -191,9 +191,8 @@ def parse_distribution(text: str, label_words: Sequence[str]) -> NDArray[np.floa
     absent, total = np.isnan(shares), np.nansum(shares)
     if absent.any():
         # The rest may be stated, as that of other labels.
-        stated = (
-            units == {False} and of_hundred or re.search(rf"\w{share}|\d\s?[%％]|[.,]\d", rest)
-        )
+        others = re.search(rf"\w{share}|\d\s?[%％]|[.,]\d", rest)
+        stated = others or (of_hundred and units == {False})
         if (absent.sum() > 1 or stated) and total < 0.98:
             return None
         shares[absent] = max(0.0, 1.0 - total) if absent.sum() == 1 else 0.0

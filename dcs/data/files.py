@@ -229,10 +229,9 @@ def _separated(
             if len(rows[0]) > (len(found[quoting][1][0]) if quoting in found else 1):
                 found[quoting] = (mark, rows)
     if not found:
-        raise TableError(
-            f"{source}: cannot be read as columns: {fault or 'no separator was found'}; correct "
-            "the row, or specify --read separator=MARK or --read quoting=none (quotes are text)"
-        )
+        fault = f"cannot be read as columns: {fault or 'no separator was found'}"
+        answer = "specify --read separator=MARK or --read quoting=none (quotes are text)"
+        raise TableError(f"{source}: {fault}; correct the row, or {answer}")
     if len(found) > 1 and len(found["double"][1]) != len(found["none"][1]):
         question = "there are other rows if quotes are text than if they enclose cells"
         raise TableError(f"{source}: {question}; specify --read quoting=double or quoting=none")

@@ -195,26 +195,21 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     if reading.label is not None:
         remarks[1] += f" {how}"
         if known is None and given.label is None and are_predictions(labels, probs):
-            raise TableError(
-                f"{source}: column {show(reading.label)} names the most probable class of every "
-                f"row: if it holds labels, specify --read label={reading.label}"
-            )
+            fault = f"{source}: column {show(reading.label)} names the most probable class"
+            answer = f"if it holds labels, specify --read label={reading.label}"
+            raise TableError(f"{fault} of every row: {answer}")
         # Later rows need not have all classes.
         named = classes if known is None else ()
         remarks += [f"warning: {doubt}" for doubt in doubts_about(labels, probs, 1, named)]
         if missing := int((labels < 0).sum()):
             remarks.append(f"{missing:,} rows without a label")
-    corrected = all(each.startswith(CORRECTED) for each in columns)
-    origin = replace(
-        records.origin, reading=reading, corrected_by="a scheme" if corrected else None
-    )
+    scheme = "a scheme" if all(each.startswith(CORRECTED) for each in columns) else None
+    origin = replace(records.origin, reading=reading, corrected_by=scheme)
     groups = _groups(frame, reading, cells)
     table = ProbabilityTable(probs, labels, classes, names.ids, origin, groups, source=source)
     if table.repeated:
-        remarks.append(
-            f"{table.repeated:,} rows repeat the text or id of another, and stay with it when "
-            "rows are divided; in variances they count once"
-        )
+        effect = "and stay with it when rows are divided; in variances they count once"
+        remarks.append(f"{table.repeated:,} rows repeat the text or id of another, {effect}")
     return Source(table, frame, reading, "; ".join(remarks))
 
 
@@ -426,11 +421,10 @@ def refuse_other_texts(members: Mapping[str, Mapping[str, Mapping[str, str]]]) -
             own, texts = known[name], {*known[name].values()}
             odd = [k for k, t in columns[name].items() if t in texts and own.get(k, t) != t]
             if len(odd) > _CHANCE * len(own):
-                raise TableError(
-                    f"{member}: {show(name)} of row {show(odd[0], 40)} is "
-                    f"{show(columns[name][odd[0]], 40)}, in {first} {show(own[odd[0]], 40)}; rows "
-                    "are matched by id, or by number: give both files the same ids"
-                )
+                both = f"{show(columns[name][odd[0]], 40)}, in {first} {show(own[odd[0]], 40)}"
+                fault = f"{member}: {show(name)} of row {show(odd[0], 40)} is {both}"
+                advice = "rows are matched by id, or by number: give both files the same ids"
+                raise TableError(f"{fault}; {advice}")
 
 
 def _are_numbers(ids: Sequence[str]) -> bool:
