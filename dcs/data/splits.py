@@ -243,6 +243,11 @@ def _is_coarse(probs: NDArray[np.float64], rows: NDArray[np.float64]) -> bool:
     return float(np.median(shares)) < _TYPICAL
 
 
+def _groups_of(groups: ArrayLike) -> tuple[NDArray[np.intp], ...]:
+    """Return the first row of every group, the group of every row, and the sizes of the groups."""
+    return np.unique(groups, return_index=True, return_inverse=True, return_counts=True)[1:]
+
+
 def stratified_folds(
     labels: ArrayLike, folds: int, *, seed: int, groups: ArrayLike
 ) -> NDArray[np.int64]:
@@ -261,9 +266,7 @@ def stratified_folds(
         its first row.
     """
     values = np.asarray(labels, dtype=np.int64)
-    _, first, of_row, sizes = np.unique(
-        groups, return_index=True, return_inverse=True, return_counts=True
-    )
+    first, of_row, sizes = _groups_of(groups)
     generator = derive_generator(seed, "folds")
     shuffled = generator.permutation(first.size)
     # Deal out the largest groups of each class first, so that the folds are of similar size.
@@ -285,9 +288,7 @@ def _divide_groups(
     Each group, the largest first, goes to the part that lacks most rows of the class, or to that
     in which one of its rows is.
     """
-    _, first, of_row, counts = np.unique(
-        groups, return_index=True, return_inverse=True, return_counts=True
-    )
+    first, of_row, counts = _groups_of(groups)
     members = np.argsort(of_row, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)])
     lacking = {
