@@ -98,9 +98,8 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
     suffix, head = suffix_of(path), text.split("\n", 1)[0]
     if suffix == ".txt" and not any(mark in head for mark in "\t,;|"):
         return _from_vectors(path, text)
-    if suffix in (".jsonl", ".json", ".ndjson") or (
-        suffix not in (".csv", ".tsv") and text.lstrip()[:1] in ("{", "[")
-    ):
+    objects = suffix not in (".csv", ".tsv") and re.match(r"\s*[\[{]", text)
+    if objects or suffix in (".jsonl", ".json", ".ndjson"):
         return Records(_json_frame(text, source), {}, _log_origin(path))
     frame, told = _separated(text, source, suffix, given)
     return Records(frame, told, Provenance(source=path.name))
