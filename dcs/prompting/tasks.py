@@ -462,9 +462,8 @@ def render_prefix(task: Task, demonstrations: Demonstrations) -> PromptPrefix:
     demonstrations : Demonstrations
         The demonstrations in order; may be empty (0-shot).
     """
-    shown = ((render_query(task, e.text), e.label) for e in demonstrations.examples)
-    turns = tuple((query, task.label_words[label]) for query, label in shown)
-    file = task.file
+    file, words = task.file, task.label_words
+    turns = tuple((render_query(task, e.text), words[e.label]) for e in demonstrations.examples)
     return PromptPrefix(instruction=file.instruction, turns=turns, separator=file.separator)
 
 

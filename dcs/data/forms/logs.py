@@ -160,10 +160,8 @@ def _chat_rows(frame: pd.DataFrame, given: Reading, name: str) -> FormRows:
         about = f"the classes have {share:.2%} of the probability; " if share else ""
         raise TableError(f"{about}name those among the likely tokens with --read classes={likely}")
     kept, failed = np.flatnonzero(answered).tolist(), np.flatnonzero(~answered)
-    scores = [
-        dict(zip(classes, fill_missing(found[row], first[row].values()).tolist(), strict=True))
-        for row in kept
-    ]
+    filled = [fill_missing(found[row], first[row].values()).tolist() for row in kept]
+    scores = [dict(zip(classes, row, strict=True)) for row in filled]
     rest = frame.drop(columns=[n for n in (*_KEYS, "error") if n in frame])
     rows = with_scores(rest.iloc[kept].reset_index(drop=True), scores, classes)
     told = {"classes": classes, "values": "scores", "columns": None}
@@ -238,7 +236,7 @@ class Question:
         if isinstance(self.target, int) or counting == "from-0":
             # An integer, as opposed to a string, is a position under both readings.
             return numbers.get(text)
-        known = [[*names] for names in (self.choices, classes)]
+        known = (self.choices, classes)
         return next((names.index(text) for names in known if names.count(text) == 1), None)
 
 
