@@ -94,8 +94,11 @@ def comparable(cell: Any) -> Hashable:
     return {"true": Decimal(1), "false": Decimal(0)}.get(text, text)
 
 
-#: How labels name classes, and what that is called: the first that fits all rows is taken.
-_NAMES: Final[tuple[tuple[Callable[[Any], Hashable], str], ...]] = (
+#: A function of labels and names that are compared, and what that is called.
+_Way: TypeAlias = tuple[Callable[[Any], Hashable], str]
+
+#: How labels name classes: the first way that fits all rows is taken.
+_NAMES: Final[tuple[_Way, ...]] = (
     (as_text, "by name"),
     (fold, "by name, in any case"),
     (comparable, "by name, as equal numbers"),
@@ -168,7 +171,7 @@ def read_labels(
         return np.full(len(texts), -1), "none"
     size = len(names.classes)
     starts = [k for k in (0, 1) if counting in (None, f"from-{k}")]
-    fitting = [k for k in starts if counting != "names" and _fits(distinct, positions, k, size)]
+    fitting = [k for k in starts if _fits(distinct, positions, k, size)]
     if not fitting:
         # Report a row that no reading allows, rather than an earlier one that some reading allows.
         least = 1 if counting == "from-1" else 0
@@ -228,9 +231,7 @@ def by_number(texts: Sequence[str], classes: Sequence[str]) -> NDArray[np.int64]
 
 
 def _by_name(
-    texts: Sequence[str],
-    classes: Sequence[str],
-    ways: Sequence[tuple[Callable[[Any], Hashable], str]] = _NAMES,
+    texts: Sequence[str], classes: Sequence[str], ways: Sequence[_Way] = _NAMES
 ) -> tuple[NDArray[np.int64] | None, str, dict[str, int]]:
     """Return indices if all labels name classes, how they do, and the labels that do."""
     partly: dict[str, int] = {}

@@ -202,6 +202,9 @@ _SCORES: Final = ("score", "probability", "prob", "confidence", "logprob")
 
 _LISTS: Final = ("labels", "scores")
 
+#: Labels and their scores.
+_Pairs: TypeAlias = list[tuple[str, Any]]
+
 
 def _lists(parts: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the names of the lists of labels and of scores: `_LISTS`, or the only ones."""
@@ -220,7 +223,7 @@ def _value(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return next((row[key] for key in keys if key in row), None)
 
 
-def _pairs(cell: Any) -> list[tuple[str, Any]]:
+def _pairs(cell: Any) -> _Pairs:
     """Return the labels and scores of a cell; empty if it is something else."""
     if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list):
         (cell,) = cell  # of a pipeline that was given a list of one text
@@ -237,9 +240,7 @@ def _pairs(cell: Any) -> list[tuple[str, Any]]:
     return [*zip(map(as_text, labels), scores, strict=True)]
 
 
-def _scored(
-    frame: pd.DataFrame, given: Reading
-) -> tuple[list[str], list[list[tuple[str, Any]]]] | None:
+def _scored(frame: pd.DataFrame, given: Reading) -> tuple[list[str], list[_Pairs]] | None:
     """Return the columns that hold labels with scores, and the pairs of each row."""
     cells = structured(frame)
     parts = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
@@ -278,7 +279,11 @@ def _inner(cell: Any) -> dict[str, Any]:
     return {str(key): each for key, each in pairs} if numbers else {}
 
 
-def _number_columns(frame: pd.DataFrame, given: Reading) -> dict[str, list[dict[str, Any]]]:
+#: Rows of numbers by their key or place, for each column.
+_Numbers: TypeAlias = dict[str, list[dict[str, Any]]]
+
+
+def _number_columns(frame: pd.DataFrame, given: Reading) -> _Numbers:
     """Return the columns whose cells are lists or objects of numbers; a label is neither."""
     found = {}
     for name, cells in structured(frame).items():
@@ -303,9 +308,7 @@ def _are_shares(rows: Sequence[Mapping[str, Any]]) -> bool:
     return bool(max(own.mean() for kind, own in fits.items() if kind != "votes") >= 0.5)
 
 
-def _number_rows(
-    frame: pd.DataFrame, given: Reading, found: dict[str, list[dict[str, Any]]]
-) -> FormRows:
+def _number_rows(frame: pd.DataFrame, given: Reading, found: _Numbers) -> FormRows:
     columns, told = frame.drop(columns=[*found]), {}
     for name, rows in found.items():
         keys = list(dict.fromkeys(key for row in rows for key in row))
@@ -344,18 +347,21 @@ def _are_answers(frame: pd.DataFrame, key: str, name: str, given: Reading) -> bo
     return name_classes(cells_in(frame[name]), classes) and not _constant(frame, key, name)
 
 
-def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | None] | None:
+#: The columns of ids, of classes or answers, and of probabilities.
+_Long: TypeAlias = tuple[str, str, str | None]
+
+
+def _long_columns(frame: pd.DataFrame, given: Reading) -> _Long | None:
     """Return the columns of ids, of classes or answers, and of probabilities, if any."""
-    nested = [n for n in frame.columns if not _comparable(frame, n)]
-    named = [n for n in frame.columns if n == given.id and n not in nested]
-    ids = named or [n for n in frame.columns if is_id(n) and n not in nested]
-    texts = [n for n in frame.columns if n.lower() in ("text", "document") and n not in nested]
+    plain = [n for n in frame.columns if _comparable(frame, n)]
+    ids = [n for n in plain if n == given.id] or [n for n in plain if is_id(n)]
+    texts = [n for n in plain if n.lower() in ("text", "document")]
     keys = [n for n in ids or texts if 1 < frame[n].nunique() < len(frame)]
     if not keys:
         return None
     values = [n for n in frame.columns if _VALUE.fullmatch(n) and to_number(frame[n]).plausible]
     pattern = _CLASS if values else _ANSWER
-    others = [n for n in frame.columns if n not in (*keys, *values, *nested)]
+    others = [n for n in plain if n not in (*keys, *values)]
     found = [n for n in others if pattern.fullmatch(n)]
     if given.columns and len(given.columns) == 1:
         found = [n for n in others if n in given.columns] or found
@@ -372,9 +378,7 @@ def _long_columns(frame: pd.DataFrame, given: Reading) -> tuple[str, str, str | 
     return keys[0], found[0], next(iter(values), None)
 
 
-def _long_rows(
-    frame: pd.DataFrame, given: Reading, columns: tuple[str, str, str | None]
-) -> FormRows:
+def _long_rows(frame: pd.DataFrame, given: Reading, columns: _Long) -> FormRows:
     key, name, value = columns
     groups: dict[Any, list[int]] = {}
     for row, cell in enumerate(cells_in(frame[key])):
