@@ -195,9 +195,9 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     if reading.label is not None:
         remarks[1] += f" {how}"
         if known is None and given.label is None and are_predictions(labels, probs):
-            fault = f"{source}: column {show(reading.label)} names the most probable class"
+            fault = f"column {show(reading.label)} names the most probable class of every row"
             answer = f"if it holds labels, specify --read label={reading.label}"
-            raise TableError(f"{fault} of every row: {answer}")
+            raise TableError(f"{source}: {fault}: {answer}")
         # Later rows need not have all classes.
         named = classes if known is None else ()
         remarks += [f"warning: {doubt}" for doubt in doubts_about(labels, probs, 1, named)]
