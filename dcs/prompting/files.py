@@ -208,8 +208,8 @@ def _read(
     if not (place.labels or file.labels):
         _check_labels(file, where, given)
     texts = {place.id, _KEY, *place.fields.values()}
-    for key in (key for key in (unnamed and unnamed[0]) if key not in texts):
-        if {str(values.get(key)) for values in unnamed} <= known.keys():
+    for key in unnamed[0] if unnamed else ():
+        if key not in texts and {str(values.get(key)) for values in unnamed} <= known.keys():
             fault = f"{where}: rows without the label {place.label!r} have labels in {key!r}"
             other = f"give these rows {place.label}: null"
             raise ConfigError(f"{fault}; name this in the key label of the task, or {other}")

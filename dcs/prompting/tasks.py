@@ -266,8 +266,7 @@ class TaskFile(Prompt):
             if entries and len(entries) != len(self.classes):
                 sizes = f"{len(entries)} entries for {len(self.classes)} classes"
                 raise ValueError(f"key {key!r} has {sizes}")
-            values = ((entry,) if isinstance(entry, str) else entry for entry in entries)
-            sets = [{*map(as_text, each)} for each in values]
+            sets = [{*map(as_text, as_values(entry))} for entry in entries]
             if twice := [text for text, n in Counter(chain(*sets)).items() if n > 1]:
                 raise ValueError(f"key {key!r} has {twice[0]!r} for two classes")
         for name in self.variants:
