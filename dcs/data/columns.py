@@ -129,6 +129,10 @@ def is_usual_order(known: Reading) -> bool:
     return not affixes(known.columns or (), classes) or [*classes] == sorted(classes)
 
 
+#: The classes that groups of columns are named by.
+_Classes: TypeAlias = dict[tuple[str, ...], tuple[str, ...]]
+
+
 class NoClassColumnsError(TableError):
     """No columns of a frame are class probabilities."""
 
@@ -333,7 +337,7 @@ class _Finder:
         numeric = [n for n in numeric if not is_id(n) or self._has_fractions(n)]
         by_label = {} if label is None else self._named_by(label, numeric)
         guesses = [name for name in self.names if names_predictions(name)]
-        by_guess: dict[tuple[str, ...], tuple[str, ...]] = {}
+        by_guess: _Classes = {}
         for name in guesses:
             by_guess |= self._named_by(name, numeric)
         groups: dict[str, list[str]] = {}
@@ -382,13 +386,11 @@ class _Finder:
         sums = np.nansum(np.exp(numbers) if logs else numbers, axis=1)
         return float(np.abs(sums / (100.0 if np.median(sums) > 50.0 else 1.0) - 1.0).mean())
 
-    def _named_by(
-        self, name: str, numeric: Sequence[str]
-    ) -> dict[tuple[str, ...], tuple[str, ...]]:
+    def _named_by(self, name: str, numeric: Sequence[str]) -> _Classes:
         """Return the numeric columns that the cells of a column name, and the classes."""
         cells = filter(hashable, cells_in(self.frame[name]))
         texts = [text for text in dict.fromkeys(map(as_text, cells)) if text]
-        found: dict[tuple[str, ...], tuple[str, ...]] = {}
+        found: _Classes = {}
         for start, end in affixes(numeric, texts) if len(texts) <= len(numeric) else ():
             fits = [n for n in numeric if n.startswith(start) and n.endswith(end)]
             # Others of the same prefix, or without any, need not be classes.
