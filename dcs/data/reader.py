@@ -166,12 +166,10 @@ def _interpret(records: Records, given: Reading, known: Reading | None, source: 
     ids = None if reading.id is None else cells_in(frame[reading.id])
     names = Named(source, classes, checked_ids(ids, n_rows=len(frame), source=source))
     probs = to_shares(numbers, kind)
-    remarks = [
-        f"{source}: {about}{len(frame):,} rows, classes {quoted(classes)} from columns "
-        f"{quoted(columns, 4)} ({kind})",
-        f"labels from {show(reading.label)}" if reading.label else "no labels",
-        *([f"ids from {show(reading.id)}"] if reading.id else []),
-    ]
+    found = f"classes {quoted(classes)} from columns {quoted(columns, 4)} ({kind})"
+    remarks = [f"{source}: {about}{len(frame):,} rows, {found}"]
+    remarks.append(f"labels from {show(reading.label)}" if reading.label else "no labels")
+    remarks += [f"ids from {show(reading.id)}"] if reading.id else []
     if kind in ("probabilities", "percent"):
         sums = np.nansum(numbers, axis=1) / (100.0 if kind == "percent" else 1.0)
         if rounded := int((np.abs(sums - 1.0) > 1e-6).sum()):
@@ -396,13 +394,11 @@ def refuse_shared_texts(
 
 def texts_by_id(source: Source) -> dict[str, dict[str, str]]:
     """Return the text of every row by its id, for each column that holds texts or other ids."""
-    frame = source.frame
+    frame, ids = source.frame, source.table.ids
     names = [name for name in frame.columns if _is_text(frame, source.reading, name)]
     others = (name for name in frame.columns if is_id(name) and name != source.reading.id)
     names += [name for name in others if 2 * len({*map(str, frame[name])}) > len(frame)]
-    return {
-        name: dict(zip(source.table.ids, map(str, frame[name]), strict=True)) for name in names
-    }
+    return {name: dict(zip(ids, map(str, frame[name]), strict=True)) for name in names}
 
 
 def refuse_other_texts(members: Mapping[str, Mapping[str, Mapping[str, str]]]) -> None:
