@@ -230,12 +230,12 @@ def _check_labels(file: TaskFile, where: str, given: dict[str, int]) -> None:
     places = {positions[label] for label in labels if label in positions}
     named, top = len(places) < len(labels), max(places, default=-1)
     own = by_number(labels, file.classes)
+    numbers = own is not None and own.tolist() != [given[label] for label in labels]
+    minus = places == {-1, 1} or (-1 in places and top == size - 2)
     doubts = {
         "are all of them names of classes, or positions": named and top >= 0,
-        "are they positions, or the numbers in the names (yes, positive: 1)": own is not None
-        and own.tolist() != [given[label] for label in labels],
-        "is -1 a class, or a text without a label": places == {-1, 1}
-        or (-1 in places and top == size - 2),
+        "are they positions, or the numbers in the names (yes, positive: 1)": numbers,
+        "is -1 a class, or a text without a label": minus,
         "do they count from 1, or has class 0 no text": top > 1 and places == {*range(1, size)},
     }
     if doubt := next((doubt for doubt, holds in doubts.items() if holds), ""):
@@ -405,10 +405,8 @@ def _parse_rows(text: str, kind: str, source: str) -> Iterable[Any]:
     if kind == "json":
         content = parse_json(text, source=source, error=ConfigError, finite=False)
         if isinstance(content, dict):
-            content = [
-                {_KEY: key, **value} if isinstance(value, dict) else value
-                for key, value in content.items()
-            ]
+            keyed = content.items()
+            content = [{_KEY: key, **row} if isinstance(row, dict) else row for key, row in keyed]
         if not isinstance(content, list):
             raise ConfigError(f"{source}: must contain a list or an object of rows")
         return content
