@@ -323,7 +323,7 @@ _PROBS: Final = "probs pred_probs probabilities proba y_pred_proba y_proba y_pro
 _OTHERS: Final = {"logits": "logits", "logprobs": "log-probabilities", "votes": "votes"}
 
 #: Names of the arrays of an archive, by what they hold.
-_VALUES: Final = dict.fromkeys(_PROBS.split(), "probabilities") | _OTHERS
+_VALUES: Final[dict[str, str]] = dict.fromkeys(_PROBS.split(), "probabilities") | _OTHERS
 _TARGETS: Final = ("labels", "label", "y", "y_true", "target", "targets", "gold")
 
 

@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -54,7 +54,10 @@ def tokenized(text: str) -> str:
 
 
 #: Functions for the values of `Prompt.clean`.
-_CLEANERS: Final = {"tokenized": tokenized, "lower-cased": str.lower}
+_CLEANERS: Final[dict[str, Callable[[str], str]]] = {
+    "tokenized": tokenized,
+    "lower-cased": str.lower,
+}
 
 
 def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
