@@ -195,9 +195,9 @@ class ProbabilityTable:
         elif column_names(probs) is not None:
             probs, labels, classes = checked_rows(probs, labels, classes, missing=True)
         probs, classes = named_columns(probs, classes)
+        given: dict[str, Any] = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
         origin, name = provenance or Provenance(), escaped(os.fspath(source))
-        given: Any = (probs, labels, classes, ids, origin, np.asarray(groups), name)
-        return cls(*given)
+        return cls(**given, provenance=origin, groups=np.asarray(groups), source=name)
 
     @classmethod
     def from_counts(
