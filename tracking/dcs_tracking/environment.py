@@ -16,22 +16,10 @@ from dcs import plugins
 
 DISTRIBUTION = "dcs-debias"
 _SOURCES = ("dcs", "dcs_tracking", "dcs_workflows")
+_NUMERICAL = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "pyarrow")
+_ENGINES = ("torch", "transformers", "tokenizers", "vllm")
 #: Packages that may affect results.
-_PACKAGES = (
-    "numpy",
-    "scipy",
-    "numba",
-    "scikit-learn",
-    "pandas",
-    "pyarrow",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "vllm",
-    "ray",
-    "optuna",
-    "mlflow",
-)
+_PACKAGES = (*_NUMERICAL, *_ENGINES, "ray", "optuna", "mlflow")
 
 
 def collect_provenance(**extra: Any) -> dict[str, Any]:
