@@ -122,15 +122,13 @@ def _version(path: Path) -> str:
 
 def _share(record: CellRecord, shared: dict[str, Any]) -> CellRecord:
     """Let a record have names and settings of other records, which take most of the memory."""
-    metrics = {intern(name): value for name, value in record.metrics.items()}
-    identity, provenance = (
-        {name: shared.setdefault(repr(value), value) for name, value in values.items()}
-        for values in (record.identity, record.provenance)
-    )
-    own = {"metrics": metrics, "identity": identity, "provenance": provenance}
-    for name, values in own.items():
+    own = {"metrics": {intern(name): value for name, value in record.metrics.items()}}
+    for part in ("identity", "provenance"):
+        values = getattr(record, part).items()
+        own[part] = {name: shared.setdefault(repr(value), value) for name, value in values}
+    for part, values in own.items():
         # A new record would be validated, and validation copies.
-        object.__setattr__(record, name, values)
+        object.__setattr__(record, part, values)
     return record
 
 

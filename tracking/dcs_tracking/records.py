@@ -67,7 +67,8 @@ def _numpy_to_python(value: Any) -> Any:
 
 
 _Plain = BeforeValidator(plain)
-_PlainNumbers = BeforeValidator(partial(plain, nan="null"))
+_PlainMapping = Annotated[Mapping[str, Any], _Plain]
+_PlainColumns = Annotated[Mapping[str, list[Any]], BeforeValidator(partial(plain, nan="null"))]
 # JSON has no NaN and infinities; pydantic parses these strings as numbers.
 _STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
@@ -95,7 +96,7 @@ class TrialRecord:
     """
 
     number: int
-    params: Annotated[Mapping[str, Any], _Plain]
+    params: _PlainMapping
     metrics: Mapping[str, float]
     state: Literal["COMPLETE", "PRUNED", "FAIL"]
     seconds: float
@@ -108,8 +109,8 @@ class _Record:
     """What the records of cells and of scorings have."""
 
     key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
-    identity: Annotated[Mapping[str, Any], _Plain]
-    params: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
+    identity: _PlainMapping
+    params: _PlainMapping = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     started_ms: int
     finished_ms: int
@@ -170,9 +171,7 @@ class CellRecord(_Record):
 
     sweep: str
     scheme: Annotated[Mapping[str, Any] | None, _Plain] = None
-    class_accuracies: Annotated[Mapping[str, list[Any]], _PlainNumbers] = field(
-        default_factory=dict
-    )
+    class_accuracies: _PlainColumns = field(default_factory=dict)
     trials: tuple[TrialRecord, ...] = ()
     trace: tuple[tuple[float, float, float, float], ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
@@ -181,7 +180,7 @@ class CellRecord(_Record):
     status: Literal["FINISHED", "FAILED"] = "FINISHED"
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
-    provenance: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
+    provenance: _PlainMapping = field(default_factory=dict)
 
     @property
     def who(self) -> dict[str, Any]:
