@@ -345,15 +345,10 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
     def position(cell: CellRecord) -> tuple[Any, ...]:
         who = cell.who
         method = str(who["method"])
-        return (
-            models.index(who["model"]),
-            tasks.index(who["task"]),
-            shots_rank(who["shots"]),
-            methods.index(method) if method in methods else len(methods),
-            method,
-            *(place.get(axis.value(cell), -1) for axis, place in places),
-            _to_float(who["seed"]),
-        )
+        source = models.index(who["model"]), tasks.index(who["task"]), shots_rank(who["shots"])
+        rank = methods.index(method) if method in methods else len(methods)
+        varied = (place.get(axis.value(cell), -1) for axis, place in places)
+        return *source, rank, method, *varied, _to_float(who["seed"])
 
     return sorted(cells, key=position)
 
