@@ -134,9 +134,8 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     heights = range(len(means))
     axes.hlines(heights, means["before"], means["after"], color=LIGHT, linewidth=5, zorder=1)
     hollow: dict[str, Any] = {"facecolor": "white", "edgecolor": GREY, "linewidth": 2}
-    filled: dict[str, Any] = {"color": ACCENT, "zorder": 3}
-    for when, look in (("before", {**hollow, "zorder": 2}), ("after", filled)):
-        axes.scatter(means[when], heights, s=52, **look, label=when)
+    axes.scatter(means["before"], heights, s=52, **hollow, zorder=2, label="before")
+    axes.scatter(means["after"], heights, s=52, color=ACCENT, zorder=3, label="after")
     axes.set_yticks(list(heights), [str(name) for name in means.index])
     axes.spines["left"].set_visible(False)
     axes.tick_params(left=False)
@@ -147,13 +146,9 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
         f"{METRICS[m].title} {shown[f'uncorrected/test/{m}']} → {shown[f'test/{m}']}"
         for m in MEASURES
     )
-    axes.set(
-        title=f"{_panel_title(cells)}\n{changes}",
-        xlabel="class accuracy, % of test rows",
-        xlim=(-3, 103),
-        # Half a row above and below, independent of the number of classes.
-        ylim=(-0.6, max(len(means), 1) - 0.4),
-    )
+    axes.set(title=f"{_panel_title(cells)}\n{changes}", xlabel="class accuracy, % of test rows")
+    # Half a row above and below, independent of the number of classes.
+    axes.set(xlim=(-3, 103), ylim=(-0.6, max(len(means), 1) - 0.4))
 
 
 @styled()
@@ -211,11 +206,9 @@ def _split(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     """Return the task, model and shots that all cells of a panel share."""
-    common = {
-        name: group[name].iloc[0] for name in ("task", "model") if group[name].nunique() == 1
-    }
-    if common.get("model") == common.get("task"):  # the name of a table
-        common.pop("model", None)
+    common = group[["task", "model"]].iloc[0].to_dict()
+    if common["model"] == common["task"]:  # the name of a table
+        del common["model"]
     shots = group["shots"].unique()
     if with_shots and len(shots) == 1:
         common["shots"] = shots[0]
