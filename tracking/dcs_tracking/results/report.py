@@ -53,11 +53,10 @@ def render_report(
     cells = Cells.of(each.record for each in stored)
     failures = [_get_failure(each, link(each)) for each in stored if not each.record.finished]
     if not cells.records:
-        why = "{} failed with: {}; run the sweep again with --retry-failed"
-        failed = f"; {why.format(*failures[0])}" if failures else ""
-        raise InvalidInputError(
-            f"{title}: no cell is finished, so there is nothing to report{failed}"
-        )
+        fault = f"{title}: no cell is finished, so there is nothing to report"
+        for name, reason, _ in failures[:1]:
+            fault += f"; {name} failed with: {reason}; run the sweep again with --retry-failed"
+        raise InvalidInputError(fault)
     environment = Environment(
         loader=PackageLoader("dcs_tracking"),
         autoescape=True,

@@ -181,12 +181,8 @@ def main_results(cells: Cells) -> ResultTable:
         if settings.own_settings(cell, [axis.name]) and axis.value(cell) != axis.main
     }
     note += f" Where these are missing: {'; '.join(sorted(lacking))}." if lacking else ""
-    return _build_task_table(
-        cells.main,
-        name="main_results",
-        title="Main results: accuracy and COBias on the test rows, %",
-        note=note if cells.axes else "",
-    )
+    about = note if cells.axes else ""
+    return _build_task_table(cells.main, name="main_results", title="Main results", note=about)
 
 
 def ablation_tables(cells: Cells) -> list[ResultTable]:
@@ -207,27 +203,19 @@ def ablation_tables(cells: Cells) -> list[ResultTable]:
         fixed = {settings.setting(record, others) for record in own.records} - {""}
         notes = [_TERMS_NOTE] if axis.name == schema.OBJECTIVE else []
         notes += [f"With {'; '.join(sorted(fixed))}."] if fixed else []
-        table = _build_task_table(
-            own,
-            axis,
-            name=f"{axis.name}_ablation",
-            title=f"Ablation by {axis.title}: accuracy and COBias on the test rows, %",
-            note=" ".join(notes),
-        )
-        tables.append(table)
+        name, title = f"{axis.name}_ablation", f"Ablation by {axis.title}"
+        tables.append(_build_task_table(own, axis, name=name, title=title, note=" ".join(notes)))
     return tables
 
 
-def _build_task_table(
-    cells: Cells, axis: Axis | None = None, *, name: str, title: str, note: str
-) -> ResultTable:
+def _build_task_table(cells: Cells, *axes: Axis, name: str, title: str, note: str) -> ResultTable:
     """Return a table of accuracy and COBias: a row per model, shots and method, a column per task.
 
-    Rows are distinguished by the values of `axis`, too.
+    Rows are distinguished by the values of `axes`, too.
     """
     import pandas as pd
 
-    by = ["model", "shots", "method", *([] if axis is None else [axis.name])]
+    by = ["model", "shots", "method", *(axis.name for axis in axes)]
     tidy = cells.estimates([*by, "task"])
     tasks = list(tidy["task"].unique())
     heads = {task: text_of(task) for task in tasks}
@@ -239,12 +227,12 @@ def _build_task_table(
         "model": list(tidy["model"].unique()),
         "shots": sorted(tidy["shots"].unique(), key=shots_rank),
         "method": list(dict.fromkeys(cell.who["method"] for cell in cells.records)),
-        **({} if axis is None else {axis.name: axis.in_order}),
+        **{axis.name: axis.in_order for axis in axes},
         "task": list(heads),
     }
     tidy = sorted_by(tidy, order)
     columns = {(m, task): f"{_HEADS[m]} {head}" for m in MEASURES for task, head in heads.items()}
-    forms = _TITLES if axis is None else {**_TITLES, axis.name: axis.short}
+    forms = _TITLES | {axis.name: axis.short for axis in axes}
     lines: list[dict[Any, str]] = []
     for key, group in groups_of(tidy, by):
         rows = {row["task"]: row for row in group.to_dict("records")}
@@ -256,7 +244,7 @@ def _build_task_table(
     notes = NOTATION, note, cells.uneven([name for name in by if name not in SOURCE], SOURCE)
     return ResultTable(
         name=name,
-        title=title,
+        title=f"{title}: accuracy and COBias on the test rows, %",
         frame=tidy[[*by, "task", "seeds", *MEASURE_COLUMNS]],
         text=filled(text),
         words=tuple(words),
