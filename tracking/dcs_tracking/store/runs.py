@@ -118,8 +118,7 @@ class SweepRuns:
         noted = self._archive.runs(self._sweep.sweep_key, self._store) if self._resumed else {}
         if not noted:
             return {}
-        where = schema.tagged({schema.KIND: schema.KIND_CELL})
-        deleted = search_runs(self._client, [self.experiment_id], where, deleted=True)
+        deleted = self._search({schema.KIND: schema.KIND_CELL}, deleted=True)
         gone = {run.info.run_id for run in deleted}
         return {
             key: _KnownRun(run_id, "FINISHED", digest, self.parent_id)
@@ -151,14 +150,10 @@ class SweepRuns:
     def _list_runs(self, wanted: Mapping[str, str]) -> dict[str, list[_KnownRun]]:
         """Return the runs that have these tags, by the key of their cell or table."""
         found: defaultdict[str, list[_KnownRun]] = defaultdict(list)
-        for run in self._search(schema.tagged(wanted)):
+        for run in self._search(wanted):
             tags = run.data.tags
-            known = _KnownRun(
-                id=str(run.info.run_id),
-                status=run.info.status,
-                digest=tags.get(schema.RECORD_DIGEST),
-                parent=tags.get(schema.PARENT),
-            )
+            digest, parent = tags.get(schema.RECORD_DIGEST), tags.get(schema.PARENT)
+            known = _KnownRun(str(run.info.run_id), run.info.status, digest, parent)
             found[tags.get(schema.CELL_KEY) or tags.get(schema.TABLE_KEY, known.id)].append(known)
         return found
 
@@ -211,17 +206,14 @@ class SweepRuns:
         if self.status != "RUNNING":
             self._client.update_run(self.parent_id, status="RUNNING")
             self.status = "RUNNING"
-        files = {schema.CELL_FILE: sealed(text).encode()}
+        files = {schema.CELL_FILE: sealed(text)}
         if record.scheme is not None:
-            files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2).encode()
-        tags = {
-            schema.PARENT: self.parent_id,
-            # The run counts as complete only once it has ended.
-            schema.RECORD_DIGEST: digest,
-            **_cell_tags(record, self._varied),
-        }
+            files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
+        # The run counts as complete only once it has ended.
+        tags = {schema.PARENT: self.parent_id, schema.RECORD_DIGEST: digest}
+        tags |= _cell_tags(record, self._varied)
         if record.trials and self._sweep.trials != "none":
-            files[schema.TRIALS_FILE] = trials_table(record).encode()
+            files[schema.TRIALS_FILE] = trials_table(record)
             tags |= schema.logged_tables([schema.TRIALS_FILE])
         name = views.cell_name(record, self._varied)
         run_id = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
@@ -276,10 +268,9 @@ class SweepRuns:
         """
         if key not in self._noted:
             return False
-        where = schema.tagged({schema.CELL_KEY: key, schema.PARENT: self.parent_id})
-        found = [str(run.info.run_id) for run in self._search(where)]
-        for run_id in found:
-            self._delete_cell(run_id)
+        found = [*self._search({schema.CELL_KEY: key, schema.PARENT: self.parent_id})]
+        for run in found:
+            self._delete_cell(run.info.run_id)
         return bool(found)
 
     def write_scorings(self, scorings: Iterable[ScoringRecord]) -> None:
@@ -295,12 +286,9 @@ class SweepRuns:
     def _write_scoring(self, scoring: ScoringRecord) -> None:
         who = scoring.identity
         name = f"scoring {who['task']} {who['shots']}-shot seed {who['seed']} {who['model']}"
-        tags = {
-            schema.PARENT: self.parent_id,
-            schema.TABLE_KEY: scoring.key,
-            schema.RECORD_DIGEST: scoring.digest,
-            **{f"dcs.{name}": str(value) for name, value in who.items() if value is not None},
-        }
+        tags = {schema.PARENT: self.parent_id, schema.RECORD_DIGEST: scoring.digest}
+        tags |= {f"dcs.{name}": str(value) for name, value in who.items() if value is not None}
+        tags[schema.TABLE_KEY] = scoring.key
         name = schema.shorten(name, schema.NAME_LIMIT)
         run_id = self._new_run(schema.KIND_SCORING, name, tags, start=scoring.started_ms)
         metrics = _metrics(scoring.metrics, scoring.finished_ms)
@@ -352,9 +340,8 @@ class SweepRuns:
         averaged = len(cells) > views.MAX_RUNS
         if averaged:
             self._write_means(groups)
-        found = views.view_tags(
-            columns, groups, tasks if len(tasks) > 1 else (), averaged=averaged
-        )
+        charted = tasks if len(tasks) > 1 else ()
+        found = views.view_tags(columns, groups, charted, averaged=averaged)
         for tag, value in found.items():
             if tags.get(tag) != value and (tasks or tag not in tags):
                 self._set_experiment_tag(tag, value)
@@ -366,7 +353,7 @@ class SweepRuns:
         own = {schema.KIND: schema.KIND_MEAN, schema.SWEEP_KEY: self._sweep.sweep_key}
         there = {
             (run.data.tags[schema.MEAN_OF], run.info.run_name): str(run.info.run_id)
-            for run in self._search(schema.tagged(own))
+            for run in self._search(own)
         }
         now = now_ms()
         by_group = [(name, *group) for name, own in groups.items() for group in own.items()]
@@ -406,7 +393,7 @@ class SweepRuns:
                 experiment_id=self.experiment_id,
                 run_id=run_id,
                 name=views.cell_name(cell),
-                metrics={k: v for k, v in cell.metrics.items() if k in schema.SHOWN_METRICS},
+                metrics=_shown_metrics(cell),
             )
 
     def end(self, status: str) -> None:
@@ -418,7 +405,7 @@ class SweepRuns:
         """Return the parent run of the sweep, and create it if it does not exist."""
         sweep = self._sweep
         own = {schema.KIND: schema.KIND_SWEEP, schema.SWEEP_KEY: sweep.sweep_key}
-        parent = next(self._search(schema.tagged(own)), None)
+        parent = next(self._search(own), None)
         self._resumed = parent is not None
         if parent is None:
             name = sweep.run_name or sweep.experiment
@@ -433,20 +420,16 @@ class SweepRuns:
         self._client.set_terminated(run_id, "KILLED")
         self._client.delete_run(run_id)
 
-    def _search(self, where: str) -> Iterator[Run]:
-        return search_runs(self._client, [self.experiment_id], where)
+    def _search(self, tags: Mapping[str, str], *, deleted: bool = False) -> Iterator[Run]:
+        where = schema.tagged(tags)
+        return search_runs(self._client, [self.experiment_id], where, deleted=deleted)
 
     def _new_run(
         self, kind: str, name: str, tags: Mapping[str, str], *, start: int | None = None
     ) -> str:
-        common = {
-            schema.KIND: kind,
-            schema.SWEEP: self._sweep.experiment,
-            schema.SWEEP_KEY: self._sweep.sweep_key,
-        }
-        run = self._client.create_run(
-            self.experiment_id, start_time=start, tags={**common, **tags}, run_name=name
-        )
+        own = {schema.SWEEP: self._sweep.experiment, schema.SWEEP_KEY: self._sweep.sweep_key}
+        own |= {schema.KIND: kind, **tags}
+        run = self._client.create_run(self.experiment_id, start, own, run_name=name)
         return str(run.info.run_id)
 
 
@@ -470,11 +453,8 @@ def _trial_metrics(record: CellRecord) -> list[Measured]:
         when = trial.started_ms + round(1000 * trial.seconds)
         values = {name: trial.metrics.get(f"dev/{name}") for name in MEASURES}
         values["value"] = trial.value
-        metrics += [
-            (f"{schema.TRIAL_PREFIX}{name}", value, when, trial.number)
-            for name, value in values.items()
-            if value is not None
-        ]
+        own = {schema.TRIAL_PREFIX + n: value for n, value in values.items() if value is not None}
+        metrics += _metrics(own, when, step=trial.number)
     return metrics
 
 
@@ -497,7 +477,7 @@ def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
     }
 
 
-def _shown_metrics(record: CellRecord, varied: Collection[str]) -> dict[str, float]:
+def _shown_metrics(record: CellRecord, varied: Collection[str] = ()) -> dict[str, float]:
     """Return the metrics that are charts: of several tasks, also under the name of the task."""
     shown = {n: record.metrics[n] for n in schema.SHOWN_METRICS if n in record.metrics}
     if "task" not in varied:
@@ -521,16 +501,12 @@ def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
         about = record.provenance.get("tables", {}).get(split, {})
         source = CodeDatasetSource({k: str(about[k]) for k in about} | {"digest": digest})
         profile = {"num_rows": about.get("rows"), "num_classes": len(classes)}
-        dataset = Dataset(
-            name=schema.shorten(" ".join([*who, split]), 500),
-            digest=str(digest)[: schema.DATASET_DIGEST_LIMIT],
-            source_type="code",
-            source=source.to_json(),
-            profile=json.dumps(profile),
-        )
+        name = schema.shorten(" ".join([*who, split]), 500)
+        short = str(digest)[: schema.DATASET_DIGEST_LIMIT]
+        dataset = Dataset(name, short, "code", source.to_json(), profile=json.dumps(profile))
         inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
     return inputs
 
 
-def _metrics(values: Mapping[str, float], when: int) -> list[Measured]:
-    return [(name, value, when, 0) for name, value in values.items()]
+def _metrics(values: Mapping[str, float], when: int, *, step: int = 0) -> list[Measured]:
+    return [(name, value, when, step) for name, value in values.items()]
