@@ -156,19 +156,17 @@ def view_tags(
     averaged : bool
         Whether to show a run of the means of each group instead of the cells in it.
     """
-    cells = {schema.KIND: schema.KIND_CELL}
-    where = {
-        tag: {schema.KIND: schema.KIND_MEAN, schema.MEAN_OF: tag} if averaged else cells
-        for tag in groups
-    }
     found: dict[str, str] = {}
     for place, key in enumerate([*groups, _CELLS]):
         tag, own = (key, groups[key]) if key in groups else ("", ())
+        where = {schema.KIND: schema.KIND_CELL}
+        if averaged and tag:
+            where = {schema.KIND: schema.KIND_MEAN, schema.MEAN_OF: tag}
         # MLflow lists the newest first.
         about = {"name": _NAMES.get(key, key.replace("_", " ")), "createdAt": -place}
         # Where names are too long, groups are shown open, and then without charts of tasks.
         for shown, values in ((tasks, own), (tasks, ()), ((), ())):
-            state = _state(columns, shown, where.get(key, cells), tag, values)
+            state = _state(columns, shown, where, tag, values)
             found[f"{VIEW}{key}"] = view = json.dumps({**about, "state": state})
             if len(view) <= _LONGEST:
                 break
@@ -191,6 +189,7 @@ def _state(
     by_task = [[schema.task_metric(name, task) for name in (cobias, accuracy)] for task in tasks]
     charts += [_scatter("tasks", *names) for names in by_task[:_MAX_TASKS]]
     common = {"deleted": False, "isGenerated": False}
+    basis = {"metricSectionId": "results", "runsCountToCompare": 100, **common}
     sections = {"results": "Means over tasks and seeds" if tag else "Cells"}
     sections |= {"tasks": "By task"} if tasks else {}
     state: dict[str, Any] = {
@@ -206,10 +205,7 @@ def _state(
         # Otherwise MLflow sorts the sections by name, and its own come first.
         "isAccordionReordered": True,
         "compareRunCharts": [
-            {"uuid": str(number), "metricSectionId": "results", "runsCountToCompare": 100}
-            | common
-            | chart
-            for number, chart in enumerate(charts)
+            {"uuid": str(number), **basis, **chart} for number, chart in enumerate(charts)
         ],
         "compareRunSections": [
             {"uuid": key, "name": name, "display": True, "isReordered": False, **common}
@@ -225,9 +221,7 @@ def _state(
 
 
 def _scatter(section: str, x: str, y: str) -> dict[str, Any]:
-    axes = {
-        f"{name}axis": {"key": key, "type": "METRIC"} for name, key in {"x": x, "y": y}.items()
-    }
+    axes = {"xaxis": {"key": x, "type": "METRIC"}, "yaxis": {"key": y, "type": "METRIC"}}
     return {"type": "SCATTER", "metricSectionId": section, **axes}
 
 
