@@ -60,6 +60,8 @@ def save_model(scheme: CorrectionScheme, folder: Path, **identity: Any) -> None:
     equal = [1.0 / count] * count
     example = pd.DataFrame([equal * (len(taken) // count)], columns=taken)
     answer = pd.DataFrame([["", *equal]], columns=["label", *columns])
+    # MLflow would run the model to infer the requirements.
+    needed = [f"{name}=={version(name)}" for name in ("mlflow", "numpy", "pandas")]
     with tempfile.TemporaryDirectory(prefix="dcs-") as temporary:
         file = Path(temporary) / schema.SCHEME_FILE
         file.write_text(scheme.to_json(), encoding="utf-8")
@@ -70,10 +72,7 @@ def save_model(scheme: CorrectionScheme, folder: Path, **identity: Any) -> None:
             mlflow_model=Model(**identity),
             signature=infer_signature(example, answer),
             input_example=example,
-            # MLflow would run the model to infer the requirements.
-            pip_requirements=[
-                f"{name}=={version(name)}" for name in ("mlflow", "numpy", "pandas")
-            ],
+            pip_requirements=needed,
         )
 
 
@@ -110,13 +109,9 @@ def log_model(
     """
     from mlflow.entities import Metric
 
-    made = client.create_logged_model(
-        experiment_id,
-        _NOT_IN_NAMES.sub("_", name)[: schema.NAME_LIMIT],
-        source_run_id=run_id,
-        tags={schema.KIND: schema.KIND_MODEL},
-        model_type=_MODEL_TYPE,
-    )
+    allowed = _NOT_IN_NAMES.sub("_", name)[: schema.NAME_LIMIT]
+    tags = {schema.KIND: schema.KIND_MODEL}
+    made = client.create_logged_model(experiment_id, allowed, run_id, tags, model_type=_MODEL_TYPE)
     model_id = str(made.model_id)
     try:
         with tempfile.TemporaryDirectory(prefix="dcs-") as temporary:
@@ -129,11 +124,8 @@ def log_model(
         raise
     if run_id is not None and metrics:
         now = now_ms()
-        client.log_batch(
-            run_id,
-            [Metric(key, v, now, 0, model_id=model_id) for key, v in metrics.items()],
-            synchronous=True,
-        )
+        linked = [Metric(key, v, now, 0, model_id=model_id) for key, v in metrics.items()]
+        client.log_batch(run_id, linked, synchronous=True)
     return model_id
 
 
@@ -196,12 +188,9 @@ def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
         )
     client = open_store(tracking_uri)
     usable_experiment(client, client.get_experiment(cell.experiment_id).name)
+    scheme = CorrectionScheme.from_dict(record.scheme)
     return log_model(
-        client,
-        CorrectionScheme.from_dict(record.scheme),
-        experiment_id=cell.experiment_id,
-        name=record.key,
-        run_id=cell.run_id,
+        client, scheme, experiment_id=cell.experiment_id, name=record.key, run_id=cell.run_id
     )
 
 
