@@ -56,14 +56,11 @@ _PAGE = 100
 _FIRST_ANSWER = 10
 
 # Silence messages on the first use of a database and on retries; failures are reported here.
-_LOG_LEVELS = {
-    "alembic.runtime.migration": logging.WARNING,
-    "mlflow.pyfunc": logging.WARNING,
+_LOGGERS = {
+    logging.WARNING: ("alembic.runtime.migration", "mlflow.pyfunc"),
+    logging.ERROR: ("mlflow.tracking.client", "mlflow.utils.rest_utils", "urllib3.connectionpool"),
     # It logs a traceback for each error of a database, which is raised anyway.
-    "mlflow.store.db.utils": logging.CRITICAL,
-    "mlflow.tracking.client": logging.ERROR,
-    "mlflow.utils.rest_utils": logging.ERROR,
-    "urllib3.connectionpool": logging.ERROR,
+    logging.CRITICAL: ("mlflow.store.db.utils",),
 }
 
 
@@ -89,8 +86,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
             answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    wait([answer], seconds)
-    if not answer.done():
+    if not wait([answer], seconds).done:
         raise TimeoutError(f"the server has not answered completely for {seconds:.0f} s")
     return answer.result()
 
@@ -193,10 +189,9 @@ def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
     """
     if has_server(uri):
         raise ConfigError(f"{redact_uri(uri)} is a server with its own UI; open it in a browser")
-    command = [sys.executable, "-m", "mlflow", "ui"]
     # Do not log every request of the browser, nor import modules of the current folder.
     options = ["--log-level", "warning", "--app-dir", sysconfig.get_path("purelib")]
-    command += ["--uvicorn-opts", shlex.join(options)]
+    command = [sys.executable, "-m", "mlflow", "ui", "--uvicorn-opts", shlex.join(options)]
     return [*command, "--host", "127.0.0.1", "--port", str(port)]
 
 
@@ -301,8 +296,9 @@ def load_client_class() -> type[MlflowClient]:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     for name, value in _REQUEST_SETTINGS.items():
         os.environ.setdefault(name, value)
-    for name, level in _LOG_LEVELS.items():
-        logging.getLogger(name).setLevel(level)
+    for level, names in _LOGGERS.items():
+        for name in names:
+            logging.getLogger(name).setLevel(level)
     # Logging a scheme needs pyfunc, and a database SQLAlchemy, as Optuna does: importing them in
     # the recorder's thread would race with imports of other threads.
     import sqlalchemy.orm  # noqa: F401
@@ -360,9 +356,8 @@ def usable_experiment(client: MlflowClient, name: str) -> Experiment | None:
 
 def _refuse_moved(experiment: Experiment, place: str) -> None:
     """Refuse artifacts where the store was made, if its folder was moved or copied since."""
-    old, new = (
-        Path(url2pathname(urlsplit(each).path)) for each in (experiment.artifact_location, place)
-    )
+    places = experiment.artifact_location, place
+    old, new = (Path(url2pathname(urlsplit(each).path)) for each in places)
     ours = old.parts[-2:] == new.parts[-2:] and old != new
     if ours and not (old.parents[1].exists() and old.parents[1].samefile(new.parents[1])):
         raise TrackingError(
@@ -383,15 +378,13 @@ def make_experiment(
     """
     from mlflow.exceptions import MlflowException
 
-    experiment = usable_experiment(client, name)
-    place = _artifact_location(client.tracking_uri, output, name)
-    if experiment is None:
+    if (experiment := usable_experiment(client, name)) is None:
+        place = _artifact_location(client.tracking_uri, output, name)
         try:
             experiment = client.get_experiment(client.create_experiment(name, place, tags))
         except MlflowException:
             # Another driver may have created it meanwhile; if not, the caller reports the error.
-            experiment = client.get_experiment_by_name(name)
-            if experiment is None:
+            if (experiment := client.get_experiment_by_name(name)) is None:
                 raise
     return experiment
 

@@ -63,9 +63,8 @@ def _limit(response: Response, *, stream: bool = False, **options: Any) -> None:
         if body.tell() > _MOST_BYTES or time.monotonic() > end:
             response.close()
             raise ContentDecodingError(
-                f"an answer of the server is larger than {_MOST_BYTES >> 20} MiB or takes "
-                f"longer than {_PARTS_OF_TIME * timeout():.0f} s; check that it is an MLflow "
-                "server"
+                f"an answer of the server is larger than {_MOST_BYTES >> 20} MiB or takes longer "
+                f"than {_PARTS_OF_TIME * timeout():.0f} s; check that it is an MLflow server"
             )
     body.seek(0)
     response.raw = body
