@@ -489,10 +489,8 @@ class Recorder:
             message += f"; {self._n_left_out} cells of its earlier tables are left out"
         if pending or not self._ended:
             reason = next(filter(None, [self._error, *self._failures.values()]), "out of time")
-            message += (
-                f"; {len(pending)} pending ({reason}): "
-                f"`dcs sync --output {self.archive.output}` records them"
-            )
+            command = f"`dcs sync --output {self.archive.output}`"
+            message += f"; {len(pending)} pending ({reason}): {command} records them"
         runs = self._runs
         return RecorderReport(
             address=client.run_link(self.tracking_uri, runs.info) if runs else None,
@@ -512,10 +510,7 @@ def _log_failure(what: str, error: Exception) -> None:
 
 
 def sync(
-    output: Path | str,
-    *,
-    tracking_uri: str | None = None,
-    restore: bool = False,
+    output: Path | str, *, tracking_uri: str | None = None, restore: bool = False
 ) -> tuple[RecorderReport, ...]:
     """Upsert every finished cell of `output` into the stores of its sweeps.
 
@@ -557,12 +552,8 @@ def sync(
             deleted = store.get_experiment_by_name(sweep.experiment)
             if deleted is not None and deleted.lifecycle_stage == "deleted":
                 store.restore_experiment(deleted.experiment_id)
-        recorder = Recorder(
-            uri,
-            output=output,
-            recheck=True,
-            **sweep.model_dump(exclude={"tracking_uri"}),
-        )
+        fields = sweep.model_dump(exclude={"tracking_uri"})
+        recorder = Recorder(uri, output=output, recheck=True, **fields)
         report = recorder.finish(sweep.status or "KILLED")
         if report.recorded or not report.complete:
             reports.append(report)
