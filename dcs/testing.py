@@ -1,4 +1,4 @@
-"""Contracts of scorers and methods, for the tests of whoever adds one.
+"""Contracts of scorers, methods, calibrations and forms, for the tests of whoever adds one.
 
 Each function returns nothing if its object keeps the contract, and raises an AssertionError that
 says what it breaks otherwise, like :func:`sklearn.utils.estimator_checks.check_estimator`.
@@ -12,15 +12,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from dcs.data.columns import PREFIX, Reading
+from dcs.data.forms.plain import Form
+from dcs.data.reader import FORMS, open_source
+from dcs.data.table import ProbabilityTable
+from dcs.methods.calibrations import FittedCalibration
 from dcs.prompting.files import get_task
 from dcs.prompting.tasks import render_prefix, render_query, select_demonstrations
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring.base import Scorer
 from dcs.selection.methods import Method
 
-__all__ = ["check_method", "check_scorer"]
+__all__ = ["check_calibration", "check_form", "check_method", "check_scorer"]
 
 _Probs = NDArray[np.float64]
 
@@ -98,6 +104,69 @@ def check_method(method: Method) -> None:
             if case == "all rows":
                 again = method.fit(rows, given, classes=names, seed=1)
                 _require(again == scheme, f"{what}: the same seed gives another scheme")
+
+
+def check_calibration(calibration: FittedCalibration) -> None:
+    """Check that a calibration is repeatable, and what its flags say.
+
+    Parameters
+    ----------
+    calibration : FittedCalibration
+        The calibration. It is fitted to 120 rows of 3 classes, of which a quarter has no label.
+    """
+    (probs, labels), what = _simulated(120, 3), calibration.name
+    labels = np.where(np.arange(labels.size) % 4 > 0, labels, -1)
+
+    def apply(given: NDArray[np.int64]) -> _Probs:
+        fitted = calibration.fit(probs, given, ridge=10.0, anchor=1.0)
+        return probs if fitted is None else fitted.apply(probs)
+
+    found = apply(labels)
+    _require(found.shape == probs.shape, f"{what}: {found.shape} probabilities, not {probs.shape}")
+    _same(found.sum(axis=1), np.ones(len(probs)), f"{what}: a row does not sum to 1", 1e-9)
+    _same(apply(labels), found, f"{what}: the same rows give another calibration", 0.0)
+    if not calibration.needs_labels:
+        _same(apply(labels[::-1]), found, f"{what}: labels determine it", 0.0)
+    if calibration.adds_offsets:
+        offsets = np.log(found) - np.log(probs)
+        offsets -= offsets[:, :1]
+        added = np.broadcast_to(offsets[0], offsets.shape)
+        _same(offsets, added, f"{what}: rows have different offsets", 1e-6)
+
+
+def check_form(
+    form: Form, frame: pd.DataFrame, table: ProbabilityTable, given: Reading | None = None
+) -> None:
+    """Check that a form alone recognises rows, and reads them in any order, labelled or not.
+
+    Parameters
+    ----------
+    form : Form
+        The form, one of :data:`dcs.data.reader.FORMS`.
+    frame : DataFrame
+        Rows as they are in a file.
+    table : ProbabilityTable
+        What they are.
+    given : Reading, optional
+        What a user has to specify.
+    """
+    before, hint = frame.copy(deep=True), given or Reading()
+    plain = pd.DataFrame(table.probs, columns=[PREFIX + name for name in table.classes])
+    _require(
+        not form.sniff(plain, Reading()), f"{form.name}: takes a column per class for its own"
+    )
+    for step in (1, -1):
+        for rows in (frame[::step].reset_index(drop=True), frame[::step][frame.columns[::-1]]):
+            first = next((each for each in FORMS if each.sniff(rows, hint)), None)
+            _require(first is form, f"{form.name}: rows are taken for {first and first.name}")
+            found = open_source(rows, hint).table.with_classes(table.classes)
+            _same(found.probs, table.probs[::step], f"{form.name}: other probabilities", 1e-6)
+            _same(found.labels, table.labels[::step], f"{form.name}: other labels", 0.0)
+    known = open_source(frame, hint).reading
+    rows = frame.drop(columns=[name for name in frame if name == known.label])
+    found = open_source(rows, known=known).table.with_classes(table.classes)
+    _same(found.probs, table.probs, f"{form.name}: other probabilities without labels", 1e-6)
+    pd.testing.assert_frame_equal(frame, before)
 
 
 def _simulated(n_rows: int, n_classes: int) -> tuple[_Probs, NDArray[np.int64]]:

@@ -23,13 +23,7 @@ from dcs.evaluation.uncertainty import NonInferiority
 from dcs.schemes.scheme import CorrectionScheme
 
 Prefer: TypeAlias = Literal[
-    "no-harm",
-    "balance",
-    "accuracy",
-    "balanced-accuracy",
-    "macro-f1",
-    "weakest-class",
-    "offsets",
+    "no-harm", "balance", "accuracy", "balanced-accuracy", "macro-f1", "weakest-class", "offsets"
 ]
 
 _TIE: Final = 1e-12

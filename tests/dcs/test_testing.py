@@ -12,8 +12,7 @@ from dcs.errors import InvalidInputError
 from dcs.methods.calibrations import CALIBRATIONS, LabelFree, batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import Method, get_method, method_names
-from dcs.testing import check_method, check_scorer
-from tests.contracts import check_calibration
+from dcs.testing import check_calibration, check_method, check_scorer
 
 #: The long searches of the published configuration take ten times as long as all others.
 _METHODS = [name for name in method_names(peers=True) if "long" not in name]

@@ -17,7 +17,7 @@ from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE, Form
 from dcs.data.reader import FORMS, Source, open_source, read_table
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
-from tests.contracts import check_form
+from dcs.testing import check_form
 from tests.dcs.data.test_round_trips import OTHERS, Truth
 from tests.dcs.refusals import refuses
 

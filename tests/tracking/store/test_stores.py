@@ -3,11 +3,20 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dcs.errors import ConfigError, TrackingError
-from dcs_tracking.store.client import open_client, open_store, redact_uri, resolve_tracking_uri
+from dcs_tracking.store import client, runs
+from dcs_tracking.store.client import (
+    default_tracking_uri,
+    open_client,
+    open_store,
+    redact_uri,
+    resolve_tracking_uri,
+)
+from dcs_tracking.testing import check_store
 from tests.dcs.refusals import refuses
 from tests.servers import free_port
 
@@ -27,6 +36,19 @@ def test_default_store_is_a_file_in_the_output_folder(
 def test_stores_that_lose_runs_are_refused() -> None:
     for uri in ("mlruns", "file:///tmp/mlruns", "ftp://x", "sqlite:///:memory:", ""):
         refuses(ConfigError, resolve_tracking_uri, uri, "runs", names=[repr(uri)])
+
+
+def test_the_contract_of_stores(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = default_tracking_uri(output)
+    check_store(uri, output)
+
+    def empty(store: Any, run_id: str, files: Any) -> None:
+        client.log_files(store, run_id, dict.fromkeys(files, ""))
+
+    for name, fault in (("_metrics", lambda *values: []), ("log_files", empty)):
+        with pytest.raises(AssertionError), monkeypatch.context() as broken:
+            broken.setattr(runs, name, fault)
+            check_store(uri, output)
 
 
 def test_a_server_that_is_not_there_is_found_out_without_mlflow() -> None:
