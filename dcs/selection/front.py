@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from dcs.errors import SchemeError, escaped
 from dcs.io import atomic_write, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.page import result_page
 from dcs.selection.preference import (
     FrontPoint,
-    Prefer,
     Preference,
     conservative_first,
     in_points,
@@ -118,73 +115,6 @@ class FittedScheme:
             Rule that selects the point.
         """
         return replace(self, preference=preference)
-
-    def report(
-        self,
-        *,
-        name: str = "scheme",
-        verdict: str = "",
-        words: Sequence[str] = (),
-        apply: str = "",
-    ) -> str:
-        """Return a page on which points can be compared and another one be chosen.
-
-        Parameters
-        ----------
-        name : str, optional
-            Title.
-        verdict : str, optional
-            What held-out rows show, see :func:`dcs.selection.page.verdict`.
-        words : sequence of str, optional
-            The scheme in words; by default its explanation.
-        apply : str, optional
-            How to apply the scheme.
-
-        Returns
-        -------
-        str
-            HTML of one file, without network.
-        """
-        front = {id(point) for point in self.front}
-        named = {
-            f"--prefer {each}": self.pick(Preference(each)).chosen for each in get_args(Prefer)
-        }
-        points = [
-            {
-                "accuracy": point.accuracy,
-                "cobias": point.lasting_cobias,
-                "classes": [None if a != a else a for a in point.estimate.class_accuracies],
-                "front": id(point) in front,
-                "pick": self._command(point, name, named),
-            }
-            for point in self.points
-        ]
-        return result_page(
-            {
-                "name": name,
-                "verdict": verdict or "Not evaluated on held-out rows.",
-                "guarantee": self.guarantee,
-                "words": [*words] or self.scheme.explain(),
-                "apply": apply or "scheme.apply(probs)",
-                "classes": list(self.scheme.classes),
-                "points": points,
-                "chosen": next(k for k, p in enumerate(self.points) if p is self.chosen),
-            }
-        )
-
-    def _command(self, point: FrontPoint, name: str, named: dict[str, FrontPoint]) -> str:
-        """Return the command that picks a point, or an empty text if no option does."""
-        best = max(each.accuracy for each in self.points)
-        bias = math.ceil(1000 * point.lasting_cobias) / 10
-        loss = math.ceil(1000 * (best - point.accuracy)) / 10
-        limits = {
-            f"--max-cobias {bias:g}": Preference(max_cobias=bias),
-            f"--max-accuracy-loss {loss:g}": Preference(max_accuracy_loss=loss),
-            f"--prefer accuracy --max-cobias {bias:g}": Preference("accuracy", max_cobias=bias),
-        }
-        chosen = named | {text: self.pick(rule).chosen for text, rule in limits.items()}
-        found = [f"dcs pick {name} {text}" for text, each in chosen.items() if each is point]
-        return next(iter(found), "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the front as JSON-serialisable values, as written by :meth:`save`."""

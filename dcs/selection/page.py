@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,82 @@ from dcs.evaluation.uncertainty import (
     percent,
     sentence_of_chance,
 )
+from dcs.selection.front import FittedScheme
+from dcs.selection.preference import FrontPoint, Prefer, Preference
 
 #: Significance level of the statements of the verdict.
 _SIGNIFICANT = 0.05
+
+
+def report_of(
+    fitted: FittedScheme,
+    *,
+    name: str = "scheme",
+    verdict: str = "",
+    words: Sequence[str] = (),
+    apply: str = "",
+) -> str:
+    """Return a page on which the points of a front can be compared and another one be chosen.
+
+    Parameters
+    ----------
+    fitted : FittedScheme
+        The front and the selected point.
+    name : str, optional
+        Title.
+    verdict : str, optional
+        What held-out rows show, see :func:`verdict`.
+    words : sequence of str, optional
+        The scheme in words; by default its explanation.
+    apply : str, optional
+        How to apply the scheme.
+
+    Returns
+    -------
+    str
+        HTML of one file, without network.
+    """
+    front = {id(point) for point in fitted.front}
+    named = {f"--prefer {each}": fitted.pick(Preference(each)).chosen for each in get_args(Prefer)}
+    points = [
+        {
+            "accuracy": point.accuracy,
+            "cobias": point.lasting_cobias,
+            "classes": [None if a != a else a for a in point.estimate.class_accuracies],
+            "front": id(point) in front,
+            "pick": _command(fitted, point, name, named),
+        }
+        for point in fitted.points
+    ]
+    return result_page(
+        {
+            "name": name,
+            "verdict": verdict or "Not evaluated on held-out rows.",
+            "guarantee": fitted.guarantee,
+            "words": [*words] or fitted.scheme.explain(),
+            "apply": apply or "scheme.apply(probs)",
+            "classes": list(fitted.scheme.classes),
+            "points": points,
+            "chosen": next(k for k, p in enumerate(fitted.points) if p is fitted.chosen),
+        }
+    )
+
+
+def _command(
+    fitted: FittedScheme, point: FrontPoint, name: str, named: Mapping[str, FrontPoint]
+) -> str:
+    """Return the command that picks a point, or an empty text if no option does."""
+    best = max(each.accuracy for each in fitted.points)
+    bias = math.ceil(1000 * point.lasting_cobias) / 10
+    loss = math.ceil(1000 * (best - point.accuracy)) / 10
+    limits = {
+        f"--max-cobias {bias:g}": Preference(max_cobias=bias),
+        f"--max-accuracy-loss {loss:g}": Preference(max_accuracy_loss=loss),
+        f"--prefer accuracy --max-cobias {bias:g}": Preference("accuracy", max_cobias=bias),
+    }
+    chosen = {**named, **{text: fitted.pick(rule).chosen for text, rule in limits.items()}}
+    found = [f"dcs pick {name} {text}" for text, each in chosen.items() if each is point]
+    return next(iter(found), "")
 
 
 def result_page(content: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
-from dcs.selection.page import result_page, verdict, worse_classes
+from dcs.selection.page import report_of, result_page, verdict, worse_classes
 from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table
 
@@ -61,7 +61,7 @@ def test_the_page_refers_to_nothing_outside_itself() -> None:
 
 def test_the_command_of_a_point_picks_it() -> None:
     result = fitted()
-    commands = re.findall(r'"pick": ?"([^"]*)"', result.report(name="x"))
+    commands = re.findall(r'"pick": ?"([^"]*)"', report_of(result, name="x"))
     for point, command in zip(result.points, commands, strict=True):
         given = re.findall(r"--([\w-]+) (\S+)", command)
         rule = {k.replace("-", "_"): v if k == "prefer" else float(v) for k, v in given}
@@ -73,7 +73,7 @@ def test_the_command_of_a_point_picks_it() -> None:
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (420, "dark")])
 def test_another_point_is_chosen(page: Any, width: int, scheme: str, tmp_path: Path) -> None:
     result, path = fitted(), tmp_path / "result.html"
-    path.write_text(result.report(name="runs/x"), encoding="utf-8")
+    path.write_text(report_of(result, name="runs/x"), encoding="utf-8")
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     page.goto(path.as_uri())

@@ -243,7 +243,7 @@ def _finish(
     command that applies the scheme, with a placeholder for each of its tables.
     """
     from dcs.io import write_together
-    from dcs.selection.page import verdict
+    from dcs.selection.page import report_of, verdict
     from dcs_workflows.cli.views import show_front
     from dcs_workflows.sources.held_out import FITTED, HELD_OUT
     from dcs_workflows.study.cell import predictions
@@ -259,7 +259,7 @@ def _finish(
     places = [f"ROWS_{name}" for name in scheme.inputs] or ["ROWS"]
     command = shlex.join(["dcs", "apply", str(path), *places])
     folder = str(path.parent)
-    page = front and front.report(name=folder, words=words, verdict=said, apply=command)
+    page = front and report_of(front, name=folder, words=words, verdict=said, apply=command)
     files: dict[Path, Any] = {
         path.with_name(RESULT): page,
         path.with_name(FRONT): front and front.to_json(),
