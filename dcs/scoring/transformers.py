@@ -89,6 +89,8 @@ class TransformersScorer(TokenEngine):
         self._budget: float = _TOKEN_BUDGET.get(self._device.type, _TOKEN_BUDGET["cpu"])
         self._limit = getattr(self._model.config, "max_position_embeddings", None)
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)
+        # Its name since Transformers 5.24, and before.
+        self._cache = "cache" if "cache" in self._accepted else "past_key_values"
         self.model, self.revision = model.name, model.revision
         self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
@@ -154,7 +156,7 @@ class TransformersScorer(TokenEngine):
         if not shared:
             return _Prefix()
         output = self._run([prompts[0][:shared]], _Prefix(), keep_cache=True)
-        cache = getattr(output, "past_key_values", None)
+        cache = getattr(output, self._cache, None)
         return _Prefix(shared, cache) if hasattr(cache, "layers") else _Prefix()
 
     def _run(self, tails: list[list[int]], prefix: _Prefix, *, keep_cache: bool = False) -> Any:
@@ -175,7 +177,7 @@ class TransformersScorer(TokenEngine):
                 inputs["position_ids"] = positions.clamp(min=0)
         if prefix.cache is not None:
             # A copy, which the model may modify.
-            inputs["past_key_values"] = repeated = copy.deepcopy(prefix.cache)
+            inputs[self._cache] = repeated = copy.deepcopy(prefix.cache)
             repeated.batch_repeat_interleave(len(rows))
         if "logits_to_keep" in self._accepted:
             inputs["logits_to_keep"] = 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -116,6 +118,23 @@ def test_a_model_in_memory(tiny_scorer: Scorer) -> None:
     assert scorer.settings == tiny_scorer.settings
     probs = [each.score("", QUERIES, TASK.label_words) for each in (scorer, tiny_scorer)]
     np.testing.assert_array_equal(*probs)
+
+
+def test_a_cache_has_the_name_that_the_model_accepts(tiny_scorer: Scorer) -> None:
+    model, given = in_memory("m"), []
+    plain = model.weights.forward
+    own = "cache" if "cache" in inspect.signature(plain).parameters else "past_key_values"
+
+    def renamed(input_ids: Any, position_ids: Any = None, cache: Any = None, **more: Any) -> Any:
+        given.append(cache)
+        output = plain(input_ids=input_ids, position_ids=position_ids, **{own: cache}, **more)
+        return SimpleNamespace(logits=output.logits, cache=getattr(output, own))
+
+    model.weights.forward = renamed
+    asked = prefix_of(2), QUERIES, TASK.label_words
+    found = TransformersScorer(model).score(*asked)
+    np.testing.assert_allclose(found, tiny_scorer.score(*asked), atol=1e-6)
+    assert given[0] is None and None not in given[1:]
 
 
 def test_closed_scorer() -> None:
