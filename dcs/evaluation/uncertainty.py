@@ -18,7 +18,7 @@ from scipy.special import bdtr, betaincinv, gammainc, gammaincc, ndtri, stdtr, s
 
 from dcs.data.checks import finite_number
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance, rates
+from dcs.evaluation.metrics import METRICS, ClassificationMetrics, mean_distance, rates
 
 Array = NDArray[np.float64]
 
@@ -150,6 +150,9 @@ def metric_intervals(
         "macro_f1": _bootstrap(estimate.macro_f1, _resample_f1(counts, resamples)),
         "weakest_class": around(estimate.weakest_class, ends, lowest),
     }
+    for name in METRICS.keys() - metrics.keys():
+        others = _resample_metric(counts, name, resamples)
+        metrics[name] = _bootstrap(getattr(estimate, name), others)
     widened = {name: each.widened(effect) for name, each in metrics.items()}
     classes = tuple(each.widened(effect) for each in by_class)
     return MetricIntervals(widened, classes, curve.centre)
@@ -271,7 +274,7 @@ def paired_counts(
     """
     for values in (before, after):
         # Validates labels and predictions.
-        confusion_matrix(labels, values, n_classes)
+        ClassificationMetrics.from_predictions(labels, values, n_classes)
     true = np.asarray(labels, dtype=np.int64)
     first, second = (np.asarray(each) == true for each in (before, after))
     key = true + n_classes * (2 * first.astype(np.int64) + second)
@@ -302,6 +305,12 @@ def _resample_f1(counts: NDArray[np.int64], resamples: int) -> Array:
     rows = drawn @ members[true]
     scores = rates(2 * right, np.where(rows > 0, rows + drawn @ members[predicted], 0))
     return np.asarray(np.nanmean(scores, axis=1), dtype=np.float64)
+
+
+def _resample_metric(counts: NDArray[np.int64], name: str, resamples: int) -> Array:
+    """Return any metric [R] of R resamples of a confusion matrix [N, N]."""
+    drawn = map(ClassificationMetrics.from_confusion, _resample(counts, resamples))
+    return np.array([getattr(each, name) for each in drawn])
 
 
 def _metrics(right: NDArray[Any], rows: NDArray[Any]) -> tuple[Array, Array, Array]:

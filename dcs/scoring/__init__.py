@@ -55,10 +55,7 @@ def engine_trait(engine: str, name: str) -> Any:
 
 
 def load_scorer(
-    model: str | os.PathLike[str],
-    *,
-    engine: str = "transformers",
-    **options: Any,
+    model: str | os.PathLike[str], *, engine: str = "transformers", **options: Any
 ) -> Scorer:
     """Load a model for scoring.
 

@@ -10,7 +10,7 @@ from scipy.special import xlogy
 from scipy.stats import binomtest, norm, t
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.evaluation.metrics import METRICS, ClassificationMetrics, Metric
 from dcs.evaluation.uncertainty import (
     NonInferiority,
     accuracy_difference,
@@ -236,3 +236,13 @@ def test_extremes_of_splits() -> None:
     assert math.isnan(compare_over_splits([1.0] * 3, test_ratio=0.5).p)
     for values, ratio in (([], 0.5), ([math.nan], 0.5), ([1.0], 0.0)):
         refuses(InvalidInputError, compare_over_splits, values, test_ratio=ratio)
+
+
+def test_a_further_metric_has_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = property(lambda found: 1.0 - found.accuracy)
+    monkeypatch.setattr(ClassificationMetrics, "errors", errors, raising=False)
+    monkeypatch.setitem(METRICS, "errors", Metric("errors", "errors", maximize=False))
+    found = metric_intervals(np.array([[60, 20], [10, 110]])).metrics
+    own, accuracy = found["errors"], found["accuracy"]
+    assert own.estimate == pytest.approx(0.15)
+    assert [own.low, own.high] == pytest.approx([1 - accuracy.high, 1 - accuracy.low], abs=0.01)

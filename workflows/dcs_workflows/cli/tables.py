@@ -405,9 +405,8 @@ def _refuse_positions(source: Source, given: Reading, task: Mapping[str, Any], f
     """Refuse labels that were read as positions, if the task of the fit gives them a meaning."""
     place = task.get("files") or task.get("hub") or {}
     values = place.get("labels") or task.get("labels") or ()
-    labels = {
-        name: [*map(str, own)] for name, own in zip(task.get("classes", ()), values, strict=False)
-    }
+    named = zip(task.get("classes", ()), values, strict=False)
+    labels = {name: [*map(str, own)] for name, own in named}
     first = {"from-0": 0, "from-1": 1}.get(source.reading.labels or "")
     if not labels or first is None or given.labels is not None:
         return
