@@ -6,7 +6,8 @@ import copy
 import inspect
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,8 @@ _log = logging.getLogger(__name__)
 #: caches are fastest.
 _TOKEN_BUDGET = {"cpu": 1536, "cuda": 32768}
 
+_ATTENTION_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 _CONTEXT_SHARE = 4  # number of cached prefix tokens that cost as much as one new token
-
-
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """The number of tokens shared by all prompts, and their keys and values."""
-
-    length: int = 0
-    cache: Any = None
-
-    @property
-    def supports_padding(self) -> bool:
-        """Whether padding may follow: it would count towards a sliding attention window."""
-        layers = () if self.cache is None else self.cache.layers
-        return all(type(layer).__name__ == "DynamicLayer" for layer in layers)
 
 
 class TransformersOptions(LocalOptions):
@@ -68,7 +56,7 @@ class TransformersScorer(TokenEngine):
     Raises
     ------
     ScoringError
-        If the model cannot be loaded.
+        If the model cannot be loaded, or is not causal.
     MissingDependencyError
         If torch or transformers is not installed.
     """
@@ -80,9 +68,8 @@ class TransformersScorer(TokenEngine):
 
     def __init__(self, model: ModelReference | LoadedModel, **options: Any) -> None:
         super().__init__(**options)
-        asked = self._asked
         if not isinstance(model, LoadedModel):
-            model = load_model(model, device=asked.device, dtype=asked.dtype)
+            model = load_model(model, device=self._asked.device, dtype=self._asked.dtype)
         self._torch, transformers = require("torch"), require("transformers")
         self._model = model.weights.eval()
         self._device = self._model.device
@@ -94,11 +81,26 @@ class TransformersScorer(TokenEngine):
         self.model, self.revision = model.name, model.revision
         self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
+        # Transformers also loads encoders, such as BERT, as causal language models.
+        with self._inference():
+            one, other = self._run([[0, 1], [0, 2]], logits_to_keep=2).logits[:, 0]
+        # Equal up to rounding, in bfloat16 too.
+        if (one - other).abs().max() > 0.05 * one.abs().max():
+            raise ScoringError(
+                f"model {self.model!r} is not a causal language model: its scores of a token "
+                "depend on the tokens after it; choose a decoder, such as GPT or Llama"
+            )
 
     def _score(self, prompts: Prompts, progress: Advance) -> Scores:
+        with self._inference():
+            return super()._score(prompts, progress)
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """Run without gradients, and say so if the memory is full."""
         try:
             with self._torch.inference_mode():
-                return super()._score(prompts, progress)
+                yield
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -115,19 +117,17 @@ class TransformersScorer(TokenEngine):
         A batch that does not fit into memory is halved.
         """
         found: dict[int, NDArray[np.float64]] = {}
-        prefix = self._run_shared(prompts)
-        tails = [ids[prefix.length :] for ids in prompts]
+        shared, cache = self._run_shared(prompts)
+        tails = [ids[shared:] for ids in prompts]
         # Sort to minimise padding; longest first, so that a token budget that exceeds the memory
         # fails immediately.
         pending = sorted(range(len(tails)), key=lambda row: -len(tails[row]))
         while pending:
             longest = len(tails[pending[0]])
-            cost = longest + prefix.length / _CONTEXT_SHARE
+            cost = longest + shared / _CONTEXT_SHARE
             rows = pending[: max(1, int(self._budget / cost))]
-            if not prefix.supports_padding:
-                rows = [row for row in rows if len(tails[row]) == longest]
             try:
-                values = self._scores([tails[row] for row in rows], prefix, wanted, normalised)
+                values = self._scores([tails[row] for row in rows], cache, wanted, normalised)
             except RuntimeError as error:
                 if len(rows) == 1 or not is_out_of_memory(error):
                     raise
@@ -143,45 +143,45 @@ class TransformersScorer(TokenEngine):
         return np.stack([found[row] for row in range(len(prompts))])
 
     def _scores(
-        self, tails: list[list[int]], prefix: _Prefix, wanted: list[int], normalised: bool
+        self, tails: list[list[int]], cache: Any, wanted: list[int], normalised: bool
     ) -> NDArray[np.float64]:
-        logits = self._run(tails, prefix).logits[:, -1]
+        lengths = self._torch.tensor([len(tail) for tail in tails], device=self._device)
+        last, positions = (lengths - 1).unique(return_inverse=True)
+        output = self._run(tails, cache, logits_to_keep=last)
+        if "logits_to_keep" not in self._accepted:
+            positions = lengths - 1
+        logits = output.logits[range(len(tails)), positions]
         if normalised:
             logits = logits.double().log_softmax(-1)
         return np.asarray(logits[:, wanted].double().cpu().numpy())
 
-    def _run_shared(self, prompts: list[list[int]]) -> _Prefix:
+    def _run_shared(self, prompts: list[list[int]]) -> tuple[int, Any]:
+        """Return the number of tokens shared by all prompts, and their keys and values."""
         # At least one token of each prompt must remain.
         shared = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)
         if not shared:
-            return _Prefix()
-        output = self._run([prompts[0][:shared]], _Prefix(), keep_cache=True)
+            return 0, None
+        output = self._run([prompts[0][:shared]], use_cache=True, logits_to_keep=1)
         cache = getattr(output, self._cache, None)
-        return _Prefix(shared, cache) if hasattr(cache, "layers") else _Prefix()
+        # The states of other layers, such as recurrent ones, cannot be repeated for each prompt.
+        kinds = {type(layer).__name__ for layer in getattr(cache, "layers", ())}
+        plain = type(cache).__name__ == "DynamicCache" and kinds <= _ATTENTION_LAYERS
+        return (shared, cache) if plain else (0, None)
 
-    def _run(self, tails: list[list[int]], prefix: _Prefix, *, keep_cache: bool = False) -> Any:
-        """Run each tail after the prefix and return the logits of the last position."""
-        torch, device = self._torch, self._device
+    def _run(self, tails: list[list[int]], cache: Any = None, **options: Any) -> Any:
+        """Run each tail after the cached prefix."""
         width = max(map(len, tails))
-        padding = [width - len(tail) for tail in tails]
-        # The padding token is arbitrary: the mask hides it.
-        rows = [[0] * pad + tail for pad, tail in zip(padding, tails, strict=True)]
-        inputs: dict[str, Any] = {"input_ids": torch.tensor(rows, device=device)}
-        if any(padding):
-            pads = torch.tensor(padding, device=device).unsqueeze(1)
-            columns = torch.arange(prefix.length + width, device=device).unsqueeze(0)
-            seen = (columns < prefix.length) | (columns >= prefix.length + pads)
-            inputs["attention_mask"] = seen.long()
-            if "position_ids" in self._accepted:
-                positions = (columns - pads)[:, prefix.length :]
-                inputs["position_ids"] = positions.clamp(min=0)
-        if prefix.cache is not None:
+        # The padding token is arbitrary: no earlier token sees it, whatever the architecture.
+        rows = [tail + [0] * (width - len(tail)) for tail in tails]
+        inputs = {"use_cache": cache is not None} | options
+        inputs["input_ids"] = self._torch.tensor(rows, device=self._device)
+        if cache is not None:
             # A copy, which the model may modify.
-            inputs[self._cache] = repeated = copy.deepcopy(prefix.cache)
+            inputs[self._cache] = repeated = copy.deepcopy(cache)
             repeated.batch_repeat_interleave(len(rows))
-        if "logits_to_keep" in self._accepted:
-            inputs["logits_to_keep"] = 1
-        return self._model(**inputs, use_cache=keep_cache or prefix.cache is not None)
+        if "logits_to_keep" not in self._accepted:
+            del inputs["logits_to_keep"]
+        return self._model(**inputs)
 
     def _free(self) -> None:
         del self._model

@@ -125,16 +125,29 @@ def test_a_cache_has_the_name_that_the_model_accepts(tiny_scorer: Scorer) -> Non
     plain = model.weights.forward
     own = "cache" if "cache" in inspect.signature(plain).parameters else "past_key_values"
 
-    def renamed(input_ids: Any, position_ids: Any = None, cache: Any = None, **more: Any) -> Any:
+    def renamed(cache: Any = None, **inputs: Any) -> Any:
         given.append(cache)
-        output = plain(input_ids=input_ids, position_ids=position_ids, **{own: cache}, **more)
+        output = plain(**{own: cache}, **inputs)
         return SimpleNamespace(logits=output.logits, cache=getattr(output, own))
 
     model.weights.forward = renamed
     asked = prefix_of(2), QUERIES, TASK.label_words
     found = TransformersScorer(model).score(*asked)
     np.testing.assert_allclose(found, tiny_scorer.score(*asked), atol=1e-6)
-    assert given[0] is None and None not in given[1:]
+    # Without one: the check of the model, and the shared prefix.
+    assert given[:2] == [None, None] and given[2:] and None not in given[2:]
+
+
+def test_encoders_are_refused() -> None:
+    from transformers import AutoModelForCausalLM, ElectraConfig
+
+    tokenizer = in_memory("m").tokenizer
+    config = ElectraConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        initializer_range=0.4,
+    )  # fmt: skip
+    encoder = LoadedModel(AutoModelForCausalLM.from_config(config), tokenizer, "encoder")
+    refuses(ScoringError, TransformersScorer, encoder, names=["'encoder'", "causal"])
 
 
 def test_closed_scorer() -> None:
@@ -153,8 +166,9 @@ def failing(error: Exception, most: int = 0, **options: Any) -> TransformersScor
             raise error
         return forward(*args, **inputs)
 
+    scorer = TransformersScorer(model, **options)
     model.weights.forward = limited
-    return TransformersScorer(model, **options)
+    return scorer
 
 
 class TestOutOfMemory:
