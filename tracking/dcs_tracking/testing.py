@@ -18,8 +18,8 @@ _NAME = "dcs check of the store"
 def check_store(tracking_uri: str, output: Path | str) -> None:
     """Check that a store has the cells of a sweep as they are on disk, each once.
 
-    Three cells are recorded three times, the last run being deleted after each. If the check passes,
-    all of their runs are deleted.
+    Three cells are recorded three times, the last run being deleted after each. If the check
+    passes, all of their runs are deleted.
 
     Parameters
     ----------
