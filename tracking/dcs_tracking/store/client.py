@@ -348,8 +348,9 @@ def usable_experiment(client: MlflowClient, name: str) -> Experiment | None:
         _refuse_moved(experiment, str(_artifact_location(client.tracking_uri, Path(), name)))
     if experiment is not None and experiment.lifecycle_stage == "deleted":
         raise TrackingError(
-            f"experiment {name!r} was deleted in MLflow; `dcs sync --restore` restores it, "
-            "`mlflow gc` deletes it for good"
+            f"experiment {name!r} was deleted in MLflow; with MLFLOW_TRACKING_URI="
+            f"{redact_uri(client.tracking_uri)}, `mlflow experiments restore -x "
+            f"{experiment.experiment_id}` restores it, and `mlflow gc` deletes it for good"
         )
     return experiment
 

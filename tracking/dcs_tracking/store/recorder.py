@@ -509,9 +509,7 @@ def _log_failure(what: str, error: Exception) -> None:
     _log.log(logging.ERROR if bug else logging.DEBUG, what, exc_info=error)
 
 
-def sync(
-    output: Path | str, *, tracking_uri: str | None = None, restore: bool = False
-) -> tuple[RecorderReport, ...]:
+def sync(output: Path | str, *, tracking_uri: str | None = None) -> tuple[RecorderReport, ...]:
     """Upsert every finished cell of `output` into the stores of its sweeps.
 
     Each cell is recorded exactly once, regardless of the number of calls and of interrupted
@@ -524,8 +522,6 @@ def sync(
     tracking_uri : str, optional
         Store to use for all sweeps of the folder from now on. Required (here or in
         ``MLFLOW_TRACKING_URI``) for a store with a password, which is not saved on disk.
-    restore : bool, optional
-        Whether to restore experiments of the sweeps that were deleted in MLflow.
 
     Returns
     -------
@@ -547,11 +543,6 @@ def sync(
     reports = []
     for sweep in sweeps:
         uri = tracking_uri or _resolve_store(sweep)
-        if restore:
-            store = client.open_store(client.resolve_tracking_uri(uri, output), create=True)
-            deleted = store.get_experiment_by_name(sweep.experiment)
-            if deleted is not None and deleted.lifecycle_stage == "deleted":
-                store.restore_experiment(deleted.experiment_id)
         fields = sweep.model_dump(exclude={"tracking_uri"})
         recorder = Recorder(uri, output=output, recheck=True, **fields)
         report = recorder.finish(sweep.status or "KILLED")

@@ -363,9 +363,6 @@ def _run(
 def sync(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.NewTrackingUri = None,
-    restore: Annotated[
-        bool, flag("--restore", "Restore experiments that were deleted in MLflow.")
-    ] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -378,7 +375,7 @@ def sync(
     import dcs_tracking
 
     with console.status("recording in MLflow"):
-        reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri, restore=restore)
+        reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri)
     for report in reports:
         options.show_report(report, "sweep:")
     if not reports:
