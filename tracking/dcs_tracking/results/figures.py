@@ -94,9 +94,11 @@ def add_legend(figure: Figure) -> None:
 
 
 def figure_bytes(figure: Figure, form: _Form) -> bytes:
-    """Return a figure as PNG or SVG; the same figure gives the same bytes on the same machine."""
+    """Return a figure as PNG or SVG, without the date and the version of the program.
+
+    PNG files of equal figures are equal on the same machine; identifiers in SVG files may differ.
+    """
     buffer = io.BytesIO()
-    # The date and the version of the program would make files differ.
     metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
     with styled():
         figure.savefig(buffer, format=form, metadata=metadata)
