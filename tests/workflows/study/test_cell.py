@@ -10,7 +10,7 @@ import pytest
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.drift import compare_rows
 from dcs.schemes.scheme import CorrectionScheme
-from dcs_workflows.study.cell import compute_cell, evidence
+from dcs_workflows.study.cell import compute_cell, evidence, failed_record
 from dcs_workflows.study.study import Setup
 from tests.workflows.conftest import biased_table, toy_cell
 
@@ -32,6 +32,16 @@ def test_copies_of_rows_count_once() -> None:
     assert _interval(copies) == pytest.approx((low, high), abs=0.01)
     first, last = _interval(ProbabilityTable.from_arrays(*twice, classes=once.classes))
     assert last - first == pytest.approx((high - low) / np.sqrt(2.0), rel=0.1)
+
+
+def test_a_clock_that_goes_back_makes_no_negative_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", iter(range(10**18, 0, -(10**12))).__next__)
+    table = biased_table(60)
+    cell = toy_cell(table, method="batch")
+    record = compute_cell(cell, {"optimization": table, "test": table}, setup=Setup())
+    failed = failed_record(cell, ValueError(), sweep="s", started_ms=10**12)
+    for each in (record, failed):
+        assert 0 <= each.finished_ms - each.started_ms < 60_000
 
 
 def test_evidence_counts_the_rows_that_only_one_has_right() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
@@ -47,7 +48,7 @@ def compute_cell(cell: Cell, tables: Mapping[str, Rows], *, setup: Setup) -> Cel
     CellRecord
         Record with status FINISHED; errors propagate.
     """
-    started_ms = now_ms()
+    started_ms, clock = now_ms(), time.perf_counter()
     optimization, test = optimization_rows(tables["optimization"], cell), tables["test"]
     first = reference = None
     if not isinstance(optimization, TableEnsemble):
@@ -84,7 +85,7 @@ def compute_cell(cell: Cell, tables: Mapping[str, Rows], *, setup: Setup) -> Cel
         trials=fitted.trials,
         front=None if fitted.front is None else fitted.front.to_dict(),
         started_ms=started_ms,
-        finished_ms=now_ms(),
+        finished_ms=started_ms + round(1000 * (time.perf_counter() - clock)),
         provenance=collect_provenance(tables=about, seeds=_seeds(cell)),
     )
 
@@ -127,7 +128,7 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
         status="FAILED",
         error=redact("".join(traceback.format_exception(error))),
         started_ms=started_ms,
-        finished_ms=now_ms(),
+        finished_ms=max(started_ms, now_ms()),  # The clock may have been set back.
         provenance=collect_provenance(seeds=_seeds(cell)),
     )
 
