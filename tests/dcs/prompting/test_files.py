@@ -341,6 +341,7 @@ class TestOwnTask:
             (["True", "False"], [0, 1]),
             (["positive", "negative"], ["0", "1"]),
             (["2 stars", "1 star", "0 stars"], [0, 1, 2]),
+            (["1 star", "2 stars", "3 stars"], [1]),
             (["LABEL_2", "LABEL_1", "LABEL_0"], [0, 1, 2]),
         ],
     )

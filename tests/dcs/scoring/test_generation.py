@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError, ScoringError
+from dcs.errors import ConfigError, SchemeError, ScoringError
 from dcs.prompting.tasks import (
     SPLITS,
     Example,
@@ -18,7 +18,8 @@ from dcs.prompting.tasks import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring.generation import PromptSet, generate_tables
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.scoring.generation import PromptSet, ScoredBy, generate_tables
 from tests.dcs.prompting.test_tasks import COINS
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
@@ -56,6 +57,17 @@ def test_tables(shots: Shots, seed: int) -> None:
         found = table.provenance.to_dict()
         assert found.pop("prompt")["task"] == TASK.file.described
         assert found == about | drawn
+
+
+def test_a_scheme_has_the_classes_of_its_prompt() -> None:
+    table = generate_tables(Clerk(), TASK, shots=1, seed=0)["test"]
+    about = {"table": table.provenance.to_dict()}
+    prefix = render_prefix(TASK, select_demonstrations(TASK, 1, seed=0))
+    own = CorrectionScheme.identity(TASK.classes[::-1], provenance=about)
+    assert ScoredBy.of(own).prefix == prefix
+    for classes in (("x", "y"), (*TASK.classes, "edge")):
+        changed = CorrectionScheme.identity(classes, provenance=about)
+        refuses(SchemeError, ScoredBy.of, changed, names=["classes"])
 
 
 class Votes(Clerk):

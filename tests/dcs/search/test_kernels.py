@@ -70,6 +70,11 @@ def test_kernels_agree_with_numpy_move_by_move(
         kept = ("first", "second", "first_class", "second_class")
         for name in ("choice", *kept, "correct", "predicted"):
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
+    choice = state.choice.copy()
+    least, _ = descend(table, state, choice)
+    # Nothing improves it: each class is evaluated once.
+    z, judged = descend(table, state, choice)
+    assert (z, judged) == (pytest.approx(least, abs=1e-12), n_classes * len(corrections))
 
 
 @pytest.mark.parametrize("name", ["dcs", "dnip"])
