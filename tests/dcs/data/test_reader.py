@@ -403,6 +403,7 @@ def test_another_order_is_doubted_if_predicted_twice_as_often(right: int, asked:
     labels = np.repeat([0, 1, 2], 1000)
     shift = np.tile(np.repeat([0, 1, 2], [right, 500, 500 - right]), 3)
     assert bool(in_other_order(labels, np.eye(3)[(labels + shift) % 3])) == asked
+    assert "sorted" in in_other_order(labels, np.tile([0.2, 0.3, 0.5], (3000, 1)))
 
 
 def test_labels_that_are_predicted_less_than_by_chance_are_a_warning() -> None:

@@ -68,6 +68,7 @@ def test_totals_do_not_drift_with_the_number_of_classes(
 def test_is_stable_over_versions() -> None:
     a, b = (stratified_split([0, 1] * 6, {"a": 0.5, "b": 0.5}, seed=s)["a"] for s in (7, 8))
     assert a.tolist() == [0, 3, 4, 7, 9, 10] != b.tolist()
+    assert stratified_split([0] * 5, {"a": 0.3, "b": 0.7}, seed=0)["a"].size == 1
 
 
 @pytest.mark.parametrize(

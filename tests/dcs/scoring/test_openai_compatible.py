@@ -83,6 +83,7 @@ class TestExact:
         logs = np.array([server.all_logs(server.encode(q))[ids].tolist() for q in QUERIES[:3]])
         expected = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(probs, expected, atol=1e-6)
+        assert server.requests[-1][2]["chat_template_kwargs"]["enable_thinking"] is False
 
     def test_a_server_that_appends_a_token(self, server: ModelServer) -> None:
         server.exact, server.ending = True, [1]

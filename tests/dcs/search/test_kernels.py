@@ -71,10 +71,9 @@ def test_kernels_agree_with_numpy_move_by_move(
         for name in ("choice", *kept, "correct", "predicted"):
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
     choice = state.choice.copy()
-    least, _ = descend(table, state, choice)
+    descend(table, state, choice)
     # Nothing improves it: each class is evaluated once.
-    z, judged = descend(table, state, choice)
-    assert (z, judged) == (pytest.approx(least, abs=1e-12), n_classes * len(corrections))
+    assert descend(table, state, choice)[1] == n_classes * len(corrections)
 
 
 @pytest.mark.parametrize("name", ["dcs", "dnip"])
