@@ -245,8 +245,8 @@ def _start_local(options: dict[str, Any]) -> None:
             if last:
                 raise ClusterError(
                     f"Ray did not start on this machine ({one_line(error)}), which may be short "
-                    "of memory or overloaded; run the same command again, or join a cluster with "
-                    "--address"
+                    "of memory or of room for temporary files (TMPDIR), or overloaded; run the "
+                    "same command again, or join a cluster with --address"
                 ) from error
     for process in psutil.Process().children():
         if process.name() in ("gcs_server", "raylet"):
