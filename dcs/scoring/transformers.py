@@ -158,7 +158,10 @@ class TransformersScorer(TokenEngine):
     def _run_shared(self, prompts: list[list[int]]) -> tuple[int, Any]:
         """Return the number of tokens shared by all prompts, and their keys and values."""
         # At least one token of each prompt must remain.
-        shared = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)
+        common = os.path.commonprefix(prompts)[: min(map(len, prompts)) - 1]
+        # Models such as RoBERTa do not count padding tokens, but as part of a prefix.
+        padding = getattr(self._model.config, "pad_token_id", None)
+        shared = common.index(padding) if padding in common else len(common)
         if not shared:
             return 0, None
         output = self._run([prompts[0][:shared]], use_cache=True, logits_to_keep=1)
