@@ -479,8 +479,7 @@ class _Finder:
 
 def cells_in(column: pd.Series[Any]) -> list[Any]:
     """Return the cells of a column, with None for missing ones."""
-    plain: list[Any] = column.astype(object).where(column.notna(), None).tolist()
-    return plain
+    return list(column.astype(object).where(column.notna(), None).tolist())
 
 
 def name_classes(cells: Iterable[Any], classes: Sequence[str]) -> bool:

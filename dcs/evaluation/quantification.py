@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.errors import InvalidInputError, check_choice, quoted
-from dcs.evaluation.uncertainty import Array, Interval, around
+from dcs.evaluation.uncertainty import LEVEL, Array, Interval, around
 
-_LEVEL: Final = 0.95
 _STEPS: Final = 500
 
 #: Rows that are added to each class (or prediction), spread over the predictions (or classes), and
@@ -79,7 +78,7 @@ def class_shares(
     rng = np.random.default_rng(0)
     rates = np.stack([rng.dirichlet(own, resamples) for own in prior], axis=1)
     drawn = solve(rates, rng.dirichlet(counts + _PRIOR, resamples))
-    tail = 100.0 * (1.0 - _LEVEL) / 2
+    tail = 100.0 * (1.0 - LEVEL) / 2
     ends = np.percentile(drawn, [tail, 100.0 - tail], axis=0).T.tolist()
     return tuple(map(around, estimate.tolist(), ends, drawn.T))
 

@@ -34,7 +34,7 @@ _SIMULATED: Final = 400
 _MIN_P: Final = 0.002
 
 #: Coverage of the intervals.
-_LEVEL: Final = 0.95
+LEVEL: Final = 0.95
 
 #: Smaller differences of class accuracies are rounding errors.
 _ROUNDING: Final = 1e-9
@@ -138,14 +138,14 @@ def metric_intervals(
     right, rows = counts.diagonal(), counts.sum(axis=1)
     drawn = _resample(np.stack([right, rows - right]), resamples)
     shares, accuracies, biases = _metrics(drawn[:, 0], drawn.sum(axis=1))
-    lows, highs = (each.tolist() for each in _exact_ends(right, rows, _LEVEL))
+    lows, highs = (each.tolist() for each in _exact_ends(right, rows, LEVEL))
     errors = shares.std(axis=0).tolist()
     by_class = map(Interval, estimate.class_accuracies, lows, highs, errors)
     curve = _CobiasCurve(right, rows)
     lowest, ends = np.nanmin(shares, axis=1), _weakest(right, rows)
     metrics = {
         "accuracy": _bootstrap(estimate.accuracy, accuracies),
-        "cobias": around(estimate.cobias, curve.ends(_LEVEL), biases),
+        "cobias": around(estimate.cobias, curve.ends(LEVEL), biases),
         "balanced_accuracy": _bootstrap(estimate.balanced_accuracy, np.nanmean(shares, axis=1)),
         "macro_f1": _bootstrap(estimate.macro_f1, _resample_f1(counts, resamples)),
         "weakest_class": around(estimate.weakest_class, ends, lowest),
@@ -214,7 +214,7 @@ def compare_predictions(
     gain = (gained - lost) / n_rows
     error = math.sqrt(effect * max(0.0, gained + lost - n_rows * gain**2)) / n_rows
     reached = accuracy_difference(gained / effect, lost / effect, n_rows / effect)
-    cobias = around(change, ends(_LEVEL), spread * (bias2 - bias1))
+    cobias = around(change, ends(LEVEL), spread * (bias2 - bias1))
     return {
         "accuracy": Interval(gain, *reached, error, mcnemar_p(gained, lost, effect=effect)),
         "cobias": replace(cobias, p=_inverted_p(ends) if change else 1.0),
@@ -369,8 +369,6 @@ class _CobiasCurve:
 
     def _crossing(self, rising: Array, target: float) -> float:
         """Return the value at which a rising curve reaches a target, or the nearer end."""
-        if rising[0] >= target:
-            return float(self.values[0])
         return float(np.interp(target, rising, self.values))
 
 
@@ -457,11 +455,11 @@ def _weakest(right: NDArray[Any], rows: NDArray[Any]) -> tuple[float, float]:
     """Return the confidence limits of the lowest of the true class accuracies."""
     known = rows > 0
     right, rows = right[known], rows[known]
-    tail = (1.0 - _LEVEL) / 2
+    tail = (1.0 - LEVEL) / 2
     # The true minimum is below the lower limit of its class with the probability of that class
     # alone, and above one of the upper limits only if all classes are above it.
     corrected = 1.0 - (1.0 - tail) ** (1.0 / rows.size)
-    low = _exact_ends(right, rows, _LEVEL)[0].min()
+    low = _exact_ends(right, rows, LEVEL)[0].min()
     return float(low), float(_exact_ends(right, rows, 1.0 - 2.0 * corrected)[1].min())
 
 
@@ -477,7 +475,7 @@ def _bootstrap(estimate: float, drawn: Array) -> Interval:
     below = ((drawn < estimate).sum() + 0.5 * (drawn == estimate).sum()) / drawn.size
     edge = 1.0 / (drawn.size + 1)
     shift = normal.inv_cdf(float(np.clip(below, edge, 1.0 - edge)))
-    reach = normal.inv_cdf((1.0 + _LEVEL) / 2)
+    reach = normal.inv_cdf((1.0 + LEVEL) / 2)
     tails = [normal.cdf(2 * shift - reach), normal.cdf(2 * shift + reach)]
     low, high = np.quantile(drawn, tails).tolist()
     return around(estimate, (low, high), drawn)

@@ -55,7 +55,7 @@ _DROPS_RATE: Final = 0.3
 
 #: Decimals of coefficients: the optimiser's BLAS adds in an order that depends on the processor,
 #: which changes much later digits and must not change predictions.
-_DIGITS: Final = 6
+DIGITS: Final = 6
 
 #: Steps of the optimiser of a stack.
 _STACK_STEPS: Final = 100
@@ -218,7 +218,7 @@ class LinearMap(FittedCalibration):
         matrix[:n] += start[:-1]
         offset = start[-1] + coefficients[-1] - added
         offset -= offset.mean()
-        matrix, offset = matrix.T.round(_DIGITS), offset.round(_DIGITS)
+        matrix, offset = matrix.T.round(DIGITS), offset.round(DIGITS)
         return from_arrays(self.name, matrix, offset, products=products)
 
 
@@ -389,4 +389,4 @@ def fit_stack(probs: Array, labels: Labels, *, ridge: float = 20.0) -> Calibrati
     coefficients = problem.turn @ problem.minimise(problem.likelihood, problem.zero, _STACK_STEPS)
     own, added = basis.unscaled(coefficients)
     offset = coefficients[-1] - added + np.log(smooth_shares(labels, n))
-    return from_arrays("stack", (mean + own).T.round(_DIGITS), offset.round(_DIGITS))
+    return from_arrays("stack", (mean + own).T.round(DIGITS), offset.round(DIGITS))

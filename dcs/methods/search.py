@@ -58,8 +58,7 @@ def search(
     if setting.corrections == "weights" and share > 0.0:
         # From highest accuracy (fairness 0) to equal class shares (1).
         fairness = min(1.0, setting.beta / _BALANCED_BETA)
-        even = -fairness * log_means(probs)
-        target = (1.0 - fairness) * np.log(shares) if balanced else even
+        target = (1.0 - fairness) * np.log(shares) if balanced else -fairness * log_means(probs)
         target = target - target.mean()
         chosen = to_weights((1.0 - share) * logarithms(chosen) + share * target)
     return chosen, moves

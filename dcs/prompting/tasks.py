@@ -8,7 +8,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, cycle
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -254,8 +254,7 @@ class TaskFile(Prompt):
             raise ValueError("key 'files' or 'hub' is required: the location of the texts")
         fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
         own = ("classes", "labels", "label_words")
-        lists: dict[str, Sequence[str | tuple[str | int, ...]]]
-        lists = {key: getattr(self, key) for key in own}
+        lists: dict[str, Sequence[Any]] = {key: getattr(self, key) for key in own}
         for key, place in (("files", self.files), ("hub", self.hub)):
             if place is not None:
                 lists[f"{key}.labels"] = place.labels
@@ -439,11 +438,8 @@ def chat_messages(
     """
     if isinstance(prefix, str):
         query, prefix = prefix + query, PromptPrefix()
-    messages = []
-    for text, word in prefix.turns:
-        messages.append({"role": "user", "content": text})
-        messages.append({"role": "assistant", "content": word})
-    messages.append({"role": "user", "content": query})
+    said, roles = [*chain(*prefix.turns), query], cycle(("user", "assistant"))
+    messages = [{"role": role, "content": text} for text, role in zip(said, roles, strict=False)]
     if prefix.instruction and system:
         messages.insert(0, {"role": "system", "content": prefix.instruction})
     elif prefix.instruction:

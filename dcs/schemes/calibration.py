@@ -140,8 +140,7 @@ class Calibration:
 
 def from_arrays(name: str, matrix: Array, offset: Array, *, products: bool = False) -> Calibration:
     """Return the calibration with a matrix [N, N] or wider and an offset [N]."""
-    rows, offsets = tuple(map(tuple, matrix.tolist())), tuple(offset.tolist())
-    return Calibration(name, rows, offsets, products=products)
+    return Calibration(name, matrix.tolist(), offset.tolist(), products=products)
 
 
 def mean_combination(n_tables: int, n_classes: int) -> Calibration:

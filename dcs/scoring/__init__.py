@@ -45,8 +45,7 @@ def engine_class(engine: str) -> type[Scorer]:
         If the engine does not exist, or that of a package cannot be imported.
     """
     found = find_named("dcs.engines", engine, PACKAGED_ENGINES, type)
-    scorer: type[Scorer] = resolve_name(found) if isinstance(found, str) else found
-    return scorer
+    return resolve_name(found) if isinstance(found, str) else found
 
 
 def engine_trait(engine: str, name: str) -> Any:

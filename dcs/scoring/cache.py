@@ -197,8 +197,7 @@ class StoredScorer(Engine):
 
     def report(self) -> list[str]:
         """Return the report of the engine, e.g. on labels missing from server responses."""
-        lines: list[str] = getattr(self._scorer, "report", list)()
-        return lines
+        return list(getattr(self._scorer, "report", list)())
 
     def _free(self) -> None:
         self._scorer.close()

@@ -73,7 +73,9 @@ class ChatTemplate:
         ScoringError
             If the template cannot render the prompt.
         """
-        turns = [chat_messages(prefix, query, system=self._has_system) for query in queries]
+        # Some templates render no system message, but an error or nothing.
+        system = "system-turn" in self._render_roles("system", "user")
+        turns = [chat_messages(prefix, query, system=system) for query in queries]
         answered = [*turns[0], {"role": "assistant", "content": "x"}]
         try:
             texts = self._apply(turns, add_generation_prompt=True)
@@ -90,26 +92,19 @@ class ChatTemplate:
         space = "" if start or not closed.startswith(f"{texts[0]} x") else " "
         return [text + start for text in texts], space
 
-    @cached_property
-    def _has_system(self) -> bool:
-        """Whether the template renders a system message, instead of an error or nothing."""
-        return "system-turn" in self._render_roles("system", "user")
-
     def _render_roles(self, *roles: str) -> str:
         """Return messages of some roles as rendered; empty if the template refuses them."""
         from jinja2 import TemplateError
 
         try:
-            (text,) = self._apply([[{"role": role, "content": f"{role}-turn"} for role in roles]])
+            return self._apply([[{"role": role, "content": f"{role}-turn"} for role in roles]])[0]
         except (TemplateError, TypeError, ValueError):
             # Templates refuse by an error of their own, or do not expect other roles.
             return ""
-        return text
 
     def _apply(self, conversations: list[list[dict[str, str]]], **options: Any) -> list[str]:
         options |= {"chat_template": self._template, "tokenize": False} | NO_THINKING
-        texts: list[str] = self.tokenizer.apply_chat_template(conversations, **options)
-        return texts
+        return list(self.tokenizer.apply_chat_template(conversations, **options))
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,11 +74,10 @@ class VLLMScorer(TokenEngine):
     def __init__(self, model: ModelReference, **options: Any) -> None:
         super().__init__(**options)
         asked = self._asked
-        tensor_parallel = asked.tensor_parallel
         # vLLM reads these when it is imported.
         if asked.batch_invariant:
             os.environ["VLLM_BATCH_INVARIANT"] = "1"
-        if tensor_parallel == 1:
+        if asked.tensor_parallel == 1:
             # A process of the engine core would outlive a killed actor, and keep the GPU.
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         self._vllm = require("vllm", "'dcs-debias[vllm]', or use the engine transformers")
@@ -92,7 +91,7 @@ class VLLMScorer(TokenEngine):
         limits = {
             "enforce_eager": None if has_gpu else True,
             # In a Ray actor vLLM would select Ray and wait for GPUs reserved by the actor.
-            "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
+            "distributed_executor_backend": "mp" if asked.tensor_parallel > 1 else None,
             "gpu_memory_utilization": asked.memory,
             "max_model_len": asked.max_length or -1,  # fitted to the memory
         }
@@ -102,7 +101,7 @@ class VLLMScorer(TokenEngine):
                 dtype=precision,
                 revision=model.version,
                 tokenizer_revision=model.version,
-                tensor_parallel_size=tensor_parallel,
+                tensor_parallel_size=asked.tensor_parallel,
                 enable_prefix_caching=True,
                 max_logprobs=_MAX_TOKEN_IDS,
                 logprobs_mode="raw_logprobs",

@@ -310,5 +310,4 @@ def _balanced_losses(probs: Array, labels: NDArray[np.int64]) -> Array:
     balanced = probs * weights
     likelihoods = balanced[np.arange(labels.size), labels] / balanced.sum(axis=1)
     share = weights[labels] / weights[labels].mean()
-    losses: Array = -np.log(np.maximum(likelihoods, DEFAULT_FLOOR)) * share
-    return losses
+    return np.asarray(-np.log(np.maximum(likelihoods, DEFAULT_FLOOR)) * share)

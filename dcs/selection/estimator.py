@@ -161,10 +161,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             One column per class of `classes_`; rows sum to 1.
         """
         check_is_fitted(self)
-        given = X
-        X = validate_data(self, X, dtype=np.float64, reset=False)  # noqa: N806
-        self._refuse_other_columns(given)
-        return self.scheme_.apply(self._normalise(X))[:, self._sorted]
+        values = validate_data(self, X, dtype=np.float64, reset=False)
+        self._refuse_other_columns(X)
+        return self.scheme_.apply(self._normalise(values))[:, self._sorted]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """Return the corrected predictions, shape [M]; ties go to the first class.
@@ -179,7 +178,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         array, shape [M]
             Entries of `classes_`.
         """
-        chosen = self.predict_proba(X).argmax(axis=1)
+        chosen = self.predict_proba(X).argmax(axis=1)  # Refuses an estimator that is not fitted.
         return np.asarray(self.classes_[chosen])
 
     def __sklearn_tags__(self) -> Any:
@@ -213,8 +212,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "probabilities with one column per class, and labels= if classes are missing in y"
             )
         # Rows of zeros remain zero, so that the validation of probabilities names them.
-        normalised: NDArray[np.float64] = normalize(probs, norm="l1")[:, self._order]
-        return normalised
+        return np.asarray(normalize(probs, norm="l1")[:, self._order])
 
     def _refuse_other_columns(self, given: Any) -> None:
         """Refuse columns in another order than fitted, which validate_data does for text only."""

@@ -25,9 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import whole_number
 from dcs.data.splits import copied_rows, stratified_folds, stratified_split
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics, count_confusion
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import design_effect, paired_counts, paired_errors
-from dcs.methods.calibrations import CALIBRATIONS, MOST_PRODUCT_CLASSES, Labels
+from dcs.methods.calibrations import CALIBRATIONS, DIGITS, MOST_PRODUCT_CLASSES, Labels
 from dcs.methods.parameters import MIXTURE, Hyperparameters
 from dcs.methods.search import logarithms, search, to_weights
 from dcs.schemes.apply import softmax
@@ -62,9 +62,6 @@ _POOL: Final = (
 _PRODUCTS: Final = tuple(
     ("products", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (25.0, 100.0)
 )
-
-#: Decimals of coefficients, see :mod:`dcs.methods.calibrations`.
-_DIGITS: Final = 6
 
 #: Range of the factor by which the logits of a calibration are scaled.
 _LEAST_SCALE, _MOST_SCALE = 0.02, 20.0
@@ -143,7 +140,7 @@ def mean_calibration(parts: Sequence[tuple[Calibration | None, float]]) -> Calib
         weights, added = (np.eye(n), np.zeros(n)) if each is None else each.step[:2]
         matrix[:, : len(weights)] += share * weights.T
         offset += share * added
-    return from_arrays(MIXTURE, matrix.round(_DIGITS), offset.round(_DIGITS), products=products)
+    return from_arrays(MIXTURE, matrix.round(DIGITS), offset.round(DIGITS), products=products)
 
 
 def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
@@ -277,7 +274,7 @@ class FoldedRows:
         shifts = means - means.mean(axis=0)
         shifts -= shifts.mean(axis=1, keepdims=True)
         return tuple(
-            replace(each, offset=tuple((np.array(each.offset) - shift).round(_DIGITS)))
+            replace(each, offset=tuple((np.array(each.offset) - shift).round(DIGITS)))
             for each, shift in zip(own, shifts, strict=True)
         )
 
@@ -327,12 +324,6 @@ class FoldedRows:
             if calibration is not None:
                 calibrated[rows] = calibration.apply(probs[rows])
         return calibrated, self.labels[known], place
-
-
-def _losses(logits: Array, truth: Labels) -> Array:
-    """Return the log loss of every row."""
-    own = softmax(logits)[np.arange(truth.size), truth]
-    return np.asarray(-np.log(np.maximum(own, 1e-12)))
 
 
 class Fitting:
@@ -448,7 +439,8 @@ class Fitting:
         logits = [self.logits_of(each) for each in found]
         scales = [self._scale(each) for each in logits]
         scaled = [scale * each for scale, each in zip(scales, logits, strict=True)]
-        losses = [_losses(each, self.truth) for each in scaled]
+        likelihoods = (softmax(each)[np.arange(self.truth.size), self.truth] for each in scaled)
+        losses = [-np.log(np.maximum(each, 1e-12)) for each in likelihoods]
         predictions = [each.argmax(axis=1) for each in scaled]
         # The rows outside a fold decide; development rows have been in no fit.
         deciding = ((self._fold != fold) | (self.n_folds == 1) for fold in range(self.n_folds))
@@ -492,18 +484,15 @@ class Fitting:
 
     def _score(self, truth: Labels, predictions: Labels) -> float:
         """Return accuracy minus COBias."""
-        counts = count_confusion(truth, predictions, self.n_classes)
-        found = ClassificationMetrics.from_confusion(counts)
+        found = ClassificationMetrics.from_predictions(truth, predictions, self.n_classes)
         return found.accuracy - found.cobias
 
     def logits_of(self, calibrations: Sequence[Calibration | None]) -> Array:
         """Return the logits of the held-out rows, each calibrated without its fold."""
-        logits = np.empty(self.held_out.shape)
+        logits = np.log(np.maximum(self.held_out, DEFAULT_FLOOR))
         for fold, calibration in enumerate(calibrations):
-            rows = self._fold == fold
-            if calibration is None:
-                logits[rows] = np.log(np.maximum(self.held_out[rows], DEFAULT_FLOOR))
-            else:
+            if calibration is not None:
+                rows = self._fold == fold
                 logits[rows] = calibration.logits(self.held_out[rows])
         return np.asarray(logits - logits.mean(axis=1, keepdims=True))
 
@@ -602,8 +591,7 @@ class Fitting:
 
         COBias includes the noise that cross-validation hides; see :class:`Fitting`.
         """
-        counts = count_confusion(self.truth, predictions, self.n_classes)
-        found = ClassificationMetrics.from_confusion(counts)
+        found = ClassificationMetrics.from_predictions(self.truth, predictions, self.n_classes)
         # Development rows do not take part in the fit, so that no noise cancels.
         size = self.labels.size, self.n_classes
         degrees = [each.follows(*size) for each in settings if each is not None]

@@ -90,8 +90,7 @@ class Cell(Origin, Variant):
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result, as plain JSON values."""
-        plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
-        return plain
+        return dict(_CELL.dump_python(self, mode="json"))
 
     @property
     def key(self) -> str:
@@ -168,10 +167,8 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     names |= {"weight_scale"} if corrections == "memberships" else set()
     known = type(tuner.space).model_fields
     space = tuner.space.model_copy(update={name: known[name].default for name in names})
-    usual: dict[str, Any] = {"space": space}
-    if corrections == "weights":
-        usual["memberships"] = None
-    return tuner.model_copy(update=usual)
+    memberships = None if corrections == "weights" else tuner.memberships
+    return tuner.model_copy(update={"space": space, "memberships": memberships})
 
 
 def variants_of(config: SweepConfig) -> list[Variant]:
@@ -238,9 +235,8 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     """
     groups: dict[Cell, list[Cell]] = {}
     for cell in cells:
-        method, tuner = get_method(cell.method), cell.tuner
-        if tuner is not None:
-            tuner = tuner.without_preference
+        method = get_method(cell.method)
+        tuner = cell.tuner and cell.tuner.without_preference
         search = replace(cell, method=method.shares or method.name, tuner=tuner)
         groups.setdefault(search, []).append(cell)
     return [tuple(group) for group in groups.values()]
@@ -518,13 +514,12 @@ def plan_sweep(
         plan.add(content_key({"digests": table.digests}), table, table)
     if not config.tables:
         _plan_requests(plan, kept)
-    archive = Archive(output)
     for key, tables in plan.tables.items():
         # Rows that are missing are scored again, which may change the table.
         if tables.complete:
             plan.cells[key] = plan.cells_on(key)
     keys = [cell.key for cells in plan.cells.values() for cell in cells]
-    earlier = archive.load(keys, summaries=True).values()
+    earlier = Archive(output).load(keys, summaries=True).values()
     plan.ended.update({each.key: each for each in earlier if each.finished or not retry_failed})
     if not plan.n_cells:
         raise ConfigError(f"--only {' '.join(only)}: no cell remains")

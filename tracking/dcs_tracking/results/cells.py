@@ -382,22 +382,14 @@ def method_title(name: object) -> str:
         return str(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Color and marker of a method, which tell it from the others in charts of MLflow and here."""
-
-    color: str
-    marker: str
-
-
-def look_of(method: str) -> Look:
-    """Return the look of a method."""
+def look_of(method: str) -> tuple[str, str]:
+    """Return color and marker of a method, which tell it from the others in all charts."""
     known = [UNCORRECTED, *method_names(peers=True)]
     place = known.index(method) if method in known else crc32(method.encode())
     # Multiples of the golden ratio are hues far from each other.
     shades = hls_to_rgb(place * 0.618034 % 1.0, 0.45, 0.6)
     color = "#" + "".join(f"{round(255 * shade):02x}" for shade in shades)
-    return Look(color, _MARKERS[place % len(_MARKERS)])
+    return color, _MARKERS[place % len(_MARKERS)]
 
 
 def is_missing(value: object) -> bool:

@@ -180,9 +180,9 @@ def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]]) -> None:
         points.append(_Point(100 * row["accuracy_mean"], 100 * row["cobias_mean"]))
         at = (points[-1].cobias, points[-1].accuracy)
         xerr, yerr = ([[100 * part] for part in reach(row, m)] for m in ("cobias", "accuracy"))
-        look, label = look_of(row["method"]), method_title(row["method"])
-        axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.45)
-        axes.plot(*at, look.marker, color=look.color, markersize=12, label=label, zorder=4)
+        (color, marker), label = look_of(row["method"]), method_title(row["method"])
+        axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=color, elinewidth=1, alpha=0.45)
+        axes.plot(*at, marker, color=color, markersize=12, label=label, zorder=4)
         if not is_missing(row["shots"]):
             inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
             axes.annotate(str(row["shots"]), at, **inside, fontsize=7, weight="bold", zorder=5)

@@ -67,7 +67,7 @@ def render_report(
     links = {each.record.key: link(each) for each in stored}
     # On a telephone, panels stand below each other.
     wide, narrow = overview_figures(cells), overview_figures(cells, columns=1)
-    page: str = environment.get_template("report.html.jinja").render(
+    return environment.get_template("report.html.jinja").render(
         title=title,
         facts=_collect_facts(cells),
         main=sweep_tables.main_results(cells),
@@ -81,7 +81,6 @@ def render_report(
         classes=sweep_tables.class_accuracies(cells),
         failures=failures,
     )
-    return page
 
 
 def _collect_facts(cells: Cells) -> list[tuple[str, str]]:

@@ -99,8 +99,7 @@ class ResultTable:
 
     def to_csv(self) -> str:
         """Return the tidy numbers as CSV, with text escaped that spreadsheets run as formulas."""
-        text: str = self.frame.map(inert).to_csv(index=False, lineterminator="\n")
-        return text
+        return self.frame.map(inert).to_csv(index=False, lineterminator="\n")
 
     def to_latex(self) -> str:
         """Return the displayed table in LaTeX, for the package booktabs.
@@ -120,14 +119,13 @@ class ResultTable:
         style = self.text.style.hide(axis="index").apply(lambda _: bold, axis=None)
         style.format(_mathematical, escape="latex").format_index(escape="latex", axis="columns")
         caption = re.sub(r"([&%$#_{}])", r"\\\1", f"{self.title}. {self.about}".strip())
-        text: str = style.to_latex(
+        return style.to_latex(
             hrules=True,
             column_format="".join("l" if n in self.words else "r" for n in self.text.columns),
             caption=_mathematical(caption),
             label=f"tab:{self.name}",
             position_float="centering",
         )
-        return text
 
     def contents(self) -> dict[str, str]:
         """Return the table in every format by file name; the JSON is that of `mlflow.load_table`.
@@ -221,7 +219,12 @@ def _build_task_table(cells: Cells, *axes: Axis, name: str, title: str, note: st
     heads = {task: text_of(task) for task in tasks}
     if len(tasks) > 1:
         average = _unlike(_AVERAGE, tasks)
-        tidy = pd.concat([tidy, _average(tidy, by, tasks, average)], ignore_index=True)
+        # The averages over tasks, of the rows that have all of them.
+        means, groups = grouped(tidy, by)
+        means["seeds"] = groups["seeds"].min()
+        means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
+        means = means[groups.size() == len(tasks)].assign(task=average)
+        tidy = pd.concat([tidy, means], ignore_index=True)
         heads = {average: _unlike("all", heads.values()), **heads}
     order = {
         "model": list(tidy["model"].unique()),
@@ -257,16 +260,6 @@ def _unlike(name: str, others: Collection[Any]) -> str:
     while name in others:
         name += " tasks"
     return name
-
-
-def _average(
-    tidy: pd.DataFrame, by: Sequence[str], tasks: Sequence[Any], name: str
-) -> pd.DataFrame:
-    """Return the averages over tasks, for the rows that have all of them."""
-    means, groups = grouped(tidy, by)
-    means["seeds"] = groups["seeds"].min()
-    means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
-    return means[groups.size() == len(tasks)].assign(task=name)
 
 
 def _texts(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

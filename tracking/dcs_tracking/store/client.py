@@ -10,10 +10,9 @@ import socket
 import sys
 import sysconfig
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, wait
 from functools import partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -77,18 +76,12 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     TimeoutError
         Raised if it takes longer.
     """
-    answer: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    if not wait([answer], seconds).done:
-        raise TimeoutError(f"the server has not answered completely for {seconds:.0f} s")
-    return answer.result()
+    with ThreadPool(1) as pool:  # Its threads are daemons, and are not waited for at the end.
+        answer = pool.apply_async(call)
+        answer.wait(seconds)
+        if not answer.ready():
+            raise TimeoutError(f"the server has not answered completely for {seconds:.0f} s")
+        return answer.get()
 
 
 #: Name of the SQLite file of an output folder, which may be moved with it.

@@ -18,9 +18,6 @@ from requests.utils import get_netrc_auth
 
 from dcs_tracking.store.client import timeout
 
-#: Value of ``MLFLOW_TRACKING_AUTH``.
-NAME: Final = "dcs-limits"
-
 #: Largest answer: a page of 1,000 runs with 1,000 metrics each takes 100 MB.
 _MOST_BYTES: Final = 2**28
 _PART: Final = 2**16
@@ -36,8 +33,8 @@ class AnswerLimits(RequestAuthProvider, AuthBase):  # type: ignore[misc]
     """
 
     def get_name(self) -> str:
-        """Return the name by which MLflow selects it."""
-        return NAME
+        """Return the name by which MLflow selects it: the value of ``MLFLOW_TRACKING_AUTH``."""
+        return "dcs-limits"
 
     def get_auth(self) -> AuthBase:
         """Return what `requests` calls for each request."""

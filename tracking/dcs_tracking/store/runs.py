@@ -472,7 +472,7 @@ def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
         **{f"dcs.{name}": value for name, value in own.items() if value is not None},
         schema.CELL_KEY: record.key,
         schema.NOTE: schema.shorten(views.cell_note(record), schema.TAG_LIMIT),
-        views.COLOR: look_of(str(record.who["method"])).color,
+        views.COLOR: look_of(str(record.who["method"]))[0],
         **_author_tags(),
     }
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from errno import ENOSPC
 from functools import partial
-from traceback import extract_tb, format_exception
+from traceback import extract_tb, format_exception, walk_stack
 from types import FrameType
 from typing import Any, cast
 
@@ -101,9 +101,8 @@ def duration(seconds: float) -> str:
 def progress_bar(description: str, total: float = 1.0) -> Iterator[Callable[..., None]]:
     """Show one bar; the yielded function updates it by `completed=` or `advance=`."""
     text = progress.TextColumn("{task.description}", markup=False)
-    columns = [text, progress.BarColumn(), progress.TimeElapsedColumn()]
-    columns.append(progress.TimeRemainingColumn())
-    with progress.Progress(*columns, console=console) as shown:
+    times = progress.TimeElapsedColumn(), progress.TimeRemainingColumn()
+    with progress.Progress(text, progress.BarColumn(), *times, console=console) as shown:
         task = shown.add_task(description, total=total)
         yield partial(shown.update, task)
         shown.update(task, completed=total)
@@ -151,11 +150,8 @@ class Stop:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
+    files = (each.f_code.co_filename for each, _ in walk_stack(frame))
+    return any(file.startswith("<frozen importlib") for file in files)
 
 
 #: One instance, since signal handlers are per process.

@@ -249,11 +249,9 @@ class Driver:
             self._progress.tables_done += 1
             # Keys are known only now: an earlier run may have computed cells of the same table.
             finished = self._archive.finished([cell.key for cell in cells])
-            missing = [cell for cell in cells if cell.key not in finished]
-            self._enqueue(ready, missing)
-            for record in finished.values():
-                self._progress.cells_done += 1
-                yield record
+            self._enqueue(ready, [cell for cell in cells if cell.key not in finished])
+            self._progress.cells_done += len(finished)
+            yield from finished.values()
 
     def _enqueue(self, key: str, cells: Sequence[Cell]) -> None:
         self._waiting.extend((key, group) for group in sharing(cells))

@@ -194,8 +194,7 @@ class ScoringPool:
             self._admit(actor, result)
             return None
         table.add(call.shard, result, actor, actor.gpus)
-        done = {"prompts": len(result.probs), "requests": result.scored, "tokens": result.tokens}
-        self._work.update(done)
+        self._work.update(prompts=len(result.probs), requests=result.scored, tokens=result.tokens)
         if table.unscored or table not in self._open:
             return None
         self._open.remove(table)

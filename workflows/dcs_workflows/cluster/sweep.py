@@ -136,19 +136,15 @@ def _record_all(
     for record in ended:
         # Not kept: the memory of this process must not grow with the number of cells.
         recorder.record(record)
-    keys = _planned(plan)
+    # Of all tables, which exist now.
+    tables = (plan.cells.get(key) or plan.cells_on(key) for key in plan.sources)
+    keys = list(dict.fromkeys(cell.key for cells in tables for cell in cells))
     recorder.leave_out(_replaced(plan, recorder, keys, part=plan.part))
     recorder.archive.index()
     new = recorder.archive.load((key for key in keys if key not in plan.ended), summaries=True)
     found = {**plan.ended, **new}
     # Of a record that was lost, reading says why.
     return [found.get(key) or recorder.archive.read(key) for key in keys]
-
-
-def _planned(plan: SweepPlan) -> list[str]:
-    """Return the keys of all cells of a plan whose tables exist, in configuration order."""
-    tables = (plan.cells.get(key) or plan.cells_on(key) for key in plan.sources)
-    return list(dict.fromkeys(cell.key for cells in tables for cell in cells))
 
 
 def _replaced(

@@ -40,10 +40,9 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 def _knob(row: Parameter) -> Any:
     """Return type and default of a knob: ``[low, high]``, a list of choices, or one value."""
     item: Any = int if row.integer else float
+    item = Annotated[item, Field(ge=row.least, le=row.most, allow_inf_nan=False)]
     if isinstance(row.values[0], str):
         item = Literal[row.choices or row.values]
-    else:
-        item = Annotated[item, Field(ge=row.least, le=row.most, allow_inf_nan=False)]
     values = Annotated[tuple[item, ...], BeforeValidator(as_values), Field(min_length=1)]
     return values, row.values
 
@@ -195,8 +194,7 @@ class TunerSettings(Strict):
             given = {n: v for n, v in values.items() if n in type(model).model_fields}
             if part == "space":
                 given = {n: as_values(v) for n, v in given.items() if v is not None}
-            if given:
-                own[part] = model.model_copy(update=given)
+            own[part] = model.model_copy(update=given)
         return self.model_copy(update=own)
 
     @property
