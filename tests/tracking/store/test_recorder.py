@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -131,6 +132,18 @@ def test_many_threads_may_record_and_several_write(output: Path, uri: str) -> No
             list(pool.map(lambda i: rec.record(make_cell(i // 2)), range(24)))
         assert rec.finish().pending == 0
     assert content()[1:] == (_finished(*range(12)), dict.fromkeys(_finished(*range(12)), 0))
+
+
+@pytest.mark.parametrize("python", [sys.executable, "false", "missing"])
+def test_a_process_records_at_the_end_if_it_can(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "mlflow")
+    monkeypatch.setattr(sys, "executable", python)
+    report = recorded(output, 1, at_end=True)
+    assert (report.recorded, report.pending) == (1, 0)
+    assert content()[:2] == (1, _finished(1))
+    assert ("mlflow" in sys.modules) == (python in {"false", "missing"})
 
 
 def test_a_store_that_is_away_costs_a_warning_and_nothing_else(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from subprocess import PIPE, Popen
 from typing import Any
 
 from dcs.errors import ConfigError, DCSError, TrackingError, one_line
@@ -94,7 +97,8 @@ class Recorder:
     writers : int, optional
         Number of threads that write cells; by default one for SQLite, several for other stores.
     at_end : bool
-        Whether the store is only opened by `finish`, so that results can be shown before.
+        Whether the store is only written to by `finish`, so that results can be shown before; by
+        a process of its own, which loads MLflow until then, unless this one has.
     recheck : bool
         Whether to list all runs of the store, also if every cell is noted as recorded.
     **sweep
@@ -157,8 +161,18 @@ class Recorder:
         self._report: RecorderReport | None = None
         self._progress = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
+        self._process: Any = None
         if not at_end:
             self._start()
+        elif "mlflow" not in sys.modules:
+            command = [sys.executable, "-c", f"from {__name__} import main; main()"]
+            # Ctrl-C is for this process, which then ends the other.
+            options: Any = {"stdin": PIPE, "stdout": PIPE, "text": True, "start_new_session": True}
+            own = {"tracking_uri": self.tracking_uri, "output": str(self.archive.output)}
+            with suppress(OSError):  # Such as a limit of processes; this one records then.
+                self._process = Popen(command, **options)
+                # Other users can read a command line, and the address may have a password.
+                print(json.dumps(own), file=self._process.stdin, flush=True)
 
     def _start(self) -> None:
         # An import in the writing thread would race with imports of other threads.
@@ -279,7 +293,25 @@ class Recorder:
         else:
             self.close("FAILED" if issubclass(kind, Exception) else "KILLED")
 
+    def _ask(self, process: Any, status: SweepStatus) -> None:
+        """Let another process record the sweep; if it has died, this one does."""
+        self._save_status(status)
+        self._lock.release()
+        sweep = self._sweep.model_dump_json(exclude={"tracking_uri"})
+        try:
+            with suppress(OSError), process, ExitStack() as stack:
+                stack.callback(process.kill)
+                print(sweep, file=process.stdin, flush=True)
+                if answer := process.stdout.readline():
+                    self._report = RecorderReport(**json.loads(answer))
+        finally:
+            if self._report is None:
+                self._lock = self.archive.lock(self._sweep)
+
     def _stop_thread(self, status: SweepStatus, seconds: float) -> RecorderReport:
+        process, self._process = self._process, None
+        if process is not None:
+            self._ask(process, status)
         if self._report is None:
             if self._thread.ident is None:
                 self._start()
@@ -499,6 +531,22 @@ class Recorder:
             complete=self._ended and not pending,
             message=message,
         )
+
+
+def main() -> None:
+    """Load MLflow and create its store, then record the sweep that standard input describes."""
+    from matplotlib import figure  # noqa: F401
+
+    answer, sys.stdout = sys.stdout, sys.stderr  # Libraries may print.
+    store = json.loads(sys.stdin.readline())
+    with suppress(TrackingError):  # The recorder says it.
+        client.open_client(store["tracking_uri"], create=True)
+    if asked := sys.stdin.readline():
+        sweep = json.loads(asked)
+        with suppress(TrackingError, OSError):  # The other process will meet and show it.
+            recorder = Recorder(**store, **sweep)
+            end = recorder.finish if sweep["status"] == "FINISHED" else recorder.close
+            print(json.dumps(asdict(end(sweep["status"]))), file=answer, flush=True)
 
 
 def _log_failure(what: str, error: Exception) -> None:
