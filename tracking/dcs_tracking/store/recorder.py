@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import random
 import sys
 import threading
 import time
@@ -414,6 +415,9 @@ class Recorder:
                 runs.forget_cell(key)
                 self._mark_processed(key)
             self._failures[key] = client.reason_of(error)
+        if failed:
+            # Two drivers of a sweep that replace the runs of each other must not stay in step.
+            time.sleep(random.uniform(0.0, _RETRY_SECONDS_AT_END))
 
     def _send_one(self, runs: SweepRuns, key: str) -> None:
         """Write a cell to the store unless the store has its record already."""
